@@ -15,13 +15,13 @@ use apportion_proto::v1::{
 use apportion_proto::{AgentClient, connect};
 use tonic::{Code, Status, Streaming};
 
-use crate::failure::Failure;
-use crate::instance::Instance;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
 
 mod deadline;
 mod start;
 
-use deadline::Deadline;
+use deadline::CallDeadline;
 
 pub(crate) use start::connect_or_start;
 
@@ -33,46 +33,48 @@ const HEARS: &str =
     "this agent accepts only its own user and root; ask root to start one with --users all";
 
 /// A connection to an agent.
-pub(crate) struct Agent {
+pub(crate) struct ConnectedAgent {
     client: AgentClient,
-    deadline: Deadline,
+    deadline: CallDeadline,
 }
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(crate) enum Unreachable {
+pub(crate) enum AgentUnreachable {
     /// Nobody listens: none ever started, or it left.
     Absent,
     /// Somebody listens and does not answer in time.
-    Silent(Failure),
+    Silent(CommandFailure),
     /// Something is wrong that starting an agent does not cure.
-    Failed(Failure),
+    Failed(CommandFailure),
 }
 
 /// Connects to the agent of `instance` and hears from it once: one that is leaving still accepts.
-pub(crate) async fn try_connect(instance: &Instance) -> Result<Agent, Unreachable> {
+pub(crate) async fn try_connect(
+    instance: &TargetInstance,
+) -> Result<ConnectedAgent, AgentUnreachable> {
     let socket = instance.agent_socket();
     let what = format!("failed to reach the agent at {}", socket.display());
-    let deadline = Deadline::new(instance);
+    let deadline = CallDeadline::new(instance);
     let connected = deadline.keep(connect(&socket)).await;
-    let mut client = match connected.map_err(Unreachable::Silent)? {
+    let mut client = match connected.map_err(AgentUnreachable::Silent)? {
         Ok(client) => client,
         Err(error) => return Err(not_connected(what, error)),
     };
     let state = deadline.keep(client.node_state(NodeStateRequest {})).await;
-    match state.map_err(Unreachable::Silent)? {
-        Ok(_) => Ok(Agent { client, deadline }),
-        Err(status) if is_broken(status.code()) => Err(Unreachable::Absent),
+    match state.map_err(AgentUnreachable::Silent)? {
+        Ok(_) => Ok(ConnectedAgent { client, deadline }),
+        Err(status) if is_broken(status.code()) => Err(AgentUnreachable::Absent),
         Err(status) => {
-            let failure = Failure::new(what).because(reason(&status));
-            Err(Unreachable::Failed(failure.hint(HEARS)))
+            let failure = CommandFailure::new(what).because(reason(&status));
+            Err(AgentUnreachable::Failed(failure.hint(HEARS)))
         }
     }
 }
 
-fn not_connected(what: String, error: tonic::transport::Error) -> Unreachable {
+fn not_connected(what: String, error: tonic::transport::Error) -> AgentUnreachable {
     match io_cause(&error) {
-        Some(cause) if is_absence(cause.kind()) => Unreachable::Absent,
+        Some(cause) if is_absence(cause.kind()) => AgentUnreachable::Absent,
         Some(cause) => {
             let bare = io::Error::from(cause.kind());
             let bare = cause
@@ -84,9 +86,9 @@ fn not_connected(what: String, error: tonic::transport::Error) -> Unreachable {
             } else {
                 "run `apportion doctor`"
             };
-            Unreachable::Failed(Failure::new(what).because(bare).hint(hint))
+            AgentUnreachable::Failed(CommandFailure::new(what).because(bare).hint(hint))
         }
-        None => Unreachable::Failed(Failure::new(what).because(error)),
+        None => AgentUnreachable::Failed(CommandFailure::new(what).because(error)),
     }
 }
 
@@ -96,37 +98,39 @@ fn is_broken(code: Code) -> bool {
 }
 
 /// Connects to the agent of `instance`; that none runs is a failure.
-pub(crate) async fn connect_to_running(instance: &Instance) -> Result<Agent, Failure> {
+pub(crate) async fn connect_to_running(
+    instance: &TargetInstance,
+) -> Result<ConnectedAgent, CommandFailure> {
     try_connect(instance)
         .await
         .map_err(|unreachable| match unreachable {
-            Unreachable::Failed(failure) | Unreachable::Silent(failure) => failure,
-            Unreachable::Absent => {
+            AgentUnreachable::Failed(failure) | AgentUnreachable::Silent(failure) => failure,
+            AgentUnreachable::Absent => {
                 let what = format!(
                     "no agent is running at {}",
                     instance.agent_socket().display()
                 );
                 let hint = "`apportion run` starts one; add --sim for simulated GPUs";
-                Failure::new(what).hint(hint)
+                CommandFailure::new(what).hint(hint)
             }
         })
 }
 
-impl Agent {
+impl ConnectedAgent {
     /// How long a call may take.
     pub(crate) fn patience(&self) -> Duration {
         self.deadline.patience()
     }
 
     /// Hears from the agent once more.
-    pub(crate) async fn greet(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn greet(&mut self) -> Result<(), CommandFailure> {
         let request = NodeStateRequest {};
         let reply = self.deadline.keep(self.client.node_state(request)).await?;
         reply.map(drop).map_err(refused("go on serving"))
     }
 
     /// All cards and allocations.
-    pub(crate) async fn list(&mut self) -> Result<ListReply, Failure> {
+    pub(crate) async fn list(&mut self) -> Result<ListReply, CommandFailure> {
         let reply = self.deadline.keep(self.client.list(ListRequest {})).await?;
         reply
             .map(tonic::Response::into_inner)
@@ -134,7 +138,7 @@ impl Agent {
     }
 
     /// The list now and after each change.
-    pub(crate) async fn watch(&mut self) -> Result<Streaming<WatchReply>, Failure> {
+    pub(crate) async fn watch(&mut self) -> Result<Streaming<WatchReply>, CommandFailure> {
         let reply = self
             .deadline
             .keep(self.client.watch(WatchRequest {}))
@@ -150,7 +154,7 @@ impl Agent {
         idempotency_key: String,
         name: String,
         shares: Vec<Share>,
-    ) -> Result<AllocateReply, Failure> {
+    ) -> Result<AllocateReply, CommandFailure> {
         let request = AllocateRequest {
             idempotency_key,
             name,
@@ -165,7 +169,11 @@ impl Agent {
     }
 
     /// Ties the allocation to the process `pid`.
-    pub(crate) async fn commit(&mut self, id: String, pid: u32) -> Result<Allocation, Failure> {
+    pub(crate) async fn commit(
+        &mut self,
+        id: String,
+        pid: u32,
+    ) -> Result<Allocation, CommandFailure> {
         let holder = Some(Holder {
             kind: Some(Kind::Pid(pid)),
         });
@@ -176,11 +184,11 @@ impl Agent {
             .into_inner();
         reply
             .allocation
-            .ok_or_else(|| Failure::new("the agent's answer to the commit is empty"))
+            .ok_or_else(|| CommandFailure::new("the agent's answer to the commit is empty"))
     }
 
     /// Gives an allocation back.
-    pub(crate) async fn release(&mut self, id: String) -> Result<(), Failure> {
+    pub(crate) async fn release(&mut self, id: String) -> Result<(), CommandFailure> {
         let request = ReleaseRequest { id };
         let reply = self.deadline.keep(self.client.release(request)).await?;
         reply.map(drop).map_err(refused("release the allocation"))
@@ -191,7 +199,7 @@ impl Agent {
         &mut self,
         id: String,
         shares: Vec<Share>,
-    ) -> Result<ResizeReply, Failure> {
+    ) -> Result<ResizeReply, CommandFailure> {
         let request = ResizeRequest { id, shares };
         let reply = self.deadline.keep(self.client.resize(request)).await?;
         reply
@@ -201,9 +209,9 @@ impl Agent {
 }
 
 /// A status says nothing about what was being asked.
-pub(crate) fn refused(what: &'static str) -> impl Fn(Status) -> Failure {
+pub(crate) fn refused(what: &'static str) -> impl Fn(Status) -> CommandFailure {
     move |status| {
-        let failure = Failure::new(format!("the agent did not {what}"));
+        let failure = CommandFailure::new(format!("the agent did not {what}"));
         failure
             .because(reason(&status))
             .lost(is_broken(status.code()))

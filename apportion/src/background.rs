@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use apportion_abi::place;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Variables that say how *our* command is limited; what runs in the background is not.
 const NOT_INHERITED: &[&str] = &[
@@ -23,7 +23,7 @@ const LOG_BYTES: u64 = 1 << 20;
 
 /// A program that outlives us.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundProcess {
     pid: u32,
     name: String,
     log: PathBuf,
@@ -31,15 +31,15 @@ pub(crate) struct Background {
     read_from: u64,
 }
 
-impl Background {
+impl BackgroundProcess {
     /// Starts `program` with its output at the end of `log`.
     pub(crate) fn start(
         program: &Path,
         args: impl IntoIterator<Item = OsString>,
         env: Vec<(&'static str, OsString)>,
         log: PathBuf,
-    ) -> Result<Self, Failure> {
-        let failed = || Failure::new(format!("failed to start {}", program.display()));
+    ) -> Result<Self, CommandFailure> {
+        let failed = || CommandFailure::new(format!("failed to start {}", program.display()));
         let own = std::env::current_exe().map_err(|e| failed().because(e))?;
         let read_from = begin(&log);
         let mut command = Command::new(own);
@@ -97,7 +97,7 @@ impl Background {
     }
 
     /// A failure with the program's last words as its cause.
-    pub(crate) fn explain(&self, what: &str) -> Failure {
+    pub(crate) fn explain(&self, what: &str) -> CommandFailure {
         let last = self.last_line().unwrap_or_default();
         let last = last
             .strip_prefix(&format!("{}: ", self.name))
@@ -106,7 +106,7 @@ impl Background {
             Some((said, hint)) => (said, hint.to_owned()),
             None => (last, format!("see {}", self.log.display())),
         };
-        let failure = Failure::new(what).hint(hint);
+        let failure = CommandFailure::new(what).hint(hint);
         if said.is_empty() {
             failure
         } else {
@@ -148,7 +148,7 @@ mod tests {
         let log = dir.path().join("log");
         write(&log, text).unwrap();
         let name = "apportion-agent".to_owned();
-        Background {
+        BackgroundProcess {
             pid: 1,
             name,
             log,

@@ -1,20 +1,20 @@
 //! The agent's list as the policy reads it.
 
-use apportion_abi::{Bytes, Capacity, CardUuid, Holder};
-use apportion_policy::Card;
+use apportion_abi::{Bytes, CardCapacity, CardUuid, Holder};
+use apportion_policy::CandidateCard;
 use apportion_proto::v1::{self, CardHealth, ListReply};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The cards of `list` with who holds what of them. A card whose UUID can't be read is left out.
-pub(crate) fn for_policy(list: &ListReply) -> Vec<Card> {
+pub(crate) fn for_policy(list: &ListReply) -> Vec<CandidateCard> {
     list.cards
         .iter()
         .filter_map(|card| one(card, list))
         .collect()
 }
 
-fn one(card: &v1::Card, list: &ListReply) -> Option<Card> {
+fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
     let shares = list.allocations.iter().flat_map(|allocation| {
         let held = allocation
             .grants
@@ -25,7 +25,7 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<Card> {
             bytes: Bytes(grant.limit_bytes),
         })
     });
-    Some(Card {
+    Some(CandidateCard {
         uuid: card.uuid.parse().ok()?,
         capacity: capacity(card),
         holders: shares.collect(),
@@ -35,22 +35,25 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<Card> {
 }
 
 /// What a card has to give.
-pub(crate) fn capacity(card: &v1::Card) -> Capacity {
-    Capacity {
+pub(crate) fn capacity(card: &v1::Card) -> CardCapacity {
+    CardCapacity {
         total: Bytes(card.total_bytes),
         reserved: Bytes(card.reserved_bytes),
     }
 }
 
 /// Keeps the cards that `wanted` names; all of them if it names none.
-pub(crate) fn only(cards: Vec<Card>, wanted: &[CardUuid]) -> Result<Vec<Card>, Failure> {
+pub(crate) fn only(
+    cards: Vec<CandidateCard>,
+    wanted: &[CardUuid],
+) -> Result<Vec<CandidateCard>, CommandFailure> {
     if wanted.is_empty() {
         return Ok(cards);
     }
     let is_here = |uuid: &&CardUuid| cards.iter().any(|card| card.uuid == **uuid);
     if let Some(unknown) = wanted.iter().find(|uuid| !is_here(uuid)) {
         let what = format!("this machine has no GPU with the UUID {unknown}");
-        return Err(Failure::new(what).hint("`apportion gpus` lists the GPUs"));
+        return Err(CommandFailure::new(what).hint("`apportion gpus` lists the GPUs"));
     }
     Ok(cards
         .into_iter()

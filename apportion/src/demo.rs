@@ -8,20 +8,20 @@ use apportion_abi::Bytes;
 use apportion_proto::v1::{Card, ListReply};
 
 use crate::agent::connect_or_start;
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::options::Address;
-use crate::probe::{self, Answer};
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::options::ConnectionOptions;
+use crate::probe::{self, ProbeAnswer};
 use crate::{block_on, metrics, output};
 
-mod claims;
-mod paint;
+mod assertions;
+mod color;
 mod program;
 mod screen;
 
-use paint::Paint;
-use program::Program;
-use screen::Screen;
+use color::ColorMode;
+use program::DemoProgram;
+use screen::DemoScreen;
 
 /// The names and limits of the two programs, where the GPU is large enough.
 const PROGRAMS: [(&str, u64); 2] = [("demo-first", 2000), ("demo-second", 1200)];
@@ -29,8 +29,8 @@ const PROGRAMS: [(&str, u64); 2] = [("demo-first", 2000), ("demo-second", 1200)]
 const ROOM_MIB: u64 = 4000;
 
 /// Shows it, on a real GPU if there is one.
-pub(crate) fn demo(address: Address, is_verbose: bool) -> Result<(), Failure> {
-    let steps = Steps { is_verbose };
+pub(crate) fn demo(address: ConnectionOptions, is_verbose: bool) -> Result<(), CommandFailure> {
+    let steps = ProgressPrinter { is_verbose };
     let (instance, why) = choose(address)?;
     let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
     let card = roomiest(&list)?.clone();
@@ -48,21 +48,21 @@ pub(crate) fn demo(address: Address, is_verbose: bool) -> Result<(), Failure> {
         let line = program.read_report()?;
         steps.say(&line)?;
     }
-    let list = claims::settled(&instance, &programs)?;
+    let list = assertions::settled(&instance, &programs)?;
     steps.say(&format!("\n{}", crate::view::whole(&list)))?;
     let refusal = refuse_a_third(&steps, &instance, &list, &card.uuid)?;
     show_metrics(&steps, &list)?;
-    let broken = claims::broken(&list, &programs);
-    let screen = Screen::of(&list, &card.uuid, &programs, &refusal);
+    let broken = assertions::broken(&list, &programs);
+    let screen = DemoScreen::of(&list, &card.uuid, &programs, &refusal);
     for program in programs {
         program.end()?;
     }
-    claims::all_given_back(&instance)?;
+    assertions::all_given_back(&instance)?;
 
     steps.say("")?;
-    output::all(&screen.drawn(Paint::of_output()))?;
+    output::all(&screen.drawn(ColorMode::of_output()))?;
     if !broken.is_empty() {
-        return Err(Failure::new(format!(
+        return Err(CommandFailure::new(format!(
             "the limits did not hold: {}",
             broken.join("; ")
         )));
@@ -71,12 +71,12 @@ pub(crate) fn demo(address: Address, is_verbose: bool) -> Result<(), Failure> {
 }
 
 /// What is printed as it is done, where a person asked for it.
-struct Steps {
+struct ProgressPrinter {
     is_verbose: bool,
 }
 
-impl Steps {
-    fn say(&self, text: &str) -> Result<(), Failure> {
+impl ProgressPrinter {
+    fn say(&self, text: &str) -> Result<(), CommandFailure> {
         match self.is_verbose {
             true => output::line(text),
             false => Ok(()),
@@ -85,33 +85,33 @@ impl Steps {
 }
 
 /// The real GPUs where they answer; the simulated ones otherwise, with the reason if nobody asked for them.
-fn choose(address: Address) -> Result<(Instance, Option<String>), Failure> {
+fn choose(address: ConnectionOptions) -> Result<(TargetInstance, Option<String>), CommandFailure> {
     let mut reason = None;
     if !address.sim {
-        let instance = Instance::new(address)?;
+        let instance = TargetInstance::new(address)?;
         let report = probe::ask(&instance)?;
         reason = Some(match (report.nvml, report.cuda) {
-            (Answer::Found(nvml), Answer::Found(_)) if !nvml.cards.is_empty() => {
+            (ProbeAnswer::Found(nvml), ProbeAnswer::Found(_)) if !nvml.cards.is_empty() => {
                 return Ok((instance, None));
             }
-            (Answer::Error(error), _) | (_, Answer::Error(error)) => error,
-            (Answer::Found(_), Answer::Found(_)) => "it has no GPUs".to_owned(),
+            (ProbeAnswer::Error(error), _) | (_, ProbeAnswer::Error(error)) => error,
+            (ProbeAnswer::Found(_), ProbeAnswer::Found(_)) => "it has no GPUs".to_owned(),
         });
     }
-    let simulated = Address {
+    let simulated = ConnectionOptions {
         sim: true,
         ..address
     };
-    Ok((Instance::new(simulated)?, reason))
+    Ok((TargetInstance::new(simulated)?, reason))
 }
 
-fn roomiest(list: &ListReply) -> Result<&Card, Failure> {
+fn roomiest(list: &ListReply) -> Result<&Card, CommandFailure> {
     let card = list
         .cards
         .iter()
         .max_by_key(|card| (card.free_bytes, std::cmp::Reverse(card.index)));
     card.ok_or_else(|| {
-        Failure::new("the machine has no GPUs").hint("--sim shows it on simulated ones")
+        CommandFailure::new("the machine has no GPUs").hint("--sim shows it on simulated ones")
     })
 }
 
@@ -126,7 +126,11 @@ fn limits(card: &Card) -> [(&'static str, u64); 2] {
     }
 }
 
-fn start(steps: &Steps, instance: &Instance, card: &Card) -> Result<Vec<Program>, Failure> {
+fn start(
+    steps: &ProgressPrinter,
+    instance: &TargetInstance,
+    card: &Card,
+) -> Result<Vec<DemoProgram>, CommandFailure> {
     let mut programs = Vec::new();
     for (name, limit) in limits(card) {
         steps.say(&format!(
@@ -134,22 +138,22 @@ fn start(steps: &Steps, instance: &Instance, card: &Card) -> Result<Vec<Program>
             flag(instance)
         ))?;
         let limit = Bytes::from_mib(limit);
-        programs.push(Program::start(instance, name, limit, &card.uuid)?);
+        programs.push(DemoProgram::start(instance, name, limit, &card.uuid)?);
     }
     Ok(programs)
 }
 
-fn flag(instance: &Instance) -> &'static str {
+fn flag(instance: &TargetInstance) -> &'static str {
     if instance.is_simulated { " --sim" } else { "" }
 }
 
 /// A third program asks for more than is left, though not for more than the GPU has.
 fn refuse_a_third(
-    steps: &Steps,
-    instance: &Instance,
+    steps: &ProgressPrinter,
+    instance: &TargetInstance,
     list: &ListReply,
     card: &str,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let found = list.cards.iter().find(|found| found.uuid == card);
     let (free, most) = found.map_or((0, 0), |found| (found.free_bytes, found.allocatable_bytes));
     let asked = Bytes(free.saturating_mul(5) / 4).min(Bytes(most)).as_mib();
@@ -157,12 +161,12 @@ fn refuse_a_third(
         "$ apportion run{} --gpu-memory {asked} -- PROGRAM",
         flag(instance)
     ))?;
-    let said = Program::refused(instance, asked, card)?;
+    let said = DemoProgram::refused(instance, asked, card)?;
     steps.say(&said)?;
     Ok(said)
 }
 
-fn show_metrics(steps: &Steps, list: &ListReply) -> Result<(), Failure> {
+fn show_metrics(steps: &ProgressPrinter, list: &ListReply) -> Result<(), CommandFailure> {
     let address = list
         .node
         .as_ref()
@@ -180,7 +184,7 @@ fn show_metrics(steps: &Steps, list: &ListReply) -> Result<(), Failure> {
     let mut lines: Vec<_> = text.lines().filter(is_shown).collect();
     lines.sort_unstable();
     if lines.is_empty() {
-        return Err(Failure::new("the metrics do not show the programs"));
+        return Err(CommandFailure::new("the metrics do not show the programs"));
     }
     steps.say(&lines.join("\n"))
 }

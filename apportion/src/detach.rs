@@ -8,18 +8,18 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Leaves the session, starts `command` and prints its process id.
-pub(crate) fn detach(log: &Path, command: &[OsString]) -> Result<(), Failure> {
+pub(crate) fn detach(log: &Path, command: &[OsString]) -> Result<(), CommandFailure> {
     let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
-    let failed = || Failure::new(format!("failed to start {}", program.display()));
+    let failed = || CommandFailure::new(format!("failed to start {}", program.display()));
     nix::unistd::setsid().map_err(|e| failed().because(e))?;
     let log = OpenOptions::new()
         .create(true)
         .append(true)
         .open(log)
-        .map_err(|e| Failure::new(format!("failed to open {}", log.display())).because(e))?;
+        .map_err(|e| CommandFailure::new(format!("failed to open {}", log.display())).because(e))?;
     let errors = log.try_clone().map_err(|e| failed().because(e))?;
     let child = Command::new(program)
         .args(command.iter().skip(1))

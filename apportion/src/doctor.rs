@@ -4,21 +4,21 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::options::Address;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::options::ConnectionOptions;
 use crate::output;
-use crate::table::{Column, Side, lay_out};
+use crate::table::{CellAlignment, TableColumn, lay_out};
 
 mod checks;
 mod node;
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct DoctorFinding {
     /// What was looked at.
     check: &'static str,
-    state: State,
+    state: FindingState,
     /// What is there.
     found: String,
     /// What to do about it, if anything.
@@ -28,7 +28,7 @@ struct Finding {
 /// Whether programs can be limited as things are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum FindingState {
     /// It is as it has to be.
     Good,
     /// It is worth knowing and stops nothing.
@@ -37,11 +37,11 @@ enum State {
     Missing,
 }
 
-impl Finding {
+impl DoctorFinding {
     fn good(check: &'static str, found: impl Into<String>) -> Self {
         Self {
             check,
-            state: State::Good,
+            state: FindingState::Good,
             found: found.into(),
             todo: None,
         }
@@ -49,51 +49,51 @@ impl Finding {
 
     fn note(check: &'static str, found: impl Into<String>, todo: &str) -> Self {
         Self {
-            state: State::Note,
+            state: FindingState::Note,
             todo: Some(todo.to_owned()),
             ..Self::good(check, found)
         }
     }
 
     /// Something that could not be looked at, with its own hint if it has one.
-    fn failed(check: &'static str, failure: &Failure, todo: &str) -> Self {
+    fn failed(check: &'static str, failure: &CommandFailure, todo: &str) -> Self {
         Self::missing(check, failure.chain(), failure.todo().unwrap_or(todo))
     }
 
     fn missing(check: &'static str, found: impl Into<String>, todo: &str) -> Self {
         Self {
-            state: State::Missing,
+            state: FindingState::Missing,
             ..Self::note(check, found, todo)
         }
     }
 }
 
-const COLUMNS: &[Column<Finding>] = &[
-    Column {
+const COLUMNS: &[TableColumn<DoctorFinding>] = &[
+    TableColumn {
         title: "CHECK",
         cell: |finding| finding.check.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "STATE",
         cell: |finding| format!("{:?}", finding.state).to_lowercase(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "FOUND",
         cell: |finding| finding.found.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
 /// Looks at the node of a cluster whose file system is below `root`.
-pub(crate) fn node(json: bool, root: &Path) -> Result<(), Failure> {
+pub(crate) fn node(json: bool, root: &Path) -> Result<(), CommandFailure> {
     node::doctor(json, root)
 }
 
 /// Looks at everything and prints it; that something is missing is a failure.
-pub(crate) fn doctor(json: bool, address: Address) -> Result<(), Failure> {
-    let findings = checks::all(&Instance::new(address)?);
+pub(crate) fn doctor(json: bool, address: ConnectionOptions) -> Result<(), CommandFailure> {
+    let findings = checks::all(&TargetInstance::new(address)?);
     if json {
         output::json(&findings)?
     } else {
@@ -101,16 +101,19 @@ pub(crate) fn doctor(json: bool, address: Address) -> Result<(), Failure> {
     }
     let missing = findings
         .iter()
-        .filter(|finding| finding.state == State::Missing);
+        .filter(|finding| finding.state == FindingState::Missing);
     let missing: Vec<_> = missing.map(|finding| finding.check).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("not ready: {}", missing.join(", "))))
+    Err(CommandFailure::new(format!(
+        "not ready: {}",
+        missing.join(", ")
+    )))
 }
 
 /// The table, then what to do.
-fn text(findings: &[Finding]) -> String {
+fn text(findings: &[DoctorFinding]) -> String {
     let mut text = lay_out(COLUMNS, findings);
     for finding in findings {
         if let Some(todo) = &finding.todo {
@@ -127,8 +130,8 @@ mod tests {
     #[test]
     fn what_to_do_stands_below_the_table() {
         let findings = [
-            Finding::good("kernel", "6.1"),
-            Finding::missing("driver", "nothing", "install it"),
+            DoctorFinding::good("kernel", "6.1"),
+            DoctorFinding::missing("driver", "nothing", "install it"),
         ];
         let text = text(&findings);
         assert!(

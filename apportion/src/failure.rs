@@ -7,12 +7,12 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-use apportion_abi::{Plain, exit};
+use apportion_abi::{EscapedText, exit};
 use clap::error::ErrorKind;
 
 /// A command that failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     what: String,
     source: Option<Box<dyn Error + Send + Sync>>,
     hint: Option<String>,
@@ -20,7 +20,7 @@ pub struct Failure {
     is_lost: bool,
 }
 
-impl Failure {
+impl CommandFailure {
     /// Something that was being done did not work.
     #[must_use]
     pub fn new(what: impl Into<String>) -> Self {
@@ -103,20 +103,20 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Plain(&self.chain()))?;
+        write!(f, "{}", EscapedText(&self.chain()))?;
         match &self.hint {
-            Some(hint) => write!(f, "; hint: {}", Plain(hint)),
+            Some(hint) => write!(f, "; hint: {}", EscapedText(hint)),
             None => Ok(()),
         }
     }
 }
 
-impl Error for Failure {}
+impl Error for CommandFailure {}
 
 /// A mistake in the command line that clap found, as one line.
-impl From<clap::Error> for Failure {
+impl From<clap::Error> for CommandFailure {
     fn from(error: clap::Error) -> Self {
         if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             return Self::usage("no command was given").hint("see `apportion --help`");
@@ -130,7 +130,7 @@ impl From<clap::Error> for Failure {
 }
 
 /// Standard output is gone or full.
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for CommandFailure {
     fn from(error: std::io::Error) -> Self {
         Self::new("failed to write the output").because(error)
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_whole_chain_and_the_hint_are_on_one_line() {
         let cause = io::Error::new(io::ErrorKind::PermissionDenied, "permission denied");
-        let failure = Failure::new("failed to map the account")
+        let failure = CommandFailure::new("failed to map the account")
             .because(cause)
             .hint("be root");
         let line = "failed to map the account: permission denied; hint: be root";
@@ -153,13 +153,17 @@ mod tests {
 
     #[test]
     fn a_cause_that_was_already_said_is_not_said_again() {
-        let failure = Failure::new("transport error: refused").because(io::Error::other("refused"));
+        let failure =
+            CommandFailure::new("transport error: refused").because(io::Error::other("refused"));
         assert_eq!(failure.to_string(), "transport error: refused");
     }
 
     #[test]
     fn bad_usage_and_failures_differ_in_their_code() {
-        assert_eq!(Failure::usage("x").code, 64);
-        assert_eq!(Failure::new("x").because(io::Error::other("y")).code, 1);
+        assert_eq!(CommandFailure::usage("x").code, 64);
+        assert_eq!(
+            CommandFailure::new("x").because(io::Error::other("y")).code,
+            1
+        );
     }
 }

@@ -1,46 +1,46 @@
 //! `apportion hooks`: the table of hooked driver functions, as the library itself reads it, and on request
 //! the functions that are left alone, with the reasons.
 
-use apportion_intercept::left_alone::{LEFT_ALONE, LeftAlone};
-use apportion_intercept::table::{Library, ROWS, Row};
+use apportion_intercept::table::{DriverLibrary, HookedFunction, ROWS};
+use apportion_intercept::unhooked::{LEFT_ALONE, UnhookedFunctions};
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::options::Hooks;
+use crate::failure::CommandFailure;
+use crate::options::HooksOptions;
 use crate::output;
-use crate::table::{Column, Side, lay_out};
+use crate::table::{CellAlignment, TableColumn, lay_out};
 
-const COLUMNS: &[Column<Hook>] = &[
-    Column {
+const COLUMNS: &[TableColumn<HookEntry>] = &[
+    TableColumn {
         title: "SYMBOL",
         cell: |hook| hook.symbol.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "NAME",
         cell: |hook| hook.name.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "SINCE",
         cell: |hook| hook.since.clone(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "LIBRARY",
         cell: |hook| hook.library.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "WHAT IT DOES",
         cell: |hook| hook.what.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
 /// One hooked function.
 #[derive(Debug, Serialize)]
-struct Hook {
+struct HookEntry {
     /// The symbol that programs link or look up.
     symbol: String,
     /// The name that `cuGetProcAddress` is asked for.
@@ -51,32 +51,32 @@ struct Hook {
     what: &'static str,
 }
 
-const UNHOOKED: &[Column<Unhooked>] = &[
-    Column {
+const UNHOOKED: &[TableColumn<UnhookedEntry>] = &[
+    TableColumn {
         title: "NAME",
         cell: |function| function.name.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "LIBRARY",
         cell: |function| function.library.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "LIMIT",
         cell: |function| function.standing.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "WHY IT IS NOT HOOKED",
         cell: |function| function.reason.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
 /// One function that is left alone, in all its versions.
 #[derive(Debug, Serialize)]
-struct Unhooked {
+struct UnhookedEntry {
     name: &'static str,
     library: String,
     /// What that means for the limit.
@@ -86,15 +86,15 @@ struct Unhooked {
 
 /// Both halves of the table.
 #[derive(Debug, Serialize)]
-struct Everything {
-    hooked: Vec<Hook>,
-    left_alone: Vec<Unhooked>,
+struct HookListing {
+    hooked: Vec<HookEntry>,
+    left_alone: Vec<UnhookedEntry>,
 }
 
 /// Prints the table.
-pub(crate) fn hooks(which: &Hooks) -> Result<(), Failure> {
-    let hooked: Vec<Hook> = ROWS.iter().map(hook).collect();
-    let left_alone: Vec<Unhooked> = LEFT_ALONE.iter().flat_map(unhooked).collect();
+pub(crate) fn hooks(which: &HooksOptions) -> Result<(), CommandFailure> {
+    let hooked: Vec<HookEntry> = ROWS.iter().map(hook).collect();
+    let left_alone: Vec<UnhookedEntry> = LEFT_ALONE.iter().flat_map(unhooked).collect();
     match (which.all, which.json) {
         (false, false) => output::all(&lay_out(COLUMNS, &hooked)),
         (false, true) => output::json(&hooked),
@@ -102,12 +102,12 @@ pub(crate) fn hooks(which: &Hooks) -> Result<(), Failure> {
             let hooked = lay_out(COLUMNS, &hooked);
             output::all(&format!("{hooked}\n{}", lay_out(UNHOOKED, &left_alone)))
         }
-        (true, true) => output::json(&Everything { hooked, left_alone }),
+        (true, true) => output::json(&HookListing { hooked, left_alone }),
     }
 }
 
-fn hook(row: &Row) -> Hook {
-    Hook {
+fn hook(row: &HookedFunction) -> HookEntry {
+    HookEntry {
         symbol: row.symbol.to_string_lossy().into_owned(),
         name: row.name,
         since: since(row.version),
@@ -116,9 +116,9 @@ fn hook(row: &Row) -> Hook {
     }
 }
 
-fn unhooked(group: &LeftAlone) -> impl Iterator<Item = Unhooked> + use<> {
+fn unhooked(group: &UnhookedFunctions) -> impl Iterator<Item = UnhookedEntry> + use<> {
     let group = *group;
-    group.names().map(move |function| Unhooked {
+    group.names().map(move |function| UnhookedEntry {
         name: function,
         library: name(group.library),
         standing: group.standing.as_str(),
@@ -126,7 +126,7 @@ fn unhooked(group: &LeftAlone) -> impl Iterator<Item = Unhooked> + use<> {
     })
 }
 
-fn name(library: Library) -> String {
+fn name(library: DriverLibrary) -> String {
     library.soname().to_string_lossy().into_owned()
 }
 

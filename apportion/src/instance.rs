@@ -10,12 +10,12 @@ use std::time::Duration;
 use apportion_abi::place;
 use nix::unistd::{AccessFlags, Uid, access};
 
-use crate::failure::Failure;
-use crate::options::Address;
+use crate::failure::CommandFailure;
+use crate::options::ConnectionOptions;
 
 /// One instance, the machine's or the simulated one.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct TargetInstance {
     /// The folder with the sockets, the accounts and the log.
     pub(crate) dir: PathBuf,
     /// Whether its cards are simulated.
@@ -30,11 +30,11 @@ pub(crate) struct Instance {
     lib: PathBuf,
 }
 
-impl Instance {
+impl TargetInstance {
     /// The instance that the options and the environment name; nothing is touched yet.
     ///
     /// A program that runs on simulated cards (`apportion sim -- bash`) goes on with them.
-    pub(crate) fn new(address: Address) -> Result<Self, Failure> {
+    pub(crate) fn new(address: ConnectionOptions) -> Result<Self, CommandFailure> {
         let driver_socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
         let is_simulated = address.sim || driver_socket.is_some();
         let mut dir = place::instance_dir(Uid::effective().as_raw());
@@ -47,12 +47,12 @@ impl Instance {
             dir = roots;
         }
         let dir = std::path::absolute(&dir).map_err(|e| {
-            Failure::usage(format!("{} is not a folder", place::ENV_DIR)).because(e)
+            CommandFailure::usage(format!("{} is not a folder", place::ENV_DIR)).because(e)
         })?;
         let is_shared = is_shared(&dir);
         let lib = place::lib_dir().ok_or_else(|| {
             let hint = format!("set {} to the folder of its libraries", place::ENV_LIB_DIR);
-            Failure::new("cannot tell where Apportion is installed").hint(hint)
+            CommandFailure::new("cannot tell where Apportion is installed").hint(hint)
         })?;
         let driver_socket =
             driver_socket.map_or_else(|| dir.join(place::SIM_SOCKET), PathBuf::from);
@@ -90,11 +90,11 @@ impl Instance {
     }
 
     /// Makes the folder, if it is not there, and checks that it is ours alone.
-    pub(crate) fn prepare(&self) -> Result<(), Failure> {
+    pub(crate) fn prepare(&self) -> Result<(), CommandFailure> {
         if self.is_shared {
             return Ok(());
         }
-        let failed = |what: &str| Failure::new(format!("{what} {}", self.dir.display()));
+        let failed = |what: &str| CommandFailure::new(format!("{what} {}", self.dir.display()));
         let hint = || format!("set {} to a folder that you own", place::ENV_DIR);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
@@ -119,7 +119,7 @@ impl Instance {
     }
 
     /// A file of the library folder, if it is there.
-    pub(crate) fn library(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub(crate) fn library(&self, name: &str) -> Result<PathBuf, CommandFailure> {
         let file = self.lib.join(name);
         if file.exists() {
             return Ok(file);
@@ -128,22 +128,26 @@ impl Instance {
             "reinstall Apportion, or set {} to the folder of its libraries",
             place::ENV_LIB_DIR
         );
-        Err(Failure::new(format!("{} is missing", file.display())).hint(hint))
+        Err(CommandFailure::new(format!("{} is missing", file.display())).hint(hint))
     }
 
     /// The agent's program, which stands beside ours.
-    pub(crate) fn agent_program(&self) -> Result<PathBuf, Failure> {
-        let own = std::env::current_exe()
-            .map_err(|e| Failure::new("cannot tell where Apportion is installed").because(e))?;
+    pub(crate) fn agent_program(&self) -> Result<PathBuf, CommandFailure> {
+        let own = std::env::current_exe().map_err(|e| {
+            CommandFailure::new("cannot tell where Apportion is installed").because(e)
+        })?;
         let program = own.with_file_name("apportion-agent");
         if program.exists() {
             return Ok(program);
         }
-        Err(Failure::new(format!("{} is missing", program.display())).hint("reinstall Apportion"))
+        Err(
+            CommandFailure::new(format!("{} is missing", program.display()))
+                .hint("reinstall Apportion"),
+        )
     }
 
     /// What programs of this instance need in their environment to find its driver.
-    pub(crate) fn driver_env(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    pub(crate) fn driver_env(&self) -> Result<Vec<(&'static str, OsString)>, CommandFailure> {
         if !self.is_simulated {
             return Ok(Vec::new());
         }

@@ -10,7 +10,6 @@ use apportion::{failure, output, table};
 use clap::{CommandFactory, Parser};
 
 mod agent;
-mod ask;
 mod background;
 mod cards;
 mod demo;
@@ -24,6 +23,7 @@ mod options;
 mod probe;
 mod program;
 mod report;
+mod request;
 mod resize;
 mod run;
 mod simulate;
@@ -31,13 +31,13 @@ mod simulation;
 mod top;
 mod view;
 
-use failure::Failure;
-use options::{Command, Options};
+use failure::CommandFailure;
+use options::{ApportionCommand, ApportionOptions};
 
 fn main() -> ExitCode {
-    let result = match Options::try_parse() {
+    let result = match ApportionOptions::try_parse() {
         Ok(options) => perform(options),
-        Err(help) if !help.use_stderr() => help.print().map_err(Failure::from),
+        Err(help) if !help.use_stderr() => help.print().map_err(CommandFailure::from),
         Err(mistake) => Err(mistake.into()),
     };
     match result {
@@ -49,35 +49,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(options: Options) -> Result<(), Failure> {
+fn perform(options: ApportionOptions) -> Result<(), CommandFailure> {
     let address = options.address;
     match options.command {
-        Command::Run(run) => run::run(run, address),
-        Command::Sim(sim) => simulate::run(sim, address),
-        Command::Top(top) => top::top(&top, address),
-        Command::Gpus(format) => gpus::gpus(format.json, address),
-        Command::Resize(resize) => resize::resize(&resize, address),
-        Command::Completions { shell } => completions(shell),
-        Command::Hooks(which) => hooks::hooks(&which),
-        Command::Doctor(what) if what.node => doctor::node(what.format.json, &what.root),
-        Command::Doctor(what) => doctor::doctor(what.format.json, address),
-        Command::Demo { verbose } => demo::demo(address, verbose),
-        Command::Detach { log, command } => detach::detach(&log, &command),
+        ApportionCommand::Run(run) => run::run(run, address),
+        ApportionCommand::Sim(sim) => simulate::run(sim, address),
+        ApportionCommand::Top(top) => top::top(&top, address),
+        ApportionCommand::Gpus(format) => gpus::gpus(format.json, address),
+        ApportionCommand::Resize(resize) => resize::resize(&resize, address),
+        ApportionCommand::Completions { shell } => completions(shell),
+        ApportionCommand::Hooks(which) => hooks::hooks(&which),
+        ApportionCommand::Doctor(what) if what.node => doctor::node(what.format.json, &what.root),
+        ApportionCommand::Doctor(what) => doctor::doctor(what.format.json, address),
+        ApportionCommand::Demo { verbose } => demo::demo(address, verbose),
+        ApportionCommand::Detach { log, command } => detach::detach(&log, &command),
     }
 }
 
-fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+fn completions(shell: clap_complete::Shell) -> Result<(), CommandFailure> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Options::command(), "apportion", &mut text);
+    clap_complete::generate(
+        shell,
+        &mut ApportionOptions::command(),
+        "apportion",
+        &mut text,
+    );
     output::all(&String::from_utf8_lossy(&text))
 }
 
 /// Runs what talks to the agent. The runtime ends with it: nothing of it is left when a command takes over.
-fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+fn block_on<T>(work: impl Future<Output = Result<T, CommandFailure>>) -> Result<T, CommandFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime
-        .map_err(|e| Failure::new("failed to start").because(e))?
+        .map_err(|e| CommandFailure::new("failed to start").because(e))?
         .block_on(work)
 }

@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// How long the agent may take for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of `GET path` at `address`.
-pub(crate) fn get(address: &str, path: &str) -> Result<String, Failure> {
-    let failed = || Failure::new(format!("failed to read http://{address}{path}"));
+pub(crate) fn get(address: &str, path: &str) -> Result<String, CommandFailure> {
+    let failed = || CommandFailure::new(format!("failed to read http://{address}{path}"));
     let parsed: SocketAddr = address.parse().map_err(|e| failed().because(e))?;
     let answer = exchange(&parsed, path).map_err(|e| failed().because(e))?;
     match answer.split_once("\r\n\r\n") {

@@ -15,16 +15,16 @@ Exit codes: 0 success; 1 failure or refusal (the message says who holds the memo
 /// Share NVIDIA GPUs between programs and enforce the memory limit of each.
 #[derive(Debug, Parser)]
 #[command(name = "apportion", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
-pub(crate) struct Options {
+pub(crate) struct ApportionOptions {
     #[command(flatten)]
-    pub(crate) address: Address,
+    pub(crate) address: ConnectionOptions,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: ApportionCommand,
 }
 
 /// Which agent is asked, and how long it may take to answer.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Address {
+pub(crate) struct ConnectionOptions {
     /// Use simulated GPUs (the default where APPORTION_SIM_SOCKET is set).
     #[arg(long, global = true)]
     pub(crate) sim: bool,
@@ -36,21 +36,21 @@ pub(crate) struct Address {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ApportionCommand {
     /// Run a command under a GPU memory limit that all its processes share.
-    Run(Run),
+    Run(RunOptions),
     /// Run a command on simulated GPUs, without a limit.
-    Sim(Sim),
+    Sim(SimOptions),
     /// Show GPUs and allocations live; press q to quit.
-    Top(Top),
+    Top(TopOptions),
     /// List the GPUs and the free memory of each.
-    Gpus(Format),
+    Gpus(ListFormat),
     /// Change the memory limit of a running allocation.
-    Resize(Resize),
+    Resize(ResizeOptions),
     /// List the CUDA and NVML functions that Apportion intercepts.
-    Hooks(Hooks),
+    Hooks(HooksOptions),
     /// Check this machine: what was found, what is missing, what to do.
-    Doctor(Doctor),
+    Doctor(DoctorOptions),
     /// Let two programs share a GPU and show that each stays within its limit.
     Demo {
         /// Print each step as it is done, the allocations and the agent's metrics.
@@ -76,9 +76,9 @@ pub(crate) enum Command {
 
 /// What to look at.
 #[derive(Debug, Args)]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorOptions {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) format: ListFormat,
     /// Check this machine as a Kubernetes node and print the chart values to set.
     #[arg(long)]
     pub(crate) node: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Doctor {
 #[command(after_help = "\
 Without --gpu-memory and --gpu-fraction the command gets whole GPUs. It sees only its own GPUs \
 (CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are set). The limit is shown as the size of each GPU.")]
-pub(crate) struct Run {
+pub(crate) struct RunOptions {
     /// Memory on each GPU, in MiB or with a unit (2000, 2000Mi, 8Gi).
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub(crate) gpu_memory: Option<String>,
@@ -118,7 +118,7 @@ pub(crate) struct Run {
 
 /// What the simulated machine looks like; all commands of a user share one.
 #[derive(Debug, Args)]
-pub(crate) struct Sim {
+pub(crate) struct SimOptions {
     /// Number of GPUs.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) gpus: Option<String>,
@@ -135,7 +135,7 @@ pub(crate) struct Sim {
 
 /// What to show and how often.
 #[derive(Debug, Args)]
-pub(crate) struct Top {
+pub(crate) struct TopOptions {
     /// Print once and exit.
     #[arg(long)]
     pub(crate) once: bool,
@@ -146,7 +146,7 @@ pub(crate) struct Top {
 
 /// How to print a list.
 #[derive(Debug, Args)]
-pub(crate) struct Format {
+pub(crate) struct ListFormat {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -154,7 +154,7 @@ pub(crate) struct Format {
 
 /// Which functions to list.
 #[derive(Debug, Args)]
-pub(crate) struct Hooks {
+pub(crate) struct HooksOptions {
     /// Also list the functions that are not intercepted, with the reason.
     #[arg(long)]
     pub(crate) all: bool,
@@ -166,7 +166,7 @@ pub(crate) struct Hooks {
 /// The allocation and its new limit.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("size").required(true).args(["gpu_memory", "gpu_fraction"]))]
-pub(crate) struct Resize {
+pub(crate) struct ResizeOptions {
     /// The allocation, by name or id.
     pub(crate) name: String,
     /// New memory on each of its GPUs, in MiB or with a unit (2000, 2000Mi, 8Gi).
@@ -180,24 +180,24 @@ pub(crate) struct Resize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apportion_reference::Depth;
+    use apportion_reference::HeadingDepth;
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Options::command().debug_assert();
+        ApportionOptions::command().debug_assert();
     }
 
     #[test]
     fn the_reference_has_every_command_and_option() {
-        let commands = apportion_reference::commands(Options::command(), Depth(2));
+        let commands = apportion_reference::commands(ApportionOptions::command(), HeadingDepth(2));
         apportion_reference::hold("cli", "commands", &commands);
     }
 
     #[test]
     fn a_mistyped_option_is_not_taken_for_the_command() {
         let line = ["apportion", "run", "--gpu-memroy", "5", "--", "python"];
-        assert!(Options::try_parse_from(line).is_err());
+        assert!(ApportionOptions::try_parse_from(line).is_err());
     }
 
     #[test]
@@ -212,9 +212,9 @@ mod tests {
             "--",
             "-x",
         ];
-        let options = Options::try_parse_from(line).unwrap();
+        let options = ApportionOptions::try_parse_from(line).unwrap();
         assert!(!options.address.sim);
-        let Command::Run(run) = options.command else {
+        let ApportionCommand::Run(run) = options.command else {
             panic!("not run")
         };
         assert_eq!(run.command, ["python", "--sim", "--", "-x"]);

@@ -4,13 +4,13 @@ use std::io::{ErrorKind, Write, stdout};
 
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Prints one line.
 ///
 /// # Errors
 /// If standard output is full.
-pub fn line(text: &str) -> Result<(), Failure> {
+pub fn line(text: &str) -> Result<(), CommandFailure> {
     all(&format!("{text}\n"))
 }
 
@@ -18,9 +18,9 @@ pub fn line(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If standard output is full.
-pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json(value: &impl Serialize) -> Result<(), CommandFailure> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Failure::new("failed to write JSON").because(e))?;
+        .map_err(|e| CommandFailure::new("failed to write JSON").because(e))?;
     line(&text)
 }
 
@@ -28,7 +28,7 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If standard output is full.
-pub fn all(text: &str) -> Result<(), Failure> {
+pub fn all(text: &str) -> Result<(), CommandFailure> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::failure::Failure;
-use crate::instance::Instance;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
 
 /// The program, in the library folder.
 const PROGRAM: &str = "apportion-probe";
@@ -19,35 +19,35 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the driver's two libraries say.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct ProbeReport {
     /// The management library.
-    pub(crate) nvml: Answer,
+    pub(crate) nvml: ProbeAnswer,
     /// The library that programs use.
-    pub(crate) cuda: Answer,
+    pub(crate) cuda: ProbeAnswer,
 }
 
 /// The answer of one library.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum ProbeAnswer {
     /// It answered.
-    Found(Found),
+    Found(ProbedLibrary),
     /// It did not, and why.
     Error(String),
 }
 
 /// What a library found.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct ProbedLibrary {
     /// The driver's version, or the version of CUDA that it serves.
     pub(crate) version: String,
     /// The cards.
-    pub(crate) cards: Vec<Card>,
+    pub(crate) cards: Vec<ProbedCard>,
 }
 
 /// A card, as a library sees it.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct ProbedCard {
     /// As NVML prints it.
     pub(crate) uuid: String,
     /// The product.
@@ -57,13 +57,13 @@ pub(crate) struct Card {
 }
 
 /// The program's file.
-pub(crate) fn program(instance: &Instance) -> Result<PathBuf, Failure> {
+pub(crate) fn program(instance: &TargetInstance) -> Result<PathBuf, CommandFailure> {
     instance.library(PROGRAM)
 }
 
 /// Asks the driver of `instance`.
-pub(crate) fn ask(instance: &Instance) -> Result<Report, Failure> {
-    let failed = || Failure::new("failed to query the driver");
+pub(crate) fn ask(instance: &TargetInstance) -> Result<ProbeReport, CommandFailure> {
+    let failed = || CommandFailure::new("failed to query the driver");
     let mut child = Command::new(program(instance)?)
         .arg("cards")
         .envs(instance.driver_env()?)

@@ -10,24 +10,25 @@ use std::process::Command;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// A command that exists.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct ResolvedCommand {
     /// The file that will run.
     file: PathBuf,
     /// The words as typed; the first is what the program sees as its name.
     words: Vec<OsString>,
 }
 
-impl Program {
+impl ResolvedCommand {
     /// Finds the file of `words`, as a shell would.
-    pub(crate) fn find(words: Vec<OsString>) -> Result<Self, Failure> {
+    pub(crate) fn find(words: Vec<OsString>) -> Result<Self, CommandFailure> {
         let name = words.first().cloned().unwrap_or_default();
         let missing = |why: &str| {
             let what = format!("cannot run {:?}: {why}", name.to_string_lossy());
-            Failure::new(what).hint("put the command after `--`, as you would type it in a shell")
+            CommandFailure::new(what)
+                .hint("put the command after `--`, as you would type it in a shell")
         };
         if name.as_encoded_bytes().contains(&b'/') {
             let file = PathBuf::from(&name);
@@ -58,13 +59,13 @@ impl Program {
     pub(crate) fn become_it<N: AsRef<OsStr>, V: AsRef<OsStr>>(
         &self,
         env: impl IntoIterator<Item = (N, V)>,
-    ) -> Failure {
+    ) -> CommandFailure {
         let mut command = Command::new(&self.file);
         if let Some((name, args)) = self.words.split_first() {
             command.arg0(name).args(args);
         }
         let error = command.envs(env).exec();
-        Failure::new(format!("failed to run {}", self.file.display())).because(error)
+        CommandFailure::new(format!("failed to run {}", self.file.display())).because(error)
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     fn find(name: &str) -> Result<String, String> {
-        let found = Program::find(vec![name.into(), "-x".into()]);
+        let found = ResolvedCommand::find(vec![name.into(), "-x".into()]);
         found
             .map(|program| program.name())
             .map_err(|failure| failure.to_string())

@@ -7,15 +7,15 @@ use serde::Serialize;
 
 /// Everything that the agent says.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    node: Node,
-    cards: Vec<Card>,
-    allocations: Vec<Allocation>,
+pub(crate) struct AgentReport {
+    node: ReportedNode,
+    cards: Vec<ReportedCard>,
+    allocations: Vec<ReportedAllocation>,
     sampled_at_ms: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Node {
+struct ReportedNode {
     agent_version: String,
     driver_version: String,
     simulated: bool,
@@ -28,7 +28,7 @@ struct Node {
 
 /// One card.
 #[derive(Debug, Serialize)]
-pub(crate) struct Card {
+pub(crate) struct ReportedCard {
     uuid: String,
     model: String,
     index: u32,
@@ -45,28 +45,28 @@ pub(crate) struct Card {
 }
 
 #[derive(Debug, Serialize)]
-struct Allocation {
+struct ReportedAllocation {
     id: String,
     name: String,
     state: String,
-    holder: Option<Holder>,
+    holder: Option<ReportedHolder>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
     account_dir: String,
     enforcement: String,
-    grants: Vec<Grant>,
-    processes: Vec<Process>,
+    grants: Vec<ReportedGrant>,
+    processes: Vec<ReportedProcess>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Holder {
+enum ReportedHolder {
     Pid(u32),
     PodUid(String),
 }
 
 #[derive(Debug, Serialize)]
-struct Grant {
+struct ReportedGrant {
     card: String,
     limit_bytes: u64,
     used_bytes: u64,
@@ -82,14 +82,14 @@ struct Grant {
 }
 
 #[derive(Debug, Serialize)]
-struct Process {
+struct ReportedProcess {
     pid: u32,
     name: String,
-    uses: Vec<ProcessUse>,
+    uses: Vec<ReportedProcessUse>,
 }
 
 #[derive(Debug, Serialize)]
-struct ProcessUse {
+struct ReportedProcessUse {
     card: String,
     claimed_bytes: u64,
     nvml_bytes: Option<u64>,
@@ -103,7 +103,7 @@ pub(crate) fn lower(name: &str, prefix: &str) -> String {
         .to_ascii_lowercase()
 }
 
-impl Report {
+impl AgentReport {
     /// The report of `list`.
     pub(crate) fn new(list: v1::ListReply) -> Self {
         Self {
@@ -115,12 +115,12 @@ impl Report {
     }
 
     /// The cards alone.
-    pub(crate) fn cards(self) -> Vec<Card> {
+    pub(crate) fn cards(self) -> Vec<ReportedCard> {
         self.cards
     }
 }
 
-impl From<v1::Node> for Node {
+impl From<v1::Node> for ReportedNode {
     fn from(node: v1::Node) -> Self {
         Self {
             policy: lower(node.policy().as_str_name(), "OFFENDER_POLICY_"),
@@ -135,7 +135,7 @@ impl From<v1::Node> for Node {
     }
 }
 
-impl From<v1::Card> for Card {
+impl From<v1::Card> for ReportedCard {
     fn from(card: v1::Card) -> Self {
         Self {
             health: lower(card.health().as_str_name(), "CARD_HEALTH_"),
@@ -155,15 +155,15 @@ impl From<v1::Card> for Card {
     }
 }
 
-impl From<v1::Allocation> for Allocation {
+impl From<v1::Allocation> for ReportedAllocation {
     fn from(allocation: v1::Allocation) -> Self {
         let holder = allocation.holder.clone().and_then(|holder| holder.kind);
         Self {
             state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
             enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
             holder: holder.map(|kind| match kind {
-                Kind::Pid(pid) => Holder::Pid(pid),
-                Kind::PodUid(uid) => Holder::PodUid(uid),
+                Kind::Pid(pid) => ReportedHolder::Pid(pid),
+                Kind::PodUid(uid) => ReportedHolder::PodUid(uid),
             }),
             id: allocation.id,
             name: allocation.name,
@@ -176,7 +176,7 @@ impl From<v1::Allocation> for Allocation {
     }
 }
 
-impl From<v1::Grant> for Grant {
+impl From<v1::Grant> for ReportedGrant {
     fn from(grant: v1::Grant) -> Self {
         Self {
             enforcement: lower(grant.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
@@ -195,9 +195,9 @@ impl From<v1::Grant> for Grant {
     }
 }
 
-impl From<v1::Process> for Process {
+impl From<v1::Process> for ReportedProcess {
     fn from(process: v1::Process) -> Self {
-        let uses = process.uses.into_iter().map(|used| ProcessUse {
+        let uses = process.uses.into_iter().map(|used| ReportedProcessUse {
             card: used.card,
             claimed_bytes: used.claimed_bytes,
             nvml_bytes: used.nvml_bytes,
@@ -228,7 +228,7 @@ mod tests {
             allocations: vec![allocation],
             ..v1::ListReply::default()
         };
-        let json = serde_json::to_value(Report::new(list)).unwrap();
+        let json = serde_json::to_value(AgentReport::new(list)).unwrap();
         assert_eq!(json["allocations"][0]["state"], "draining");
         assert_eq!(json["allocations"][0]["holder"]["pid"], 7);
     }

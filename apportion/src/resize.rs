@@ -3,20 +3,23 @@
 //! A smaller limit than what is in use is accepted: nothing is taken from the programs, but they get
 //! nothing more until they have come below it.
 
-use apportion_abi::{Bytes, Plain, Share};
+use apportion_abi::{Bytes, EscapedText, Share};
 use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
 
 use crate::agent::connect_to_running;
-use crate::ask;
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::options::{Address, Resize};
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::options::{ConnectionOptions, ResizeOptions};
+use crate::request;
 use crate::{block_on, cards, output};
 
 /// Changes the limit on each card of the allocation.
-pub(crate) fn resize(resize: &Resize, address: Address) -> Result<(), Failure> {
-    let size = ask::new_size(resize.gpu_memory.as_deref(), resize.gpu_fraction.as_deref())?;
-    let instance = Instance::new(address)?;
+pub(crate) fn resize(
+    resize: &ResizeOptions,
+    address: ConnectionOptions,
+) -> Result<(), CommandFailure> {
+    let size = request::new_size(resize.gpu_memory.as_deref(), resize.gpu_fraction.as_deref())?;
+    let instance = TargetInstance::new(address)?;
     let said = block_on(async {
         let mut agent = connect_to_running(&instance).await?;
         let list = agent.list().await?;
@@ -25,17 +28,19 @@ pub(crate) fn resize(resize: &Resize, address: Address) -> Result<(), Failure> {
         match agent.resize(allocation.id.clone(), shares).await?.result {
             Some(resize_reply::Result::Allocation(now)) => Ok(describe(allocation, &now)),
             Some(resize_reply::Result::Shortfall(shortfall)) => {
-                Err(Failure::new(shortfall.sentence)
+                Err(CommandFailure::new(shortfall.sentence)
                     .hint("the limit has not changed; `apportion top` shows who holds the memory"))
             }
-            None => Err(Failure::new("the agent's answer to the resize is empty")),
+            None => Err(CommandFailure::new(
+                "the agent's answer to the resize is empty",
+            )),
         }
     })?;
     output::all(&said)
 }
 
 /// The allocation with that id or, if no other has it, that name.
-fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, Failure> {
+fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, CommandFailure> {
     if let Some(allocation) = list
         .allocations
         .iter()
@@ -50,12 +55,14 @@ fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, Failure> 
         .collect();
     match named.as_slice() {
         [allocation] => Ok(allocation),
-        [] => Err(Failure::new(format!("there is no allocation {name:?}"))
-            .hint("`apportion top` lists allocations; add --sim for simulated GPUs")),
+        [] => Err(
+            CommandFailure::new(format!("there is no allocation {name:?}"))
+                .hint("`apportion top` lists allocations; add --sim for simulated GPUs"),
+        ),
         several => {
             let ids: Vec<_> = several.iter().map(|found| found.id.as_str()).collect();
             let what = format!("{} allocations are named {name:?}", several.len());
-            Err(Failure::new(what).hint(format!("use one of their ids: {}", ids.join(", "))))
+            Err(CommandFailure::new(what).hint(format!("use one of their ids: {}", ids.join(", "))))
         }
     }
 }
@@ -79,7 +86,7 @@ fn describe(before: &Allocation, now: &Allocation) -> String {
         let before = before.grants.iter().find(|old| old.card == grant.card);
         let before = Bytes(before.map_or(0, |old| old.limit_bytes));
         let limit = Bytes(grant.limit_bytes);
-        let (name, card) = (Plain(&now.name), Plain(&grant.card));
+        let (name, card) = (EscapedText(&now.name), EscapedText(&grant.card));
         format!("{name}: {before} -> {limit} on {card}\n")
     };
     now.grants.iter().map(line).collect()

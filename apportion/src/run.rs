@@ -8,26 +8,26 @@ use std::process;
 
 use apportion_abi::{GpuRequest, place};
 use apportion_proto::v1::{self, Allocation, ListReply};
-use apportion_runtime_class::{Grant, GrantedCard, Target, edits};
+use apportion_runtime_class::{EditTarget, Grant, GrantedCard, edits};
 use serde::Serialize;
 
 use crate::agent::connect_to_running;
-use crate::ask::Ask;
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::options::{Address, Run};
-use crate::program::Program;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::options::{ConnectionOptions, RunOptions};
+use crate::program::ResolvedCommand;
+use crate::request::RunRequest;
 use crate::{block_on, cards};
 
-mod obtain;
+mod allocate;
 
-use obtain::obtain;
+use allocate::obtain;
 
 /// Runs `run.command` under a limit; returns only if that fails.
-pub(crate) fn run(run: Run, address: Address) -> Result<(), Failure> {
-    let ask = Ask::read(&run)?;
-    let program = Program::find(run.command)?;
-    let instance = Instance::new(address)?;
+pub(crate) fn run(run: RunOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {
+    let ask = RunRequest::read(&run)?;
+    let program = ResolvedCommand::find(run.command)?;
+    let instance = TargetInstance::new(address)?;
     let library = instance.library(place::PRELOAD_LIBRARY)?;
     let env = instance.driver_env()?;
 
@@ -43,10 +43,10 @@ pub(crate) fn run(run: Run, address: Address) -> Result<(), Failure> {
         library.to_string_lossy().into_owned(),
     );
     if run.json {
-        let said = serde_json::to_string(&Said::new(&allocation, instance.is_simulated));
+        let said = serde_json::to_string(&RunOutput::new(&allocation, instance.is_simulated));
         eprintln!(
             "{}",
-            said.map_err(|e| Failure::new("failed to write JSON").because(e))?
+            said.map_err(|e| CommandFailure::new("failed to write JSON").because(e))?
         );
     }
     let preload = env
@@ -56,7 +56,7 @@ pub(crate) fn run(run: Run, address: Address) -> Result<(), Failure> {
         .or_else(|| std::env::var("LD_PRELOAD").ok());
     let edits = edits(
         &grant,
-        Target::Host {
+        EditTarget::Host {
             preload: preload.as_deref(),
         },
     );
@@ -70,7 +70,7 @@ pub(crate) fn run(run: Run, address: Address) -> Result<(), Failure> {
 }
 
 fn grant(
-    instance: &Instance,
+    instance: &TargetInstance,
     allocation: &Allocation,
     list: &ListReply,
     request: GpuRequest,
@@ -101,24 +101,24 @@ fn grant(
 
 /// The line of `--json`.
 #[derive(Serialize)]
-struct Said<'a> {
+struct RunOutput<'a> {
     id: &'a str,
     name: &'a str,
     pid: u32,
     account_dir: &'a str,
     is_simulated: bool,
-    cards: Vec<SaidCard<'a>>,
+    cards: Vec<RunOutputCard<'a>>,
 }
 
 #[derive(Serialize)]
-struct SaidCard<'a> {
+struct RunOutputCard<'a> {
     uuid: &'a str,
     limit_bytes: u64,
 }
 
-impl<'a> Said<'a> {
+impl<'a> RunOutput<'a> {
     fn new(allocation: &'a Allocation, is_simulated: bool) -> Self {
-        let card = |grant: &'a v1::Grant| SaidCard {
+        let card = |grant: &'a v1::Grant| RunOutputCard {
             uuid: &grant.card,
             limit_bytes: grant.limit_bytes,
         };

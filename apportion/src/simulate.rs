@@ -1,27 +1,27 @@
 //! `apportion sim`: a command on simulated cards, with nothing of ours between it and them.
 
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::options::{Address, Sim};
-use crate::program::Program;
-use crate::simulation::{Daemon, Shape, ensure};
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::options::{ConnectionOptions, SimOptions};
+use crate::program::ResolvedCommand;
+use crate::simulation::{DaemonOrigin, SimulationSpec, ensure};
 
 /// Runs `sim.command` on the simulated cards; returns only if that fails.
-pub(crate) fn run(sim: Sim, address: Address) -> Result<(), Failure> {
-    let wanted = Shape::parse(
+pub(crate) fn run(sim: SimOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {
+    let wanted = SimulationSpec::parse(
         sim.gpus.as_deref(),
         sim.gpu_memory.as_deref(),
         sim.driver.as_deref(),
     )?;
-    let program = Program::find(sim.command)?;
-    let instance = Instance::new(Address {
+    let program = ResolvedCommand::find(sim.command)?;
+    let instance = TargetInstance::new(ConnectionOptions {
         sim: true,
         ..address
     })?;
     instance.prepare()?;
     let env = instance.driver_env()?;
     let daemon = ensure(&instance, &wanted)?;
-    if daemon == Daemon::Found && wanted != Shape::default() {
+    if daemon == DaemonOrigin::Found && wanted != SimulationSpec::default() {
         eprintln!(
             "apportion: the simulated GPUs are already running, so these options have no effect; hint: `apportion \
              gpus --sim` shows them; they stop 60 seconds after the last program that uses them"

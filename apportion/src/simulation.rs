@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, place, units::parse_memory};
 
-use crate::background::Background;
-use crate::failure::Failure;
-use crate::instance::Instance;
+use crate::background::BackgroundProcess;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
 
 /// After how many seconds without a client the daemon leaves.
 const IDLE_EXIT_SECONDS: &str = "60";
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the simulated machine is to look like; `None` is the daemon's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct SimulationSpec {
     /// Number of cards.
     pub(crate) gpus: Option<u32>,
     /// Memory of each card.
@@ -31,13 +31,13 @@ pub(crate) struct Shape {
     pub(crate) driver: Option<String>,
 }
 
-impl Shape {
+impl SimulationSpec {
     /// Reads a shape as it was typed; all mistakes are named together.
     pub(crate) fn parse(
         gpus: Option<&str>,
         memory: Option<&str>,
         driver: Option<&str>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandFailure> {
         let mut mistakes = Vec::new();
         let mut count = None;
         if let Some(text) = gpus {
@@ -60,7 +60,7 @@ impl Shape {
                 driver,
             });
         }
-        Err(Failure::usage(mistakes.join("; ")))
+        Err(CommandFailure::usage(mistakes.join("; ")))
     }
 
     /// The daemon's arguments.
@@ -86,7 +86,7 @@ impl Shape {
 
 /// How the daemon came to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Daemon {
+pub(crate) enum DaemonOrigin {
     /// It ran already, with whatever shape it has.
     Found,
     /// It was started with the shape that was asked for.
@@ -95,16 +95,20 @@ pub(crate) enum Daemon {
 
 /// Sees to it that the simulated driver of `instance` serves, and stays for as long as this process (or the
 /// command that it becomes) lives: the daemon serves every process that ever connected until its end.
-pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failure> {
+pub(crate) fn ensure(
+    instance: &TargetInstance,
+    shape: &SimulationSpec,
+) -> Result<DaemonOrigin, CommandFailure> {
     let socket = &instance.driver_socket;
     if serves(socket) {
-        return Ok(Daemon::Found);
+        return Ok(DaemonOrigin::Found);
     }
     let mut args = vec!["--socket".into(), socket.clone().into_os_string()];
     args.extend(["--idle-exit".into(), IDLE_EXIT_SECONDS.into()]);
     args.extend(shape.args());
     let log = instance.dir.join("driver.log");
-    let daemon = Background::start(&instance.library(place::SIM_DAEMON)?, args, Vec::new(), log)?;
+    let daemon =
+        BackgroundProcess::start(&instance.library(place::SIM_DAEMON)?, args, Vec::new(), log)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         // Asked before connecting: another that serves by now is as good.
@@ -117,7 +121,7 @@ pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failu
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(Daemon::Started)
+    Ok(DaemonOrigin::Started)
 }
 
 fn serves(socket: &Path) -> bool {
@@ -130,7 +134,7 @@ mod tests {
 
     #[test]
     fn all_mistakes_of_a_shape_are_named_together() {
-        let failure = Shape::parse(Some("0"), Some("2000Ti"), None)
+        let failure = SimulationSpec::parse(Some("0"), Some("2000Ti"), None)
             .unwrap_err()
             .to_string();
         assert!(
@@ -141,8 +145,8 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_for_is_passed_on() {
-        assert_eq!(Shape::default().args(), Vec::<OsString>::new());
-        let shape = Shape::parse(Some("2"), Some("8Gi"), Some("615")).unwrap();
+        assert_eq!(SimulationSpec::default().args(), Vec::<OsString>::new());
+        let shape = SimulationSpec::parse(Some("2"), Some("8Gi"), Some("615")).unwrap();
         assert_eq!(
             shape.args(),
             ["--gpus", "2", "--gpu-memory", "8192", "--driver", "615"]

@@ -1,22 +1,22 @@
 //! Tables of text: one row of columns says what is shown, in which order and how wide it becomes. Cells hold names
 //! that others chose, so control characters are escaped.
 
-use apportion_abi::Plain;
+use apportion_abi::EscapedText;
 
 /// One column over rows of `T`.
 #[derive(Debug)]
-pub struct Column<T> {
+pub struct TableColumn<T> {
     /// What stands above it.
     pub title: &'static str,
     /// The text of a cell.
     pub cell: fn(&T) -> String,
     /// Where the text stands in the cell.
-    pub side: Side,
+    pub side: CellAlignment,
 }
 
 /// Where text stands in a cell that is wider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum CellAlignment {
     /// Words.
     Left,
     /// Amounts.
@@ -25,7 +25,7 @@ pub enum Side {
 
 /// Lays `rows` out; every line ends with a line feed.
 #[must_use]
-pub fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
+pub fn lay_out<T>(columns: &[TableColumn<T>], rows: &[T]) -> String {
     let titles = columns
         .iter()
         .map(|column| column.title.to_owned())
@@ -40,8 +40,8 @@ pub fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
     for line in &lines {
         let cells = line.iter().zip(columns).zip(&widths);
         let padded = cells.map(|((cell, column), width)| match column.side {
-            Side::Left => format!("{cell:<width$}"),
-            Side::Right => format!("{cell:>width$}"),
+            CellAlignment::Left => format!("{cell:<width$}"),
+            CellAlignment::Right => format!("{cell:>width$}"),
         });
         text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
@@ -49,8 +49,8 @@ pub fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
     text
 }
 
-fn cell<T>(column: &Column<T>, row: &T) -> String {
-    Plain(&(column.cell)(row)).to_string()
+fn cell<T>(column: &TableColumn<T>, row: &T) -> String {
+    EscapedText(&(column.cell)(row)).to_string()
 }
 
 #[cfg(test)]
@@ -60,15 +60,15 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let columns = [
-            Column {
+            TableColumn {
                 title: "NAME",
                 cell: |row: &(&str, u8)| row.0.into(),
-                side: Side::Left,
+                side: CellAlignment::Left,
             },
-            Column {
+            TableColumn {
                 title: "N",
                 cell: |row| row.1.to_string(),
-                side: Side::Right,
+                side: CellAlignment::Right,
             },
         ];
         let text = lay_out(&columns, &[("long name", 7), ("x", 100)]);
@@ -77,10 +77,10 @@ mod tests {
 
     #[test]
     fn a_cell_is_one_line_and_gives_the_terminal_no_orders() {
-        let columns = [Column {
+        let columns = [TableColumn {
             title: "NAME",
             cell: |row: &&str| (*row).to_owned(),
-            side: Side::Left,
+            side: CellAlignment::Left,
         }];
         let text = lay_out(&columns, &["\x1b]0;pwn\x07", "a\nb"]);
         assert_eq!(text, "NAME\n\\u{1b}]0;pwn\\u{7}\na\\nb\n");

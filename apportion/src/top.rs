@@ -9,33 +9,33 @@ use tokio::time::sleep;
 use tonic::Streaming;
 
 use crate::agent::{connect_or_start, refused};
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::options::{Address, Top};
-use crate::report::Report;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::options::{ConnectionOptions, TopOptions};
+use crate::report::AgentReport;
 use crate::{block_on, output, view};
 
 mod screen;
 
-use screen::Screen;
+use screen::TerminalScreen;
 
 /// Shows the list once, or until a person ends it.
-pub(crate) fn top(top: &Top, address: Address) -> Result<(), Failure> {
-    let instance = Instance::new(address)?;
+pub(crate) fn top(top: &TopOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {
+    let instance = TargetInstance::new(address)?;
     let is_live = !top.once && !top.json && stdout().is_terminal() && stdin().is_terminal();
     if is_live {
         return block_on(live(&instance));
     }
     let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
     if top.json {
-        output::json(&Report::new(list))
+        output::json(&AgentReport::new(list))
     } else {
         output::all(&view::whole(&list))
     }
 }
 
 /// What ends the view or changes it.
-enum Event {
+enum TopEvent {
     List(Box<ListReply>),
     Resized,
     /// No list came: the agent may be stopped, or its driver may be slow.
@@ -43,30 +43,30 @@ enum Event {
     Ended,
 }
 
-async fn live(instance: &Instance) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new("failed to handle signals").because(e);
+async fn live(instance: &TargetInstance) -> Result<(), CommandFailure> {
+    let failed = |e: std::io::Error| CommandFailure::new("failed to handle signals").because(e);
     let mut agent = connect_or_start(instance).await?;
     let mut watch = agent.watch().await?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
     let mut hung_up = signal(SignalKind::hangup()).map_err(failed)?;
-    let screen = Screen::open()?;
+    let screen = TerminalScreen::open()?;
     let mut ends = ends_typed();
     let mut shown = String::new();
     loop {
         let event = tokio::select! {
-            list = next_list(&mut watch) => Event::List(Box::new(list?)),
-            () = sleep(agent.patience()) => Event::Quiet,
-            () = received(&mut resized) => Event::Resized,
-            () = received(&mut terminated) => Event::Ended,
-            () = received(&mut hung_up) => Event::Ended,
-            _ = ends.recv() => Event::Ended,
+            list = next_list(&mut watch) => TopEvent::List(Box::new(list?)),
+            () = sleep(agent.patience()) => TopEvent::Quiet,
+            () = received(&mut resized) => TopEvent::Resized,
+            () = received(&mut terminated) => TopEvent::Ended,
+            () = received(&mut hung_up) => TopEvent::Ended,
+            _ = ends.recv() => TopEvent::Ended,
         };
         match event {
-            Event::List(list) => shown = view::whole(&list),
-            Event::Resized => {}
-            Event::Quiet => agent.greet().await?,
-            Event::Ended => return Ok(()),
+            TopEvent::List(list) => shown = view::whole(&list),
+            TopEvent::Resized => {}
+            TopEvent::Quiet => agent.greet().await?,
+            TopEvent::Ended => return Ok(()),
         }
         screen.draw(&shown)?;
     }
@@ -77,7 +77,7 @@ async fn received(signal: &mut Signal) {
 }
 
 /// The next list of the stream; what happened in between is in it.
-async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, Failure> {
+async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, CommandFailure> {
     loop {
         let reply = watch
             .message()
@@ -86,7 +86,7 @@ async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, Failu
         match reply.map(|reply| reply.item) {
             Some(Some(Item::List(list))) => return Ok(list),
             Some(Some(Item::Event(_)) | None) => {}
-            None => return Err(Failure::new("the agent stopped")),
+            None => return Err(CommandFailure::new("the agent stopped")),
         }
     }
 }

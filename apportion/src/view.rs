@@ -4,7 +4,7 @@ use apportion_abi::Bytes;
 use apportion_proto::v1::{Allocation, Card, Grant, ListReply};
 
 use crate::report::lower;
-use crate::table::{Column, Side, lay_out};
+use crate::table::{CellAlignment, TableColumn, lay_out};
 
 /// Cards and allocations, with a line that says of what.
 pub(crate) fn whole(list: &ListReply) -> String {
@@ -35,72 +35,72 @@ fn heading(list: &ListReply) -> String {
     )
 }
 
-const CARDS: &[Column<Card>] = &[
-    Column {
+const CARDS: &[TableColumn<Card>] = &[
+    TableColumn {
         title: "GPU",
         cell: |card| card.index.to_string(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "MODEL",
         cell: |card| card.model.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "TOTAL",
         cell: |card| bytes(card.total_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "ALLOCATABLE",
         cell: |card| bytes(card.allocatable_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "GRANTED",
         cell: |card| bytes(card.granted_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "FREE",
         cell: |card| bytes(card.free_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "USED",
         cell: |card| bytes(card.used_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "UNMANAGED",
         cell: |card| bytes(card.unmanaged_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "UTIL",
         cell: |card| percent(card.utilisation_percent),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "HEALTH",
         cell: health,
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "UUID",
         cell: |card| card.uuid.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
 /// What an allocation has of one card: one line each.
-struct Share<'a> {
+struct AllocationRow<'a> {
     allocation: &'a Allocation,
     grant: &'a Grant,
     card: String,
 }
 
-fn shares(list: &ListReply) -> Vec<Share<'_>> {
+fn shares(list: &ListReply) -> Vec<AllocationRow<'_>> {
     let index = |uuid: &str| {
         list.cards
             .iter()
@@ -111,7 +111,7 @@ fn shares(list: &ListReply) -> Vec<Share<'_>> {
     for allocation in &list.allocations {
         for grant in &allocation.grants {
             let card = index(&grant.card).map_or_else(|| grant.card.clone(), |i| i.to_string());
-            shares.push(Share {
+            shares.push(AllocationRow {
                 allocation,
                 grant,
                 card,
@@ -122,57 +122,57 @@ fn shares(list: &ListReply) -> Vec<Share<'_>> {
 }
 
 /// A function, because its rows borrow from the list.
-fn columns<'a>() -> [Column<Share<'a>>; 10] {
+fn columns<'a>() -> [TableColumn<AllocationRow<'a>>; 10] {
     [
-        Column {
+        TableColumn {
             title: "ALLOCATION",
             cell: |share| share.allocation.name.clone(),
-            side: Side::Left,
+            side: CellAlignment::Left,
         },
-        Column {
+        TableColumn {
             title: "STATE",
             cell: state,
-            side: Side::Left,
+            side: CellAlignment::Left,
         },
-        Column {
+        TableColumn {
             title: "GPU",
             cell: |share| share.card.clone(),
-            side: Side::Left,
+            side: CellAlignment::Left,
         },
-        Column {
+        TableColumn {
             title: "LIMIT",
             cell: |share| bytes(share.grant.limit_bytes),
-            side: Side::Right,
+            side: CellAlignment::Right,
         },
-        Column {
+        TableColumn {
             title: "USED",
             cell: |share| bytes(share.grant.used_bytes),
-            side: Side::Right,
+            side: CellAlignment::Right,
         },
-        Column {
+        TableColumn {
             title: "OVERHEAD",
             cell: |share| bytes(share.grant.overhead_bytes),
-            side: Side::Right,
+            side: CellAlignment::Right,
         },
-        Column {
+        TableColumn {
             title: "PEAK",
             cell: |share| bytes(share.grant.peak_bytes),
-            side: Side::Right,
+            side: CellAlignment::Right,
         },
-        Column {
+        TableColumn {
             title: "DENIED",
             cell: |share| share.grant.denied_count.to_string(),
-            side: Side::Right,
+            side: CellAlignment::Right,
         },
-        Column {
+        TableColumn {
             title: "ENFORCEMENT",
             cell: enforcement,
-            side: Side::Left,
+            side: CellAlignment::Left,
         },
-        Column {
+        TableColumn {
             title: "PROCESSES",
             cell: processes,
-            side: Side::Left,
+            side: CellAlignment::Left,
         },
     ]
 }
@@ -189,11 +189,11 @@ fn health(card: &Card) -> String {
     lower(card.health().as_str_name(), "CARD_HEALTH_")
 }
 
-fn state(share: &Share<'_>) -> String {
+fn state(share: &AllocationRow<'_>) -> String {
     lower(share.allocation.state().as_str_name(), "ALLOCATION_STATE_")
 }
 
-fn enforcement(share: &Share<'_>) -> String {
+fn enforcement(share: &AllocationRow<'_>) -> String {
     lower(
         share.grant.enforcement().as_str_name(),
         "ENFORCEMENT_STATE_",
@@ -201,7 +201,7 @@ fn enforcement(share: &Share<'_>) -> String {
 }
 
 /// Those that use this card, each with its name; those that use none yet are not shown.
-fn processes(share: &Share<'_>) -> String {
+fn processes(share: &AllocationRow<'_>) -> String {
     let uses_it = |uses: &[apportion_proto::v1::ProcessUse]| {
         uses.iter().any(|used| used.card == share.grant.card)
     };

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use apportion_abi::account::{Charge, LimitsMap, NewCard, Registration, UsageMap};
+use apportion_abi::account::{ChargeOutcome, LimitsMap, NewCard, ProcessRegistration, UsageMap};
 use apportion_abi::{Bytes, CardUuid};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -41,7 +41,7 @@ fn charge(criterion: &mut Criterion) {
         let (usage, card) = (usage.usage(), &limits.cards()[0]);
         let owners: Vec<_> = (1..=processes)
             .filter_map(|pid| {
-                usage.register(Registration {
+                usage.register(ProcessRegistration {
                     pid,
                     start_time: 0,
                     pid_namespace: 0,
@@ -52,7 +52,7 @@ fn charge(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(processes), |bencher| {
             bencher.iter(|| {
                 let answer = usage.charge(last, 0, black_box(ASK), card);
-                assert_eq!(answer, Charge::Granted);
+                assert_eq!(answer, ChargeOutcome::Granted);
                 usage.uncharge(last, 0, black_box(ASK));
             });
         });

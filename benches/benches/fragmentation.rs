@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Cards, Group, Job, Node, PodSet, Queue, Quota, SharedCards, Status, Strategy, Task,
+    Job, Node, PlacementStrategy, PodSet, Queue, Quota, SharedCardPreference, SubGroupSet, Task,
+    TaskGpuRequest, TaskStatus,
 };
 use apportion_policy::{Action, Cluster, Decision, Session};
 
@@ -28,11 +29,11 @@ const PATIENCE: usize = 1;
 const SEEDS: u64 = 3;
 
 /// Pods of a kind and how many of a hundred are like that.
-type Mix = &'static [(u64, Asks)];
+type WorkloadMix = &'static [(u64, RequestChoices)];
 
 /// What pods of a kind ask for: one of these.
 #[derive(Clone, Copy)]
-enum Asks {
+enum RequestChoices {
     /// Hundredths of so many cards.
     Parts(&'static [u32], u32),
     /// Gibibytes of a card.
@@ -41,57 +42,68 @@ enum Asks {
     Whole(&'static [i64]),
 }
 
-const MIXES: &[(&str, Mix)] = &[
+const MIXES: &[(&str, WorkloadMix)] = &[
     (
         "fractions",
-        &[(100, Asks::Parts(&[10, 20, 25, 30, 40, 50, 60, 70], 1))],
+        &[(
+            100,
+            RequestChoices::Parts(&[10, 20, 25, 30, 40, 50, 60, 70], 1),
+        )],
     ),
     (
         "memory",
-        &[(100, Asks::Memory(&[4, 8, 12, 16, 24, 32, 40, 60]))],
+        &[(100, RequestChoices::Memory(&[4, 8, 12, 16, 24, 32, 40, 60]))],
     ),
     (
         "halves and whole",
         &[
-            (70, Asks::Parts(&[50], 1)),
-            (30, Asks::Whole(&[1, 1, 2, 4, 8])),
+            (70, RequestChoices::Parts(&[50], 1)),
+            (30, RequestChoices::Whole(&[1, 1, 2, 4, 8])),
         ],
     ),
     (
         "several devices",
         &[
-            (60, Asks::Parts(&[20, 30, 50], 1)),
-            (40, Asks::Parts(&[30, 50, 60], 2)),
+            (60, RequestChoices::Parts(&[20, 30, 50], 1)),
+            (40, RequestChoices::Parts(&[30, 50, 60], 2)),
         ],
     ),
     (
         "all",
         &[
-            (50, Asks::Parts(&[10, 25, 30, 50, 70], 1)),
-            (20, Asks::Memory(&[8, 16, 24, 40])),
-            (5, Asks::Parts(&[50], 2)),
-            (20, Asks::Whole(&[1, 1, 1, 2])),
-            (5, Asks::Whole(&[4, 8])),
+            (50, RequestChoices::Parts(&[10, 25, 30, 50, 70], 1)),
+            (20, RequestChoices::Memory(&[8, 16, 24, 40])),
+            (5, RequestChoices::Parts(&[50], 2)),
+            (20, RequestChoices::Whole(&[1, 1, 1, 2])),
+            (5, RequestChoices::Whole(&[4, 8])),
         ],
     ),
 ];
 
 /// A rule: how nodes and cards are chosen.
-const RULES: &[(&str, Strategy, SharedCards)] = &[
-    ("KAI", Strategy::Binpack, SharedCards::Any),
-    ("first fit", Strategy::ByName, SharedCards::NoMatter),
-    ("best fit", Strategy::Binpack, SharedCards::BestFit),
+const RULES: &[(&str, PlacementStrategy, SharedCardPreference)] = &[
+    ("KAI", PlacementStrategy::Binpack, SharedCardPreference::Any),
+    (
+        "first fit",
+        PlacementStrategy::ByName,
+        SharedCardPreference::NoMatter,
+    ),
+    (
+        "best fit",
+        PlacementStrategy::Binpack,
+        SharedCardPreference::BestFit,
+    ),
     (
         "least fragments",
-        Strategy::Binpack,
-        SharedCards::LeastFragments,
+        PlacementStrategy::Binpack,
+        SharedCardPreference::LeastFragments,
     ),
 ];
 
 /// Numbers that look random and are the same each time.
-struct Random(u64);
+struct BenchRng(u64);
 
-impl Random {
+impl BenchRng {
     fn below(&mut self, count: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -104,21 +116,21 @@ impl Random {
         all.get(usize::try_from(self.below(count)).ok()?).copied()
     }
 
-    fn cards(&mut self, mix: Mix) -> Cards {
+    fn cards(&mut self, mix: WorkloadMix) -> TaskGpuRequest {
         let mut at = self.below(100);
         let kind = mix.iter().find(|(percent, _)| {
             let is_it = at < *percent;
             at = at.saturating_sub(*percent);
             is_it
         });
-        let shared = |share, devices| Cards::Shared { share, devices };
+        let shared = |share, devices| TaskGpuRequest::Shared { share, devices };
         let cards = match kind.map(|(_, asks)| *asks) {
             None => None,
-            Some(Asks::Whole(counts)) => self.one_of(counts).map(Cards::Whole),
-            Some(Asks::Memory(sizes)) => self
+            Some(RequestChoices::Whole(counts)) => self.one_of(counts).map(TaskGpuRequest::Whole),
+            Some(RequestChoices::Memory(sizes)) => self
                 .one_of(sizes)
                 .map(|size| shared(Share::Memory(Bytes::from_mib(size * 1000)), 1)),
-            Some(Asks::Parts(parts, devices)) => self.one_of(parts).and_then(|part| {
+            Some(RequestChoices::Parts(parts, devices)) => self.one_of(parts).and_then(|part| {
                 let fraction = format!("0.{part:02}").parse().ok()?;
                 Some(shared(Share::Fraction(fraction), devices))
             }),
@@ -128,15 +140,15 @@ impl Random {
 }
 
 /// A pod: what it asks, when it comes, and for how many rounds it runs.
-struct Pod {
+struct BenchPod {
     name: String,
-    cards: Cards,
+    cards: TaskGpuRequest,
     comes: usize,
     life: usize,
 }
 
-fn pods(mix: Mix, seed: u64) -> Vec<Pod> {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+fn pods(mix: WorkloadMix, seed: u64) -> Vec<BenchPod> {
+    let mut random = BenchRng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let all = (NODES * CARDS) as f64;
     let mut pods = Vec::new();
     for comes in 0..ROUNDS {
@@ -146,7 +158,7 @@ fn pods(mix: Mix, seed: u64) -> Vec<Pod> {
             asked += cards.count(CARD);
             let life = usize::try_from(1 + random.below(2 * LIFE)).unwrap_or(1);
             let name = format!("pod-{:06}", pods.len());
-            pods.push(Pod {
+            pods.push(BenchPod {
                 name,
                 cards,
                 comes,
@@ -157,7 +169,7 @@ fn pods(mix: Mix, seed: u64) -> Vec<Pod> {
     pods
 }
 
-fn cluster(strategy: Strategy, shared: SharedCards) -> Cluster {
+fn cluster(strategy: PlacementStrategy, shared: SharedCardPreference) -> Cluster {
     let node = |number: usize| Node {
         name: format!("node-{number:03}"),
         cpu_millis: 1_000_000,
@@ -189,19 +201,19 @@ fn cluster(strategy: Strategy, shared: SharedCards) -> Cluster {
     cluster
 }
 
-fn job(pod: &Pod) -> Job {
+fn job(pod: &BenchPod) -> Job {
     Job {
         name: pod.name.clone(),
         queue: "all".to_owned(),
         is_preemptible: true,
         created: Duration::from_secs(pod.comes as u64),
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "set".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![Task {
             name: pod.name.clone(),
@@ -216,8 +228,9 @@ fn job(pod: &Pod) -> Job {
 }
 
 /// The cards given away, of all, on average; and how many pods got a place.
-fn fill(mut cluster: Cluster, pods: &[Pod]) -> (f64, usize) {
-    let lives: BTreeMap<&str, &Pod> = pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
+fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
+    let lives: BTreeMap<&str, &BenchPod> =
+        pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     let (mut given, mut placed) = (0.0, BTreeSet::new());
     for round in 0..ROUNDS {
@@ -240,14 +253,14 @@ fn fill(mut cluster: Cluster, pods: &[Pod]) -> (f64, usize) {
                 let cards = place.cards.iter();
                 let cards = cards.map(|card| card.replace("new", &format!("card-{round}")));
                 (found.status, found.node, found.on) =
-                    (Status::Running, Some(place.node), cards.collect());
+                    (TaskStatus::Running, Some(place.node), cards.collect());
                 ends.insert(task.clone(), round + lives[task.as_str()].life);
                 placed.insert(task);
             }
         }
         if round >= FILLED {
             let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
-            let running = tasks.filter(|task| task.status == Status::Running);
+            let running = tasks.filter(|task| task.status == TaskStatus::Running);
             given += running.map(|task| task.cards.count(CARD)).sum::<f64>();
         }
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
 use apportion_policy::cluster::{
-    Cards, Group, Job, ListedCard, Neighbours, Node, PodSet, Preference, Queue, Quota, Spread,
-    Status, Task, Wish,
+    Job, ListedCard, Node, PodAffinityTerm, PodSet, PreferredTerm, Queue, Quota, SpreadConstraint,
+    SubGroupSet, Task, TaskGpuRequest, TaskStatus, WeightedPreference,
 };
 use apportion_policy::{Action, Cluster, Session, plan};
 use criterion::{BenchmarkId, Criterion, criterion_group};
@@ -23,7 +23,7 @@ const MOST_SPREAD: usize = 500;
 
 /// Jobs of one kind: how many, of how many pods with how many cards each.
 #[derive(Clone, Copy)]
-struct Jobs {
+struct JobBatch {
     name: &'static str,
     queues: [&'static str; 2],
     priority: i32,
@@ -32,7 +32,7 @@ struct Jobs {
     cards: usize,
 }
 
-const RUNNING: Jobs = Jobs {
+const RUNNING: JobBatch = JobBatch {
     name: "running",
     queues: ["a", "b"],
     priority: 50,
@@ -41,7 +41,7 @@ const RUNNING: Jobs = Jobs {
     cards: 1,
 };
 
-const WAITING: Jobs = Jobs {
+const WAITING: JobBatch = JobBatch {
     name: "waiting",
     queues: ["c", "d"],
     ..RUNNING
@@ -78,18 +78,18 @@ fn queue(name: &str, parent: Option<&str>, deserved: usize) -> Queue {
 }
 
 /// The jobs, each on the node that `on` gives for its number.
-fn jobs(jobs: Jobs, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
+fn jobs(jobs: JobBatch, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
     let job = |number: usize| {
         let name = format!("{}-{number}", jobs.name);
         let task = |pod| Task {
             name: format!("{name}-{pod}"),
             set: "default".to_owned(),
             status: match on(number) {
-                Some(_) => Status::Running,
-                None => Status::Pending,
+                Some(_) => TaskStatus::Running,
+                None => TaskStatus::Pending,
             },
             node: on(number).map(|node| format!("node-{node}")),
-            cards: Cards::Whole(jobs.cards as i64),
+            cards: TaskGpuRequest::Whole(jobs.cards as i64),
             cpu_millis: 1000,
             memory: 1 << 30,
             ..Task::default()
@@ -100,13 +100,13 @@ fn jobs(jobs: Jobs, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
             priority: jobs.priority,
             is_preemptible: true,
             created: NOW - Duration::from_secs(number as u64),
-            root: Group {
+            root: SubGroupSet {
                 sets: vec![PodSet {
                     name: "default".to_owned(),
                     min_available: jobs.pods,
                     topology: None,
                 }],
-                ..Group::default()
+                ..SubGroupSet::default()
             },
             name,
             ..Job::default()
@@ -116,9 +116,9 @@ fn jobs(jobs: Jobs, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
 }
 
 /// Two queues without a quota run so many one-card pods on each node; two that deserve all of it wait.
-fn cluster(nodes: usize, running: usize, waiting: Jobs) -> Cluster {
+fn cluster(nodes: usize, running: usize, waiting: JobBatch) -> Cluster {
     let all = nodes * CARDS;
-    let on_each = Jobs {
+    let on_each = JobBatch {
         count: nodes * running,
         ..RUNNING
     };
@@ -169,12 +169,12 @@ fn with_company(mut cluster: Cluster) -> Cluster {
     for (number, task) in tasks.enumerate() {
         let app = format!("app-{}", number / REPLICAS);
         task.labels.insert("app".to_owned(), app);
-        let like = Neighbours::with(&task.labels, HOST);
-        task.prefers = vec![Preference {
-            wish: Wish::Near(like.clone()),
+        let like = PodAffinityTerm::with(&task.labels, HOST);
+        task.prefers = vec![WeightedPreference {
+            wish: PreferredTerm::Near(like.clone()),
             weight: -100,
         }];
-        task.even = vec![Spread {
+        task.even = vec![SpreadConstraint {
             like,
             skew: 2,
             least_domains: 1,
@@ -188,7 +188,7 @@ fn with_company(mut cluster: Cluster) -> Cluster {
 fn blocked(nodes: usize) -> Cluster {
     let pairs = nodes / 2;
     let half = CARDS / 2;
-    let of = |name, queue, priority, pods, cards| Jobs {
+    let of = |name, queue, priority, pods, cards| JobBatch {
         name,
         queues: [queue; 2],
         priority,
@@ -222,17 +222,17 @@ fn blocked(nodes: usize) -> Cluster {
 
 fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 9] {
     let all = nodes * CARDS;
-    let one_card = |count| Jobs { count, ..WAITING };
-    let preemptors = Jobs {
+    let one_card = |count| JobBatch { count, ..WAITING };
+    let preemptors = JobBatch {
         queues: RUNNING.queues,
         priority: 75,
         ..one_card(nodes)
     };
-    let whole_nodes = Jobs {
+    let whole_nodes = JobBatch {
         cards: CARDS,
         ..one_card(nodes.div_ceil(8))
     };
-    let too_much = Jobs {
+    let too_much = JobBatch {
         queues: RUNNING.queues,
         pods: 10,
         cards: CARDS,
@@ -313,7 +313,7 @@ fn first_of_all() {
     let cluster = cluster(
         nodes,
         CARDS,
-        Jobs {
+        JobBatch {
             count: nodes * CARDS,
             ..WAITING
         },

@@ -5,76 +5,77 @@ use core::ops::ControlFlow;
 use core::sync::atomic::AtomicU64;
 
 use apportion_abi::account::{
-    Api, Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap,
+    AccountOpenError, AccountUsage, ApiFamily, ChargeOutcome, LimitsMap, ProcessRegistration,
+    SlotOwner, UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid, place};
 
-use apportion_gate::Reserve;
+use apportion_gate::ContextReserve;
 
-use crate::{elf, errno, spin::Spin};
+use crate::{elf, errno, spin_lock::SpinLock};
 
-mod dead;
-mod lifeline;
-pub(crate) mod marks;
+mod dead_processes;
+pub(crate) mod descriptor_keys;
+mod liveness;
 mod members;
-mod pace;
+mod open_retry;
 mod path;
-mod patience;
 mod peers;
 mod shared;
+mod throttle;
 
-use dead::{DEEP_LOOK, LOOK};
-use lifeline::Lifeline;
-use pace::Pace;
+use dead_processes::{DEEP_LOOK, LOOK};
+use liveness::LivenessLock;
 use path::PathBuffer;
-pub(crate) use shared::Joined;
+pub(crate) use shared::JoinedMemory;
+use throttle::ScanThrottle;
 
 /// Whether a limit applies to this process.
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug)]
-pub(crate) enum Standing {
+pub(crate) enum LimitState {
     /// None that anybody told us.
     Unlimited,
     /// One that we know and keep.
-    Limited(Account),
+    Limited(MappedAccount),
 }
 
 /// The two files, mapped, and our slot in them.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct MappedAccount {
     limits: LimitsMap,
     usage: UsageMap,
     /// Where the usage file is.
     path: PathBuffer,
-    slot: Spin<Slot>,
+    slot: SpinLock<OwnProcessRecord>,
     /// Looks for the dead that only a question asks for.
-    looks: Pace,
+    looks: ScanThrottle,
     /// Looks at the processes themselves, also at those whose lifelines say that they live.
-    deep_looks: Pace,
-    /// See [`pace::children`].
+    deep_looks: ScanThrottle,
+    /// See [`throttle::children`].
     /// Written by: whoever finds it changed. Read by: every question. Relaxed: it only tells one value from another.
     children: AtomicU64,
 }
 
 /// What we hold, by the slot that says so to others.
 #[derive(Debug)]
-struct Slot {
-    owner: Option<Owner>,
+struct OwnProcessRecord {
+    owner: Option<SlotOwner>,
     /// Says that this process lives, once there was a descriptor for it.
-    lifeline: Option<Lifeline>,
+    lifeline: Option<LivenessLock>,
     /// The same sums as in the slot, to enter a new one with should the slot be retired under us.
     held: [u64; apportion_abi::account::MAX_CARDS],
 }
 
 /// What a card looks like from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct CardMemoryView {
     pub(crate) total: u64,
     pub(crate) free: u64,
     pub(crate) used: u64,
 }
 
-impl Standing {
+impl LimitState {
     /// Finds the account: a container's at its fixed place, else the one that the environment names.
     ///
     /// `None` while there must be an account that cannot be opened. Nothing may be taken then, and the next call looks
@@ -93,7 +94,7 @@ impl Standing {
         is_in_a_container: impl FnOnce() -> bool,
         named: Option<&[u8]>,
     ) -> Option<Self> {
-        match Account::open(container) {
+        match MappedAccount::open(container) {
             Ok(account) => return Some(Self::Limited(account)),
             Err(problem) if is_absence(problem) => {}
             Err(_) => return None,
@@ -104,7 +105,7 @@ impl Standing {
         match named {
             None => Some(Self::Unlimited),
             Some(named) => {
-                let opened = patience::wait(|| Account::open(named));
+                let opened = open_retry::wait(|| MappedAccount::open(named));
                 opened.ok().map(Self::Limited)
             }
         }
@@ -112,10 +113,10 @@ impl Standing {
 }
 
 /// Whether a file could not be opened because it does not exist.
-fn is_absence(problem: OpenError) -> bool {
+fn is_absence(problem: AccountOpenError) -> bool {
     matches!(
         problem,
-        OpenError::System("open", libc::ENOENT | libc::ENOTDIR)
+        AccountOpenError::System("open", libc::ENOENT | libc::ENOTDIR)
     )
 }
 
@@ -135,22 +136,22 @@ fn is_in_a_container() -> bool {
     rest.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-impl Account {
+impl MappedAccount {
     /// Only where there are no limits the error is an absence. So one failed call finds that there is no account.
-    fn open(folder: &[u8]) -> Result<Self, OpenError> {
+    fn open(folder: &[u8]) -> Result<Self, AccountOpenError> {
         let mut path = PathBuffer::default();
         let limits = path.join(folder, place::LIMITS_FILE);
-        let limits = LimitsMap::open(limits.ok_or(OpenError::NotAnAccount)?)?;
+        let limits = LimitsMap::open(limits.ok_or(AccountOpenError::NotAnAccount)?)?;
         let usage = path.join(folder, place::USAGE_FILE);
-        let usage = UsageMap::open(usage.ok_or(OpenError::NotAnAccount)?);
+        let usage = UsageMap::open(usage.ok_or(AccountOpenError::NotAnAccount)?);
         let usage = usage.map_err(|problem| match is_absence(problem) {
-            true => OpenError::NotAnAccount,
+            true => AccountOpenError::NotAnAccount,
             false => problem,
         })?;
         if limits.cards().len() != usage.cards() {
-            return Err(OpenError::NotAnAccount);
+            return Err(AccountOpenError::NotAnAccount);
         }
-        let slot = Spin::new(Slot {
+        let slot = SpinLock::new(OwnProcessRecord {
             owner: None,
             lifeline: None,
             held: [0; apportion_abi::account::MAX_CARDS],
@@ -160,8 +161,8 @@ impl Account {
             usage,
             path,
             slot,
-            looks: Pace::of(LOOK),
-            deep_looks: Pace::of(DEEP_LOOK),
+            looks: ScanThrottle::of(LOOK),
+            deep_looks: ScanThrottle::of(DEEP_LOOK),
             children: AtomicU64::new(0),
         })
     }
@@ -180,10 +181,10 @@ impl Account {
     }
 
     /// What contexts on the card are charged.
-    pub(crate) fn reserve(&self, card: usize) -> Reserve {
+    pub(crate) fn reserve(&self, card: usize) -> ContextReserve {
         let card = self.limits.cards().get(card);
         let limits = card.map(|card| card.limits());
-        Reserve {
+        ContextReserve {
             first: limits.map_or(0, |limits| limits.context_reserve.0),
             further: limits.map_or(0, |limits| limits.further_reserve.0),
         }
@@ -200,10 +201,10 @@ impl Account {
             return false;
         };
         let outcome = match charge(owner) {
-            Charge::Lost => self.enter(&usage, Some(owner)).map(charge),
-            decided @ (Charge::Granted | Charge::Refused) => Some(decided),
+            ChargeOutcome::Lost => self.enter(&usage, Some(owner)).map(charge),
+            decided @ (ChargeOutcome::Granted | ChargeOutcome::Refused) => Some(decided),
         };
-        let granted = outcome == Some(Charge::Granted);
+        let granted = outcome == Some(ChargeOutcome::Granted);
         if granted {
             self.slot.lock().add(card, bytes);
         }
@@ -253,14 +254,14 @@ impl Account {
     }
 
     /// Counts a refusal that the program gets to see.
-    pub(crate) fn deny(&self, card: usize, api: Api, bytes: u64) {
+    pub(crate) fn deny(&self, card: usize, api: ApiFamily, bytes: u64) {
         self.usage.usage().deny(card, api, Bytes(bytes));
     }
 
     /// The card as every query shows it. `total` and `free` are what the driver says of the whole.
-    pub(crate) fn view(&self, card: usize, total: u64, free: u64) -> View {
+    pub(crate) fn view(&self, card: usize, total: u64, free: u64) -> CardMemoryView {
         let Some(limits) = self.limits.cards().get(card).map(|card| card.limits()) else {
-            return View {
+            return CardMemoryView {
                 total,
                 free,
                 used: total.saturating_sub(free),
@@ -269,7 +270,7 @@ impl Account {
         let claimed = self.usage.usage().claimed(card).0;
         let used = claimed.saturating_add(limits.overhead.0);
         let total = limits.limit.0.min(total);
-        View {
+        CardMemoryView {
             total,
             free: total.saturating_sub(used).min(free),
             used: used.min(total),
@@ -277,7 +278,7 @@ impl Account {
     }
 
     /// Our slot, entered if it is the first time.
-    fn owner(&self, usage: &Usage<'_>) -> Option<Owner> {
+    fn owner(&self, usage: &AccountUsage<'_>) -> Option<SlotOwner> {
         let known = self.slot.lock().owner;
         known.or_else(|| self.enter(usage, None))
     }
@@ -285,8 +286,8 @@ impl Account {
     /// Enters a slot in place of `old` (which somebody took for a dead process's) with all that we hold,
     /// unless another thread has. What this process held before an
     /// `exec` went with the old program.
-    fn enter(&self, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {
-        let _kept = errno::Kept::now();
+    fn enter(&self, usage: &AccountUsage<'_>, old: Option<SlotOwner>) -> Option<SlotOwner> {
+        let _kept = errno::ErrnoGuard::now();
         // Reads files, so it comes before the lock.
         let own = peers::own();
         let entered = self.enter_as(own, usage, old).or_else(|| {
@@ -299,9 +300,9 @@ impl Account {
 
     /// Says that this process lives, if it is in the account and does not say so yet.
     fn hold_lifeline(&self) {
-        let wanted = |slot: &Slot| {
-            let held = slot.lifeline.as_ref().map(Lifeline::number);
-            let number = slot.owner.map(Owner::number);
+        let wanted = |slot: &OwnProcessRecord| {
+            let held = slot.lifeline.as_ref().map(LivenessLock::number);
+            let number = slot.owner.map(SlotOwner::number);
             number.filter(|number| held != Some(*number))
         };
         let number = wanted(&self.slot.lock());
@@ -309,7 +310,7 @@ impl Account {
             return;
         };
         // Opens a file, so it comes between the locks, and what it replaces goes after them.
-        let Some(lifeline) = Lifeline::take(path, number) else {
+        let Some(lifeline) = LivenessLock::take(path, number) else {
             return;
         };
         let mut replaced = Some(lifeline);
@@ -321,7 +322,12 @@ impl Account {
         drop(replaced);
     }
 
-    fn enter_as(&self, own: Registration, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {
+    fn enter_as(
+        &self,
+        own: ProcessRegistration,
+        usage: &AccountUsage<'_>,
+        old: Option<SlotOwner>,
+    ) -> Option<SlotOwner> {
         let mut slot = self.slot.lock();
         if slot.owner != old {
             return slot.owner;
@@ -339,7 +345,7 @@ impl Account {
     }
 }
 
-impl Slot {
+impl OwnProcessRecord {
     fn add(&mut self, card: usize, bytes: u64) {
         if let Some(held) = self.held.get_mut(card) {
             *held = held.saturating_add(bytes);
@@ -397,8 +403,8 @@ mod tests {
     }
 
     /// What is found on a machine without containers.
-    fn found(container: &Path, named: Option<&Path>) -> Option<Standing> {
-        Standing::of(bytes(container), || false, named.map(bytes))
+    fn found(container: &Path, named: Option<&Path>) -> Option<LimitState> {
+        LimitState::of(bytes(container), || false, named.map(bytes))
     }
 
     #[test]
@@ -409,7 +415,7 @@ mod tests {
         make(named.path());
         assert!(matches!(
             found(&nowhere, Some(named.path())),
-            Some(Standing::Limited(_))
+            Some(LimitState::Limited(_))
         ));
         fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
         let closed = found(container.path(), Some(named.path()));
@@ -428,19 +434,19 @@ mod tests {
     fn there_is_no_limit_only_where_nothing_says_that_there_is_one() {
         let folder = tempfile::tempdir().expect("room");
         let nowhere = folder.path().join("nowhere");
-        assert!(matches!(found(&nowhere, None), Some(Standing::Unlimited)));
+        assert!(matches!(found(&nowhere, None), Some(LimitState::Unlimited)));
         assert!(
             found(&nowhere, Some(folder.path())).is_none(),
             "an account is named and cannot be opened"
         );
         assert!(
-            Standing::of(bytes(&nowhere), || true, None).is_none(),
+            LimitState::of(bytes(&nowhere), || true, None).is_none(),
             "the library is a container's, and its account cannot be opened"
         );
         make(folder.path());
         assert!(matches!(
             found(&nowhere, Some(folder.path())),
-            Some(Standing::Limited(_))
+            Some(LimitState::Limited(_))
         ));
     }
 
@@ -448,7 +454,7 @@ mod tests {
     fn a_slot_that_was_retired_under_us_is_entered_again_with_all_that_is_held() {
         let folder = tempfile::tempdir().expect("room");
         make(folder.path());
-        let Some(Standing::Limited(account)) = found(folder.path(), None) else {
+        let Some(LimitState::Limited(account)) = found(folder.path(), None) else {
             unreachable!("the account is good");
         };
         assert!(account.charge(0, 3 << 20));
@@ -466,10 +472,10 @@ mod tests {
     fn a_view_never_shows_more_than_there_is() {
         let folder = tempfile::tempdir().expect("room");
         let agent = make(folder.path());
-        let Some(Standing::Limited(account)) = found(folder.path(), None) else {
+        let Some(LimitState::Limited(account)) = found(folder.path(), None) else {
             unreachable!("the account is good");
         };
-        let view = |total, free, used| View { total, free, used };
+        let view = |total, free, used| CardMemoryView { total, free, used };
         const MIB: u64 = 1 << 20;
         assert_eq!(
             account.view(0, 16 * MIB, 16 * MIB),

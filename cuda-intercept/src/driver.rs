@@ -10,20 +10,20 @@ use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-use crate::elf::{self, Object, Symbol};
+use crate::elf::{self, HashedSymbol, LoadedObject};
 use crate::errno;
 use crate::foreign::{
     AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, Handle, KernelNode,
     NvmlDevice, Opaque, WholeNodeParameters,
 };
 use crate::foreign::{Pool, Status, Stream};
-use crate::table::{COUNT, Library, ROWS};
+use crate::table::{COUNT, DriverLibrary, ROWS};
 
 mod capture_mode;
-mod questions;
+mod queries;
 
-pub(crate) use questions::{
-    Reading, attribute, child_of, conditional_of, context_of, current_context, current_device,
+pub(crate) use queries::{
+    PoolReading, attribute, child_of, conditional_of, context_of, current_context, current_device,
     devices, event_behind, forget_event, freed_by, is_capturing, is_pending, is_started, kernel_of,
     kernels_in, limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_handle,
     primary_is_active, trim, uuid_of,
@@ -43,14 +43,14 @@ static FOUND: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static SPANS: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
 
 /// Whether an address lies in the library whose functions are hooked, which is looked for first.
-pub(crate) fn is_in(library: Library, address: usize) -> bool {
+pub(crate) fn is_in(library: DriverLibrary, address: usize) -> bool {
     load(library);
     is_within(library, address)
 }
 
 /// Whether an address lies in a library's own code, if it was found already.
 #[inline]
-pub(crate) fn is_within(library: Library, address: usize) -> bool {
+pub(crate) fn is_within(library: DriverLibrary, address: usize) -> bool {
     let Some([start, end]) = SPANS.get(library as usize) else {
         return false;
     };
@@ -58,7 +58,7 @@ pub(crate) fn is_within(library: Library, address: usize) -> bool {
 }
 
 /// A function of the library whose functions are hooked, hooked or not.
-pub(crate) fn function(library: Library, name: &CStr) -> Option<usize> {
+pub(crate) fn function(library: DriverLibrary, name: &CStr) -> Option<usize> {
     load(library);
     let [start, _] = SPANS.get(library as usize)?;
     let start = start.load(Acquire);
@@ -70,7 +70,7 @@ pub(crate) fn function(library: Library, name: &CStr) -> Option<usize> {
 
 /// The real function of a row, if the library is in the process and has it.
 #[inline]
-pub(crate) fn real(place: usize, library: Library) -> Option<usize> {
+pub(crate) fn real(place: usize, library: DriverLibrary) -> Option<usize> {
     let known = REAL.get(place)?.load(Acquire);
     if known != 0 {
         return Some(known);
@@ -82,19 +82,19 @@ pub(crate) fn real(place: usize, library: Library) -> Option<usize> {
 
 /// The row whose real function is at this address.
 pub(crate) fn row_at(address: usize) -> Option<usize> {
-    load(Library::Cuda);
+    load(DriverLibrary::Cuda);
     REAL.iter().position(|real| real.load(Acquire) == address)
 }
 
 /// Looks for a library in the process, once it is there.
-fn load(library: Library) {
+fn load(library: DriverLibrary) {
     let Some(found) = FOUND.get(library as usize) else {
         return;
     };
     if found.load(Acquire) {
         return;
     }
-    let _kept = errno::Kept::now();
+    let _kept = errno::ErrnoGuard::now();
     let path = elf::for_each(|object| match object.is_named(library.soname()) {
         true => {
             fill(library, object);
@@ -108,7 +108,7 @@ fn load(library: Library) {
     }
 }
 
-fn fill(library: Library, object: &Object) {
+fn fill(library: DriverLibrary, object: &LoadedObject) {
     if let Some([start, end]) = SPANS.get(library as usize) {
         start.store(object.span().start, Release);
         end.store(object.span().end, Release);
@@ -118,7 +118,7 @@ fn fill(library: Library, object: &Object) {
             real.store(object.address_of(row.exported).unwrap_or(0), Release);
         }
     }
-    for needed in Needed::ALL
+    for needed in RequiredFunction::ALL
         .iter()
         .filter(|needed| needed.library() == library)
     {
@@ -166,23 +166,23 @@ fn defined(name: &CStr) -> Option<usize> {
 
 /// The real functions that hooks call on their own. Each row says in which capture mode it may be asked; see
 /// [`capture_mode`].
-static NEEDED: [AtomicUsize; Needed::ALL.len()] =
-    [const { AtomicUsize::new(0) }; Needed::ALL.len()];
+static NEEDED: [AtomicUsize; RequiredFunction::ALL.len()] =
+    [const { AtomicUsize::new(0) }; RequiredFunction::ALL.len()];
 
 macro_rules! needed {
     ($($library:ident $mode:ident $variant:ident $name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)*) => {
         #[derive(Clone, Copy, PartialEq)]
-        enum Needed { $($variant),* }
+        enum RequiredFunction { $($variant),* }
 
-        impl Needed {
+        impl RequiredFunction {
             const ALL: &[Self] = &[$(Self::$variant),*];
 
-            const fn symbol(self) -> Symbol<'static> {
-                match self { $(Self::$variant => const { Symbol::of($symbol) }),* }
+            const fn symbol(self) -> HashedSymbol<'static> {
+                match self { $(Self::$variant => const { HashedSymbol::of($symbol) }),* }
             }
 
-            const fn library(self) -> Library {
-                match self { $(Self::$variant => Library::$library),* }
+            const fn library(self) -> DriverLibrary {
+                match self { $(Self::$variant => DriverLibrary::$library),* }
             }
         }
 
@@ -192,7 +192,7 @@ macro_rules! needed {
             /// # Safety
             /// As for the driver's function.
             pub(crate) unsafe fn $name($($arg: $type),*) -> Option<Status> {
-                let real = NEEDED.get(Needed::$variant as usize)?.load(Acquire);
+                let real = NEEDED.get(RequiredFunction::$variant as usize)?.load(Acquire);
                 if real == 0 {
                     return None;
                 }

@@ -29,7 +29,7 @@ const STT_FUNC: u8 = 2;
 
 /// One entry of an object's dynamic section.
 #[repr(C)]
-struct Dyn {
+struct ElfDyn {
     tag: i64,
     value: u64,
 }
@@ -37,12 +37,12 @@ struct Dyn {
 /// The name of a function, with its hash in the tables of `DT_GNU_HASH`. The hash of a constant is made by the compiler:
 /// a process looks for a hundred of them before its first call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Symbol<'a> {
+pub(crate) struct HashedSymbol<'a> {
     name: &'a CStr,
     hash: u32,
 }
 
-impl<'a> Symbol<'a> {
+impl<'a> HashedSymbol<'a> {
     pub(crate) const fn of(name: &'a CStr) -> Self {
         let hash = gnu_hash(name.to_bytes());
         Self { name, hash }
@@ -53,7 +53,7 @@ impl<'a> Symbol<'a> {
 ///
 /// Good for as long as the object stays loaded, so it is used inside [`for_each`] only, or for an
 /// object that is pinned.
-pub(crate) struct Object {
+pub(crate) struct LoadedObject {
     base: usize,
     span: Range<usize>,
     name: *const c_char,
@@ -65,18 +65,18 @@ pub(crate) struct Object {
 }
 
 /// Shows each loaded object to `visit`, in load order, until it breaks.
-pub(crate) fn for_each<B>(mut visit: impl FnMut(&Object) -> ControlFlow<B>) -> Option<B> {
-    struct Walk<'a, B> {
-        visit: &'a mut dyn FnMut(&Object) -> ControlFlow<B>,
+pub(crate) fn for_each<B>(mut visit: impl FnMut(&LoadedObject) -> ControlFlow<B>) -> Option<B> {
+    struct ObjectWalk<'a, B> {
+        visit: &'a mut dyn FnMut(&LoadedObject) -> ControlFlow<B>,
         found: Option<B>,
     }
     unsafe extern "C" fn step<B>(info: *mut dl_phdr_info, _: usize, walk: *mut c_void) -> c_int {
         // SAFETY: the linker hands out a valid description for the length of this call.
         let info = unsafe { &*info };
         // SAFETY: `walk` is the pointer that `for_each` passes below, exclusive to this walk.
-        let walk = unsafe { &mut *walk.cast::<Walk<'_, B>>() };
+        let walk = unsafe { &mut *walk.cast::<ObjectWalk<'_, B>>() };
         // SAFETY: the description is that of a loaded object.
-        let Some(object) = (unsafe { Object::read(info) }) else {
+        let Some(object) = (unsafe { LoadedObject::read(info) }) else {
             return 0;
         };
         match (walk.visit)(&object) {
@@ -87,7 +87,7 @@ pub(crate) fn for_each<B>(mut visit: impl FnMut(&Object) -> ControlFlow<B>) -> O
             }
         }
     }
-    let mut walk = Walk {
+    let mut walk = ObjectWalk {
         visit: &mut visit,
         found: None,
     };
@@ -116,7 +116,7 @@ pub(crate) fn is_ours(address: usize) -> bool {
     (start.load(Acquire)..end.load(Acquire)).contains(&address)
 }
 
-impl Object {
+impl LoadedObject {
     /// # Safety
     /// `info` must describe an object that stays loaded while the result is used.
     unsafe fn read(info: &dl_phdr_info) -> Option<Self> {
@@ -146,7 +146,7 @@ impl Object {
                     let end = start.saturating_add(header.p_memsz as usize);
                     object.span.end = object.span.end.max(end);
                 }
-                libc::PT_DYNAMIC => dynamic = start as *const Dyn,
+                libc::PT_DYNAMIC => dynamic = start as *const ElfDyn,
                 _ => {}
             }
         }
@@ -160,10 +160,10 @@ impl Object {
 
     /// # Safety
     /// `entry` must point to the dynamic section of this object.
-    unsafe fn read_dynamic(&mut self, mut entry: *const Dyn) {
+    unsafe fn read_dynamic(&mut self, mut entry: *const ElfDyn) {
         loop {
             // SAFETY: the section goes on until the entry with tag zero.
-            let Dyn { tag, value } = unsafe { entry.read() };
+            let ElfDyn { tag, value } = unsafe { entry.read() };
             let value = value as usize;
             match tag {
                 0 => return,
@@ -224,11 +224,11 @@ impl Object {
 
     /// The address of a function that the object defines and exports.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<usize> {
-        self.address_of(Symbol::of(name))
+        self.address_of(HashedSymbol::of(name))
     }
 
     /// The same for a symbol whose hash is known.
-    pub(crate) fn address_of(&self, symbol: Symbol<'_>) -> Option<usize> {
+    pub(crate) fn address_of(&self, symbol: HashedSymbol<'_>) -> Option<usize> {
         if self.gnu_hash != 0 {
             // SAFETY: the address is that of the object's hash table.
             unsafe { self.by_gnu_hash(symbol) }
@@ -242,7 +242,10 @@ impl Object {
 
     /// # Safety
     /// `gnu_hash` must be the address of the object's `DT_GNU_HASH` table.
-    unsafe fn by_gnu_hash(&self, Symbol { name, hash: wanted }: Symbol<'_>) -> Option<usize> {
+    unsafe fn by_gnu_hash(
+        &self,
+        HashedSymbol { name, hash: wanted }: HashedSymbol<'_>,
+    ) -> Option<usize> {
         let table = self.gnu_hash as *const u32;
         // SAFETY: the table starts with four words.
         let header = unsafe { table.cast::<[u32; 4]>().read_unaligned() };

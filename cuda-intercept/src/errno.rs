@@ -3,15 +3,15 @@
 //! Held around what makes system calls, all of which is rare; the paths of every charge make none.
 
 /// The value that stood there, put back when dropped.
-pub(crate) struct Kept(i32);
+pub(crate) struct ErrnoGuard(i32);
 
-impl Kept {
+impl ErrnoGuard {
     pub(crate) fn now() -> Self {
         Self(get())
     }
 }
 
-impl Drop for Kept {
+impl Drop for ErrnoGuard {
     fn drop(&mut self) {
         // SAFETY: the C library always has an errno location for the calling thread.
         let location = unsafe { libc::__errno_location() };
@@ -36,7 +36,7 @@ mod tests {
     fn what_stood_there_stands_there_again() {
         let before = get();
         {
-            let _kept = Kept::now();
+            let _kept = ErrnoGuard::now();
             // SAFETY: closing what is not open fails.
             unsafe { libc::close(-1) };
             assert_eq!(get(), libc::EBADF);

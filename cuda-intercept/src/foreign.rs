@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-use apportion_gate::{Bodies, Place};
+use apportion_gate::{BindingRegion, ConditionalBodies};
 
 /// `CUresult` or `nvmlReturn_t`.
 pub type Status = i32;
@@ -74,12 +74,12 @@ pub struct IpcHandle(pub(crate) [u8; 64]);
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Location {
+pub struct MemoryLocation {
     kind: u32,
     id: i32,
 }
 
-impl Location {
+impl MemoryLocation {
     /// The device, if the memory is on one.
     pub(crate) fn device(self) -> Option<Device> {
         match self.kind {
@@ -96,7 +96,7 @@ impl Location {
 pub struct AllocationProperties {
     kind: u32,
     requested_handle_types: u32,
-    pub(crate) location: Location,
+    pub(crate) location: MemoryLocation,
 }
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`; of the pool's properties the rest is room.
@@ -136,7 +136,7 @@ pub struct LaunchConfig {
 /// `CUDA_LAUNCH_PARAMS`.
 #[derive(Debug)]
 #[repr(C)]
-pub struct LaunchOne {
+pub struct LaunchParams {
     pub(crate) function: Opaque,
     shape: [u32; 7],
     pub(crate) stream: Stream,
@@ -181,10 +181,10 @@ impl NodeParameters {
     }
 
     /// The bodies of a conditional node.
-    pub(crate) fn bodies(&self) -> Bodies {
+    pub(crate) fn bodies(&self) -> ConditionalBodies {
         let [_, kind_and_count, at, ..] = self.rest;
         let count = u32::try_from(kind_and_count >> 32).unwrap_or(0);
-        Bodies { at, count }
+        ConditionalBodies { at, count }
     }
 }
 
@@ -207,17 +207,17 @@ pub struct ArrayMap {
 
 impl ArrayMap {
     /// Where in the array: a box of elements of one level and layer, or bytes of the tail of a layer's mipmaps.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> BindingRegion {
         let [first, second, third, fourth] = self.part;
         let (low, high) = (|word: u64| word & 0xffff_ffff, |word: u64| word >> 32);
         let number = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
         match self.part_kind {
-            SPARSE_LEVEL => Place {
+            SPARSE_LEVEL => BindingRegion {
                 plane: [self.part_kind, number(low(first)), number(high(first))],
                 start: [low(second), high(second), low(third)],
                 extent: [high(third), low(fourth), high(fourth)],
             },
-            _ => Place {
+            _ => BindingRegion {
                 plane: [self.part_kind, 0, number(low(first))],
                 start: [second, 0, 0],
                 extent: [third, 0, 0],
@@ -232,7 +232,7 @@ impl ArrayMap {
 pub struct PoolProperties {
     kind: u32,
     handle_types: u32,
-    pub(crate) location: Location,
+    pub(crate) location: MemoryLocation,
 }
 
 /// `CUDA_ARRAY_DESCRIPTOR` as the first version of the API had it.
@@ -258,7 +258,7 @@ pub struct ArrayShape {
 /// `CUDA_ARRAY3D_DESCRIPTOR` as the first version of the API had it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Array3dV1 {
+pub struct ArrayShape3dV1 {
     width: u32,
     height: u32,
     depth: u32,
@@ -270,7 +270,7 @@ pub struct Array3dV1 {
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Array3d {
+pub struct ArrayShape3d {
     width: usize,
     height: usize,
     depth: usize,
@@ -290,7 +290,7 @@ pub(crate) struct ArrayRequirements {
 
 /// What an array is asked to hold, whichever structure said so.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
+pub(crate) struct ArrayExtent {
     pub(crate) elements: u64,
     pub(crate) format: u32,
     pub(crate) channels: u32,
@@ -302,16 +302,16 @@ const ARRAY_SPARSE: u32 = 0x40;
 const ARRAY_DEFERRED: u32 = 0x80;
 
 /// A descriptor of any kind.
-pub(crate) trait Describes: Copy {
-    fn extent(self) -> Extent;
+pub(crate) trait DescribesArray: Copy {
+    fn extent(self) -> ArrayExtent;
 }
 
-fn extent(sides: [u64; 3], format: u32, channels: u32, flags: u32) -> Extent {
+fn extent(sides: [u64; 3], format: u32, channels: u32, flags: u32) -> ArrayExtent {
     let elements = sides
         .into_iter()
         .fold(1_u64, |all, side| all.saturating_mul(side.max(1)));
     let is_empty = flags & (ARRAY_SPARSE | ARRAY_DEFERRED) != 0;
-    Extent {
+    ArrayExtent {
         elements,
         format,
         channels,
@@ -319,29 +319,29 @@ fn extent(sides: [u64; 3], format: u32, channels: u32, flags: u32) -> Extent {
     }
 }
 
-impl Describes for ArrayShapeV1 {
-    fn extent(self) -> Extent {
+impl DescribesArray for ArrayShapeV1 {
+    fn extent(self) -> ArrayExtent {
         let sides = [u64::from(self.width), u64::from(self.height), 1];
         extent(sides, self.format, self.channels, 0)
     }
 }
 
-impl Describes for ArrayShape {
-    fn extent(self) -> Extent {
+impl DescribesArray for ArrayShape {
+    fn extent(self) -> ArrayExtent {
         let sides = [self.width as u64, self.height as u64, 1];
         extent(sides, self.format, self.channels, 0)
     }
 }
 
-impl Describes for Array3dV1 {
-    fn extent(self) -> Extent {
+impl DescribesArray for ArrayShape3dV1 {
+    fn extent(self) -> ArrayExtent {
         let sides = [self.width, self.height, self.depth].map(u64::from);
         extent(sides, self.format, self.channels, self.flags)
     }
 }
 
-impl Describes for Array3d {
-    fn extent(self) -> Extent {
+impl DescribesArray for ArrayShape3d {
+    fn extent(self) -> ArrayExtent {
         let sides = [self.width, self.height, self.depth].map(|side| side as u64);
         extent(sides, self.format, self.channels, self.flags)
     }

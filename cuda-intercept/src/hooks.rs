@@ -7,22 +7,22 @@
 //! if the driver refused. The entry goes first because the driver may hand the same address to another
 //! thread the moment it is free.
 
-pub(crate) mod adrift;
 pub(crate) mod array;
+pub(crate) mod bindings;
 pub(crate) mod conditional;
 pub(crate) mod context;
+pub(crate) mod context_limit;
+mod deferred_free;
+pub(crate) mod exported_descriptors;
 pub(crate) mod graph;
-pub(crate) mod hold;
 pub(crate) mod kernel_node;
-mod late;
 pub(crate) mod launch;
 pub(crate) mod linear;
+mod local_memory;
 pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod processes;
 pub(crate) mod query;
 pub(crate) mod resolve;
-mod room;
-pub(crate) mod setting;
-pub(crate) mod share;
+pub(crate) mod shared_memory;
 pub(crate) mod vmm;

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_long};
 
-use apportion_gate::image::{self, BUNDLE, CUBIN, Image, WRAPPER};
+use apportion_gate::image::{self, BUNDLE, CUBIN, ImageFootprint, WRAPPER};
 
 use crate::errno;
 use crate::foreign::Opaque;
@@ -22,11 +22,11 @@ const PIECE: usize = 1 << 20;
 ///
 /// # Safety
 /// If text is there, it must end with a zero byte, as the driver wants it.
-pub(crate) unsafe fn at(image: Opaque) -> Option<Image> {
+pub(crate) unsafe fn at(image: Opaque) -> Option<ImageFootprint> {
     if image.is_null() {
         return None;
     }
-    let _kept = errno::Kept::now();
+    let _kept = errno::ErrnoGuard::now();
     let start = image as u64;
     match first_word(&|at, into| copy(start, at, into))? {
         CUBIN => image::cubin(&|at, into| copy(start, at, into)),
@@ -50,11 +50,11 @@ pub(crate) unsafe fn at(image: Opaque) -> Option<Image> {
 ///
 /// # Safety
 /// `path` must be null or a string.
-pub(crate) unsafe fn in_file(path: *const c_char) -> Option<Image> {
+pub(crate) unsafe fn in_file(path: *const c_char) -> Option<ImageFootprint> {
     if path.is_null() {
         return None;
     }
-    let _kept = errno::Kept::now();
+    let _kept = errno::ErrnoGuard::now();
     // SAFETY: the caller guarantees it.
     let file = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
@@ -66,7 +66,7 @@ pub(crate) unsafe fn in_file(path: *const c_char) -> Option<Image> {
     of_content(&content?)
 }
 
-fn of_content(content: &[u8]) -> Option<Image> {
+fn of_content(content: &[u8]) -> Option<ImageFootprint> {
     let read = |at: u64, into: &mut [u8]| {
         let start = usize::try_from(at).ok();
         let range = start.and_then(|start| Some(start..start.checked_add(into.len())?));

@@ -36,26 +36,26 @@ compile_error!(
 extern crate alloc;
 
 mod account;
-mod door;
+mod dlsym;
 mod driver;
+mod driver_dependency;
 mod elf;
 mod errno;
 mod foreign;
 mod hooks;
 mod image;
-pub mod left_alone;
+mod launch_cache;
 mod process;
-mod reach;
-mod seen;
-mod spin;
+mod spin_lock;
 pub mod table;
+pub mod unhooked;
 
-pub use door::{dlmopen, dlopen, dlsym, dlvsym};
+pub use dlsym::{dlmopen, dlopen, dlsym, dlvsym};
 pub use foreign::{
     AllocationNode, AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
 };
-pub use foreign::{Array3d, Array3dV1, ArrayMap, ArrayShape, ArrayShapeV1};
-pub use foreign::{KernelNode, LaunchConfig, LaunchOne, NodeParameters};
+pub use foreign::{ArrayMap, ArrayShape, ArrayShape3d, ArrayShape3dV1, ArrayShapeV1};
+pub use foreign::{KernelNode, LaunchConfig, LaunchParams, NodeParameters};
 pub use foreign::{NvmlMemory, NvmlMemoryV2, Opaque, Pool, PoolProperties, Status, Stream};
 pub use foreign::{ProcessDetailList, ProcessUtilization};
-pub use table::{Library, ROWS, Row};
+pub use table::{DriverLibrary, HookedFunction, ROWS};

@@ -18,49 +18,49 @@ use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 
 use apportion_abi::CardUuid;
-use apportion_abi::account::Api;
-use apportion_gate::{Books, Card, ContextId, Settled};
+use apportion_abi::account::ApiFamily;
+use apportion_gate::{Card, ContextId, PoolSettlement, ProcessAllocations};
 
-use crate::account::{Account, Standing, View};
+use crate::account::{CardMemoryView, LimitState, MappedAccount};
 use crate::driver;
 use crate::errno;
 use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
-use crate::seen;
-use crate::spin::Spin;
+use crate::launch_cache;
+use crate::spin_lock::SpinLock;
 
 /// What a process knows of itself.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ProcessState {
     pid: i32,
-    standing: Standing,
-    pub(crate) books: Spin<Books>,
+    standing: LimitState,
+    pub(crate) books: SpinLock<ProcessAllocations>,
 }
 
 /// A limited process on one of its cards, with the context that a call is made in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
-    pub(crate) process: &'static Process,
-    pub(crate) account: &'static Account,
+pub(crate) struct ChargeTarget {
+    pub(crate) process: &'static ProcessState,
+    pub(crate) account: &'static MappedAccount,
     pub(crate) card: Card,
     pub(crate) context: ContextId,
 }
 
 /// Where a call that takes memory is made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ground {
+pub(crate) enum ChargeScope {
     /// Nothing is counted here.
     Free,
     /// It is to be charged.
-    Charged(Site),
+    Charged(ChargeTarget),
     /// A limit applies that cannot be read.
     Closed,
 }
 
 /// The wiped page: all zero in a child.
 #[repr(C, align(4096))]
-struct Page {
+struct WipeOnForkPage {
     /// Written by: whoever needs it first. Read by: every hook. AcqRel.
-    process: AtomicPtr<Process>,
+    process: AtomicPtr<ProcessState>,
     /// Whether the kernel wipes the page at a fork. A child asks again. It is here and not beside the page, so that a
     /// process has one page less to be given by the kernel.
     /// Written by: whoever asks first, always the same. Read by: every hook. Relaxed: there is no process until it is
@@ -68,18 +68,18 @@ struct Page {
     wipes: AtomicU8,
 }
 
-static PAGE: Page = Page {
+static PAGE: WipeOnForkPage = WipeOnForkPage {
     process: AtomicPtr::new(ptr::null_mut()),
     wipes: AtomicU8::new(NOT_ASKED),
 };
 
-/// What [`Page::wipes`] says before anybody asked, and then.
+/// What [`WipeOnForkPage::wipes`] says before anybody asked, and then.
 const NOT_ASKED: u8 = 0;
 const WIPED: u8 = 1;
 const KEPT: u8 = 2;
 
 /// This process; `None` while a limit applies whose account cannot be opened, and where there is no memory for the state.
-pub(crate) fn current() -> Option<&'static Process> {
+pub(crate) fn current() -> Option<&'static ProcessState> {
     let cell = cell();
     let known = cell.load(Acquire);
     // SAFETY: a state that was entered in the page is never freed.
@@ -88,7 +88,7 @@ pub(crate) fn current() -> Option<&'static Process> {
     {
         return Some(process);
     }
-    let _kept = errno::Kept::now();
+    let _kept = errno::ErrnoGuard::now();
     let fresh = make()?;
     match cell.compare_exchange(known, fresh, AcqRel, Acquire) {
         // SAFETY: it was just made, and is entered now, so it is never freed.
@@ -102,30 +102,31 @@ pub(crate) fn current() -> Option<&'static Process> {
     }
 }
 
-fn cell() -> &'static AtomicPtr<Process> {
+fn cell() -> &'static AtomicPtr<ProcessState> {
     if PAGE.wipes.load(Relaxed) == NOT_ASKED {
-        let _kept = errno::Kept::now();
+        let _kept = errno::ErrnoGuard::now();
         let page = (&raw const PAGE).cast_mut().cast();
         // Kernels before 4.14 refuse this; there the pid in the state tells a child from its parent.
         // SAFETY: the page is a static of its own, whole, and its content after a fork is a valid value.
-        let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) };
+        let advised =
+            unsafe { libc::madvise(page, size_of::<WipeOnForkPage>(), libc::MADV_WIPEONFORK) };
         let answer = if advised == 0 { WIPED } else { KEPT };
         PAGE.wipes.store(answer, Relaxed);
     }
     &PAGE.process
 }
 
-fn make() -> Option<*mut Process> {
+fn make() -> Option<*mut ProcessState> {
     // What a parent knew of its functions is nothing to a child.
-    seen::forget();
-    let process = Process {
+    launch_cache::forget();
+    let process = ProcessState {
         // SAFETY: the call cannot fail.
         pid: unsafe { libc::getpid() },
-        standing: Standing::find()?,
-        books: Spin::new(Books::default()),
+        standing: LimitState::find()?,
+        books: SpinLock::new(ProcessAllocations::default()),
     };
     // SAFETY: the layout is not empty.
-    let place = unsafe { alloc(Layout::new::<Process>()) }.cast::<Process>();
+    let place = unsafe { alloc(Layout::new::<ProcessState>()) }.cast::<ProcessState>();
     if place.is_null() {
         return None;
     }
@@ -136,14 +137,14 @@ fn make() -> Option<*mut Process> {
 
 /// # Safety
 /// `process` must come from [`make`] and be unknown to anybody else.
-unsafe fn discard(process: *mut Process) {
+unsafe fn discard(process: *mut ProcessState) {
     // SAFETY: the caller guarantees that it is a valid value.
     unsafe { process.drop_in_place() };
     // SAFETY: it was allocated with this layout.
-    unsafe { dealloc(process.cast(), Layout::new::<Process>()) };
+    unsafe { dealloc(process.cast(), Layout::new::<ProcessState>()) };
 }
 
-impl Process {
+impl ProcessState {
     /// Whether this is the process that made the state. The wiped page has answered that already where
     /// the kernel wipes pages; asking is for those that do not, and costs one system call there only.
     fn is_here(&self) -> bool {
@@ -152,10 +153,10 @@ impl Process {
     }
 
     /// The account, if this process is under a limit that it can read.
-    pub(crate) fn account(&self) -> Option<&Account> {
+    pub(crate) fn account(&self) -> Option<&MappedAccount> {
         match &self.standing {
-            Standing::Limited(account) => Some(account),
-            Standing::Unlimited => None,
+            LimitState::Limited(account) => Some(account),
+            LimitState::Unlimited => None,
         }
     }
 
@@ -169,7 +170,7 @@ impl Process {
     ///
     /// One that nobody saw being created came by a way of the driver's own. If it is the first on its
     /// card, the driver has taken what a context takes; that is charged now.
-    fn context(&self, account: &Account) -> Option<(ContextId, Card)> {
+    fn context(&self, account: &MappedAccount) -> Option<(ContextId, Card)> {
         let handle = driver::current_context()? as u64;
         let known = self.books.lock().context(handle);
         if known.is_some() {
@@ -201,11 +202,11 @@ impl Process {
     /// Charges a card. When it is full, first the dead are taken out of the account, then this process's
     /// pools give back what they do not use.
     pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
-        self.charge_for(Api::Other, card, bytes)
+        self.charge_for(ApiFamily::Other, card, bytes)
     }
 
     /// The same for a family of calls whose refusals are counted apart.
-    pub(crate) fn charge_for(&self, api: Api, card: Card, bytes: u64) -> bool {
+    pub(crate) fn charge_for(&self, api: ApiFamily, card: Card, bytes: u64) -> bool {
         let Some(account) = self.account() else {
             return true;
         };
@@ -224,7 +225,7 @@ impl Process {
     /// too, and for a reason of its own, if the arguments are wrong in another way: then `ask` asks it, and gives back
     /// what it gave should it give anything.
     pub(crate) fn refusal(&self, card: Card, bytes: u64, ask: impl FnOnce() -> Status) -> Status {
-        let is_absurd = |account: &Account| account.is_absurd(card, bytes);
+        let is_absurd = |account: &MappedAccount| account.is_absurd(card, bytes);
         match self.account().is_some_and(is_absurd).then(ask) {
             None | Some(SUCCESS) => OUT_OF_MEMORY,
             Some(refused) => refused,
@@ -261,31 +262,31 @@ impl Process {
     }
 
     /// Does what a pool's settlement says.
-    pub(crate) fn settle(&self, settled: Settled) {
+    pub(crate) fn settle(&self, settled: PoolSettlement) {
         match settled {
-            Settled::Even => {}
-            Settled::GiveBack(card, bytes) => self.uncharge(card, bytes),
-            Settled::Take(card, bytes) => self.adjust(card, 0, bytes),
+            PoolSettlement::Even => {}
+            PoolSettlement::GiveBack(card, bytes) => self.uncharge(card, bytes),
+            PoolSettlement::Take(card, bytes) => self.adjust(card, 0, bytes),
         }
     }
 
     /// A card as the program is to see it.
-    pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<View> {
-        crate::hooks::adrift::look(self);
+    pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<CardMemoryView> {
+        crate::hooks::exported_descriptors::look(self);
         Some(self.account()?.view(card, total, free))
     }
 }
 
 /// The ground that the current context is on.
-pub(crate) fn ground() -> Ground {
+pub(crate) fn ground() -> ChargeScope {
     let Some(process) = current() else {
-        return Ground::Closed;
+        return ChargeScope::Closed;
     };
     match &process.standing {
-        Standing::Unlimited => Ground::Free,
-        Standing::Limited(account) => match process.context(account) {
-            None => Ground::Free,
-            Some((context, card)) => Ground::Charged(Site {
+        LimitState::Unlimited => ChargeScope::Free,
+        LimitState::Limited(account) => match process.context(account) {
+            None => ChargeScope::Free,
+            Some((context, card)) => ChargeScope::Charged(ChargeTarget {
                 process,
                 account,
                 card,
@@ -296,16 +297,16 @@ pub(crate) fn ground() -> Ground {
 }
 
 /// This process, if what it takes is charged.
-pub(crate) fn limited() -> Option<&'static Process> {
+pub(crate) fn limited() -> Option<&'static ProcessState> {
     current().filter(|process| process.account().is_some())
 }
 
 /// Whether a limit applies to this process, which may not have been found out yet.
 pub(crate) fn may_be_limited() -> bool {
-    current().is_none_or(|process| !matches!(process.standing, Standing::Unlimited))
+    current().is_none_or(|process| !matches!(process.standing, LimitState::Unlimited))
 }
 
 /// This process, for a call that takes memory; else what the program is told.
-pub(crate) fn to_charge() -> Result<&'static Process, Status> {
+pub(crate) fn to_charge() -> Result<&'static ProcessState, Status> {
     current().ok_or(OUT_OF_MEMORY)
 }

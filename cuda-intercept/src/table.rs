@@ -11,20 +11,20 @@
 
 use core::ffi::CStr;
 
-use crate::elf::Symbol;
+use crate::elf::HashedSymbol;
 use crate::foreign::{NOT_INITIALIZED, NVML_UNINITIALIZED, Status};
 use crate::process;
 
 /// The library that a hooked function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Library {
+pub enum DriverLibrary {
     /// The CUDA driver.
     Cuda,
     /// The management library.
     Nvml,
 }
 
-impl Library {
+impl DriverLibrary {
     /// The name by which the dynamic linker knows it.
     #[must_use]
     pub const fn soname(self) -> &'static CStr {
@@ -45,17 +45,17 @@ impl Library {
 
 /// One hooked function.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct HookedFunction {
     /// The symbol that is exported.
     pub symbol: &'static CStr,
     /// The same, ready to be looked for.
-    pub(crate) exported: Symbol<'static>,
+    pub(crate) exported: HashedSymbol<'static>,
     /// The name without version: what `cuGetProcAddress` is asked for.
     pub name: &'static str,
     /// The CUDA version (or the version of the NVML function) that brought this signature.
     pub version: u32,
     /// The library that it belongs to.
-    pub library: Library,
+    pub library: DriverLibrary,
     /// What the hook does, in a few words.
     pub what: &'static str,
     /// Whether a program without a limit gets the driver's own.
@@ -64,7 +64,7 @@ pub struct Row {
     pub(crate) entry: fn() -> usize,
 }
 
-impl Row {
+impl HookedFunction {
     /// The address of the hook.
     #[must_use]
     pub fn hook(&self) -> usize {
@@ -83,8 +83,8 @@ impl Row {
 /// The driver's function of a row; without one the caller is told that there is no driver.
 macro_rules! real_of {
     ($library:ident $symbol:ident($($type:ty),*)) => {{
-        let Some(real) = driver::real(Place::$symbol as usize, Library::$library) else {
-            return Library::$library.absent();
+        let Some(real) = driver::real(HookIndex::$symbol as usize, DriverLibrary::$library) else {
+            return DriverLibrary::$library.absent();
         };
         // SAFETY: the address is that of the driver's function of this name and version, and the row gives
         // its signature.
@@ -145,7 +145,7 @@ macro_rules! called {
     (Nvml $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {
         pub(super) unsafe extern "C" fn $symbol($($arg: $type,)* caller: usize) -> Status {
             let real = real_of!(Nvml $symbol($($type),*));
-            if driver::is_within(Library::Nvml, caller) {
+            if driver::is_within(DriverLibrary::Nvml, caller) {
                 // SAFETY: the caller keeps the driver's contract.
                 return unsafe { real($($arg),*) };
             }
@@ -165,12 +165,12 @@ const fn terminated(text: &'static str) -> &'static CStr {
 macro_rules! rows {
     ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {
         /// Every hooked function, in the order of the table.
-        pub const ROWS: &[Row] = &[$(Row {
+        pub const ROWS: &[HookedFunction] = &[$(HookedFunction {
             symbol: terminated(concat!(stringify!($symbol), "\0")),
-            exported: Symbol::of(terminated(concat!(stringify!($symbol), "\0"))),
+            exported: HashedSymbol::of(terminated(concat!(stringify!($symbol), "\0"))),
             name: $name,
             version: $version,
-            library: Library::$library,
+            library: DriverLibrary::$library,
             what: $what,
             is_for_limits: matches!(stringify!($family).as_bytes(), b"launch"),
             entry: || entry::$symbol as *const () as usize,
@@ -181,7 +181,7 @@ macro_rules! rows {
 
         #[expect(non_camel_case_types, reason = "the driver's own names")]
         #[derive(Clone, Copy)]
-        enum Place { $($symbol),* }
+        enum HookIndex { $($symbol),* }
 
         /// The hooks as the program calls them: with the driver's name and the driver's signature.
         #[cfg_attr(
@@ -191,7 +191,7 @@ macro_rules! rows {
         pub mod entry {
             use core::ffi::c_char;
 
-            use super::{Library, Place};
+            use super::{DriverLibrary, HookIndex};
             use crate::foreign::*;
             use crate::{driver, hooks};
 
@@ -201,7 +201,7 @@ macro_rules! rows {
         /// What the entry points of NVML go on to, with the address that they were called from.
         #[expect(non_snake_case, reason = "the driver's own names")]
         mod called {
-            use super::{Library, Place};
+            use super::{DriverLibrary, HookIndex};
             use crate::foreign::*;
             use crate::{driver, hooks};
 
@@ -222,10 +222,10 @@ rows! {
     // Arrays.
     Cuda cuArrayCreate(array: *mut Opaque, shape: *const ArrayShapeV1) = "cuArrayCreate" @ 2000 => array::create, "charges an array";
     Cuda cuArrayCreate_v2(array: *mut Opaque, shape: *const ArrayShape) = "cuArrayCreate" @ 3020 => array::create, "charges an array";
-    Cuda cuArray3DCreate(array: *mut Opaque, shape: *const Array3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
-    Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const Array3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
+    Cuda cuArray3DCreate(array: *mut Opaque, shape: *const ArrayShape3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
+    Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const ArrayShape3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
     Cuda cuArrayDestroy(array: Opaque) = "cuArrayDestroy" @ 2000 => array::destroy, "uncharges an array";
-    Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const Array3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
+    Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const ArrayShape3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
     Cuda cuMipmappedArrayDestroy(array: Opaque) = "cuMipmappedArrayDestroy" @ 5000 => array::destroy, "uncharges a mipmapped array";
     // Virtual memory.
     Cuda cuMemCreate(handle: *mut Handle, bytes: usize, properties: *const AllocationProperties, flags: u64) = "cuMemCreate" @ 10020 => vmm::create, "charges physical memory on the GPU of its location";
@@ -233,26 +233,26 @@ rows! {
     Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
     Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
     Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
-    Cuda cuMemMapArrayAsync(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => hold::map_array, "counts tiles of arrays as mappings of physical memory";
-    Cuda cuMemMapArrayAsync_ptsz(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => hold::map_array, "counts tiles of arrays as mappings of physical memory";
-    Cuda cuMulticastCreate(handle: *mut Handle, properties: Opaque) = "cuMulticastCreate" @ 12010 => hold::create_multicast, "counts the handles of a multicast object";
-    Cuda cuMulticastBindMem(object: Handle, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 12010 => hold::bind, "counts bound memory as mapped";
-    Cuda cuMulticastBindMem_v2(object: Handle, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 13010 => hold::bind_on, "counts bound memory as mapped";
-    Cuda cuMulticastBindAddr(object: Handle, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 12010 => hold::bind_address, "counts bound memory as mapped";
-    Cuda cuMulticastBindAddr_v2(object: Handle, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 13010 => hold::bind_address_on, "counts bound memory as mapped";
-    Cuda cuMulticastUnbind(object: Handle, device: Device, offset: usize, bytes: usize) = "cuMulticastUnbind" @ 12010 => hold::unbind, "drops a binding; uncharges with the last handle, mapping and binding";
-    Cuda cuLogicalEndpointBindMem(endpoint: u32, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuLogicalEndpointBindMem" @ 13030 => hold::bind_to_endpoint, "counts bound memory as mapped";
-    Cuda cuLogicalEndpointBindAddr(endpoint: u32, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuLogicalEndpointBindAddr" @ 13030 => hold::bind_address_to_endpoint, "counts bound memory as mapped";
-    Cuda cuLogicalEndpointUnbind(endpoint: u32, device: Device, offset: usize, bytes: usize) = "cuLogicalEndpointUnbind" @ 13030 => hold::unbind_from_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
-    Cuda cuLogicalEndpointDestroy(endpoint: u32) = "cuLogicalEndpointDestroy" @ 13030 => hold::destroy_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
-    Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => share::import, "counts a handle that is charged to another process; the charge stays if that process ends first";
-    Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => share::export, "exports physical memory; it stays charged while a process of the account holds it or a descriptor of it is open";
+    Cuda cuMemMapArrayAsync(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => bindings::map_array, "counts tiles of arrays as mappings of physical memory";
+    Cuda cuMemMapArrayAsync_ptsz(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => bindings::map_array, "counts tiles of arrays as mappings of physical memory";
+    Cuda cuMulticastCreate(handle: *mut Handle, properties: Opaque) = "cuMulticastCreate" @ 12010 => bindings::create_multicast, "counts the handles of a multicast object";
+    Cuda cuMulticastBindMem(object: Handle, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 12010 => bindings::bind, "counts bound memory as mapped";
+    Cuda cuMulticastBindMem_v2(object: Handle, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 13010 => bindings::bind_on, "counts bound memory as mapped";
+    Cuda cuMulticastBindAddr(object: Handle, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 12010 => bindings::bind_address, "counts bound memory as mapped";
+    Cuda cuMulticastBindAddr_v2(object: Handle, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 13010 => bindings::bind_address_on, "counts bound memory as mapped";
+    Cuda cuMulticastUnbind(object: Handle, device: Device, offset: usize, bytes: usize) = "cuMulticastUnbind" @ 12010 => bindings::unbind, "drops a binding; uncharges with the last handle, mapping and binding";
+    Cuda cuLogicalEndpointBindMem(endpoint: u32, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuLogicalEndpointBindMem" @ 13030 => bindings::bind_to_endpoint, "counts bound memory as mapped";
+    Cuda cuLogicalEndpointBindAddr(endpoint: u32, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuLogicalEndpointBindAddr" @ 13030 => bindings::bind_address_to_endpoint, "counts bound memory as mapped";
+    Cuda cuLogicalEndpointUnbind(endpoint: u32, device: Device, offset: usize, bytes: usize) = "cuLogicalEndpointUnbind" @ 13030 => bindings::unbind_from_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
+    Cuda cuLogicalEndpointDestroy(endpoint: u32) = "cuLogicalEndpointDestroy" @ 13030 => bindings::destroy_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
+    Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => shared_memory::import, "counts a handle that is charged to another process; the charge stays if that process ends first";
+    Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => shared_memory::export, "exports physical memory; it stays charged while a process of the account holds it or a descriptor of it is open";
     // Memory for other processes and devices.
-    Cuda cuMemGetHandleForAddressRange(handle: Opaque, address: DevicePointer, bytes: usize, kind: u32, flags: u64) = "cuMemGetHandleForAddressRange" @ 11070 => adrift::get_range, "keeps memory charged while the exported buffer is open in this process";
-    Cuda cuIpcGetMemHandle(handle: *mut IpcHandle, address: DevicePointer) = "cuIpcGetMemHandle" @ 4010 => share::get_handle, "exports linear memory; it stays charged while a process of the account holds it";
-    Cuda cuIpcOpenMemHandle(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 4010 => share::open_handle, "records memory that is charged to another process";
-    Cuda cuIpcOpenMemHandle_v2(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 11000 => share::open_handle, "records memory that is charged to another process";
-    Cuda cuIpcCloseMemHandle(address: DevicePointer) = "cuIpcCloseMemHandle" @ 4010 => share::close_handle, "drops memory that is charged to another process";
+    Cuda cuMemGetHandleForAddressRange(handle: Opaque, address: DevicePointer, bytes: usize, kind: u32, flags: u64) = "cuMemGetHandleForAddressRange" @ 11070 => exported_descriptors::get_range, "keeps memory charged while the exported buffer is open in this process";
+    Cuda cuIpcGetMemHandle(handle: *mut IpcHandle, address: DevicePointer) = "cuIpcGetMemHandle" @ 4010 => shared_memory::get_handle, "exports linear memory; it stays charged while a process of the account holds it";
+    Cuda cuIpcOpenMemHandle(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 4010 => shared_memory::open_handle, "records memory that is charged to another process";
+    Cuda cuIpcOpenMemHandle_v2(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 11000 => shared_memory::open_handle, "records memory that is charged to another process";
+    Cuda cuIpcCloseMemHandle(address: DevicePointer) = "cuIpcCloseMemHandle" @ 4010 => shared_memory::close_handle, "drops memory that is charged to another process";
     // Stream-ordered memory.
     Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges the growth of the pool";
     Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges the growth of the pool";
@@ -264,8 +264,8 @@ rows! {
     Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
     Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges memory that the pool gave back";
     Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "records a pool for its GPU";
-    Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
-    Cuda cuMemGetMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
+    Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const MemoryLocation, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
+    Cuda cuMemGetMemPool(pool: *mut Pool, location: *const MemoryLocation, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
     // Graphs.
     Cuda cuGraphAddNode(node: *mut Opaque, graph: Opaque, after: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12020 => conditional::add_node, "records the bodies of conditional nodes";
     Cuda cuGraphAddNode_v2(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12030 => conditional::add_node_after, "records the bodies of conditional nodes";
@@ -314,7 +314,7 @@ rows! {
     Cuda cuGLCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
     Cuda cuVDPAUCtxCreate(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3010 => context::create_vdpau, "charges the reserve of a context";
     Cuda cuVDPAUCtxCreate_v2(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3020 => context::create_vdpau, "charges the reserve of a context";
-    Cuda cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit" @ 3010 => setting::set, "charges heaps, buffers and stacks above what a context includes";
+    Cuda cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit" @ 3010 => context_limit::set, "charges heaps, buffers and stacks above what a context includes";
     // Code.
     Cuda cuModuleLoad(module: *mut Opaque, path: *const c_char) = "cuModuleLoad" @ 2000 => module::load_file, "charges the size that the image states";
     Cuda cuModuleLoadData(module: *mut Opaque, code: Opaque) = "cuModuleLoadData" @ 2000 => module::load, "charges the size that the image states";
@@ -331,7 +331,7 @@ rows! {
     Cuda cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunchCooperativeKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunchCooperativeKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchCooperativeKernelMultiDevice(launches: *const LaunchOne, count: u32, flags: u32) = "cuLaunchCooperativeKernelMultiDevice" @ 9000 => launch::on_many, "charges the local memory of the kernel's threads at its first launch";
+    Cuda cuLaunchCooperativeKernelMultiDevice(launches: *const LaunchParams, count: u32, flags: u32) = "cuLaunchCooperativeKernelMultiDevice" @ 9000 => launch::on_many, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunch(function: Opaque) = "cuLaunch" @ 2000 => launch::once, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunchGrid(function: Opaque, width: i32, height: i32) = "cuLaunchGrid" @ 2000 => launch::grid, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunchGridAsync(function: Opaque, width: i32, height: i32, stream: Stream) = "cuLaunchGridAsync" @ 2000 => launch::grid_async, "charges the local memory of the kernel's threads at its first launch";

@@ -16,8 +16,8 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apportion_intercept::left_alone::{LEFT_ALONE, family, is_classified, is_of_interest};
-use apportion_intercept::table::{Library, ROWS};
+use apportion_intercept::table::{DriverLibrary, ROWS};
+use apportion_intercept::unhooked::{LEFT_ALONE, family, is_classified, is_of_interest};
 
 /// A function a line, with the headers that have it.
 const LIST: &str = include_str!("functions.txt");
@@ -193,8 +193,8 @@ fn no_function_stands_twice() {
     let mut reasons = BTreeMap::new();
     for group in LEFT_ALONE {
         let prefix = match group.library {
-            Library::Cuda => "cu",
-            Library::Nvml => "nvml",
+            DriverLibrary::Cuda => "cu",
+            DriverLibrary::Nvml => "nvml",
         };
         assert!(!group.reason.is_empty());
         for name in group.names() {

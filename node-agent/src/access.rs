@@ -24,14 +24,14 @@ const LIST: &str = "system.posix_acl_access";
 
 /// Who may open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum AccountAccess {
     /// Whoever sees it.
     Everybody,
     /// These users, and root.
     Users(BTreeSet<u32>),
 }
 
-impl Access {
+impl AccountAccess {
     /// As it stands on disk. Users in the access control list are let in again when they are seen.
     pub(crate) fn of(usage: &Path) -> Self {
         match std::fs::symlink_metadata(usage) {
@@ -110,8 +110,8 @@ fn enter(file: &File, users: &[u32]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn users(of: &[u32]) -> Access {
-        Access::Users(of.iter().copied().collect())
+    fn users(of: &[u32]) -> AccountAccess {
+        AccountAccess::Users(of.iter().copied().collect())
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
             (found.uid(), found.mode() & 0o777)
         };
         let own = rustix::process::geteuid().as_raw();
-        assert_eq!(Access::of(file.path()), users(&[own]));
-        Access::Everybody.apply(file.path()).unwrap();
+        assert_eq!(AccountAccess::of(file.path()), users(&[own]));
+        AccountAccess::Everybody.apply(file.path()).unwrap();
         assert_eq!(found(), (own, 0o666));
-        assert_eq!(Access::of(file.path()), Access::Everybody);
+        assert_eq!(AccountAccess::of(file.path()), AccountAccess::Everybody);
         users(&[own]).apply(file.path()).unwrap();
         assert_eq!(found(), (own, 0o600));
         if own != ROOT {
@@ -133,8 +133,8 @@ mod tests {
         }
         users(&[0, 4711]).apply(file.path()).unwrap();
         assert_eq!(found(), (4711, 0o600));
-        assert_eq!(Access::of(file.path()), users(&[4711]));
-        Access::Everybody.apply(file.path()).unwrap();
+        assert_eq!(AccountAccess::of(file.path()), users(&[4711]));
+        AccountAccess::Everybody.apply(file.path()).unwrap();
         assert_eq!(found(), (0, 0o666));
     }
 
@@ -142,6 +142,6 @@ mod tests {
     fn who_is_not_named_is_not_admitted() {
         let access = users(&[4711]);
         assert!(access.admits(4711) && access.admits(ROOT) && !access.admits(4712));
-        assert!(Access::Everybody.admits(4712));
+        assert!(AccountAccess::Everybody.admits(4712));
     }
 }

@@ -14,16 +14,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use apportion_abi::account::{
-    LAYOUT_VERSION, LimitsMap, NewCard, OpenError, Process, UsageMap, Used,
+    AccountOpenError, CardCharges, LAYOUT_VERSION, LimitsMap, NewCard, RegisteredProcess, UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
 use tracing::warn;
 
-use crate::access::Access;
-use crate::namespace::Namespaces;
+use crate::access::AccountAccess;
+use crate::namespace::PidNamespaces;
 use crate::procfs::{self, MappedFile};
-use crate::reserve::Cost;
+use crate::reserve::ContextCost;
 
 /// Why an account could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub(crate) enum AccountError {
     File {
         path: PathBuf,
         #[source]
-        source: OpenError,
+        source: AccountOpenError,
     },
     #[error(
         "account {path} has layout version {version}, this agent reads {LAYOUT_VERSION}; its programs keep their \
@@ -49,7 +49,7 @@ pub(crate) enum AccountError {
 
 /// One process of an account.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ProcessClaims {
     pub(crate) process: ProcessId,
     /// Per card of the account, in its order.
     pub(crate) claims: Vec<ClaimWindow>,
@@ -59,20 +59,20 @@ pub(crate) struct Slot {
 
 /// The two files of one allocation.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct AccountFiles {
     folder: PathBuf,
     cards: Vec<CardUuid>,
     limits: LimitsMap,
     usage: UsageMap,
     identity: Option<[(u64, u64); 2]>,
     usage_file: Option<MappedFile>,
-    access: Access,
+    access: AccountAccess,
     begun: HashMap<(usize, u32), Vec<Bytes>>,
     was_recreated: bool,
     was_grown: bool,
 }
 
-impl Account {
+impl AccountFiles {
     /// Makes the account, or takes over the one that is there if it names the same cards.
     pub(crate) fn open(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
         if let Some(version) = Self::other_version(&folder) {
@@ -102,8 +102,8 @@ impl Account {
     /// The version of the account in a folder, if it is not the one that this agent reads.
     pub(crate) fn other_version(folder: &Path) -> Option<u32> {
         match LimitsMap::adopt(&c_path(folder, place::LIMITS_FILE)?) {
-            Err(OpenError::Version(version)) => Some(version),
-            Ok(_) | Err(OpenError::NotAnAccount | OpenError::System(..)) => None,
+            Err(AccountOpenError::Version(version)) => Some(version),
+            Ok(_) | Err(AccountOpenError::NotAnAccount | AccountOpenError::System(..)) => None,
         }
     }
 
@@ -122,7 +122,7 @@ impl Account {
             path: path(name),
             source,
         };
-        let name = |name: &str| c_path(&folder, name).ok_or(OpenError::NotAnAccount);
+        let name = |name: &str| c_path(&folder, name).ok_or(AccountOpenError::NotAnAccount);
         let usage = name(place::USAGE_FILE)
             .and_then(|name| UsageMap::create(&name, cards.len()))
             .map_err(|source| file(place::USAGE_FILE, source))?;
@@ -136,7 +136,7 @@ impl Account {
         let cards = limits.cards().iter().map(|card| card.card()).collect();
         let identity = identity(&folder);
         let usage_file = procfs::mapped_at(std::process::id(), usage.address());
-        let access = Access::of(&folder.join(place::USAGE_FILE));
+        let access = AccountAccess::of(&folder.join(place::USAGE_FILE));
         let begun = HashMap::new();
         Self {
             folder,
@@ -162,24 +162,24 @@ impl Account {
     }
 
     /// Who may open the usage.
-    pub(crate) fn access(&self) -> &Access {
+    pub(crate) fn access(&self) -> &AccountAccess {
         &self.access
     }
 
     /// Opens the usage to whoever sees it, as containers do.
     pub(crate) fn open_to_all(&mut self) -> io::Result<()> {
-        self.set_access(Access::Everybody)
+        self.set_access(AccountAccess::Everybody)
     }
 
     /// Lets a user open the usage, and nobody whom the account was not given to. Says whether that was new.
     pub(crate) fn let_in(&mut self, user: u32) -> io::Result<bool> {
         let mut users = match &self.access {
-            Access::Users(users) if users.contains(&user) => return Ok(false),
-            Access::Users(users) => users.clone(),
-            Access::Everybody => BTreeSet::new(),
+            AccountAccess::Users(users) if users.contains(&user) => return Ok(false),
+            AccountAccess::Users(users) => users.clone(),
+            AccountAccess::Everybody => BTreeSet::new(),
         };
         users.insert(user);
-        let given = self.set_access(Access::Users(users));
+        let given = self.set_access(AccountAccess::Users(users));
         if let Err(problem) = given {
             // A file system without access control lists. A program that is refused its own account is worse than a
             // neighbour who could open it.
@@ -189,7 +189,7 @@ impl Account {
         Ok(true)
     }
 
-    fn set_access(&mut self, access: Access) -> io::Result<()> {
+    fn set_access(&mut self, access: AccountAccess) -> io::Result<()> {
         if self.access != access {
             access.apply(&self.folder.join(place::USAGE_FILE))?;
             self.access = access;
@@ -213,11 +213,11 @@ impl Account {
     }
 
     /// What a card is charged with.
-    pub(crate) fn used(&self, card: CardUuid) -> Used {
+    pub(crate) fn used(&self, card: CardUuid) -> CardCharges {
         let place = self.cards.iter().position(|known| *known == card);
         match place.filter(|_| self.is_in_place()) {
             Some(place) => self.usage.usage().used(place),
-            None => Used::default(),
+            None => CardCharges::default(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Account {
         self.set_of(card, |words| words.set_overhead(overhead));
     }
 
-    pub(crate) fn set_context_cost(&self, card: CardUuid, cost: Cost) {
+    pub(crate) fn set_context_cost(&self, card: CardUuid, cost: ContextCost) {
         self.set_of(card, |words| {
             words.set_context_reserve(cost.first);
             words.set_further_reserve(cost.further);
@@ -261,8 +261,8 @@ impl Account {
         }
     }
 
-    /// The live processes with their claims since [`Account::begin`]. The slots of the dead are emptied.
-    pub(crate) fn end(&self, namespaces: &mut Namespaces) -> Vec<Slot> {
+    /// The live processes with their claims since [`AccountFiles::begin`]. The slots of the dead are emptied.
+    pub(crate) fn end(&self, namespaces: &mut PidNamespaces) -> Vec<ProcessClaims> {
         if !self.is_in_place() {
             return Vec::new();
         }
@@ -270,20 +270,20 @@ impl Account {
         let mut slots = Vec::new();
         for process in usage.processes() {
             match namespaces.resolve(process.registration) {
-                Resolved::Live(live) => slots.push(self.slot(process, live)),
-                Resolved::Dead => drop(usage.retire(process.owner)),
-                Resolved::Unknown => {}
+                ResolvedProcess::Live(live) => slots.push(self.slot(process, live)),
+                ResolvedProcess::Dead => drop(usage.retire(process.owner)),
+                ResolvedProcess::Unknown => {}
             }
         }
         slots
     }
 
     /// Empties the slots of processes that ended.
-    pub(crate) fn retire_dead(&self, namespaces: &mut Namespaces) {
+    pub(crate) fn retire_dead(&self, namespaces: &mut PidNamespaces) {
         drop(self.end(namespaces));
     }
 
-    fn slot(&self, process: Process, live: ProcessId) -> Slot {
+    fn slot(&self, process: RegisteredProcess, live: ProcessId) -> ProcessClaims {
         let usage = self.usage.usage();
         let key = (process.owner.slot(), process.owner.pid());
         let begun = self.begun.get(&key);
@@ -303,14 +303,14 @@ impl Account {
             }
         };
         let claims = claimed.iter().enumerate().map(window).collect();
-        Slot {
+        ProcessClaims {
             process: live,
             claims,
             claimed,
         }
     }
 
-    /// The position of a card in [`Slot::claims`].
+    /// The position of a card in [`ProcessClaims::claims`].
     pub(crate) fn position(&self, card: CardUuid) -> Option<usize> {
         self.cards.iter().position(|known| *known == card)
     }
@@ -353,7 +353,7 @@ impl Account {
 
 /// What an account says of the process in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resolved {
+pub(crate) enum ResolvedProcess {
     /// It lives, and is this one.
     Live(ProcessId),
     /// It is gone.

@@ -9,45 +9,45 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use apportion_abi::account::NewCard;
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{
-    Allocation, AllocationId, Effect, Event, Health, Ledger, OffenderPolicy, Refusal, SlotEvent,
-    State, Time,
+    Allocation, AllocationId, AllocationPhase, AllocationRefusal, EpochMillis, Health, Ledger,
+    LedgerEffect, LedgerEvent, OffenderPolicy, SlotEvent,
 };
-use apportion_nri::{News, Rules};
+use apportion_nri::{NriEvent, VerdictRules};
 use apportion_proto::v1;
 use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, error, info, warn};
 
-use crate::account::{Account, Slot};
+use crate::account::{AccountFiles, ProcessClaims};
+use crate::cgroups::CgroupLookup;
 use crate::checkpoint;
-use crate::contact::Contact;
-use crate::delivery::Delivery;
-use crate::driver::{Driver, Reading, Readings};
+use crate::delivery::GrantDelivery;
+use crate::driver::{CardReading, DriverReadings, NvmlDriver};
 use crate::failure::chain;
-use crate::faults::Faults;
-use crate::instance::Instance;
-use crate::members::Members;
-use crate::namespace::Namespaces;
+use crate::faults::FaultMonitor;
+use crate::instance::ServedInstance;
+use crate::members::AllocationMembers;
+use crate::namespace::PidNamespaces;
 use crate::notice;
-use crate::options::Options;
-use crate::places::Places;
-use crate::probe::Probe;
-use crate::request::Request;
-use crate::reserve::Reserves;
-use crate::second_lock::SecondLock;
-use crate::view::{self, Counts, View};
+use crate::nri_plugin::NriPlugin;
+use crate::options::AgentOptions;
+use crate::probe::ContextProbe;
+use crate::request::AgentRequest;
+use crate::request_tracker::RequestTracker;
+use crate::reserve::ContextReserves;
+use crate::view::{self, AgentStats, AgentView};
 
 mod attribute;
+mod context_cost;
 mod deliver;
+mod effects;
+mod foreign_cards;
 mod health;
-mod learn;
-mod left;
-mod others;
-mod perform;
+mod lingering;
 mod respond;
 mod restore;
-mod sampled;
+mod sampling;
 mod whole;
 
 pub(crate) use restore::ORPHAN;
@@ -61,64 +61,64 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 const EVENTS: usize = 256;
 
 /// Everything that the agent knows.
-pub(crate) struct Agent {
-    options: Options,
-    instance: Instance,
+pub(crate) struct NodeAgent {
+    options: AgentOptions,
+    instance: ServedInstance,
     listeners: mpsc::Sender<UnixListener>,
     boot_id: String,
-    driver: Driver,
-    faults: Faults,
+    driver: NvmlDriver,
+    faults: FaultMonitor,
     ledger: Ledger,
     /// While an earlier agent's allocations are taken over: one checkpoint is written after all of them.
     is_taking_over: bool,
-    accounts: BTreeMap<AllocationId, Account>,
-    members: Members,
-    left: left::Left,
-    namespaces: Namespaces,
-    places: Places,
-    reserves: Reserves,
+    accounts: BTreeMap<AllocationId, AccountFiles>,
+    members: AllocationMembers,
+    left: lingering::LingeringProcesses,
+    namespaces: PidNamespaces,
+    places: CgroupLookup,
+    reserves: ContextReserves,
     /// The probe that runs, with when it must be done and the sample that will show it.
-    probe: Option<learn::Running>,
+    probe: Option<context_cost::RunningProbe>,
     /// Probes that were told to end and may not have yet.
-    ended_probes: Vec<Probe>,
+    ended_probes: Vec<ContextProbe>,
     /// Requests that wait for a probe.
-    waiting: Vec<Request>,
+    waiting: Vec<AgentRequest>,
     /// The ledger's generation when the sample that is on its way was asked for.
     asked_at: u64,
     /// Something changed that the sample on its way may not show.
     is_stale: bool,
     followed: Instant,
-    readings: BTreeMap<CardUuid, Reading>,
-    slots: BTreeMap<AllocationId, Vec<Slot>>,
+    readings: BTreeMap<CardUuid, CardReading>,
+    slots: BTreeMap<AllocationId, Vec<ProcessClaims>>,
     /// Where the next round goes on that looks up who claims to be in an account.
     turn: usize,
     sampled: Option<(Instant, u64)>,
-    counts: Counts,
+    counts: AgentStats,
     /// The container runtime's question before each container, where it asks.
-    second_lock: Option<SecondLock>,
+    second_lock: Option<NriPlugin>,
     metrics_address: String,
     /// What another device plugin does that gives cards away.
     rival: Option<String>,
     /// How containers get their grants, where there is a kubelet.
-    delivery: Option<Delivery>,
-    views: watch::Sender<Arc<View>>,
+    delivery: Option<GrantDelivery>,
+    views: watch::Sender<Arc<AgentView>>,
     events: broadcast::Sender<v1::Event>,
 }
 
 /// Where others see what the agent knows.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    pub(crate) views: watch::Receiver<Arc<View>>,
+pub(crate) struct AgentHandle {
+    pub(crate) views: watch::Receiver<Arc<AgentView>>,
     pub(crate) events: broadcast::Sender<v1::Event>,
 }
 
-impl Agent {
+impl NodeAgent {
     /// Takes over where an earlier agent of this instance stopped.
     /// Where it listens anew, it says so to `listeners`.
     pub(crate) fn new(
-        options: Options,
-        instance: Instance,
-        driver: Driver,
+        options: AgentOptions,
+        instance: ServedInstance,
+        driver: NvmlDriver,
         listeners: mpsc::Sender<UnixListener>,
     ) -> Self {
         let boot_id = crate::procfs::boot_id();
@@ -138,12 +138,12 @@ impl Agent {
         for (namespace, policy) in &options.policies {
             ledger.override_policy(namespace.clone(), possible(*policy));
         }
-        let view = View::empty(None);
+        let view = AgentView::empty(None);
         let mut agent = Self {
-            reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
-            members: Members::new(instance.path(place::ACCOUNTS)),
-            left: left::Left::default(),
-            faults: Faults::listen(options.nvml.clone()),
+            reserves: ContextReserves::load(&instance.path(place::RESERVES), &driver.version),
+            members: AllocationMembers::new(instance.path(place::ACCOUNTS)),
+            left: lingering::LingeringProcesses::default(),
+            faults: FaultMonitor::listen(options.nvml.clone()),
             options,
             instance,
             listeners,
@@ -152,8 +152,8 @@ impl Agent {
             ledger,
             is_taking_over: true,
             accounts: BTreeMap::new(),
-            namespaces: Namespaces::new(),
-            places: Places::new(),
+            namespaces: PidNamespaces::new(),
+            places: CgroupLookup::new(),
             probe: None,
             ended_probes: Vec::new(),
             waiting: Vec::new(),
@@ -164,7 +164,7 @@ impl Agent {
             slots: BTreeMap::new(),
             turn: 0,
             sampled: None,
-            counts: Counts::default(),
+            counts: AgentStats::default(),
             second_lock: None,
             metrics_address: String::new(),
             rival: None,
@@ -189,8 +189,8 @@ impl Agent {
     }
 
     /// Where to look.
-    pub(crate) fn shown(&self) -> Shown {
-        Shown {
+    pub(crate) fn shown(&self) -> AgentHandle {
+        AgentHandle {
             views: self.views.subscribe(),
             events: self.events.clone(),
         }
@@ -208,8 +208,8 @@ impl Agent {
     /// Runs until `stop`, or until nobody has needed the agent for as long as the options say.
     pub(crate) async fn run(
         mut self,
-        mut requests: mpsc::Receiver<Request>,
-        contact: Arc<Contact>,
+        mut requests: mpsc::Receiver<AgentRequest>,
+        contact: Arc<RequestTracker>,
         stop: impl Future<Output = ()>,
     ) {
         tokio::pin!(stop);
@@ -223,9 +223,9 @@ impl Agent {
                 ended = self.members.exits.next() => self.ended(ended),
                 readings = self.driver.next() => self.read(readings),
                 heard = self.faults.next() => self.heard(heard),
-                ready = learn::ready(&mut self.probe) => self.probe_ready(ready),
+                ready = context_cost::ready(&mut self.probe) => self.probe_ready(ready),
                 Some(request) = requests.recv() => self.respond(request),
-                news = SecondLock::next(self.second_lock.as_mut()) => self.hear(news),
+                news = NriPlugin::next(self.second_lock.as_mut()) => self.hear(news),
                 _ = tick.tick() => {
                     if !self.instance.keep_lock() {
                         error!("Another agent has the folder, this one leaves it");
@@ -250,18 +250,18 @@ impl Agent {
         let Some(socket) = options.socket else {
             return Ok(());
         };
-        let rules = Rules {
+        let rules = VerdictRules {
             mode: options.mode,
             exempt: options.exempt,
             accounts: self.instance.path(place::ACCOUNTS).display().to_string(),
             own,
         };
-        self.second_lock = Some(SecondLock::start(socket, rules)?);
+        self.second_lock = Some(NriPlugin::start(socket, rules)?);
         self.show();
         Ok(())
     }
 
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, news: NriEvent) {
         if let Some(lock) = &mut self.second_lock {
             lock.hear(news);
         }
@@ -272,7 +272,7 @@ impl Agent {
         for process in self.members.exits.silently_ended() {
             self.ended(process);
         }
-        self.apply_quietly(Event::Tick);
+        self.apply_quietly(LedgerEvent::Tick);
         self.keep_owners();
         if self.followed.elapsed() >= FOLLOW_EVERY {
             self.members.follow();
@@ -309,7 +309,8 @@ impl Agent {
     /// by its end or by a release, the first must not be left without.
     fn keep_owners(&mut self) {
         for allocation in self.ledger.allocations() {
-            if let State::Allocated(apportion_ledger::Owner::Process(owner)) = allocation.state
+            if let AllocationPhase::Allocated(apportion_ledger::AllocationOwner::Process(owner)) =
+                allocation.state
                 && !self.members.contains(owner)
             {
                 self.members.join(owner, &allocation.id);
@@ -323,7 +324,7 @@ impl Agent {
             self.is_stale = true;
             return;
         }
-        self.accounts.values_mut().for_each(Account::begin);
+        self.accounts.values_mut().for_each(AccountFiles::begin);
         self.asked_at = self.ledger.generation();
         let _ = self.driver.ask();
     }
@@ -336,15 +337,16 @@ impl Agent {
         if let Some(account) = self.accounts.get(&id) {
             account.retire_dead(&mut self.namespaces);
         }
-        self.apply_quietly(Event::ProcessGone {
+        self.apply_quietly(LedgerEvent::ProcessGone {
             id: id.clone(),
             process,
         });
         let is_owner = self.ledger.allocation(&id).is_some_and(|allocation| {
-            allocation.state == State::Allocated(apportion_ledger::Owner::Process(process))
+            allocation.state
+                == AllocationPhase::Allocated(apportion_ledger::AllocationOwner::Process(process))
         });
         if is_owner {
-            self.apply_quietly(Event::OwnerGone { id: id.clone() });
+            self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() });
         }
         self.end_with_pod(&id);
         self.end_if_empty(&id);
@@ -356,17 +358,17 @@ impl Agent {
         let is_draining = self
             .ledger
             .allocation(id)
-            .is_some_and(|allocation| allocation.state == State::Draining);
+            .is_some_and(|allocation| allocation.state == AllocationPhase::Draining);
         if is_draining && self.members.of(id).is_empty() && !self.members.search(id) {
-            self.apply_quietly(Event::Emptied { id: id.clone() });
+            self.apply_quietly(LedgerEvent::Emptied { id: id.clone() });
         }
     }
 
     fn doubt_cards(&mut self) {
         for card in self.driver.cards.clone() {
-            let is_healthy = |card: &apportion_ledger::Card| card.health == Health::Healthy;
+            let is_healthy = |card: &apportion_ledger::LedgerCard| card.health == Health::Healthy;
             if self.ledger.card(card.uuid).is_some_and(is_healthy) {
-                self.apply_quietly(Event::CardHealth {
+                self.apply_quietly(LedgerEvent::CardHealth {
                     card: card.uuid,
                     health: Health::Unhealthy,
                 });
@@ -374,7 +376,7 @@ impl Agent {
         }
     }
 
-    fn is_idle(&self, contact: &Contact) -> bool {
+    fn is_idle(&self, contact: &RequestTracker) -> bool {
         let is_needed = !self.ledger.allocations().is_empty() || !self.waiting.is_empty();
         self.options
             .idle_exit
@@ -383,9 +385,9 @@ impl Agent {
 }
 
 /// Now, by the wall clock: reservations outlive the agent.
-fn now() -> Time {
+fn now() -> EpochMillis {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    EpochMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

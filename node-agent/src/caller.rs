@@ -4,22 +4,22 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use apportion_bounded::{Seat, Seats, Source};
+use apportion_bounded::{ConnectionLimiter, ConnectionPermit, ConnectionSource};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 use tonic::Status;
 use tonic::transport::server::Connected;
 
-use crate::tenant::{Tenant, Users};
+use crate::tenant::{AllowedUsers, TenantUid};
 
 mod authority;
 
-use authority::Authority;
+use authority::AuthorityRewriter;
 
 /// Who is asking.
 #[derive(Clone, Debug)]
-pub(crate) enum Caller {
+pub(crate) enum CallerIdentity {
     /// A process of this machine; nothing where the kernel does not say which.
     Local(Option<UCred>),
     /// Whose certificate is the scheduler's.
@@ -28,12 +28,12 @@ pub(crate) enum Caller {
     Stranger(String),
 }
 
-impl Caller {
+impl CallerIdentity {
     /// Whether it may ask: the agent's own user and root, the scheduler, and others where the agent is for all.
-    pub(crate) fn admit(&self, users: Users) -> Result<(), Status> {
+    pub(crate) fn admit(&self, users: AllowedUsers) -> Result<(), Status> {
         let refusal = match self {
             Self::Scheduler => return Ok(()),
-            Self::Local(Some(_)) if users == Users::All || self.tenant().is_none() => {
+            Self::Local(Some(_)) if users == AllowedUsers::All || self.tenant().is_none() => {
                 return Ok(());
             }
             Self::Local(Some(peer)) => {
@@ -49,12 +49,12 @@ impl Caller {
     }
 
     /// Its user, where that is neither root nor the agent's own.
-    pub(crate) fn tenant(&self) -> Option<Tenant> {
+    pub(crate) fn tenant(&self) -> Option<TenantUid> {
         let own = rustix::process::geteuid().as_raw();
         match self {
             Self::Local(peer) => {
                 let user = peer.as_ref()?.uid();
-                (user != 0 && user != own).then_some(Tenant(user))
+                (user != 0 && user != own).then_some(TenantUid(user))
             }
             Self::Scheduler | Self::Stranger(_) => None,
         }
@@ -74,20 +74,20 @@ trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A connection.
-pub(crate) struct Peer {
+pub(crate) struct PeerConnection {
     stream: Box<dyn Duplex>,
     /// Reads along on the Unix socket.
-    authority: Option<Authority>,
-    caller: Caller,
+    authority: Option<AuthorityRewriter>,
+    caller: CallerIdentity,
     /// What another connection may take from it.
-    seat: Option<Seat>,
+    seat: Option<ConnectionPermit>,
 }
 
-impl Peer {
+impl PeerConnection {
     /// One over the Unix socket.
     pub(crate) fn local(stream: UnixStream) -> Self {
-        let caller = Caller::Local(stream.peer_cred().ok());
-        let authority = Some(Authority::new());
+        let caller = CallerIdentity::Local(stream.peer_cred().ok());
+        let authority = Some(AuthorityRewriter::new());
         Self {
             authority,
             ..Self::new(stream, caller)
@@ -96,16 +96,16 @@ impl Peer {
 
     /// The same, bounded: where too many connect, the oldest connections end. The agent's own user and root are not
     /// counted.
-    pub(crate) fn seated(mut self, seats: &Seats) -> Self {
+    pub(crate) fn seated(mut self, seats: &ConnectionLimiter) -> Self {
         let user = self.caller.tenant();
-        self.seat = user.map(|Tenant(user)| seats.take(Source::User(user)));
+        self.seat = user.map(|TenantUid(user)| seats.take(ConnectionSource::User(user)));
         self
     }
 
     /// One whose caller is known.
     pub(crate) fn new(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        caller: Caller,
+        caller: CallerIdentity,
     ) -> Self {
         let stream = Box::new(stream);
         let authority = None;
@@ -118,15 +118,15 @@ impl Peer {
     }
 }
 
-impl Connected for Peer {
-    type ConnectInfo = Caller;
+impl Connected for PeerConnection {
+    type ConnectInfo = CallerIdentity;
 
-    fn connect_info(&self) -> Caller {
+    fn connect_info(&self) -> CallerIdentity {
         self.caller.clone()
     }
 }
 
-impl AsyncRead for Peer {
+impl AsyncRead for PeerConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -147,7 +147,7 @@ impl AsyncRead for Peer {
     }
 }
 
-impl AsyncWrite for Peer {
+impl AsyncWrite for PeerConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

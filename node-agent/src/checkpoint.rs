@@ -9,10 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use apportion_abi::Bytes;
-use apportion_ledger::{Allocation, AllocationId, Grant, Ledger, Owner, ProcessId, State, Time};
+use apportion_ledger::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, EpochMillis, Ledger,
+    ProcessId,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::durable;
+use crate::atomic_write;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -42,7 +45,7 @@ pub(crate) enum CheckpointError {
 
 /// What an earlier agent promised.
 #[derive(Debug, Default)]
-pub(crate) struct Restored {
+pub(crate) struct RestoredLedger {
     pub(crate) epoch: u64,
     pub(crate) serial: u64,
     pub(crate) allocations: Vec<Allocation>,
@@ -52,30 +55,30 @@ pub(crate) struct Restored {
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CheckpointFile {
     version: u32,
     boot_id: String,
     epoch: u64,
     serial: u64,
-    allocations: Vec<Record>,
+    allocations: Vec<AllocationRecord>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct AllocationRecord {
     id: String,
     key: String,
     name: String,
     created_ms: u64,
-    state: RecordState,
-    grants: Vec<RecordGrant>,
+    state: StateRecord,
+    grants: Vec<GrantRecord>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     whole: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
-enum RecordState {
+enum StateRecord {
     Reserved { expires_ms: u64 },
     Process { pid: u32, start: u64 },
     Pod { uid: String },
@@ -84,7 +87,7 @@ enum RecordState {
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct RecordGrant {
+struct GrantRecord {
     card: String,
     limit_bytes: u64,
 }
@@ -93,14 +96,14 @@ struct RecordGrant {
 pub(crate) fn save(path: &Path, ledger: &Ledger, boot_id: &str) -> io::Result<()> {
     let (epoch, serial) = ledger.numbering();
     let allocations = ledger.allocations().into_iter().map(record).collect();
-    let file = File {
+    let file = CheckpointFile {
         version: VERSION,
         boot_id: boot_id.to_owned(),
         epoch,
         serial,
         allocations,
     };
-    durable::replace(
+    atomic_write::replace(
         path,
         &serde_json::to_vec_pretty(&file).map_err(io::Error::other)?,
     )
@@ -108,7 +111,7 @@ pub(crate) fn save(path: &Path, ledger: &Ledger, boot_id: &str) -> io::Result<()
 
 /// Reads what an earlier agent wrote; nothing, if none did. After a restart of the machine nothing of
 /// what processes held is left, and reservations and pods are as they were.
-pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<Restored>, CheckpointError> {
+pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<RestoredLedger>, CheckpointError> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -123,25 +126,25 @@ pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<Restored>, Check
         path: path.to_owned(),
         source,
     };
-    let version: Version = serde_json::from_slice(&text).map_err(parse)?;
+    let version: CheckpointVersion = serde_json::from_slice(&text).map_err(parse)?;
     if version.version != VERSION {
         return Err(CheckpointError::Version {
             path: path.to_owned(),
             version: version.version,
         });
     }
-    let file: File = serde_json::from_slice(&text).map_err(parse)?;
+    let file: CheckpointFile = serde_json::from_slice(&text).map_err(parse)?;
     let is_same_boot = file.boot_id == boot_id;
-    let survives = |record: &Record| {
+    let survives = |record: &AllocationRecord| {
         is_same_boot
             || matches!(
                 record.state,
-                RecordState::Reserved { .. } | RecordState::Pod { .. }
+                StateRecord::Reserved { .. } | StateRecord::Pod { .. }
             )
     };
     let records = file.allocations.into_iter().filter(survives);
     let allocations: Result<_, _> = records.map(|record| allocation(path, record)).collect();
-    Ok(Some(Restored {
+    Ok(Some(RestoredLedger {
         epoch: file.epoch,
         serial: file.serial,
         allocations: allocations?,
@@ -151,27 +154,31 @@ pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<Restored>, Check
 
 /// The one field that every version has.
 #[derive(Debug, Deserialize)]
-struct Version {
+struct CheckpointVersion {
     version: u32,
 }
 
-fn record(allocation: &Allocation) -> Record {
+fn record(allocation: &Allocation) -> AllocationRecord {
     let state = match &allocation.state {
-        State::Reserved { expires } => RecordState::Reserved {
+        AllocationPhase::Reserved { expires } => StateRecord::Reserved {
             expires_ms: expires.0,
         },
-        State::Allocated(Owner::Process(ProcessId { pid, start })) => RecordState::Process {
-            pid: *pid,
-            start: *start,
-        },
-        State::Allocated(Owner::Pod(uid)) => RecordState::Pod { uid: uid.clone() },
-        State::Draining => RecordState::Draining,
+        AllocationPhase::Allocated(AllocationOwner::Process(ProcessId { pid, start })) => {
+            StateRecord::Process {
+                pid: *pid,
+                start: *start,
+            }
+        }
+        AllocationPhase::Allocated(AllocationOwner::Pod(uid)) => {
+            StateRecord::Pod { uid: uid.clone() }
+        }
+        AllocationPhase::Draining => StateRecord::Draining,
     };
-    let grant = |grant: &Grant| RecordGrant {
+    let grant = |grant: &CardGrant| GrantRecord {
         card: grant.card.to_string(),
         limit_bytes: grant.limit.0,
     };
-    Record {
+    AllocationRecord {
         id: allocation.id.0.clone(),
         key: allocation.key.clone(),
         name: allocation.name.clone(),
@@ -182,19 +189,19 @@ fn record(allocation: &Allocation) -> Record {
     }
 }
 
-fn allocation(path: &Path, record: Record) -> Result<Allocation, CheckpointError> {
+fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, CheckpointError> {
     let state = match record.state {
-        RecordState::Reserved { expires_ms } => State::Reserved {
-            expires: Time(expires_ms),
+        StateRecord::Reserved { expires_ms } => AllocationPhase::Reserved {
+            expires: EpochMillis(expires_ms),
         },
-        RecordState::Process { pid, start } => {
-            State::Allocated(Owner::Process(ProcessId { pid, start }))
+        StateRecord::Process { pid, start } => {
+            AllocationPhase::Allocated(AllocationOwner::Process(ProcessId { pid, start }))
         }
-        RecordState::Pod { uid } => State::Allocated(Owner::Pod(uid)),
-        RecordState::Draining => State::Draining,
+        StateRecord::Pod { uid } => AllocationPhase::Allocated(AllocationOwner::Pod(uid)),
+        StateRecord::Draining => AllocationPhase::Draining,
     };
-    let grant = |grant: RecordGrant| match grant.card.parse() {
-        Ok(card) => Ok(Grant::new(card, Bytes(grant.limit_bytes))),
+    let grant = |grant: GrantRecord| match grant.card.parse() {
+        Ok(card) => Ok(CardGrant::new(card, Bytes(grant.limit_bytes))),
         Err(_) => Err(CheckpointError::Card {
             path: path.to_owned(),
             text: grant.card,
@@ -209,7 +216,7 @@ fn allocation(path: &Path, record: Record) -> Result<Allocation, CheckpointError
         key: record.key,
         name: record.name,
         state,
-        created: Time(record.created_ms),
+        created: EpochMillis(record.created_ms),
         grants: record
             .grants
             .into_iter()
@@ -223,39 +230,39 @@ fn allocation(path: &Path, record: Record) -> Result<Allocation, CheckpointError
 mod tests {
     use std::time::Duration;
 
-    use apportion_abi::{Ask, Capacity, CardUuid};
-    use apportion_ledger::{Event, OffenderPolicy, Proposal};
+    use apportion_abi::{CardCapacity, CardRequest, CardUuid};
+    use apportion_ledger::{LedgerEvent, OffenderPolicy, PlacementProposal};
 
     use super::*;
 
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new(77, OffenderPolicy::Observe);
         let card = CardUuid([3; 16]);
-        let capacity = Capacity {
+        let capacity = CardCapacity {
             total: Bytes(100),
             reserved: Bytes(0),
         };
-        let _ = ledger.apply(Time(1), Event::CardFound { card, capacity });
+        let _ = ledger.apply(EpochMillis(1), LedgerEvent::CardFound { card, capacity });
         for name in ["a", "b", "c"] {
             let (key, name) = (name.to_owned(), name.to_owned());
-            let asks = vec![Ask {
+            let asks = vec![CardRequest {
                 card,
                 bytes: Bytes(20),
             }];
             let ttl = Duration::from_secs(9);
-            let proposal = Proposal {
+            let proposal = PlacementProposal {
                 key,
                 name,
                 asks,
                 ttl,
             };
-            let _ = ledger.apply(Time(1), Event::Allocate(proposal));
+            let _ = ledger.apply(EpochMillis(1), LedgerEvent::Allocate(proposal));
         }
         let id = |serial: u32| AllocationId(format!("4d-{serial}"));
-        let owner = Owner::Process(ProcessId { pid: 5, start: 6 });
-        let _ = ledger.apply(Time(2), Event::Commit { id: id(1), owner });
-        let owner = Owner::Pod("uid".into());
-        let _ = ledger.apply(Time(2), Event::Commit { id: id(2), owner });
+        let owner = AllocationOwner::Process(ProcessId { pid: 5, start: 6 });
+        let _ = ledger.apply(EpochMillis(2), LedgerEvent::Commit { id: id(1), owner });
+        let owner = AllocationOwner::Pod("uid".into());
+        let _ = ledger.apply(EpochMillis(2), LedgerEvent::Commit { id: id(2), owner });
         ledger
     }
 

@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
-use crate::options::{Options, Runtime};
+use crate::options::{AgentOptions, RuntimeOptions};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until it is asked again.
@@ -32,7 +32,7 @@ const NVIDIA: &str = "nvidia";
 
 /// What the runtime is like, as far as delivering goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct RuntimeCapabilities {
     pub(crate) has_cdi: bool,
     /// Whether containers that name no RuntimeClass run with NVIDIA's.
     pub(crate) is_nvidia_default: bool,
@@ -43,7 +43,7 @@ pub(crate) type Sockets = Vec<(PathBuf, u64, i64, i64)>;
 
 /// What a runtime said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Said {
+struct RuntimeReport {
     name: String,
     version: String,
     has_cdi: Option<bool>,
@@ -54,7 +54,7 @@ struct Said {
 
 /// Why nothing can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unsettled {
+pub(crate) enum CdiSupportError {
     #[error(
         "CDI support of the container runtime is unknown; name its socket with --cri-socket, or set --cdi to on or off"
     )]
@@ -67,7 +67,7 @@ pub(crate) enum Unsettled {
 }
 
 /// The facts, as soon as there are any.
-pub(crate) async fn settle(options: &Options) -> Facts {
+pub(crate) async fn settle(options: &AgentOptions) -> RuntimeCapabilities {
     let mut told = None;
     loop {
         match look(options).await {
@@ -83,7 +83,7 @@ pub(crate) async fn settle(options: &Options) -> Facts {
 }
 
 /// The facts now.
-pub(crate) async fn look(options: &Options) -> Result<Facts, Unsettled> {
+pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, CdiSupportError> {
     let node = match &options.node {
         Some(node) => tokio::time::timeout(PATIENCE, node_info(node))
             .await
@@ -99,15 +99,15 @@ pub(crate) async fn look(options: &Options) -> Result<Facts, Unsettled> {
     let known = said.as_ref().and_then(|said| said.has_cdi);
     let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
     let known = known.map(|has_cdi| has_cdi && passes_on);
-    let has_cdi = configured.or(known).ok_or(Unsettled::Unknown)?;
+    let has_cdi = configured.or(known).ok_or(CdiSupportError::Unknown)?;
     let said = said.unwrap_or_default();
     if has_cdi && !looks_in(&said.spec_dirs, &options.cdi_dir) {
-        return Err(Unsettled::Elsewhere {
+        return Err(CdiSupportError::Elsewhere {
             own: options.cdi_dir.display().to_string(),
             looks_in: said.spec_dirs,
         });
     }
-    let Said {
+    let RuntimeReport {
         name,
         version,
         is_nvidia_default,
@@ -117,7 +117,7 @@ pub(crate) async fn look(options: &Options) -> Result<Facts, Unsettled> {
         name,
         version, has_cdi, is_nvidia_default, "Container runtime detected"
     );
-    Ok(Facts {
+    Ok(RuntimeCapabilities {
         has_cdi,
         is_nvidia_default,
     })
@@ -136,7 +136,7 @@ fn looks_in(spec_dirs: &[String], own: &Path) -> bool {
 }
 
 /// The runtimes' sockets now.
-pub(crate) fn sockets(options: &Runtime) -> Sockets {
+pub(crate) fn sockets(options: &RuntimeOptions) -> Sockets {
     let identity = |path: PathBuf| {
         let found = std::fs::metadata(&path).ok()?;
         Some((path, found.ino(), found.ctime(), found.ctime_nsec()))
@@ -144,7 +144,7 @@ pub(crate) fn sockets(options: &Runtime) -> Sockets {
     paths(options).into_iter().filter_map(identity).collect()
 }
 
-fn paths(options: &Runtime) -> Vec<PathBuf> {
+fn paths(options: &RuntimeOptions) -> Vec<PathBuf> {
     let usual = SOCKETS.iter().map(PathBuf::from);
     match &options.socket {
         Some(socket) => vec![socket.clone()],
@@ -152,7 +152,7 @@ fn paths(options: &Runtime) -> Vec<PathBuf> {
     }
 }
 
-async fn ask(options: &Runtime) -> Option<Said> {
+async fn ask(options: &RuntimeOptions) -> Option<RuntimeReport> {
     for socket in paths(options) {
         match tokio::time::timeout(PATIENCE, ask_at(&socket)).await {
             Ok(Some(said)) => return Some(said),
@@ -164,7 +164,7 @@ async fn ask(options: &Runtime) -> Option<Said> {
     None
 }
 
-async fn ask_at(socket: &Path) -> Option<Said> {
+async fn ask_at(socket: &Path) -> Option<RuntimeReport> {
     let channel = apportion_proto::channel(socket).await.ok()?;
     let mut client = RuntimeServiceClient::new(channel);
     let version = client.version(VersionRequest::default()).await.ok()?;
@@ -187,7 +187,7 @@ async fn node_info(name: &str) -> Option<NodeSystemInfo> {
 }
 
 /// What the node's kubelet has said of its runtime: `containerd://1.7.24`.
-fn of_node(node: &NodeSystemInfo) -> Option<Said> {
+fn of_node(node: &NodeSystemInfo) -> Option<RuntimeReport> {
     let (name, version) = node.container_runtime_version.split_once("://")?;
     Some(understand(name.to_owned(), version.to_owned(), ""))
 }
@@ -204,7 +204,7 @@ fn passes_cdi_on(version: &str) -> bool {
 
 /// `config` is the runtime's configuration as JSON, where it tells. containerd 1.7 learned CDI, 2 turned it on
 /// and later forgot that it could be off; CRI-O has always had it on.
-fn understand(name: String, version: String, config: &str) -> Said {
+fn understand(name: String, version: String, config: &str) -> RuntimeReport {
     let config: Value = serde_json::from_str(config).unwrap_or_default();
     let major = version.trim_start_matches('v').split('.').next();
     let major = major.and_then(|major| major.parse::<u32>().ok());
@@ -215,7 +215,7 @@ fn understand(name: String, version: String, config: &str) -> Said {
         (_, None, _) => None,
     };
     let dirs = config["cdiSpecDirs"].as_array().into_iter().flatten();
-    Said {
+    RuntimeReport {
         is_nvidia_default: is_nvidia_default(&config),
         spec_dirs: dirs
             .filter_map(|of| of.as_str().map(str::to_owned))

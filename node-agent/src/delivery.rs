@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place::{self, PRELOAD_LIBRARY};
-use apportion_ledger::{AllocationId, SlotId, Slots, Time, WholeId, Wholes};
-use apportion_runtime_class::cdi::{self, Described, Label};
+use apportion_ledger::{AllocationId, EpochMillis, SlotId, SlotTable, WholeCardId, WholeCardTable};
+use apportion_runtime_class::cdi::{self, CdiSpecLabel, PassthroughEdits};
 use apportion_runtime_class::slot::Kind;
-use apportion_runtime_class::{ContainerFiles, DriverFiles, Grant, Target, edits, slot};
+use apportion_runtime_class::{ContainerFiles, DriverFiles, EditTarget, Grant, edits, slot};
 use tokio::sync::watch;
 
-use crate::cri::Facts;
+use crate::cdi_specs::CdiSpecDir;
+use crate::cri::RuntimeCapabilities;
 use crate::failure::chain;
-use crate::folders::Folders;
-use crate::kubelet::{Answers, Offers, Seen, WholeOffers};
-use crate::library::{InstallError, Libraries};
-use crate::options::Options;
-use crate::specs::Specs;
-use crate::toolkit::{DriverError, Sources};
+use crate::kubelet::{AllocateStrategy, KubeletSnapshot, Offers, WholeCardOffers};
+use crate::library::{InstallError, InstalledLibraries};
+use crate::options::AgentOptions;
+use crate::slot_folders::SlotFolders;
+use crate::toolkit::{DriverFilesError, DriverSources};
 
 /// How long a pod that was given a share may take to appear on the node.
 const APPEARS_IN: Duration = Duration::from_secs(120);
@@ -46,14 +46,14 @@ pub(crate) enum DeliveryError {
 
 /// What delivering needs.
 #[derive(Debug)]
-pub(crate) struct Delivery {
-    pub(crate) slots: Slots,
-    specs: Specs,
-    folders: Folders,
+pub(crate) struct GrantDelivery {
+    pub(crate) slots: SlotTable,
+    specs: CdiSpecDir,
+    folders: SlotFolders,
     /// Whether the runtime takes files of CDI; until it is known, no slot is given out.
     has_cdi: bool,
-    sources: Sources,
-    pub(crate) libraries: Libraries,
+    sources: DriverSources,
+    pub(crate) libraries: InstalledLibraries,
     files: ContainerFiles,
     /// The UIDs of pods that the kubelet has shown.
     pub(crate) shown: BTreeSet<String>,
@@ -61,24 +61,24 @@ pub(crate) struct Delivery {
     /// process, and nobody needs to look again to know it.
     pub(crate) ending: BTreeSet<String>,
     /// Whole cards, where they are served.
-    pub(crate) whole: Option<Whole>,
+    pub(crate) whole: Option<WholeCardDelivery>,
     offers: watch::Sender<Vec<(SlotId, bool)>>,
 }
 
 /// What serving whole cards needs.
 #[derive(Debug)]
-pub(crate) struct Whole {
-    pub(crate) book: Wholes,
+pub(crate) struct WholeCardDelivery {
+    pub(crate) book: WholeCardTable,
     /// The descriptions on disk, and what they describe.
-    pub(crate) written: BTreeMap<WholeId, AllocationId>,
-    pub(crate) offers: watch::Sender<Arc<WholeOffers>>,
+    pub(crate) written: BTreeMap<WholeCardId, AllocationId>,
+    pub(crate) offers: watch::Sender<Arc<WholeCardOffers>>,
 }
 
-impl Delivery {
+impl GrantDelivery {
     /// Puts everything in place that containers mount. `instance` is the instance's folder.
     pub(crate) fn prepare(
         kubelet: &Path,
-        options: &Options,
+        options: &AgentOptions,
         instance: &Path,
     ) -> Result<Self, DeliveryError> {
         let source = place::lib_dir().ok_or(DeliveryError::NoLibrary)?;
@@ -87,17 +87,17 @@ impl Delivery {
             let folder = source.join(place::SIM_LIBRARIES);
             sources.extend([place::SIM_CUDA, place::SIM_NVML].map(|name| folder.join(name)));
         }
-        let libraries = Libraries::install(kubelet, &sources)?;
+        let libraries = InstalledLibraries::install(kubelet, &sources)?;
         libraries.remove_others();
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| DeliveryError::Write { path, source }
         };
-        let specs = Specs::new(&options.cdi_dir).map_err(failed(&options.cdi_dir))?;
+        let specs = CdiSpecDir::new(&options.cdi_dir).map_err(failed(&options.cdi_dir))?;
         let list = instance.join(place::PRELOAD_LIST);
         let library = format!("{}/{PRELOAD_LIBRARY}\n", place::CONTAINER_ACCOUNT);
         std::fs::write(&list, library).map_err(failed(&list))?;
-        let slots = Slots::new(options.slots);
+        let slots = SlotTable::new(options.slots);
         let files = ContainerFiles {
             preload_list: options.has_preload_list.then(|| list.display().to_string()),
             driver: driver_files(options, instance, &libraries),
@@ -106,15 +106,15 @@ impl Delivery {
         Ok(Self {
             slots,
             specs,
-            folders: Folders::new(instance.join(SLOTS)),
+            folders: SlotFolders::new(instance.join(SLOTS)),
             has_cdi: true,
             sources: driver_sources(options),
             libraries,
             files,
             shown: BTreeSet::new(),
             ending: BTreeSet::new(),
-            whole: options.has_whole_cards.then(|| Whole {
-                book: Wholes::default(),
+            whole: options.has_whole_cards.then(|| WholeCardDelivery {
+                book: WholeCardTable::default(),
                 written: BTreeMap::new(),
                 offers: watch::channel(Arc::default()).0,
             }),
@@ -139,17 +139,20 @@ impl Delivery {
     }
 
     /// Fits itself to the container runtime, and says how slots are answered for.
-    pub(crate) fn settle(&mut self, facts: &Facts) -> Result<Answers, DriverError> {
+    pub(crate) fn settle(
+        &mut self,
+        facts: &RuntimeCapabilities,
+    ) -> Result<AllocateStrategy, DriverFilesError> {
         self.has_cdi = facts.has_cdi;
         self.sources.is_nvidia_default = facts.is_nvidia_default;
         Ok(match facts.has_cdi {
-            true => Answers::Cdi,
-            false => Answers::Folders(self.folders.clone(), self.undescribed()?),
+            true => AllocateStrategy::Cdi,
+            false => AllocateStrategy::Folders(self.folders.clone(), self.undescribed()?),
         })
     }
 
     /// What containers get where nobody has described the cards.
-    fn undescribed(&self) -> Result<ContainerFiles, DriverError> {
+    fn undescribed(&self) -> Result<ContainerFiles, DriverFilesError> {
         let driver = match self.is_simulated() {
             true => self.files.driver.clone(),
             false => self.sources.undescribed()?,
@@ -158,9 +161,12 @@ impl Delivery {
     }
 
     /// What containers get with the cards of `grant`, and what was described of them.
-    fn described(&self, grant: &Grant) -> Result<(ContainerFiles, Described), DriverError> {
+    fn described(
+        &self,
+        grant: &Grant,
+    ) -> Result<(ContainerFiles, PassthroughEdits), DriverFilesError> {
         let (driver, described) = match self.is_simulated() {
-            true => (self.files.driver.clone(), Described::default()),
+            true => (self.files.driver.clone(), PassthroughEdits::default()),
             false => self.sources.of(&grant.cards)?,
         };
         Ok((self.with(driver), described))
@@ -178,7 +184,7 @@ impl Delivery {
     }
 
     /// For whom earlier agents have left grants.
-    pub(crate) fn found(&self) -> Vec<Label> {
+    pub(crate) fn found(&self) -> Vec<CdiSpecLabel> {
         let mut found = self.specs.found();
         let known = found.clone();
         let others = self.folders.found().into_iter();
@@ -188,7 +194,7 @@ impl Delivery {
 
     /// Puts a grant where the runtime finds it. A slot that was answered for by its folder, by an agent before
     /// the runtime knew CDI, still is.
-    pub(crate) fn write(&self, label: &Label, grant: &Grant) -> Result<(), String> {
+    pub(crate) fn write(&self, label: &CdiSpecLabel, grant: &Grant) -> Result<(), String> {
         if !self.has_cdi || self.folders.has(&label.slot) {
             let files = self.undescribed().map_err(|error| chain(&error))?;
             let contents = slot::contents(grant, &files, Kind::Share);
@@ -197,7 +203,7 @@ impl Delivery {
         }
         if self.has_cdi {
             let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
-            let edits = edits(grant, Target::Container(&files));
+            let edits = edits(grant, EditTarget::Container(&files));
             let file = cdi::render(label, &edits, described);
             let written = self.specs.write(&label.slot, &file);
             written.map_err(|error| error.to_string())?;
@@ -207,7 +213,7 @@ impl Delivery {
 
     /// Describes a container's whole cards: the first device brings them all, the others name them only, and
     /// without CDI not even that.
-    pub(crate) fn write_whole(&self, labels: &[Label], grant: &Grant) -> Result<(), String> {
+    pub(crate) fn write_whole(&self, labels: &[CdiSpecLabel], grant: &Grant) -> Result<(), String> {
         let first = labels.first();
         if let Some(label) = first.filter(|of| !self.has_cdi || self.folders.has(&of.slot)) {
             let files = self.undescribed().map_err(|error| chain(&error))?;
@@ -219,7 +225,7 @@ impl Delivery {
             return Ok(());
         }
         let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
-        let mut edits = edits(grant, Target::Whole(&files));
+        let mut edits = edits(grant, EditTarget::Whole(&files));
         let mut described = Some(described);
         for label in labels {
             let file = cdi::render(label, &edits, described.take().unwrap_or_default());
@@ -264,8 +270,8 @@ impl Delivery {
     }
 }
 
-fn driver_sources(options: &Options) -> Sources {
-    Sources {
+fn driver_sources(options: &AgentOptions) -> DriverSources {
+    DriverSources {
         descriptions: vec![
             options.runtime.fixed_cdi_dir.clone(),
             options.cdi_dir.clone(),
@@ -275,7 +281,11 @@ fn driver_sources(options: &Options) -> Sources {
     }
 }
 
-fn driver_files(options: &Options, instance: &Path, libraries: &Libraries) -> DriverFiles {
+fn driver_files(
+    options: &AgentOptions,
+    instance: &Path,
+    libraries: &InstalledLibraries,
+) -> DriverFiles {
     if !options.is_simulated {
         return DriverFiles::Devices;
     }
@@ -290,7 +300,7 @@ fn driver_files(options: &Options, instance: &Path, libraries: &Libraries) -> Dr
 /// Whether a pod that holds an allocation since `created` is gone for good, as far as that can be told.
 /// A pod that the kubelet has lost from sight while its processes live is not.
 pub(crate) fn is_gone(
-    seen: &Seen,
+    seen: &KubeletSnapshot,
     pod: &str,
     was_shown: bool,
     age: Duration,
@@ -313,7 +323,7 @@ pub(crate) fn is_gone(
 }
 
 /// How long ago something was.
-pub(crate) fn age(now: Time, then: Time) -> Duration {
+pub(crate) fn age(now: EpochMillis, then: EpochMillis) -> Duration {
     Duration::from_millis(now.0.saturating_sub(then.0))
 }
 
@@ -324,10 +334,10 @@ mod tests {
 
     const YOUNG: Duration = Duration::from_secs(1);
 
-    fn seen() -> Seen {
-        Seen {
+    fn seen() -> KubeletSnapshot {
+        KubeletSnapshot {
             is_complete: true,
-            ..Seen::default()
+            ..KubeletSnapshot::default()
         }
     }
 
@@ -344,7 +354,7 @@ mod tests {
             name: None,
             containers: BTreeSet::new(),
         };
-        let held = Seen {
+        let held = KubeletSnapshot {
             held: [(SlotId(1), holder)].into(),
             ..seen()
         };
@@ -359,17 +369,23 @@ mod tests {
 
     #[test]
     fn a_kubelet_that_may_not_know_its_pods_is_not_believed() {
-        assert!(!is_gone(&Seen::default(), "u", true, YOUNG, || false));
+        assert!(!is_gone(
+            &KubeletSnapshot::default(),
+            "u",
+            true,
+            YOUNG,
+            || false
+        ));
     }
 
     #[test]
     fn the_api_server_decides_where_it_speaks() {
-        let ended = Seen {
+        let ended = KubeletSnapshot {
             ended: set("u"),
-            ..Seen::default()
+            ..KubeletSnapshot::default()
         };
         assert!(is_gone(&ended, "u", true, YOUNG, || true));
-        let live = Seen {
+        let live = KubeletSnapshot {
             live: set("u"),
             ..seen()
         };
@@ -378,10 +394,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_being_deleted_is_gone_with_its_last_process() {
-        let ending = Seen {
+        let ending = KubeletSnapshot {
             ending: set("u"),
             live: set("u"),
-            ..Seen::default()
+            ..KubeletSnapshot::default()
         };
         assert!(!is_gone(&ending, "u", true, YOUNG, || true));
         assert!(is_gone(&ending, "u", true, YOUNG, || false));

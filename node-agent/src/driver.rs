@@ -13,20 +13,20 @@ use std::ffi::OsString;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use apportion_abi::{Bytes, Capacity, CardUuid};
+use apportion_abi::{Bytes, CardCapacity, CardUuid};
 use apportion_ledger::Health;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::warn;
 
-mod loads;
-mod near;
+mod locality;
 mod ordinals;
 mod processes;
+mod utilization;
 
-use loads::Loads;
-pub(crate) use near::{Near, topology};
+pub(crate) use locality::{CardLocality, topology};
+use utilization::UtilizationSampler;
 
 /// How long the driver may take to start. A card without persistence mode needs seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -74,19 +74,19 @@ pub(crate) struct FoundCard {
     pub(crate) uuid: CardUuid,
     pub(crate) index: u32,
     pub(crate) model: String,
-    pub(crate) capacity: Capacity,
+    pub(crate) capacity: CardCapacity,
     /// Whether the driver says what memory it has and what is used.
     pub(crate) is_measured: bool,
     /// The number of its device file, where it has one.
     pub(crate) minor: Option<u32>,
-    pub(crate) near: Near,
+    pub(crate) near: CardLocality,
     /// CUDA's number for it, in the order of the PCI bus; `None` where that is not certain.
     pub(crate) cuda_ordinal: Option<u32>,
 }
 
 /// A card at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct CardReading {
     pub(crate) uuid: CardUuid,
     /// Why there is nothing else to say, if there is not.
     pub(crate) health: Health,
@@ -103,17 +103,17 @@ pub(crate) struct Reading {
 
 /// All cards at one moment.
 #[derive(Debug)]
-pub(crate) struct Readings {
-    /// The number that [`Driver::ask`] returned for it.
+pub(crate) struct DriverReadings {
+    /// The number that [`NvmlDriver::ask`] returned for it.
     pub(crate) sequence: u64,
-    pub(crate) cards: Vec<Reading>,
+    pub(crate) cards: Vec<CardReading>,
     /// Cards that were not there before.
     pub(crate) found: Vec<FoundCard>,
 }
 
 /// The driver's version and its cards.
 #[derive(Debug)]
-struct Found {
+struct DriverInventory {
     version: String,
     /// How many the driver has, usable or not.
     count: u32,
@@ -122,16 +122,16 @@ struct Found {
 
 /// The driver.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct NvmlDriver {
     pub(crate) version: String,
     pub(crate) cards: Vec<FoundCard>,
     asks: mpsc::Sender<u64>,
-    readings: channel::UnboundedReceiver<Readings>,
+    readings: channel::UnboundedReceiver<DriverReadings>,
     sequence: u64,
     pending: Option<Instant>,
 }
 
-impl Driver {
+impl NvmlDriver {
     /// Loads NVML and finds the cards.
     pub(crate) async fn start(library: OsString, sizes: Sizes) -> Result<Self, DriverError> {
         let (found_here, found_there) = oneshot::channel();
@@ -141,7 +141,7 @@ impl Driver {
             Ok((nvml, found)) => {
                 let (cards, count) = (found.cards.clone(), found.count);
                 let _ = found_here.send(Ok(found));
-                Answering {
+                NvmlThread {
                     library,
                     sizes,
                     nvml,
@@ -159,7 +159,7 @@ impl Driver {
             .ok()
             .and_then(Result::ok)
             .ok_or(DriverError::Silent)??;
-        let Found { version, cards, .. } = found;
+        let DriverInventory { version, cards, .. } = found;
         Ok(Self {
             version,
             cards,
@@ -187,7 +187,7 @@ impl Driver {
     }
 
     /// The next readings. Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Readings {
+    pub(crate) async fn next(&mut self) -> DriverReadings {
         match self.readings.recv().await {
             Some(readings) => {
                 self.pending = None;
@@ -199,7 +199,7 @@ impl Driver {
     }
 }
 
-fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError> {
+fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, DriverInventory), DriverError> {
     let load = |source| DriverError::Load {
         library: library.to_string_lossy().into_owned(),
         source,
@@ -229,13 +229,13 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError>
             Err(error) => warn!(index, %error, "Failed to read a GPU, ignored"),
         }
     }
-    near::look(&nvml, &mut cards);
+    locality::look(&nvml, &mut cards);
     ordinals::enter(&nvml, count, &mut cards);
     match cards.is_empty() {
         true => Err(DriverError::NoCards(version)),
         false => Ok((
             nvml,
-            Found {
+            DriverInventory {
                 version,
                 count,
                 cards,
@@ -256,7 +256,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
         told => Some(told?),
     };
     let capacity = match &told {
-        Some(memory) => Capacity {
+        Some(memory) => CardCapacity {
             total: Bytes(memory.total),
             reserved: Bytes(memory.reserved),
         },
@@ -269,36 +269,40 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
         capacity,
         is_measured: told.is_some(),
         minor: device.minor_number().ok(),
-        near: Near::default(),
+        near: CardLocality::default(),
         cuda_ordinal: None,
     }))
 }
 
 /// What the settings say that a card has; nothing, if they do not.
-fn configured(uuid: CardUuid, model: &str, sizes: &Sizes) -> Capacity {
+fn configured(uuid: CardUuid, model: &str, sizes: &Sizes) -> CardCapacity {
     let size = sizes.get(&uuid.to_string()).or_else(|| sizes.get(model));
     if size.is_none() {
         warn!(%uuid, model, "GPU does not report its memory size, not shared without --card-memory");
     }
-    Capacity {
+    CardCapacity {
         total: size.copied().unwrap_or_default(),
         reserved: Bytes::ZERO,
     }
 }
 
 /// The thread that talks to the driver.
-struct Answering {
+struct NvmlThread {
     library: OsString,
     sizes: Sizes,
     nvml: Nvml,
     cards: Vec<FoundCard>,
     count: u32,
-    loads: BTreeMap<CardUuid, Loads>,
+    loads: BTreeMap<CardUuid, UtilizationSampler>,
     restarted: Instant,
 }
 
-impl Answering {
-    fn run(mut self, asked: &mpsc::Receiver<u64>, answers: &channel::UnboundedSender<Readings>) {
+impl NvmlThread {
+    fn run(
+        mut self,
+        asked: &mpsc::Receiver<u64>,
+        answers: &channel::UnboundedSender<DriverReadings>,
+    ) {
         while let Ok(sequence) = asked.recv() {
             let mut cards = self.read();
             let mut found = Vec::new();
@@ -306,7 +310,7 @@ impl Answering {
                 cards = self.read();
             }
             if answers
-                .send(Readings {
+                .send(DriverReadings {
                     sequence,
                     cards,
                     found,
@@ -318,14 +322,14 @@ impl Answering {
         }
     }
 
-    fn read(&mut self) -> Vec<Reading> {
+    fn read(&mut self) -> Vec<CardReading> {
         let (nvml, loads) = (&self.nvml, &mut self.loads);
         let mut of = |card: &FoundCard| read(nvml, card, loads.entry(card.uuid).or_default());
         self.cards.iter().map(&mut of).collect()
     }
 
     /// Whether the driver went away, or has cards that it did not have.
-    fn is_another(&self, cards: &[Reading]) -> bool {
+    fn is_another(&self, cards: &[CardReading]) -> bool {
         let is_gone = cards.iter().all(|reading| reading.health == Health::Lost);
         is_gone
             || self
@@ -352,7 +356,7 @@ impl Answering {
     }
 }
 
-fn read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Reading {
+fn read(nvml: &Nvml, card: &FoundCard, loads: &mut UtilizationSampler) -> CardReading {
     try_read(nvml, card, loads).unwrap_or_else(|error| {
         let health = match error {
             NvmlError::GpuLost
@@ -362,7 +366,7 @@ fn read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Reading {
             _ => Health::Unhealthy,
         };
         let (used, processes) = (Bytes::ZERO, BTreeMap::new());
-        Reading {
+        CardReading {
             uuid: card.uuid,
             health,
             used,
@@ -378,7 +382,11 @@ fn throttled(device: &Device) -> Option<u64> {
     Some(device.current_throttle_reasons().ok()?.bits())
 }
 
-fn try_read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Result<Reading, NvmlError> {
+fn try_read(
+    nvml: &Nvml,
+    card: &FoundCard,
+    loads: &mut UtilizationSampler,
+) -> Result<CardReading, NvmlError> {
     let device = nvml.device_by_uuid(card.uuid.to_string())?;
     // The list comes first: a process that starts in between is then unexplained memory for one
     // sample, and not memory of nobody that is taken from the card's total.
@@ -388,7 +396,7 @@ fn try_read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Result<Reading,
         false => processes.values().flatten().copied().sum(),
     };
     let utilisation = device.utilization_rates().ok().map(|rates| rates.gpu);
-    Ok(Reading {
+    Ok(CardReading {
         uuid: card.uuid,
         health: Health::Healthy,
         used,

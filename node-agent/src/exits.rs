@@ -19,19 +19,19 @@ use crate::procfs;
 
 /// The processes that are watched.
 #[derive(Debug)]
-pub(crate) struct Exits {
-    watched: HashMap<ProcessId, Watched>,
+pub(crate) struct ExitWatcher {
+    watched: HashMap<ProcessId, WatchedProcess>,
     ended_here: mpsc::UnboundedSender<ProcessId>,
     ended: mpsc::UnboundedReceiver<ProcessId>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedProcess {
     fd: Option<Arc<AsyncFd<OwnedFd>>>,
     waiting: Option<AbortHandle>,
 }
 
-impl Exits {
+impl ExitWatcher {
     pub(crate) fn new() -> Self {
         let (ended_here, ended) = mpsc::unbounded_channel();
         Self {
@@ -48,7 +48,7 @@ impl Exits {
         }
         let fd = open(process).map(Arc::new);
         let waiting = fd.clone().map(|fd| self.wait(process, fd));
-        self.watched.insert(process, Watched { fd, waiting });
+        self.watched.insert(process, WatchedProcess { fd, waiting });
         // It may have ended before it was opened, and then its end is nobody's event.
         if !procfs::is_live(process) {
             let _ = self.ended_here.send(process);

@@ -10,14 +10,14 @@ use apportion_abi::exit;
 
 /// What went wrong, in lines, and the exit status.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct AgentFailure {
     /// One line for each thing that is wrong.
     pub(crate) lines: Vec<String>,
     /// The exit status.
     pub(crate) code: u8,
 }
 
-impl Failure {
+impl AgentFailure {
     /// A failure while running.
     pub(crate) fn running(error: &dyn Error, hint: &str) -> Self {
         Self {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_said_and_the_status_is_that_of_bad_usage() {
-        let failure = Failure::usage(vec!["--tick x".into(), "--policy y".into()]);
+        let failure = AgentFailure::usage(vec!["--tick x".into(), "--policy y".into()]);
         assert_eq!((failure.lines.len(), failure.code), (2, exit::USAGE));
     }
 

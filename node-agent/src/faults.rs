@@ -42,7 +42,7 @@ const UNKNOWN_XID: u64 = 999;
 
 /// Something that was heard of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum CardEvent {
     /// It reported an error.
     Fault { card: CardUuid, xid: u64 },
     /// The driver was asked.
@@ -57,9 +57,9 @@ pub(crate) enum Heard {
 
 /// What is heard.
 #[derive(Debug)]
-pub(crate) struct Faults(mpsc::UnboundedReceiver<Heard>);
+pub(crate) struct FaultMonitor(mpsc::UnboundedReceiver<CardEvent>);
 
-impl Faults {
+impl FaultMonitor {
     /// Listens from now on.
     pub(crate) fn listen(library: OsString) -> Self {
         let (told, heard) = mpsc::unbounded_channel();
@@ -75,7 +75,7 @@ impl Faults {
     }
 
     /// What is heard next. Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Heard {
+    pub(crate) async fn next(&mut self) -> CardEvent {
         match self.0.recv().await {
             Some(heard) => heard,
             None => std::future::pending().await,
@@ -84,8 +84,8 @@ impl Faults {
 }
 
 /// Watches all cards until none answers, which is how a driver goes away.
-fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<Heard>) {
-    let mut cards: Vec<Watched<'_>> = Vec::new();
+fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<CardEvent>) {
+    let mut cards: Vec<WatchedCard<'_>> = Vec::new();
     let mut checked: Option<Instant> = None;
     while !told.is_closed() {
         if checked.is_none_or(|at| at.elapsed() >= CHECK_EVERY) {
@@ -108,7 +108,7 @@ fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<Heard>) {
 }
 
 /// Watches a card unless it already is watched.
-fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<Watched<'nvml>>) {
+fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<WatchedCard<'nvml>>) {
     let found = nvml.device_by_index(index).and_then(|device| {
         let uuid = device.uuid()?;
         let uuid: CardUuid = uuid.parse().map_err(|_| NvmlError::Unknown)?;
@@ -124,20 +124,20 @@ fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<Watched<'nvm
         let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
         registered.ok()
     });
-    cards.push(Watched { uuid, device, set });
+    cards.push(WatchedCard { uuid, device, set });
 }
 
 /// One card that is watched.
-struct Watched<'nvml> {
+struct WatchedCard<'nvml> {
     uuid: CardUuid,
     device: Device<'nvml>,
     /// None once waiting for it failed: it is registered anew.
     set: Option<EventSet<'nvml>>,
 }
 
-impl Watched<'_> {
+impl WatchedCard<'_> {
     /// Tells of everything that the card has reported.
-    fn listen(&mut self, told: &mpsc::UnboundedSender<Heard>) {
+    fn listen(&mut self, told: &mpsc::UnboundedSender<CardEvent>) {
         while let Some(set) = &self.set {
             match set.wait(0) {
                 Ok(event) => {
@@ -146,7 +146,7 @@ impl Watched<'_> {
                         Some(XidError::Unknown) => UNKNOWN_XID,
                         None => continue,
                     };
-                    let _ = told.send(Heard::Fault {
+                    let _ = told.send(CardEvent::Fault {
                         card: self.uuid,
                         xid,
                     });
@@ -158,7 +158,7 @@ impl Watched<'_> {
     }
 
     /// Asks what recovery the card needs, and says whether it answered.
-    fn check(&self, told: &mpsc::UnboundedSender<Heard>) -> bool {
+    fn check(&self, told: &mpsc::UnboundedSender<CardEvent>) -> bool {
         let asked = [RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED];
         let Ok(values) = self.device.field_values_for(&asked) else {
             return false;
@@ -168,7 +168,7 @@ impl Watched<'_> {
             .map(|sample| number(sample.ok()?.value.ok()?));
         let action = numbers.next().flatten();
         let is_worn = numbers.flatten().any(|number| number != 0);
-        let _ = told.send(Heard::Checked {
+        let _ = told.send(CardEvent::Checked {
             card: self.uuid,
             action,
             is_worn,

@@ -7,18 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_bounded::{Answers, Seats, Text};
+use apportion_bounded::{ConnectionLimiter, HttpLimiter, Text};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::durable;
-use crate::failure::Failure;
-use crate::metrics::{Format, Scrapes};
-use crate::options::Metrics;
-use crate::view::View;
+use crate::atomic_write;
+use crate::failure::AgentFailure;
+use crate::metrics::{MetricsFormat, ScrapeState};
+use crate::options::MetricsAddress;
+use crate::view::AgentView;
 
 /// The port where nobody chose one.
 const USUAL_PORT: u16 = 9408;
@@ -30,35 +30,36 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to listen on {address} for metrics")]
-pub(crate) struct ListenError {
+pub(crate) struct MetricsListenError {
     address: SocketAddr,
     source: std::io::Error,
 }
 
 /// Listens where the options say, and writes the address into `file` for who looks for it.
 pub(crate) async fn open(
-    metrics: Metrics,
+    metrics: MetricsAddress,
     file: &Path,
-) -> Result<(Option<TcpListener>, String), Failure> {
-    let listener = listen(metrics)
-        .await
-        .map_err(|error| Failure::running(&error, "choose another --metrics-address, or none"))?;
+) -> Result<(Option<TcpListener>, String), AgentFailure> {
+    let listener = listen(metrics).await.map_err(|error| {
+        AgentFailure::running(&error, "choose another --metrics-address, or none")
+    })?;
     let address = listener
         .as_ref()
         .and_then(|listener| listener.local_addr().ok());
     let address = address
         .map(|address| address.to_string())
         .unwrap_or_default();
-    durable::replace(file, address.as_bytes())
-        .map_err(|error| Failure::running(&error, "the agent needs write access to its folder"))?;
+    atomic_write::replace(file, address.as_bytes()).map_err(|error| {
+        AgentFailure::running(&error, "the agent needs write access to its folder")
+    })?;
     Ok((listener, address))
 }
 
-async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
+async fn listen(metrics: MetricsAddress) -> Result<Option<TcpListener>, MetricsListenError> {
     let address = match metrics {
-        Metrics::Off => return Ok(None),
-        Metrics::At(address) => address,
-        Metrics::Usual => {
+        MetricsAddress::Off => return Ok(None),
+        MetricsAddress::At(address) => address,
+        MetricsAddress::Usual => {
             let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, USUAL_PORT));
             match TcpListener::bind(usual).await {
                 Ok(listener) => return Ok(Some(listener)),
@@ -70,17 +71,17 @@ async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
     let listener = TcpListener::bind(address).await;
     listener
         .map(Some)
-        .map_err(|source| ListenError { address, source })
+        .map_err(|source| MetricsListenError { address, source })
 }
 
 /// Serves until it is dropped. The numbers are those of `others` too: how many connections they dropped.
 pub(crate) async fn serve(
     listener: TcpListener,
-    views: watch::Receiver<Arc<View>>,
-    others: Vec<Seats>,
+    views: watch::Receiver<Arc<AgentView>>,
+    others: Vec<ConnectionLimiter>,
 ) {
-    let answers = Answers::within(ANSWERED);
-    let scrapes = Arc::new(Scrapes::new(answers.clone(), others));
+    let answers = HttpLimiter::within(ANSWERED);
+    let scrapes = Arc::new(ScrapeState::new(answers.clone(), others));
     apportion_bounded::serve(listener, answers, move |request, _| {
         ready(answer(&request, &views.borrow(), &scrapes))
     })
@@ -88,16 +89,20 @@ pub(crate) async fn serve(
 }
 
 /// What the client understands.
-fn format(request: &Request<Incoming>) -> (Format, &'static str) {
+fn format(request: &Request<Incoming>) -> (MetricsFormat, &'static str) {
     let accepted = request.headers().get(ACCEPT).map(HeaderValue::as_bytes);
     let accepted = String::from_utf8_lossy(accepted.unwrap_or_default());
     match accepted.contains("application/openmetrics-text") {
-        true => (Format::OpenMetrics, OPEN_METRICS),
-        false => (Format::Plain, PLAIN),
+        true => (MetricsFormat::OpenMetrics, OPEN_METRICS),
+        false => (MetricsFormat::Plain, PLAIN),
     }
 }
 
-fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> Response<Text> {
+fn answer(
+    request: &Request<Incoming>,
+    view: &Arc<AgentView>,
+    scrapes: &ScrapeState,
+) -> Response<Text> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => {
             let (format, kind) = format(request);

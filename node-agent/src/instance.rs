@@ -13,7 +13,7 @@ use apportion_abi::place;
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::UnixListener;
 
-use crate::machine::Machine;
+use crate::machine::MachineLock;
 
 /// Why an instance cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -36,17 +36,17 @@ pub(crate) enum InstanceError {
 
 /// An instance that this agent alone serves.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct ServedInstance {
     dir: PathBuf,
     /// Before the lock, which says to who comes next that the machine is free.
-    machine: Option<Machine>,
+    machine: Option<MachineLock>,
     lock: File,
     is_for_all: bool,
     /// The socket as it was made: device and inode.
     socket: Option<(u64, u64)>,
 }
 
-impl Instance {
+impl ServedInstance {
     /// Makes the folder and takes the lock.
     pub(crate) fn take(dir: &Path) -> Result<Self, InstanceError> {
         let failed = |path: &Path| {
@@ -85,7 +85,7 @@ impl Instance {
     }
 
     /// Keeps the machine for as long as the folder.
-    pub(crate) fn own(&mut self, machine: Machine) {
+    pub(crate) fn own(&mut self, machine: MachineLock) {
         self.machine = Some(machine);
     }
 
@@ -97,7 +97,7 @@ impl Instance {
     /// Whether the folder is still this agent's. Somebody may have deleted the lock file; then it is made anew, unless
     /// another agent did so first.
     pub(crate) fn keep_lock(&mut self) -> bool {
-        self.machine.iter_mut().for_each(Machine::keep);
+        self.machine.iter_mut().for_each(MachineLock::keep);
         let path = self.path(place::AGENT_LOCK);
         if !path.exists() {
             let mut options = OpenOptions::new();
@@ -186,24 +186,27 @@ mod tests {
     fn an_instance_has_one_agent_and_is_free_when_it_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/b");
-        let first = Instance::take(&dir).unwrap();
-        assert!(matches!(Instance::take(&dir), Err(InstanceError::Taken(_))));
+        let first = ServedInstance::take(&dir).unwrap();
+        assert!(matches!(
+            ServedInstance::take(&dir),
+            Err(InstanceError::Taken(_))
+        ));
         drop(first);
-        assert!(Instance::take(&dir).is_ok());
+        assert!(ServedInstance::take(&dir).is_ok());
     }
 
     #[test]
     fn a_lock_that_was_deleted_is_made_anew_unless_another_agent_was_first() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = Instance::take(folder.path()).unwrap();
+        let mut first = ServedInstance::take(folder.path()).unwrap();
         let lock = first.path(place::AGENT_LOCK);
         fs::remove_file(&lock).unwrap();
         assert!(first.keep_lock() && first.keep_lock());
-        let taken = Instance::take(folder.path());
+        let taken = ServedInstance::take(folder.path());
         assert!(matches!(taken, Err(InstanceError::Taken(_))));
 
         fs::remove_file(&lock).unwrap();
-        let mut second = Instance::take(folder.path()).unwrap();
+        let mut second = ServedInstance::take(folder.path()).unwrap();
         assert!(first.is_anothers() && !first.keep_lock());
         assert!(second.keep_lock() && !second.is_anothers());
     }
@@ -211,7 +214,7 @@ mod tests {
     #[tokio::test]
     async fn the_name_of_a_killed_agents_socket_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
-        let mut instance = Instance::take(folder.path()).unwrap();
+        let mut instance = ServedInstance::take(folder.path()).unwrap();
         drop(instance.listen().unwrap());
         assert!(instance.path(place::AGENT_SOCKET).exists());
         assert!(instance.listen().is_ok());

@@ -8,22 +8,22 @@
 //! has a device now, and its checkpoint says the same with the pod's UID, which a name alone does not
 //! give. Where both speak they must agree. Nobody is matched by requests, order or time.
 
-mod answers;
+mod allocate_strategy;
 mod checkpoint;
-mod claims;
-mod counts;
-mod covered;
-mod lists;
+mod dra_claims;
+mod foreign_holders;
+mod list_and_watch;
 mod local_fit;
-mod look;
-mod others;
-mod plugin;
+mod merge_sources;
 mod pods;
+mod poll;
 mod registration;
 mod rival;
-mod voices;
-mod whole;
-mod wholes;
+mod shadowed_mounts;
+mod slot_plugin;
+mod stats;
+mod whole_card_holders;
+mod whole_card_plugin;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,22 +36,22 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 use tracing::{info, warn};
 
-pub(crate) use answers::Answers;
-pub(crate) use counts::{Counts, News};
-pub(crate) use look::{Holder, Seen};
-pub(crate) use others::{CardName, OtherHolder};
-pub(crate) use rival::{Rival, of_plugins as rival};
-pub(crate) use whole::WholeOffers;
-pub(crate) use wholes::WholeHolder;
+pub(crate) use allocate_strategy::AllocateStrategy;
+pub(crate) use foreign_holders::{ForeignCardId, ForeignHolder};
+pub(crate) use poll::{Holder, KubeletSnapshot};
+pub(crate) use rival::{RivalOwner, of_plugins as rival};
+pub(crate) use stats::{KubeletEvent, KubeletStats};
+pub(crate) use whole_card_holders::WholeCardHolder;
+pub(crate) use whole_card_plugin::WholeCardOffers;
 
-use crate::agent::Shown;
+use crate::agent::AgentHandle;
 use crate::cri;
-use crate::options::{Options, Unplaced};
-use crate::request::Request;
-use look::Kubelet;
-use plugin::Plugin;
-use registration::Registration;
-use whole::WholePlugin;
+use crate::options::{AgentOptions, UnplacedPolicy};
+use crate::request::AgentRequest;
+use poll::KubeletPoller;
+use registration::PluginRegistration;
+use slot_plugin::SlotPlugin;
+use whole_card_plugin::WholeCardPlugin;
 
 /// How long until it is tried again to find what containers of this node need.
 const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
@@ -65,39 +65,43 @@ pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
 /// Serves the kubelet below `dir` for as long as the agent runs.
 pub(crate) fn serve(
     dir: PathBuf,
-    options: &Options,
-    requests: mpsc::Sender<Request>,
-    shown: Shown,
+    options: &AgentOptions,
+    requests: mpsc::Sender<AgentRequest>,
+    shown: AgentHandle,
     offers: Offers,
-    whole: Option<watch::Receiver<Arc<WholeOffers>>>,
-    known: Option<Rival>,
+    whole: Option<watch::Receiver<Arc<WholeCardOffers>>>,
+    known: Option<RivalOwner>,
 ) {
     let pods = pods::watch(options, &dir);
-    let published = claims::watch(options.node.clone());
-    let kubelet = Kubelet::new(
+    let published = dra_claims::watch(options.node.clone());
+    let kubelet = KubeletPoller::new(
         dir.clone(),
         pods.clone(),
         published.clone(),
         requests.clone(),
     );
     let kubelet = Arc::new(kubelet);
-    tokio::spawn(look::keep_looking(kubelet.clone()));
+    tokio::spawn(poll::keep_looking(kubelet.clone()));
     let (there, rival) = watch::channel(known.is_some());
-    let others = rival::Others::new(dir.clone(), published, known);
+    let others = rival::RivalWatcher::new(dir.clone(), published, known);
     tokio::spawn(others.watch(requests.clone(), there));
     let local_fit = match options.unplaced {
-        Unplaced::Deny => None,
-        Unplaced::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
+        UnplacedPolicy::Deny => None,
+        UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
     };
-    let registration = |resource, prefix, options| Registration {
+    let registration = |resource, prefix, options| PluginRegistration {
         dir: dir.clone(),
         resource,
         prefix,
         options,
         yields: None,
     };
-    let slots = registration(RESOURCE_SLOT, "apportion-slot-", plugin::OPTIONS);
-    let mut wholes = registration(RESOURCE_WHOLE, "apportion-whole-", whole::OPTIONS);
+    let slots = registration(RESOURCE_SLOT, "apportion-slot-", slot_plugin::OPTIONS);
+    let mut wholes = registration(
+        RESOURCE_WHOLE,
+        "apportion-whole-",
+        whole_card_plugin::OPTIONS,
+    );
     let options = options.clone();
     tokio::spawn(async move {
         // What is there from here on is another runtime's.
@@ -113,7 +117,7 @@ pub(crate) fn serve(
             renewed,
         ));
         if let Some(offers) = whole {
-            let plugin = WholePlugin {
+            let plugin = WholeCardPlugin {
                 kubelet: kubelet.clone(),
                 requests: requests.clone(),
                 offers,
@@ -124,7 +128,7 @@ pub(crate) fn serve(
             let server = DevicePluginServer::new(plugin);
             drop(tokio::spawn(wholes.keep(server, requests.clone())));
         }
-        let plugin = Plugin {
+        let plugin = SlotPlugin {
             kubelet,
             requests: requests.clone(),
             offers,
@@ -139,9 +143,9 @@ pub(crate) fn serve(
 
 /// How slots are answered for, once the container runtime is known; nothing if the agent leaves before.
 async fn settle(
-    options: &Options,
-    requests: &mpsc::Sender<Request>,
-) -> Option<(cri::Facts, Answers)> {
+    options: &AgentOptions,
+    requests: &mpsc::Sender<AgentRequest>,
+) -> Option<(cri::RuntimeCapabilities, AllocateStrategy)> {
     let facts = cri::settle(options).await;
     loop {
         match learned(facts.clone(), requests).await? {
@@ -157,21 +161,24 @@ async fn settle(
 
 /// How slots are answered for where the runtime is like this; nothing if the agent leaves.
 async fn learned(
-    facts: cri::Facts,
-    requests: &mpsc::Sender<Request>,
-) -> Option<Result<Answers, Status>> {
+    facts: cri::RuntimeCapabilities,
+    requests: &mpsc::Sender<AgentRequest>,
+) -> Option<Result<AllocateStrategy, Status>> {
     let (answer, answered) = oneshot::channel();
-    requests.send(Request::Runtime(facts, answer)).await.ok()?;
+    requests
+        .send(AgentRequest::Runtime(facts, answer))
+        .await
+        .ok()?;
     answered.await.ok()
 }
 
 /// Asks the runtime again when it was restarted: it may be configured otherwise. What was answered before
 /// holds for the containers that were answered for.
 async fn keep_settled(
-    options: Options,
-    requests: mpsc::Sender<Request>,
-    (mut known, mut sockets): (cri::Facts, cri::Sockets),
-    answers: watch::Sender<Answers>,
+    options: AgentOptions,
+    requests: mpsc::Sender<AgentRequest>,
+    (mut known, mut sockets): (cri::RuntimeCapabilities, cri::Sockets),
+    answers: watch::Sender<AllocateStrategy>,
 ) {
     let mut told = None;
     while !answers.is_closed() {

@@ -35,21 +35,21 @@ pub(crate) enum InstallError {
 
 /// Installed files.
 #[derive(Clone, Debug)]
-pub(crate) struct Libraries {
+pub(crate) struct InstalledLibraries {
     folder: PathBuf,
     files: Vec<(String, u64)>,
 }
 
 /// What is wrong with an installed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum LibraryFault {
     /// It is not there.
     Missing,
     /// It is not as long as it was.
     Damaged,
 }
 
-impl Libraries {
+impl InstalledLibraries {
     /// Puts copies of `files` below the kubelet's folder, unless they are there.
     pub(crate) fn install(kubelet: &Path, files: &[PathBuf]) -> Result<Self, InstallError> {
         let mut read = Vec::new();
@@ -101,13 +101,13 @@ impl Libraries {
 
     /// The first file that a container would have to do without. The loader says that it cannot load one
     /// that is damaged, and goes on.
-    pub(crate) fn fault(&self) -> Option<(PathBuf, Fault)> {
+    pub(crate) fn fault(&self) -> Option<(PathBuf, LibraryFault)> {
         let mut files = self.files.iter();
         files.find_map(|(name, size)| {
             let path = self.folder.join(name);
             let fault = match fs::metadata(&path) {
-                Err(_) => Fault::Missing,
-                Ok(found) if found.len() != *size => Fault::Damaged,
+                Err(_) => LibraryFault::Missing,
+                Ok(found) if found.len() != *size => LibraryFault::Damaged,
                 Ok(_) => return None,
             };
             Some((path, fault))
@@ -168,7 +168,8 @@ mod tests {
         let source = dir.path().join("lib.so");
         let install = |content: &str| {
             fs::write(&source, content).unwrap();
-            Libraries::install(&dir.path().join("kubelet"), std::slice::from_ref(&source)).unwrap()
+            InstalledLibraries::install(&dir.path().join("kubelet"), std::slice::from_ref(&source))
+                .unwrap()
         };
         let first = install("one");
         assert_eq!(install("one").folder(), first.folder());
@@ -176,7 +177,7 @@ mod tests {
         assert_ne!(first.folder(), second.folder());
         second.remove_others();
         let of_first = first.folder().join("lib.so");
-        assert_eq!(first.fault(), Some((of_first, Fault::Missing)));
+        assert_eq!(first.fault(), Some((of_first, LibraryFault::Missing)));
         assert_eq!(second.fault(), None);
     }
 
@@ -185,10 +186,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("lib.so");
         fs::write(&source, "whole").unwrap();
-        let library = Libraries::install(dir.path(), std::slice::from_ref(&source)).unwrap();
+        let library =
+            InstalledLibraries::install(dir.path(), std::slice::from_ref(&source)).unwrap();
         let installed = library.folder().join("lib.so");
         fs::write(&installed, "").unwrap();
-        assert_eq!(library.fault(), Some((installed, Fault::Damaged)));
+        assert_eq!(library.fault(), Some((installed, LibraryFault::Damaged)));
     }
 
     #[test]
@@ -197,7 +199,8 @@ mod tests {
         let source = dir.path().join("lib.so");
         let whole: Vec<u8> = (0..20_000_u32).map(|byte| byte as u8).collect();
         fs::write(&source, &whole).unwrap();
-        let install = || Libraries::install(dir.path(), std::slice::from_ref(&source)).unwrap();
+        let install =
+            || InstalledLibraries::install(dir.path(), std::slice::from_ref(&source)).unwrap();
         let installed = install().folder().join("lib.so");
         let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&installed).unwrap());
         let first = inode();

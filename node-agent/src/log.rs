@@ -1,9 +1,9 @@
 //! Where the log goes: standard error, as lines for people or JSON for machines.
 
-use crate::options::Options;
+use crate::options::AgentOptions;
 
 /// Starts the log.
-pub(crate) fn start(options: &Options) {
+pub(crate) fn start(options: &AgentOptions) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(options.log)
         .with_writer(std::io::stderr);

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the machine is not this agent's.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MachineError {
+pub(crate) enum MachineLockError {
     #[error("the agent of user {user} manages these GPUs (process {pid})")]
     Taken { user: u32, pid: i32 },
     #[error("root's agent manages these GPUs (folder {})", place::DIR_ROOT)]
@@ -37,7 +37,7 @@ pub(crate) enum MachineError {
     Failed(#[source] io::Error),
 }
 
-impl MachineError {
+impl MachineLockError {
     /// Whether this agent is root's and the other one is not.
     pub(crate) fn is_of_a_user(&self) -> bool {
         let is_users = matches!(self, Self::Taken { user, .. } if *user != 0);
@@ -59,13 +59,13 @@ impl MachineError {
 
 /// A machine that no other agent manages for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineLock {
     /// The driver's, and that of the agent's folder.
     names: [String; 2],
     held: Vec<UnixListener>,
 }
 
-impl Machine {
+impl MachineLock {
     /// Takes the name of the simulated driver at the socket, or of the machine's own, for the agent that has the
     /// folder.
     ///
@@ -74,13 +74,13 @@ impl Machine {
     pub(crate) async fn take(
         simulated: Option<&Path>,
         folder: &Path,
-    ) -> Result<Self, MachineError> {
+    ) -> Result<Self, MachineLockError> {
         let driver = match simulated {
             None => NAME.to_owned(),
             Some(socket) => format!("{NAME}/sim/{}", identity(socket)?),
         };
         if simulated.is_none() && is_roots() {
-            return Err(MachineError::Root);
+            return Err(MachineLockError::Root);
         }
         let folder = format!("{NAME}/folder/{}", identity(folder)?);
         let mut machine = Self {
@@ -97,8 +97,8 @@ impl Machine {
             if !may_leave || Instant::now() > deadline {
                 return match taken {
                     Some((user, _)) if user == own && taken == holder(folder).await => Ok(machine),
-                    Some((user, pid)) => Err(MachineError::Taken { user, pid }),
-                    None => Err(MachineError::Busy),
+                    Some((user, pid)) => Err(MachineLockError::Taken { user, pid }),
+                    None => Err(MachineLockError::Busy),
                 };
             }
             tokio::time::sleep(PAUSE).await;
@@ -115,7 +115,7 @@ impl Machine {
     }
 
     /// Takes both names, or none.
-    fn enter(&mut self) -> Result<bool, MachineError> {
+    fn enter(&mut self) -> Result<bool, MachineLockError> {
         if !self.held.is_empty() {
             return Ok(true);
         }
@@ -123,14 +123,14 @@ impl Machine {
         match held {
             Ok(held) => self.held = held,
             Err(problem) if problem.kind() == io::ErrorKind::AddrInUse => return Ok(false),
-            Err(problem) => return Err(MachineError::Failed(problem)),
+            Err(problem) => return Err(MachineLockError::Failed(problem)),
         }
         Ok(true)
     }
 }
 
-fn identity(path: &Path) -> Result<String, MachineError> {
-    let found = fs::metadata(path).map_err(MachineError::Failed)?;
+fn identity(path: &Path) -> Result<String, MachineLockError> {
+    let found = fs::metadata(path).map_err(MachineLockError::Failed)?;
     Ok(format!("{}-{}", found.dev(), found.ino()))
 }
 
@@ -172,8 +172,10 @@ mod tests {
         let second = tempfile::NamedTempFile::new().unwrap();
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let folder = |at: usize| folders[at].path();
-        let mut held = Machine::take(Some(first.path()), folder(0)).await.unwrap();
-        let other = Machine::take(Some(second.path()), folder(1)).await;
+        let mut held = MachineLock::take(Some(first.path()), folder(0))
+            .await
+            .unwrap();
+        let other = MachineLock::take(Some(second.path()), folder(1)).await;
         assert!(other.is_ok());
         drop(other);
         for _ in 0..300 {
@@ -182,10 +184,12 @@ mod tests {
             let pid = i32::try_from(std::process::id()).unwrap();
             assert_eq!(holder(&held.names[0]).await, Some((own, pid)));
         }
-        let refused = Machine::take(Some(first.path()), folder(1)).await;
-        assert!(matches!(refused, Err(MachineError::Taken { .. })));
+        let refused = MachineLock::take(Some(first.path()), folder(1)).await;
+        assert!(matches!(refused, Err(MachineLockError::Taken { .. })));
         // Who has the folder now waits for the name, and gets it.
-        let mut next = Machine::take(Some(first.path()), folder(0)).await.unwrap();
+        let mut next = MachineLock::take(Some(first.path()), folder(0))
+            .await
+            .unwrap();
         assert!(next.held.is_empty());
         drop(held);
         next.keep();

@@ -7,19 +7,20 @@
 mod access;
 mod account;
 mod agent;
+mod atomic_write;
 mod caller;
+mod cdi_specs;
+mod cgroups;
 mod checkpoint;
-mod contact;
 mod cri;
 mod delivery;
 mod driver;
-mod durable;
+mod driver_wait;
 mod exits;
 mod failure;
 mod faults;
-mod folders;
+mod fencing;
 mod http;
-mod idle;
 mod instance;
 mod kubelet;
 mod library;
@@ -29,21 +30,20 @@ mod members;
 mod metrics;
 mod namespace;
 mod notice;
+mod nri_plugin;
 mod options;
-mod places;
 mod privilege;
 mod probe;
 mod procfs;
 mod publish;
 mod request;
+mod request_tracker;
 mod reserve;
-mod second_lock;
 mod service;
-mod specs;
+mod slot_folders;
 mod stop;
 mod tcp;
 mod tenant;
-mod terms;
 mod toolkit;
 mod view;
 mod wire;
@@ -53,20 +53,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place;
-use apportion_bounded::Seats;
+use apportion_bounded::ConnectionLimiter;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::agent::Agent;
-use crate::contact::Contact;
-use crate::delivery::Delivery;
-use crate::failure::Failure;
-use crate::instance::Instance;
-use crate::machine::Machine;
-use crate::options::{Command, Options};
-use crate::service::Service;
-use crate::tenant::Users;
-use crate::terms::Terms;
+use crate::agent::NodeAgent;
+use crate::delivery::GrantDelivery;
+use crate::failure::AgentFailure;
+use crate::fencing::FencingTokenStore;
+use crate::instance::ServedInstance;
+use crate::machine::MachineLock;
+use crate::options::{AgentCommand, AgentOptions};
+use crate::request_tracker::RequestTracker;
+use crate::service::AgentService;
+use crate::tenant::AllowedUsers;
 
 /// How long open requests may take to end once the agent leaves.
 const GRACE: Duration = Duration::from_secs(2);
@@ -76,13 +76,14 @@ const QUEUE: usize = 64;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match options::parse(&arguments, |name| std::env::var(name).ok()) {
-        Ok(Command::Print(text)) => {
+        Ok(AgentCommand::Print(text)) => {
             print!("{text}");
             Ok(())
         }
-        Ok(Command::ProbeContext) => probe::hold_contexts()
-            .map_err(|error| Failure::running(error.as_ref(), "only the agent runs this command")),
-        Ok(Command::Serve(options)) => serve(*options),
+        Ok(AgentCommand::ProbeContext) => probe::hold_contexts().map_err(|error| {
+            AgentFailure::running(error.as_ref(), "only the agent runs this command")
+        }),
+        Ok(AgentCommand::Serve(options)) => serve(*options),
         Err(failure) => Err(failure),
     };
     match outcome {
@@ -91,7 +92,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(options: Options) -> Result<(), Failure> {
+fn serve(options: AgentOptions) -> Result<(), AgentFailure> {
     log::start(&options);
     let is_json = options.is_json;
     start(options).map_err(|failure| match is_json {
@@ -100,36 +101,37 @@ fn serve(options: Options) -> Result<(), Failure> {
     })
 }
 
-fn start(options: Options) -> Result<(), Failure> {
+fn start(options: AgentOptions) -> Result<(), AgentFailure> {
     // Before there is another thread: capabilities are a thread's.
     if rustix::process::geteuid().is_root() {
-        privilege::drop_most().map_err(|error| Failure::running(&error, "see capabilities(7)"))?;
+        privilege::drop_most()
+            .map_err(|error| AgentFailure::running(&error, "see capabilities(7)"))?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| Failure::running(&error, "see ulimit -n"))?;
+    let runtime = runtime.map_err(|error| AgentFailure::running(&error, "see ulimit -n"))?;
     runtime.block_on(run(options))
 }
 
-async fn run(options: Options) -> Result<(), Failure> {
-    let mut instance = Instance::take(&options.dir).map_err(|error| {
-        Failure::running(
+async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
+    let mut instance = ServedInstance::take(&options.dir).map_err(|error| {
+        AgentFailure::running(
             &error,
             "use another folder with --dir, or stop the agent that uses this one",
         )
     })?;
-    let Some(driver) = idle::driver(&options, &instance).await? else {
+    let Some(driver) = driver_wait::driver(&options, &instance).await? else {
         return Ok(());
     };
-    let machine = Machine::take(options.driver_socket().as_deref(), instance.dir()).await;
+    let machine = MachineLock::take(options.driver_socket().as_deref(), instance.dir()).await;
     match machine {
         Ok(machine) => instance.own(machine),
         // No user of a node may keep its agent from starting.
         Err(error) if error.is_of_a_user() && options.kubelet_dir.is_some() => {
             warn!(problem = %error, "GPUs are managed twice until the other agent ends");
         }
-        Err(error) => return Err(Failure::running(&error, error.hint())),
+        Err(error) => return Err(AgentFailure::running(&error, error.hint())),
     }
     info!(
         driver = driver.version,
@@ -137,13 +139,13 @@ async fn run(options: Options) -> Result<(), Failure> {
         "Driver found"
     );
 
-    if options.users == Users::All {
+    if options.users == AllowedUsers::All {
         instance.open_to_all();
     }
     let file = instance.path(place::METRICS_ADDRESS);
     let (metrics, address) = http::open(options.metrics, &file).await?;
     let listener = instance.listen().map_err(|error| {
-        Failure::running(
+        AgentFailure::running(
             &error,
             "the path must be shorter than 108 bytes and its folder writable",
         )
@@ -151,8 +153,8 @@ async fn run(options: Options) -> Result<(), Failure> {
     let socket = instance.path(place::AGENT_SOCKET);
     let delivery = match &options.kubelet_dir {
         Some(dir) => Some(
-            Delivery::prepare(dir, &options, instance.dir()).map_err(|error| {
-                Failure::running(
+            GrantDelivery::prepare(dir, &options, instance.dir()).map_err(|error| {
+                AgentFailure::running(
                     &error,
                     "the agent needs write access to --kubelet-dir and --cdi-dir",
                 )
@@ -162,17 +164,20 @@ async fn run(options: Options) -> Result<(), Failure> {
     };
     let node = options.node.clone();
     let certificate = instance.path("certificate.json");
-    let terms = Terms::load(instance.path("term"));
+    let terms = FencingTokenStore::load(instance.path("term"));
     let (listeners, listening) = mpsc::channel(1);
-    let mut agent = Agent::new(options.clone(), instance, driver, listeners.clone());
+    let mut agent = NodeAgent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
     agent.look().await;
-    let own = delivery.as_ref().map(Delivery::places).unwrap_or_default();
+    let own = delivery
+        .as_ref()
+        .map(GrantDelivery::places)
+        .unwrap_or_default();
     agent
         .lock_twice(own)
-        .map_err(|error| Failure::running(&error, "see ulimit -u"))?;
+        .map_err(|error| AgentFailure::running(&error, "see ulimit -u"))?;
 
-    let contact = Arc::new(Contact::new());
+    let contact = Arc::new(RequestTracker::new());
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
     if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
@@ -195,8 +200,8 @@ async fn run(options: Options) -> Result<(), Failure> {
         );
         agent.deliver(delivery);
     }
-    let remote = tcp::Remote::open(&options, certificate).await?;
-    let users = Seats::new("users", service::OF_USERS);
+    let remote = tcp::TcpServer::open(&options, certificate).await?;
+    let users = ConnectionLimiter::new("users", service::OF_USERS);
     if let Some(listener) = metrics {
         let seats = remote.iter().map(|remote| remote.seats.clone());
         let seats = seats.chain([users.clone()]).collect();
@@ -206,7 +211,7 @@ async fn run(options: Options) -> Result<(), Failure> {
         let address = remote.as_ref().map(|remote| remote.address.clone());
         tokio::spawn(publish::publish(node, shown.clone(), address));
     }
-    let service = Service {
+    let service = AgentService {
         requests,
         shown,
         contact: contact.clone(),

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use apportion_ledger::{AllocationId, ProcessId};
 
-use crate::access::Access;
-use crate::exits::Exits;
+use crate::access::AccountAccess;
+use crate::exits::ExitWatcher;
 use crate::procfs;
 
 /// The most ancestors that are looked at; a chain that changes while it is read could have a loop.
@@ -18,20 +18,20 @@ const ANCESTORS: usize = 256;
 
 /// The live processes of all allocations.
 #[derive(Debug)]
-pub(crate) struct Members {
+pub(crate) struct AllocationMembers {
     of: HashMap<ProcessId, AllocationId>,
     pods: HashMap<AllocationId, String>,
     accounts: PathBuf,
     /// Who may open the account. Only they become members by naming it.
-    access: HashMap<AllocationId, Access>,
+    access: HashMap<AllocationId, AccountAccess>,
     /// Of the event that is being handled.
-    looked: Option<Vec<Candidate>>,
-    pub(crate) exits: Exits,
+    looked: Option<Vec<MemberCandidate>>,
+    pub(crate) exits: ExitWatcher,
 }
 
 /// A process as a search sees it.
 #[derive(Debug)]
-struct Candidate {
+struct MemberCandidate {
     process: ProcessId,
     /// The UID of its pod.
     pod: Option<String>,
@@ -39,7 +39,7 @@ struct Candidate {
     account: Option<PathBuf>,
 }
 
-impl Members {
+impl AllocationMembers {
     /// Nobody yet. `accounts` is the folder of the accounts.
     pub(crate) fn new(accounts: PathBuf) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Members {
             accounts,
             access: HashMap::new(),
             looked: None,
-            exits: Exits::new(),
+            exits: ExitWatcher::new(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Members {
     }
 
     /// From here on only these users' processes become members of an allocation by naming its account.
-    pub(crate) fn restrict(&mut self, id: &AllocationId, access: Access) {
+    pub(crate) fn restrict(&mut self, id: &AllocationId, access: AccountAccess) {
         self.access.insert(id.clone(), access);
     }
 
@@ -144,7 +144,7 @@ impl Members {
         let looked = self.looked.take().unwrap_or_else(|| self.look());
         let folder = self.accounts.join(&id.0);
         let pod = self.pods.get(id);
-        let is_its = |candidate: &&Candidate| {
+        let is_its = |candidate: &&MemberCandidate| {
             let is_in_its_pod = pod.is_some() && candidate.pod.as_ref() == pod;
             (is_in_its_pod && procfs::has_account(candidate.process.pid))
                 || (candidate.account.as_ref() == Some(&folder)
@@ -172,12 +172,12 @@ impl Members {
 
     /// What every process says of itself. In a pod only those of a container that has the account count, and
     /// not the sandbox; that is asked of the pod's alone.
-    fn look(&self) -> Vec<Candidate> {
+    fn look(&self) -> Vec<MemberCandidate> {
         let own = std::process::id();
         let live = procfs::all().into_iter().filter_map(procfs::live);
         let others = live.filter(|process| process.pid != own);
         others
-            .map(|process| Candidate {
+            .map(|process| MemberCandidate {
                 process,
                 pod: self.pod_of(process.pid),
                 account: procfs::account_of(process.pid),
@@ -244,7 +244,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_belongs_where_its_nearest_ancestor_does() {
-        let mut members = Members::new("/nowhere".into());
+        let mut members = AllocationMembers::new("/nowhere".into());
         let (outer, inner) = (AllocationId("outer".into()), AllocationId("inner".into()));
         let program = Program::start(Path::new("/elsewhere"));
         assert_eq!(members.owner_of(program.process()), None);
@@ -259,7 +259,7 @@ mod tests {
     async fn a_process_belongs_to_the_account_that_its_environment_names() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("7-1")).unwrap();
-        let mut members = Members::new(folder.path().to_owned());
+        let mut members = AllocationMembers::new(folder.path().to_owned());
         let id = AllocationId("7-1".into());
         let program = Program::start(&folder.path().join("7-1"));
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
@@ -289,7 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_a_member_is_told() {
-        let mut members = Members::new("/nowhere".into());
+        let mut members = AllocationMembers::new("/nowhere".into());
         let program = Program::start(Path::new("/nowhere"));
         let process = program.process();
         members.join(process, &AllocationId("a".into()));

@@ -1,4 +1,4 @@
-//! The latest view as Prometheus metrics. What is served is the table in [`rows`]; here a row becomes
+//! The latest view as Prometheus metrics. What is served is the table in [`definitions`]; here a row becomes
 //! text.
 //!
 //! A scrape asks neither the driver nor the ledger. Every series is of a card that is there or a share
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use apportion_bounded::{Answers, Seats};
+use apportion_bounded::{ConnectionLimiter, HttpLimiter};
 use hyper::body::Bytes;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -18,22 +18,22 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::view::View;
+use crate::view::AgentView;
 
-mod facts;
-mod rows;
+mod definitions;
 mod samples;
+mod snapshot;
 
-use facts::Facts;
-use rows::{Kind, ROWS, Row};
+use definitions::{AgentMetric, ROWS, SeriesKind};
 pub(crate) use samples::{FAILED, QUOTA, reason};
+use snapshot::ScrapeSnapshot;
 
 /// How many shares of cards are shown. A node has fewer; more are a mistake, and not Prometheus'.
 const MOST_SHARES: usize = 1024;
 
 /// How the text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum MetricsFormat {
     /// For who asks for it, as Prometheus does.
     OpenMetrics,
     /// For everyone else.
@@ -45,27 +45,27 @@ const FRESH: Duration = Duration::from_millis(250);
 
 /// What is kept from one scrape to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Scrapes {
+pub(crate) struct ScrapeState {
     /// Series that were left out. Written and read by scrapes only; nothing else is ordered by it.
     dropped: AtomicU64,
     /// Who knows how many connections were dropped.
-    own: Option<Answers>,
-    others: Vec<Seats>,
+    own: Option<HttpLimiter>,
+    others: Vec<ConnectionLimiter>,
     /// The last text of each format.
-    texts: Mutex<[Option<Shown>; 2]>,
+    texts: Mutex<[Option<CachedScrape>; 2]>,
 }
 
 /// A text, and of which view it is since when.
 #[derive(Debug)]
-struct Shown {
-    view: Arc<View>,
+struct CachedScrape {
+    view: Arc<AgentView>,
     since: Instant,
     text: Bytes,
 }
 
-impl Scrapes {
+impl ScrapeState {
     /// Scrapes that also say how many connections these listeners dropped.
-    pub(crate) fn new(own: Answers, others: Vec<Seats>) -> Self {
+    pub(crate) fn new(own: HttpLimiter, others: Vec<ConnectionLimiter>) -> Self {
         Self {
             own: Some(own),
             others,
@@ -74,20 +74,21 @@ impl Scrapes {
     }
 
     /// The view as text, which clients that ask at once share.
-    pub(crate) fn show(&self, view: &Arc<View>, format: Format) -> Bytes {
+    pub(crate) fn show(&self, view: &Arc<AgentView>, format: MetricsFormat) -> Bytes {
         let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         let [open, plain] = &mut *texts;
         let last = match format {
-            Format::OpenMetrics => open,
-            Format::Plain => plain,
+            MetricsFormat::OpenMetrics => open,
+            MetricsFormat::Plain => plain,
         };
-        let is_fresh =
-            |last: &&mut Shown| Arc::ptr_eq(&last.view, view) && last.since.elapsed() < FRESH;
+        let is_fresh = |last: &&mut CachedScrape| {
+            Arc::ptr_eq(&last.view, view) && last.since.elapsed() < FRESH
+        };
         if let Some(last) = last.as_mut().filter(is_fresh) {
             return last.text.clone();
         }
         let text = Bytes::from(self.render(view, format));
-        *last = Some(Shown {
+        *last = Some(CachedScrape {
             view: view.clone(),
             since: Instant::now(),
             text: text.clone(),
@@ -96,15 +97,15 @@ impl Scrapes {
     }
 
     /// The view as text.
-    fn render(&self, view: &Arc<View>, format: Format) -> String {
-        let (shares, left_out) = facts::shares(&view.list.allocations, MOST_SHARES);
-        let left_out = u64::try_from(left_out * rows::per_share()).unwrap_or(u64::MAX);
+    fn render(&self, view: &Arc<AgentView>, format: MetricsFormat) -> String {
+        let (shares, left_out) = snapshot::shares(&view.list.allocations, MOST_SHARES);
+        let left_out = u64::try_from(left_out * definitions::per_share()).unwrap_or(u64::MAX);
         let dropped = self.dropped.fetch_add(left_out, Ordering::Relaxed) + left_out;
-        let own = self.own.as_ref().map_or(0, Answers::dropped);
+        let own = self.own.as_ref().map_or(0, HttpLimiter::dropped);
         let others = self.others.iter();
         let others = others.map(|seats| (seats.name(), seats.dropped()));
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Facts {
+        registry.register_collector(Box::new(ScrapeSnapshot {
             view: view.clone(),
             shares,
             dropped,
@@ -116,8 +117,8 @@ impl Scrapes {
             let _ = write!(text, "# {error}");
         }
         match format {
-            Format::OpenMetrics => text,
-            Format::Plain => plain(&text),
+            MetricsFormat::OpenMetrics => text,
+            MetricsFormat::Plain => plain(&text),
         }
     }
 }
@@ -125,7 +126,9 @@ impl Scrapes {
 /// OpenMetrics describes a counter without its `_total` and says where the text ends; Prometheus' older
 /// format does neither.
 fn plain(text: &str) -> String {
-    let counters = ROWS.iter().filter(|row| matches!(row.kind, Kind::Counter));
+    let counters = ROWS
+        .iter()
+        .filter(|row| matches!(row.kind, SeriesKind::Counter));
     let counters: Vec<_> = counters.map(|row| row.name).collect();
     let mut plain = String::with_capacity(text.len());
     for line in text.lines().filter(|line| *line != "# EOF") {
@@ -144,19 +147,23 @@ fn plain(text: &str) -> String {
     plain
 }
 
-impl Collector for Facts {
+impl Collector for ScrapeSnapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         ROWS.iter()
             .try_for_each(|row| write_row(row, self, &mut encoder))
     }
 }
 
-fn write_row(row: &Row, facts: &Facts, encoder: &mut DescriptorEncoder) -> fmt::Result {
+fn write_row(
+    row: &AgentMetric,
+    facts: &ScrapeSnapshot,
+    encoder: &mut DescriptorEncoder,
+) -> fmt::Result {
     let (kind, name) = match row.kind {
-        Kind::Gauge => (MetricType::Gauge, row.name),
+        SeriesKind::Gauge => (MetricType::Gauge, row.name),
         // The encoder adds it again.
-        Kind::Counter => (MetricType::Counter, row.name.trim_end_matches("_total")),
-        Kind::Histogram => (MetricType::Histogram, row.name),
+        SeriesKind::Counter => (MetricType::Counter, row.name.trim_end_matches("_total")),
+        SeriesKind::Histogram => (MetricType::Histogram, row.name),
     };
     let labels = row.labels();
     let mut family = encoder.encode_descriptor(name, row.help, None, kind)?;
@@ -175,12 +182,12 @@ fn write_row(row: &Row, facts: &Facts, encoder: &mut DescriptorEncoder) -> fmt::
     Ok(())
 }
 
-fn write_value(kind: Kind, value: f64, encoder: &mut MetricEncoder) -> fmt::Result {
+fn write_value(kind: SeriesKind, value: f64, encoder: &mut MetricEncoder) -> fmt::Result {
     match kind {
-        Kind::Gauge => encoder.encode_gauge(&value),
-        Kind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        SeriesKind::Gauge => encoder.encode_gauge(&value),
+        SeriesKind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
         // It has buckets and no single value.
-        Kind::Histogram => Ok(()),
+        SeriesKind::Histogram => Ok(()),
     }
 }
 

@@ -9,10 +9,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use apportion_abi::account::Registration;
+use apportion_abi::account::ProcessRegistration;
 use apportion_ledger::ProcessId;
 
-use crate::account::Resolved;
+use crate::account::ResolvedProcess;
 use crate::procfs;
 
 /// Looking through all processes takes at most one part in so many of the time.
@@ -23,7 +23,7 @@ type Key = (u64, u32, u64);
 
 /// The pid namespaces of the machine, as far as they were needed.
 #[derive(Debug)]
-pub(crate) struct Namespaces {
+pub(crate) struct PidNamespaces {
     own: Option<u64>,
     known: HashMap<Key, ProcessId>,
     /// What the last look through all processes found, and when there may be another.
@@ -33,7 +33,7 @@ pub(crate) struct Namespaces {
     met: BTreeSet<ProcessId>,
 }
 
-impl Namespaces {
+impl PidNamespaces {
     pub(crate) fn new() -> Self {
         Self {
             own: procfs::pid_namespace(std::process::id()),
@@ -56,7 +56,7 @@ impl Namespaces {
 
     /// Finds the process of a slot. A process of another namespace is taken for dead only if it was
     /// once seen alive: the agent may be unable to see into the namespace.
-    pub(crate) fn resolve(&mut self, who: Registration) -> Resolved {
+    pub(crate) fn resolve(&mut self, who: ProcessRegistration) -> ResolvedProcess {
         if who.start_time == 0 {
             return self.resolve_by_pid(who);
         }
@@ -69,14 +69,14 @@ impl Namespaces {
             Some(known) => *known,
             None => match self.look(key) {
                 Some(found) => *self.known.entry(key).or_insert(found),
-                None => return Resolved::Unknown,
+                None => return ResolvedProcess::Unknown,
             },
         };
         if procfs::is_live(process) {
-            return Resolved::Live(process);
+            return ResolvedProcess::Live(process);
         }
         self.known.remove(&key);
-        Resolved::Dead
+        ResolvedProcess::Dead
     }
 
     /// Looks for a process in another namespace than ours.
@@ -94,14 +94,14 @@ impl Namespaces {
 
     /// A process that could not read its own start time (it has no `/proc`), or is just entering: its pid
     /// is all there is, and good for as long as somebody has it. Death is sure in our own namespace only.
-    fn resolve_by_pid(&self, who: Registration) -> Resolved {
+    fn resolve_by_pid(&self, who: ProcessRegistration) -> ResolvedProcess {
         if !self.is_own(who.pid_namespace) {
-            return Resolved::Unknown;
+            return ResolvedProcess::Unknown;
         }
         match procfs::live(who.pid) {
-            Some(live) => Resolved::Live(live),
-            None if who.pid_namespace != 0 => Resolved::Dead,
-            None => Resolved::Unknown,
+            Some(live) => ResolvedProcess::Live(live),
+            None if who.pid_namespace != 0 => ResolvedProcess::Dead,
+            None => ResolvedProcess::Unknown,
         }
     }
 
@@ -114,10 +114,10 @@ impl Namespaces {
 mod tests {
     use super::*;
 
-    fn own() -> Registration {
+    fn own() -> ProcessRegistration {
         let process = procfs::live(std::process::id()).unwrap();
         let pid_namespace = procfs::pid_namespace(process.pid).unwrap();
-        Registration {
+        ProcessRegistration {
             pid: process.pid,
             start_time: process.start,
             pid_namespace,
@@ -126,53 +126,53 @@ mod tests {
 
     #[test]
     fn a_process_of_our_own_namespace_is_told_alive_from_dead_by_its_start_time() {
-        let mut namespaces = Namespaces::new();
+        let mut namespaces = PidNamespaces::new();
         let live = procfs::live(std::process::id()).unwrap();
-        assert_eq!(namespaces.resolve(own()), Resolved::Live(live));
-        let earlier = Registration {
+        assert_eq!(namespaces.resolve(own()), ResolvedProcess::Live(live));
+        let earlier = ProcessRegistration {
             start_time: 1,
             ..own()
         };
-        assert_eq!(namespaces.resolve(earlier), Resolved::Dead);
+        assert_eq!(namespaces.resolve(earlier), ResolvedProcess::Dead);
     }
 
     #[test]
     fn a_process_that_knows_nothing_of_itself_is_known_by_its_pid() {
-        let mut namespaces = Namespaces::new();
+        let mut namespaces = PidNamespaces::new();
         let live = procfs::live(std::process::id()).unwrap();
-        let blind = Registration {
+        let blind = ProcessRegistration {
             start_time: 0,
             pid_namespace: 0,
             ..own()
         };
-        assert_eq!(namespaces.resolve(blind), Resolved::Live(live));
-        let gone = Registration {
+        assert_eq!(namespaces.resolve(blind), ResolvedProcess::Live(live));
+        let gone = ProcessRegistration {
             pid: u32::MAX - 1,
             ..blind
         };
-        assert_eq!(namespaces.resolve(gone), Resolved::Unknown);
+        assert_eq!(namespaces.resolve(gone), ResolvedProcess::Unknown);
     }
 
     #[test]
     fn who_uses_a_card_is_found_while_it_is_too_soon_to_look_through_all() {
-        let mut namespaces = Namespaces {
+        let mut namespaces = PidNamespaces {
             own: Some(1),
             next_look: Instant::now() + Duration::from_secs(3600),
-            ..Namespaces::new()
+            ..PidNamespaces::new()
         };
         let live = procfs::live(std::process::id()).unwrap();
-        assert_eq!(namespaces.resolve(own()), Resolved::Unknown);
+        assert_eq!(namespaces.resolve(own()), ResolvedProcess::Unknown);
         namespaces.meet([live].into());
-        assert_eq!(namespaces.resolve(own()), Resolved::Live(live));
+        assert_eq!(namespaces.resolve(own()), ResolvedProcess::Live(live));
     }
 
     #[test]
     fn a_process_of_a_namespace_that_cannot_be_seen_is_not_taken_for_dead() {
-        let mut namespaces = Namespaces::new();
-        let elsewhere = Registration {
+        let mut namespaces = PidNamespaces::new();
+        let elsewhere = ProcessRegistration {
             pid_namespace: 1,
             ..own()
         };
-        assert_eq!(namespaces.resolve(elsewhere), Resolved::Unknown);
+        assert_eq!(namespaces.resolve(elsewhere), ResolvedProcess::Unknown);
     }
 }

@@ -1,21 +1,21 @@
 //! A notice as a sentence, a log line and an event of the watch stream. One row for each kind says how
 //! loud it is and what it says.
 
-use apportion_ledger::{Notice, NoticeKind};
+use apportion_ledger::{LedgerNotice, NoticeKind};
 use apportion_proto::v1;
 use tracing::{debug, info, warn};
 
 use crate::wire;
 
 /// How loud a notice is in the log.
-enum Loudness {
+enum NoticeLevel {
     Debug,
     Info,
     Warn,
 }
 
-const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
-    use Loudness::{Debug, Info, Warn};
+const fn row(kind: NoticeKind) -> (NoticeLevel, &'static str) {
+    use NoticeLevel::{Debug, Info, Warn};
     match kind {
         NoticeKind::Allocated => (Info, "Allocation reserved"),
         NoticeKind::Committed => (Info, "Allocation committed"),
@@ -43,16 +43,16 @@ const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
 }
 
 /// Logs a notice and makes it an event.
-pub(crate) fn tell(notice: &Notice, at_ms: u64) -> v1::Event {
+pub(crate) fn tell(notice: &LedgerNotice, at_ms: u64) -> v1::Event {
     let (loudness, message) = row(notice.kind);
     let (id, name) = notice.allocation.clone().unzip();
     let (id, name) = (id.map(|id| id.0), name);
     let card = notice.card.map(|card| card.to_string());
     let pid = notice.process.map(|process| process.pid);
     match loudness {
-        Loudness::Debug => debug!(id, name, card, pid, "{message}"),
-        Loudness::Info => info!(id, name, card, pid, "{message}"),
-        Loudness::Warn => warn!(id, name, card, pid, "{message}"),
+        NoticeLevel::Debug => debug!(id, name, card, pid, "{message}"),
+        NoticeLevel::Info => info!(id, name, card, pid, "{message}"),
+        NoticeLevel::Warn => warn!(id, name, card, pid, "{message}"),
     }
     v1::Event {
         at_ms,

@@ -13,35 +13,35 @@ use apportion_abi::{Bytes, place};
 use apportion_ledger::OffenderPolicy;
 
 use crate::driver::Sizes;
-use crate::failure::Failure;
-use crate::tenant::Users;
+use crate::failure::AgentFailure;
+use crate::tenant::AllowedUsers;
 
 mod cards;
 mod kubelet;
+mod nri;
 mod runtime;
-mod second_lock;
 mod tcp;
 
-pub(crate) use runtime::Runtime;
-pub(crate) use second_lock::SecondLock;
-pub(crate) use tcp::Tcp;
+pub(crate) use nri::NriOptions;
+pub(crate) use runtime::RuntimeOptions;
+pub(crate) use tcp::TcpOptions;
 
 /// The NVML that the system's loader finds.
 const SYSTEM_NVML: &str = "libnvidia-ml.so.1";
 
 /// One setting.
-struct Row {
+struct AgentSetting {
     flag: &'static str,
     env: &'static str,
     form: &'static str,
     default: &'static str,
     help: &'static str,
-    set: fn(&mut Options, &str) -> bool,
+    set: fn(&mut AgentOptions, &str) -> bool,
 }
 
 /// The settings of the agent itself. The switches `--sim`, `--help` and `--version` have no row.
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[AgentSetting] = &[
+    AgentSetting {
         flag: "--dir",
         env: place::ENV_DIR,
         form: "PATH",
@@ -52,7 +52,7 @@ const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--metrics-address",
         env: "APPORTION_METRICS_ADDRESS",
         form: "IP:PORT or none",
@@ -60,14 +60,14 @@ const ROWS: &[Row] = &[
         help: "Address of /metrics, /healthz and /readyz",
         set: |options, text| {
             options.metrics = match (text, text.parse()) {
-                ("none", _) => Metrics::Off,
-                (_, Ok(address)) => Metrics::At(address),
+                ("none", _) => MetricsAddress::Off,
+                (_, Ok(address)) => MetricsAddress::At(address),
                 (_, Err(_)) => return false,
             };
             true
         },
     },
-    Row {
+    AgentSetting {
         flag: "--idle-exit",
         env: "APPORTION_IDLE_EXIT",
         form: "seconds, 0 for never",
@@ -80,7 +80,7 @@ const ROWS: &[Row] = &[
             seconds.is_some()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--users",
         env: "APPORTION_USERS",
         form: "own or all",
@@ -88,14 +88,14 @@ const ROWS: &[Row] = &[
         help: "Users of this machine that may ask for shares. With all, which needs root, each user changes only its own allocations",
         set: |options, text| {
             options.users = match text {
-                "all" if rustix::process::geteuid().is_root() => Users::All,
-                "own" => Users::Own,
+                "all" if rustix::process::geteuid().is_root() => AllowedUsers::All,
+                "own" => AllowedUsers::Own,
                 _ => return false,
             };
             true
         },
     },
-    Row {
+    AgentSetting {
         flag: "--user-quota",
         env: "APPORTION_USER_QUOTA",
         form: "MiB of each GPU; also 8192Mi or 8Gi",
@@ -106,7 +106,7 @@ const ROWS: &[Row] = &[
             options.user_quota.is_some()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--node-name",
         env: "APPORTION_NODE_NAME",
         form: "name of a node",
@@ -117,7 +117,7 @@ const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--log",
         env: "APPORTION_LOG",
         form: "error, warn, info, debug or trace",
@@ -129,7 +129,7 @@ const ROWS: &[Row] = &[
             level.is_some()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--log-format",
         env: "APPORTION_LOG_FORMAT",
         form: "text or json",
@@ -143,23 +143,23 @@ const ROWS: &[Row] = &[
 ];
 
 /// The settings by what they are about.
-const GROUPS: [(&str, &[Row]); 6] = [
+const GROUPS: [(&str, &[AgentSetting]); 6] = [
     ("The agent", ROWS),
     ("GPUs and limits", cards::ROWS),
     ("Requests over TCP", tcp::ROWS),
     ("The kubelet", kubelet::ROWS),
     ("The container runtime", runtime::ROWS),
-    ("Containers without a grant", second_lock::ROWS),
+    ("Containers without a grant", nri::ROWS),
 ];
 
 /// Every setting with a value.
-fn rows() -> impl Iterator<Item = &'static Row> {
+fn rows() -> impl Iterator<Item = &'static AgentSetting> {
     GROUPS.into_iter().flat_map(|(_, rows)| rows)
 }
 
 /// What becomes of a pod that holds a slot and was placed by nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unplaced {
+pub(crate) enum UnplacedPolicy {
     /// It does not start.
     Deny,
     /// It gets what it asks for on this node, where it is.
@@ -168,7 +168,7 @@ pub(crate) enum Unplaced {
 
 /// Where metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Metrics {
+pub(crate) enum MetricsAddress {
     /// At the usual address, or at another port where that is taken.
     Usual,
     /// Exactly here.
@@ -179,12 +179,12 @@ pub(crate) enum Metrics {
 
 /// The settings of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct AgentOptions {
     pub(crate) dir: PathBuf,
     /// Whether the cards are the simulated ones.
     pub(crate) is_simulated: bool,
     pub(crate) nvml: OsString,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: MetricsAddress,
     /// Of cards that do not say it.
     pub(crate) card_memory: Sizes,
     pub(crate) policy: OffenderPolicy,
@@ -195,28 +195,28 @@ pub(crate) struct Options {
     pub(crate) tick: Duration,
     pub(crate) idle_exit: Option<Duration>,
     /// Which users of the machine may ask.
-    pub(crate) users: Users,
+    pub(crate) users: AllowedUsers,
     /// How much of each card each of the other users may have.
     pub(crate) user_quota: Option<Bytes>,
     /// The node to publish for; `None`: publish nothing.
     pub(crate) node: Option<String>,
-    pub(crate) tcp: Tcp,
-    pub(crate) second_lock: SecondLock,
+    pub(crate) tcp: TcpOptions,
+    pub(crate) second_lock: NriOptions,
     pub(crate) log: tracing::Level,
     pub(crate) is_json: bool,
     /// `None`: there is no kubelet.
     pub(crate) kubelet_dir: Option<PathBuf>,
     pub(crate) cdi_dir: PathBuf,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: RuntimeOptions,
     pub(crate) slots: u16,
-    pub(crate) unplaced: Unplaced,
+    pub(crate) unplaced: UnplacedPolicy,
     /// Whether whole cards are served to the kubelet.
     pub(crate) has_whole_cards: bool,
     /// Whether containers get `/etc/ld.so.preload`.
     pub(crate) has_preload_list: bool,
 }
 
-impl Options {
+impl AgentOptions {
     /// The socket of the simulated driver, where the cards are simulated.
     pub(crate) fn driver_socket(&self) -> Option<PathBuf> {
         let named = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
@@ -228,9 +228,9 @@ impl Options {
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum AgentCommand {
     /// Be the agent.
-    Serve(Box<Options>),
+    Serve(Box<AgentOptions>),
     /// Be the child that opens a context on a card so that the agent can measure it.
     ProbeContext,
     /// Print this.
@@ -241,14 +241,14 @@ pub(crate) enum Command {
 pub(crate) fn parse(
     arguments: &[String],
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Command, Failure> {
+) -> Result<AgentCommand, AgentFailure> {
     match arguments.first().map(String::as_str) {
-        Some("probe-context") => return Ok(Command::ProbeContext),
+        Some("probe-context") => return Ok(AgentCommand::ProbeContext),
         _ if arguments.iter().any(|a| a == "--help" || a == "-h") => {
-            return Ok(Command::Print(help()));
+            return Ok(AgentCommand::Print(help()));
         }
         _ if arguments.iter().any(|a| a == "--version" || a == "-V") => {
-            return Ok(Command::Print(format!(
+            return Ok(AgentCommand::Print(format!(
                 "apportion-agent {}\n",
                 env!("CARGO_PKG_VERSION")
             )));
@@ -289,12 +289,18 @@ pub(crate) fn parse(
     }
     mistakes.extend(options.tcp.mistake(options.node.as_deref()));
     match mistakes.is_empty() {
-        true => Ok(Command::Serve(Box::new(options))),
-        false => Err(Failure::usage(mistakes)),
+        true => Ok(AgentCommand::Serve(Box::new(options))),
+        false => Err(AgentFailure::usage(mistakes)),
     }
 }
 
-fn enter(row: &Row, options: &mut Options, name: &str, text: &str, mistakes: &mut Vec<String>) {
+fn enter(
+    row: &AgentSetting,
+    options: &mut AgentOptions,
+    name: &str,
+    text: &str,
+    mistakes: &mut Vec<String>,
+) {
     if !(row.set)(options, text) {
         mistakes.push(format!(
             "{name} {text:?} is not valid; expected: {}",
@@ -303,7 +309,7 @@ fn enter(row: &Row, options: &mut Options, name: &str, text: &str, mistakes: &mu
     }
 }
 
-fn defaults(is_simulated: bool) -> Options {
+fn defaults(is_simulated: bool) -> AgentOptions {
     let mut dir = place::instance_dir(rustix::process::geteuid().as_raw());
     let mut nvml = PathBuf::from(SYSTEM_NVML);
     if is_simulated {
@@ -311,29 +317,29 @@ fn defaults(is_simulated: bool) -> Options {
         let beside = place::lib_dir().map(|lib| lib.join(place::SIM_LIBRARIES).join(SYSTEM_NVML));
         nvml = beside.filter(|library| library.exists()).unwrap_or(nvml);
     }
-    Options {
+    AgentOptions {
         dir,
         is_simulated,
         nvml: nvml.into_os_string(),
-        metrics: Metrics::Usual,
+        metrics: MetricsAddress::Usual,
         card_memory: Sizes::new(),
         policy: OffenderPolicy::Observe,
         policies: BTreeMap::new(),
         context_reserve: None,
         tick: Duration::from_millis(250),
         idle_exit: None,
-        users: Users::Own,
+        users: AllowedUsers::Own,
         user_quota: None,
         node: None,
-        tcp: Tcp::default(),
-        second_lock: SecondLock::default(),
+        tcp: TcpOptions::default(),
+        second_lock: NriOptions::default(),
         log: tracing::Level::INFO,
         is_json: false,
         kubelet_dir: None,
         cdi_dir: PathBuf::from("/var/run/cdi"),
-        runtime: Runtime::default(),
+        runtime: RuntimeOptions::default(),
         slots: 128,
-        unplaced: Unplaced::Deny,
+        unplaced: UnplacedPolicy::Deny,
         has_whole_cards: false,
         has_preload_list: true,
     }
@@ -366,7 +372,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(arguments: &[&str], env: &[(&str, &str)]) -> Result<Options, Failure> {
+    fn parsed(arguments: &[&str], env: &[(&str, &str)]) -> Result<AgentOptions, AgentFailure> {
         let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
         let env = |name: &str| {
             env.iter()
@@ -374,7 +380,7 @@ mod tests {
                 .map(|(_, value)| (*value).to_owned())
         };
         match parse(&arguments, env)? {
-            Command::Serve(options) => Ok(*options),
+            AgentCommand::Serve(options) => Ok(*options),
             other => panic!("{other:?}"),
         }
     }
@@ -386,7 +392,7 @@ mod tests {
         assert_eq!(options.tick, Duration::from_millis(100));
         assert_eq!(options.policy, OffenderPolicy::Kill);
         assert_eq!(options.idle_exit, Some(Duration::from_secs(30)));
-        assert_eq!(options.metrics, Metrics::Usual);
+        assert_eq!(options.metrics, MetricsAddress::Usual);
     }
 
     #[test]

@@ -24,14 +24,14 @@ const READY: &str = "ready";
 
 /// A child that holds a context. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Probe {
+pub(crate) struct ContextProbe {
     pub(crate) card: CardUuid,
     pub(crate) pid: u32,
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Probe {
+impl ContextProbe {
     /// Starts the child.
     pub(crate) fn start(card: CardUuid, nvml: &Path) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");

@@ -16,7 +16,7 @@ use apportion_ledger::ProcessId;
 
 /// The fields of `/proc/PID/stat` that matter here.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     state: char,
     parent: u32,
     threads: u32,
@@ -174,15 +174,15 @@ fn innermost_pid(pid: u32) -> Option<u32> {
     pids.split_whitespace().next_back()?.parse().ok()
 }
 
-fn stat(pid: u32) -> Option<Stat> {
+fn stat(pid: u32) -> Option<ProcessStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The command's name stands in parentheses and may itself contain spaces and parentheses.
-fn parse_stat(text: &str) -> Option<Stat> {
+fn parse_stat(text: &str) -> Option<ProcessStat> {
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    Some(Stat {
+    Some(ProcessStat {
         state: fields.first()?.chars().next()?,
         parent: fields.get(1)?.parse().ok()?,
         threads: fields.get(17)?.parse().ok()?,
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let text = "7 (a) b (c)) S 3 7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 4 0 1234 0 0";
-        let expected = Stat {
+        let expected = ProcessStat {
             state: 'S',
             parent: 3,
             threads: 4,

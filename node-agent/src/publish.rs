@@ -17,22 +17,22 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::agent::Shown;
+use crate::agent::AgentHandle;
 use crate::failure::chain;
-use crate::view::View;
+use crate::view::AgentView;
 
+mod events;
 mod eviction;
-mod offence;
-mod pace;
-mod remote;
+mod gpu_node;
+mod schedule;
 mod status;
 
-use pace::Pace;
-use remote::Remote;
+use gpu_node::GpuNodePublisher;
+use schedule::PublishSchedule;
 
 /// Publishes for as long as the agent runs, if it runs in a cluster.
 /// `address` is where the agent is served over TCP.
-pub(crate) async fn publish(node: String, shown: Shown, address: Option<String>) {
+pub(crate) async fn publish(node: String, shown: AgentHandle, address: Option<String>) {
     let client = match client().await {
         Ok(client) => client,
         Err(problem) => {
@@ -47,7 +47,7 @@ pub(crate) async fn publish(node: String, shown: Shown, address: Option<String>)
     let events = shown.events.subscribe();
     tokio::join!(
         keep(
-            Remote::new(client.clone(), node.clone()),
+            GpuNodePublisher::new(client.clone(), node.clone()),
             shown.views.clone(),
             address,
         ),
@@ -57,7 +57,7 @@ pub(crate) async fn publish(node: String, shown: Shown, address: Option<String>)
 
 /// Keeps saying on a `GpuNode` that an agent made earlier that there is no driver now. A node that never had one gets no
 /// such object.
-pub(crate) async fn publish_absence(node: &str, view: &View) {
+pub(crate) async fn publish_absence(node: &str, view: &AgentView) {
     let client = match client().await {
         Ok(client) => client,
         Err(problem) => {
@@ -65,7 +65,7 @@ pub(crate) async fn publish_absence(node: &str, view: &View) {
             return;
         }
     };
-    let mut remote = Remote::new(client, node.to_owned());
+    let mut remote = GpuNodePublisher::new(client, node.to_owned());
     let wanted = status::of(view);
     loop {
         let again = match remote.write_if_known(&wanted).await {
@@ -92,8 +92,12 @@ pub(crate) async fn client() -> Result<Client, String> {
 }
 
 /// Keeps the published state as the view is.
-async fn keep(mut remote: Remote, mut views: watch::Receiver<Arc<View>>, address: Option<String>) {
-    let mut pace = Pace::new(Instant::now());
+async fn keep(
+    mut remote: GpuNodePublisher,
+    mut views: watch::Receiver<Arc<AgentView>>,
+    address: Option<String>,
+) {
+    let mut pace = PublishSchedule::new(Instant::now());
     loop {
         let mut wanted = status::of(&views.borrow_and_update());
         wanted.agent_address.clone_from(&address);
@@ -110,7 +114,7 @@ async fn keep(mut remote: Remote, mut views: watch::Receiver<Arc<View>>, address
     }
 }
 
-async fn attempt(remote: &mut Remote, pace: &mut Pace, wanted: GpuNodeStatus) {
+async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, wanted: GpuNodeStatus) {
     /// A request that hangs must not keep what comes after it from being said.
     const PATIENCE: Duration = Duration::from_secs(10);
     let problem = match tokio::time::timeout(PATIENCE, remote.write(&wanted)).await {
@@ -126,10 +130,10 @@ async fn attempt(remote: &mut Remote, pace: &mut Pace, wanted: GpuNodeStatus) {
 async fn tell(
     client: Client,
     node: String,
-    views: watch::Receiver<Arc<View>>,
+    views: watch::Receiver<Arc<AgentView>>,
     mut events: broadcast::Receiver<v1::Event>,
 ) {
-    let mut teller = offence::Teller::new(client.clone(), node);
+    let mut teller = events::EventPublisher::new(client.clone(), node);
     loop {
         match events.recv().await {
             Ok(event) => {

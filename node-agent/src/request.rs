@@ -1,57 +1,59 @@
 //! What the service asks of the agent's loop. Reading needs no request: the view is there for all.
 
-use apportion_abi::Ask;
+use apportion_abi::CardRequest;
 use std::collections::BTreeSet;
 
-use apportion_ledger::{AllocationId, Owner, Proposal, SlotId, WholeId};
+use apportion_ledger::{AllocationId, AllocationOwner, PlacementProposal, SlotId, WholeCardId};
 use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::cri::Facts;
-use crate::kubelet::{Answers, Holder, News, Rival, Seen, WholeHolder};
+use crate::cri::RuntimeCapabilities;
+use crate::kubelet::{
+    AllocateStrategy, Holder, KubeletEvent, KubeletSnapshot, RivalOwner, WholeCardHolder,
+};
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
 
 /// A request that changes something.
 #[derive(Debug)]
-pub(crate) enum Request {
-    Allocate(Proposal, Answer<v1::AllocateReply>),
-    Commit(AllocationId, Owner, Answer<v1::CommitReply>),
+pub(crate) enum AgentRequest {
+    Allocate(PlacementProposal, Answer<v1::AllocateReply>),
+    Commit(AllocationId, AllocationOwner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
-    Resize(AllocationId, Vec<Ask>, Answer<v1::ResizeReply>),
+    Resize(AllocationId, Vec<CardRequest>, Answer<v1::ResizeReply>),
     /// The container runtime is known; how are slots answered for?
-    Runtime(Facts, Answer<Answers>),
+    Runtime(RuntimeCapabilities, Answer<AllocateStrategy>),
     /// The kubelet gives a slot to a container.
     Handed(SlotId),
     /// A container on a slot of this pod is about to start.
-    Prepare(SlotId, Holder, Answer<Prepared>),
+    Prepare(SlotId, Holder, Answer<PrepareOutcome>),
     /// Something happened with the kubelet that is counted.
-    Kubelet(News),
+    Kubelet(KubeletEvent),
     /// The kubelet gives whole cards to a container.
-    HandWhole(Vec<WholeId>, Answer<()>),
+    HandWhole(Vec<WholeCardId>, Answer<()>),
     /// A container with whole cards is about to start.
-    PrepareWhole(Starting, Answer<()>),
+    PrepareWhole(StartingContainer, Answer<()>),
     /// Another owner gives cards away, or none does any more.
-    Rival(Option<Rival>),
+    Rival(Option<RivalOwner>),
     /// The kubelet was looked at.
-    Seen(Seen),
+    Seen(KubeletSnapshot),
 }
 
 /// A container with whole cards that is about to start.
 #[derive(Debug)]
-pub(crate) struct Starting {
+pub(crate) struct StartingContainer {
     /// The pod's UID.
     pub(crate) pod: String,
-    pub(crate) holder: WholeHolder,
+    pub(crate) holder: WholeCardHolder,
     /// The container's own devices.
-    pub(crate) ids: BTreeSet<WholeId>,
+    pub(crate) ids: BTreeSet<WholeCardId>,
 }
 
 /// Whether a container may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prepared {
+pub(crate) enum PrepareOutcome {
     /// Its grant is there.
     Granted,
     /// Its pod has no allocation.

@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 use apportion_abi::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::durable;
+use crate::atomic_write;
 
 /// What is assumed where nothing could be measured. Contexts were seen from 250 to 600 MiB.
 pub(crate) const ASSUMED: Bytes = Bytes::from_mib(512);
 
 /// The reserves that were learned.
 #[derive(Debug)]
-pub(crate) struct Reserves {
+pub(crate) struct ContextReserves {
     path: PathBuf,
     driver: String,
-    learned: BTreeMap<String, Cost>,
+    learned: BTreeMap<String, ContextCost>,
     /// What could not be measured is tried again by the next agent.
     unmeasurable: BTreeSet<String>,
 }
 
 /// What contexts of one process on one card cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cost {
+pub(crate) struct ContextCost {
     pub(crate) first: Bytes,
     /// Each further one, if it could be measured.
     pub(crate) further: Option<Bytes>,
@@ -36,35 +36,39 @@ pub(crate) struct Cost {
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ReservesFile {
     /// By "model, driver version".
-    contexts: BTreeMap<String, Measured>,
+    contexts: BTreeMap<String, ReserveRecord>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Measured {
+struct ReserveRecord {
     first_bytes: u64,
     further_bytes: Option<u64>,
 }
 
-impl Reserves {
+impl ContextReserves {
     /// Reads what is there; a file that cannot be understood is only a reason to measure again.
     pub(crate) fn load(path: &Path, driver: &str) -> Self {
         let text = fs::read(path).unwrap_or_default();
-        let file: File = serde_json::from_slice(&text).unwrap_or_default();
+        let file: ReservesFile = serde_json::from_slice(&text).unwrap_or_default();
         Self {
             path: path.to_owned(),
             driver: driver.to_owned(),
-            learned: file.contexts.into_iter().map(Measured::known).collect(),
+            learned: file
+                .contexts
+                .into_iter()
+                .map(ReserveRecord::known)
+                .collect(),
             unmeasurable: BTreeSet::new(),
         }
     }
 
     /// What contexts cost on this model, if it is known.
-    pub(crate) fn of(&self, model: &str) -> Option<Cost> {
+    pub(crate) fn of(&self, model: &str) -> Option<ContextCost> {
         let key = self.key(model);
-        let assumed = Cost {
+        let assumed = ContextCost {
             first: ASSUMED,
             further: None,
         };
@@ -73,19 +77,19 @@ impl Reserves {
     }
 
     /// Keeps what was measured, or that nothing could be.
-    pub(crate) fn learn(&mut self, model: &str, cost: Option<Cost>) -> std::io::Result<()> {
+    pub(crate) fn learn(&mut self, model: &str, cost: Option<ContextCost>) -> std::io::Result<()> {
         let key = self.key(model);
         let Some(cost) = cost else {
             self.unmeasurable.insert(key);
             return Ok(());
         };
         self.learned.insert(key, cost);
-        let kept = |(key, cost): (&String, &Cost)| (key.clone(), Measured::of(*cost));
-        let file = File {
+        let kept = |(key, cost): (&String, &ContextCost)| (key.clone(), ReserveRecord::of(*cost));
+        let file = ReservesFile {
             contexts: self.learned.iter().map(kept).collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(std::io::Error::other)?;
-        durable::replace(&self.path, &text)
+        atomic_write::replace(&self.path, &text)
     }
 
     fn key(&self, model: &str) -> String {
@@ -93,16 +97,16 @@ impl Reserves {
     }
 }
 
-impl Measured {
-    fn of(cost: Cost) -> Self {
+impl ReserveRecord {
+    fn of(cost: ContextCost) -> Self {
         Self {
             first_bytes: cost.first.0,
             further_bytes: cost.further.map(|bytes| bytes.0),
         }
     }
 
-    fn known((key, measured): (String, Self)) -> (String, Cost) {
-        let cost = Cost {
+    fn known((key, measured): (String, Self)) -> (String, ContextCost) {
+        let cost = ContextCost {
             first: Bytes(measured.first_bytes),
             further: measured.further_bytes.map(Bytes),
         };
@@ -114,7 +118,7 @@ impl Measured {
 mod tests {
     use super::*;
 
-    const COST: Cost = Cost {
+    const COST: ContextCost = ContextCost {
         first: Bytes(7),
         further: Some(Bytes(2)),
     };
@@ -123,21 +127,21 @@ mod tests {
     fn what_was_learned_is_kept_for_its_driver_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reserves.json");
-        Reserves::load(&path, "580")
+        ContextReserves::load(&path, "580")
             .learn("A100", Some(COST))
             .unwrap();
-        assert_eq!(Reserves::load(&path, "580").of("A100"), Some(COST));
-        assert_eq!(Reserves::load(&path, "615").of("A100"), None);
-        assert_eq!(Reserves::load(&path, "580").of("H100"), None);
+        assert_eq!(ContextReserves::load(&path, "580").of("A100"), Some(COST));
+        assert_eq!(ContextReserves::load(&path, "615").of("A100"), None);
+        assert_eq!(ContextReserves::load(&path, "580").of("H100"), None);
     }
 
     #[test]
     fn what_could_not_be_measured_is_assumed_until_the_next_agent() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reserves.json");
-        let mut reserves = Reserves::load(&path, "580");
+        let mut reserves = ContextReserves::load(&path, "580");
         reserves.learn("A100", None).unwrap();
         assert_eq!(reserves.of("A100").map(|cost| cost.first), Some(ASSUMED));
-        assert_eq!(Reserves::load(&path, "580").of("A100"), None);
+        assert_eq!(ContextReserves::load(&path, "580").of("A100"), None);
     }
 }

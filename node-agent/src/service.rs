@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
-use apportion_bounded::{Bounds, Seats};
+use apportion_bounded::{ConnectionLimiter, ConnectionLimits};
 use apportion_ledger::AllocationId;
 use apportion_proto::v1::agent_server::{Agent, AgentServer};
 use apportion_proto::v1::watch_reply::Item;
@@ -17,41 +17,41 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::agent::Shown;
-use crate::caller::{Caller, Peer};
-use crate::contact::Contact;
+use crate::agent::AgentHandle;
+use crate::caller::{CallerIdentity, PeerConnection};
+use crate::fencing::FencingTokenStore;
 use crate::request::{self, Answer};
-use crate::tcp::Remote;
-use crate::tenant::{Tenant, Users};
-use crate::terms::Terms;
-use crate::view::View;
+use crate::request_tracker::RequestTracker;
+use crate::tcp::TcpServer;
+use crate::tenant::{AllowedUsers, TenantUid};
+use crate::view::AgentView;
 use crate::wire;
 
 /// How many replies a slow watcher may leave unread before it is waited for.
 const UNREAD: usize = 8;
 
 /// How many connections other users of the machine may have to the Unix socket.
-pub(crate) const OF_USERS: Bounds = Bounds {
+pub(crate) const OF_USERS: ConnectionLimits = ConnectionLimits {
     total: 256,
     per_source: 64,
 };
 
 /// The service.
-pub(crate) struct Service {
-    pub(crate) requests: mpsc::Sender<request::Request>,
-    pub(crate) shown: Shown,
-    pub(crate) contact: Arc<Contact>,
-    pub(crate) users: Users,
+pub(crate) struct AgentService {
+    pub(crate) requests: mpsc::Sender<request::AgentRequest>,
+    pub(crate) shown: AgentHandle,
+    pub(crate) contact: Arc<RequestTracker>,
+    pub(crate) users: AllowedUsers,
 }
 
 /// Serves on the latest of the sockets, and over TCP where that is wanted, until `left`, and then until the
 /// open requests have ended.
 pub(crate) async fn serve(
-    service: Service,
+    service: AgentService,
     listeners: mpsc::Receiver<UnixListener>,
-    seats: Seats,
-    remote: Option<Remote>,
-    terms: Terms,
+    seats: ConnectionLimiter,
+    remote: Option<TcpServer>,
+    terms: FencingTokenStore,
     left: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let (terms, users) = (Arc::new(terms), service.users);
@@ -71,8 +71,8 @@ pub(crate) async fn serve(
 /// Passes on who connects, until nobody serves them.
 async fn accept(
     mut listeners: mpsc::Receiver<UnixListener>,
-    seats: Seats,
-    connections: mpsc::Sender<io::Result<Peer>>,
+    seats: ConnectionLimiter,
+    connections: mpsc::Sender<io::Result<PeerConnection>>,
 ) {
     let Some(mut current) = listeners.recv().await else {
         return;
@@ -86,7 +86,7 @@ async fn accept(
             }
             accepted = current.accept() => accepted,
         };
-        let accepted = accepted.map(|(stream, _)| Peer::local(stream).seated(&seats));
+        let accepted = accepted.map(|(stream, _)| PeerConnection::local(stream).seated(&seats));
         if connections.send(accepted).await.is_err() {
             return;
         }
@@ -94,7 +94,11 @@ async fn accept(
 }
 
 /// Lets through who may ask, unless its term is over.
-fn authorise(request: Request<()>, users: Users, terms: &Terms) -> Result<Request<()>, Status> {
+fn authorise(
+    request: Request<()>,
+    users: AllowedUsers,
+    terms: &FencingTokenStore,
+) -> Result<Request<()>, Status> {
     let unknown = || Status::permission_denied("the caller is unknown");
     caller(&request).ok_or_else(unknown)?.admit(users)?;
     if let Some(term) = request.metadata().get(identity::TERM) {
@@ -105,18 +109,18 @@ fn authorise(request: Request<()>, users: Users, terms: &Terms) -> Result<Reques
     Ok(request)
 }
 
-fn tenant<T>(request: &Request<T>) -> Option<Tenant> {
-    caller(request).and_then(Caller::tenant)
+fn tenant<T>(request: &Request<T>) -> Option<TenantUid> {
+    caller(request).and_then(CallerIdentity::tenant)
 }
 
-fn caller<T>(request: &Request<T>) -> Option<&Caller> {
-    request.extensions().get::<Caller>()
+fn caller<T>(request: &Request<T>) -> Option<&CallerIdentity> {
+    request.extensions().get::<CallerIdentity>()
 }
 
-impl Service {
+impl AgentService {
     async fn ask<T>(
         &self,
-        request: impl FnOnce(Answer<T>) -> request::Request,
+        request: impl FnOnce(Answer<T>) -> request::AgentRequest,
     ) -> Result<Response<T>, Status> {
         let _open = self.contact.open();
         let leaving = || Status::unavailable("the agent is stopping");
@@ -129,7 +133,7 @@ impl Service {
     }
 
     /// Whether who asks may change the allocation.
-    fn may_change(&self, tenant: Option<Tenant>, id: &AllocationId) -> Result<(), Status> {
+    fn may_change(&self, tenant: Option<TenantUid>, id: &AllocationId) -> Result<(), Status> {
         let Some(tenant) = tenant else {
             return Ok(());
         };
@@ -146,7 +150,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl Agent for Service {
+impl Agent for AgentService {
     async fn node_state(
         &self,
         _: Request<v1::NodeStateRequest>,
@@ -164,7 +168,7 @@ impl Agent for Service {
         if let Some(tenant) = tenant {
             proposal = tenant.proposal(proposal)?;
         }
-        self.ask(|answer| request::Request::Allocate(proposal, answer))
+        self.ask(|answer| request::AgentRequest::Allocate(proposal, answer))
             .await
     }
 
@@ -172,14 +176,17 @@ impl Agent for Service {
         &self,
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitReply>, Status> {
-        let (caller, tenant) = (caller(&request).and_then(Caller::pid), tenant(&request));
+        let (caller, tenant) = (
+            caller(&request).and_then(CallerIdentity::pid),
+            tenant(&request),
+        );
         let v1::CommitRequest { id, holder } = request.into_inner();
         let (id, owner) = (wire::id(id), wire::owner(holder, caller)?);
         self.may_change(tenant, &id)?;
         if let Some(tenant) = tenant {
             tenant.may_own(&owner)?;
         }
-        self.ask(|answer| request::Request::Commit(id, owner, answer))
+        self.ask(|answer| request::AgentRequest::Commit(id, owner, answer))
             .await
     }
 
@@ -190,7 +197,7 @@ impl Agent for Service {
         let tenant = tenant(&request);
         let id = wire::id(request.into_inner().id);
         self.may_change(tenant, &id)?;
-        self.ask(|answer| request::Request::Release(id, answer))
+        self.ask(|answer| request::AgentRequest::Release(id, answer))
             .await
     }
 
@@ -202,7 +209,7 @@ impl Agent for Service {
         let v1::ResizeRequest { id, shares } = request.into_inner();
         let (id, asks) = (wire::id(id), wire::asks(&shares)?);
         self.may_change(tenant, &id)?;
-        self.ask(|answer| request::Request::Resize(id, asks, answer))
+        self.ask(|answer| request::AgentRequest::Resize(id, asks, answer))
             .await
     }
 
@@ -229,7 +236,7 @@ impl Agent for Service {
 
 /// Sends the list at once and after each change, and each event, until either side leaves.
 async fn relay(
-    mut views: watch::Receiver<Arc<View>>,
+    mut views: watch::Receiver<Arc<AgentView>>,
     mut events: broadcast::Receiver<v1::Event>,
     replies: mpsc::Sender<Result<v1::WatchReply, Status>>,
 ) {

@@ -2,11 +2,12 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::failure::Failure;
+use crate::failure::AgentFailure;
 
 /// Resolves at the first signal that asks the agent to stop.
-pub(crate) fn stopped() -> Result<impl Future<Output = ()>, Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::running(&error, "see signal(7)"));
+pub(crate) fn stopped() -> Result<impl Future<Output = ()>, AgentFailure> {
+    let listen =
+        |kind| signal(kind).map_err(|error| AgentFailure::running(&error, "see signal(7)"));
     let mut terminated = listen(SignalKind::terminate())?;
     let mut interrupted = listen(SignalKind::interrupt())?;
     Ok(async move {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use apportion_bounded::{Bounds, Seats};
+use apportion_bounded::{ConnectionLimiter, ConnectionLimits};
 use apportion_proto::identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -21,18 +21,18 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tracing::{debug, warn};
 
-use crate::caller::{Caller, Peer};
-use crate::failure::{Failure, chain};
-use crate::options::Options;
+use crate::caller::{CallerIdentity, PeerConnection};
+use crate::failure::{AgentFailure, chain};
+use crate::options::AgentOptions;
 
-mod ask;
-mod held;
-mod keep;
+mod certificate_request;
+mod credentials;
+mod renewal;
 
 /// How long a handshake may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How many may be under way.
-const AT_ONCE: Bounds = Bounds {
+const AT_ONCE: ConnectionLimits = ConnectionLimits {
     total: 64,
     per_source: 16,
 };
@@ -41,24 +41,27 @@ const AT_ONCE: Bounds = Bounds {
 type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
 
 /// The agent's TCP side.
-pub(crate) struct Remote {
+pub(crate) struct TcpServer {
     /// What others are told.
     pub(crate) address: String,
     /// Who may shake hands.
-    pub(crate) seats: Seats,
+    pub(crate) seats: ConnectionLimiter,
     listener: TcpListener,
     configs: Configs,
 }
 
-impl Remote {
+impl TcpServer {
     /// Listens where the settings want it, and keeps a certificate from now on, in this file.
-    pub(crate) async fn open(options: &Options, file: PathBuf) -> Result<Option<Self>, Failure> {
+    pub(crate) async fn open(
+        options: &AgentOptions,
+        file: PathBuf,
+    ) -> Result<Option<Self>, AgentFailure> {
         let Some((address, node)) = options.tcp.listen.zip(options.node.clone()) else {
             return Ok(None);
         };
         let failed = |error: io::Error| {
             let text = format!("failed to listen on {address}: {error}");
-            Failure::running(
+            AgentFailure::running(
                 &io::Error::other(text),
                 "choose another address with --listen",
             )
@@ -66,17 +69,17 @@ impl Remote {
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (show, configs) = watch::channel(None);
-        tokio::spawn(keep::keep(node, file, show));
+        tokio::spawn(renewal::keep(node, file, show));
         Ok(Some(Self {
             address: options.tcp.advertised(bound),
-            seats: Seats::new("scheduler", AT_ONCE),
+            seats: ConnectionLimiter::new("scheduler", AT_ONCE),
             listener,
             configs,
         }))
     }
 
     /// Passes on who connects and is known, until nobody serves them.
-    pub(crate) async fn accept(self, connections: mpsc::Sender<io::Result<Peer>>) {
+    pub(crate) async fn accept(self, connections: mpsc::Sender<io::Result<PeerConnection>>) {
         let told = Arc::new(Mutex::new(String::new()));
         loop {
             let (stream, from) = tokio::select! {
@@ -114,7 +117,7 @@ fn tell(told: &Mutex<String>, from: SocketAddr, problem: String) {
     }
 }
 
-async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Peer, String> {
+async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<PeerConnection, String> {
     let _ = stream.set_nodelay(true);
     let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
     let shaken = shaken.map_err(|_| format!("the TLS handshake took longer than {PATIENCE:?}"))?;
@@ -122,20 +125,20 @@ async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Peer, Str
     let (_, connection) = stream.get_ref();
     let caller = match connection.peer_certificates().and_then(<[_]>::first) {
         Some(certificate) => caller(certificate),
-        None => Caller::Stranger("the caller sent no certificate".to_owned()),
+        None => CallerIdentity::Stranger("the caller sent no certificate".to_owned()),
     };
-    Ok(Peer::new(stream, caller))
+    Ok(PeerConnection::new(stream, caller))
 }
 
 /// Who a certificate of our authority is for.
-fn caller(certificate: &CertificateDer<'_>) -> Caller {
+fn caller(certificate: &CertificateDer<'_>) -> CallerIdentity {
     let name = ServerName::try_from(identity::SCHEDULER);
     let name = name.expect("a constant that is a DNS name");
     let verified = ParsedCertificate::try_from(certificate)
         .and_then(|certificate| verify_server_name(&certificate, &name));
     match verified {
-        Ok(()) => Caller::Scheduler,
-        Err(error) => Caller::Stranger(format!(
+        Ok(()) => CallerIdentity::Scheduler,
+        Err(error) => CallerIdentity::Stranger(format!(
             "only {} may connect here: {error}",
             identity::SCHEDULER
         )),

@@ -3,8 +3,8 @@
 //! Who asks is the kernel's word. The key of an allocation says whose it is: the agent puts the user in front of what
 //! the user chose, so that a user can neither name nor guess another's, and the checkpoint keeps it.
 
-use apportion_abi::{Ask, Bytes, Workload};
-use apportion_ledger::{Allocation, AllocationId, Owner, Proposal};
+use apportion_abi::{Bytes, CardRequest, ContainerRef};
+use apportion_ledger::{Allocation, AllocationId, AllocationOwner, PlacementProposal};
 use tonic::Status;
 
 use crate::procfs;
@@ -14,7 +14,7 @@ const MOST: usize = 256;
 
 /// Which users of this machine may ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Users {
+pub(crate) enum AllowedUsers {
     /// The agent's own, and root.
     #[default]
     Own,
@@ -24,9 +24,9 @@ pub(crate) enum Users {
 
 /// A user who is neither root nor the agent's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tenant(pub(crate) u32);
+pub(crate) struct TenantUid(pub(crate) u32);
 
-impl Tenant {
+impl TenantUid {
     /// Whose allocation a key is.
     pub(crate) fn of(key: &str) -> Option<Self> {
         let (user, _) = key.strip_prefix("user ")?.split_once(' ')?;
@@ -34,13 +34,13 @@ impl Tenant {
     }
 
     /// The proposal as this user's.
-    pub(crate) fn proposal(self, proposal: Proposal) -> Result<Proposal, Status> {
-        if Workload::of(&proposal.name).is_some() {
+    pub(crate) fn proposal(self, proposal: PlacementProposal) -> Result<PlacementProposal, Status> {
+        if ContainerRef::of(&proposal.name).is_some() {
             let why = format!("the name {:?} is that of a pod", proposal.name);
             return Err(Status::invalid_argument(why));
         }
         let key = format!("user {} {}", self.0, proposal.key);
-        Ok(Proposal { key, ..proposal })
+        Ok(PlacementProposal { key, ..proposal })
     }
 
     /// Whether an allocation with this key is this user's to change.
@@ -55,12 +55,12 @@ impl Tenant {
     }
 
     /// Whether a process is this user's.
-    pub(crate) fn may_own(self, owner: &Owner) -> Result<(), Status> {
+    pub(crate) fn may_own(self, owner: &AllocationOwner) -> Result<(), Status> {
         let is_own = match owner {
-            Owner::Process(process) => {
+            AllocationOwner::Process(process) => {
                 procfs::users(process.pid).is_some_and(|(real, _)| real == self.0)
             }
-            Owner::Pod(_) => false,
+            AllocationOwner::Pod(_) => false,
         };
         let why = || format!("the holder is not a process of user {}", self.0);
         is_own
@@ -71,7 +71,7 @@ impl Tenant {
     /// Whether the user may have so much. What is asked replaces what the allocation `instead` has.
     pub(crate) fn may_have(
         self,
-        asks: &[Ask],
+        asks: &[CardRequest],
         allocations: &[&Allocation],
         instead: Option<&AllocationId>,
         quota: Option<Bytes>,
@@ -85,7 +85,7 @@ impl Tenant {
             let why = format!("user {user} has {MOST} allocations, which is the most");
             return Err(Status::resource_exhausted(why));
         }
-        for Ask { card, bytes } in asks {
+        for CardRequest { card, bytes } in asks {
             let held = own.iter().filter_map(|of| of.grant(*card));
             let held: Bytes = held.map(|grant| grant.held).sum();
             if let Some(quota) = quota.filter(|quota| held.plus(*bytes) > *quota) {
@@ -104,26 +104,26 @@ mod tests {
 
     #[test]
     fn a_key_says_whose_it_is() {
-        let proposal = |key: &str, name: &str| Proposal {
+        let proposal = |key: &str, name: &str| PlacementProposal {
             key: key.into(),
             name: name.into(),
             asks: Vec::new(),
             ttl: std::time::Duration::ZERO,
         };
-        let made = Tenant(1000)
+        let made = TenantUid(1000)
             .proposal(proposal("user 0 a", "train"))
             .unwrap();
-        assert_eq!(Tenant::of(&made.key), Some(Tenant(1000)));
-        assert_eq!(Tenant::of("run-1-2"), None);
+        assert_eq!(TenantUid::of(&made.key), Some(TenantUid(1000)));
+        assert_eq!(TenantUid::of("run-1-2"), None);
         assert!(
-            Tenant(1000)
+            TenantUid(1000)
                 .proposal(proposal("a", "kube-system/dns/main"))
                 .is_err()
         );
         let id = AllocationId("1-1".into());
-        assert!(Tenant(1000).may_change(&id, Some(&made.key)).is_ok());
+        assert!(TenantUid(1000).may_change(&id, Some(&made.key)).is_ok());
         for key in [None, Some("run-1-2"), Some("user 1001 a")] {
-            assert!(Tenant(1000).may_change(&id, key).is_err());
+            assert!(TenantUid(1000).may_change(&id, key).is_err());
         }
     }
 }

@@ -7,8 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apportion_runtime_class::cdi::Described;
-use apportion_runtime_class::nvidia::{Description, DescriptionError};
+use apportion_runtime_class::cdi::PassthroughEdits;
+use apportion_runtime_class::nvidia::{NvidiaCdiSpec, NvidiaSpecError};
 use apportion_runtime_class::{DriverFiles, GrantedCard};
 
 /// The driver's libraries for programs that compute. Some have the driver's version in their only name.
@@ -26,9 +26,9 @@ const NEEDED: usize = 2;
 
 /// Why the driver's files cannot be told.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DriverError {
+pub(crate) enum DriverFilesError {
     #[error(transparent)]
-    Description(#[from] DescriptionError),
+    Description(#[from] NvidiaSpecError),
     #[error("{library} is not in {folder}, the folder of --driver-libraries")]
     NoLibrary {
         library: &'static str,
@@ -38,7 +38,7 @@ pub(crate) enum DriverError {
 
 /// From where the driver can come into containers on this node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sources {
+pub(crate) struct DriverSources {
     /// Where descriptions lie; the later folder wins.
     pub(crate) descriptions: Vec<PathBuf>,
     /// The driver's libraries, where they are named.
@@ -47,21 +47,21 @@ pub(crate) struct Sources {
     pub(crate) is_nvidia_default: bool,
 }
 
-impl Sources {
+impl DriverSources {
     /// For these cards, from who has described them.
     pub(crate) fn of(
         &self,
         cards: &[GrantedCard],
-    ) -> Result<(DriverFiles, Described), DriverError> {
+    ) -> Result<(DriverFiles, PassthroughEdits), DriverFilesError> {
         match description(&self.descriptions)? {
             Some(found) => Ok((DriverFiles::Toolkit, found.of(cards)?)),
-            None => Ok((self.undescribed()?, Described::default())),
+            None => Ok((self.undescribed()?, PassthroughEdits::default())),
         }
     }
 
     /// For any card, where nobody has described them. NVIDIA's runtime knows its driver better than we do;
     /// where it is the default one, it is left to it.
-    pub(crate) fn undescribed(&self) -> Result<DriverFiles, DriverError> {
+    pub(crate) fn undescribed(&self) -> Result<DriverFiles, DriverFilesError> {
         match &self.libraries {
             Some(folder) if !self.is_nvidia_default => {
                 let libraries = libraries(folder)?;
@@ -73,15 +73,15 @@ impl Sources {
 }
 
 /// What NVIDIA's toolkit says of this node's cards, if it is there. In `folders` the later wins.
-fn description(folders: &[PathBuf]) -> Result<Option<Description>, DescriptionError> {
-    let mut found: Option<Description> = None;
+fn description(folders: &[PathBuf]) -> Result<Option<NvidiaCdiSpec>, NvidiaSpecError> {
+    let mut found: Option<NvidiaCdiSpec> = None;
     for path in folders.iter().flat_map(|folder| files(folder)) {
         let Some(content) = content(&path)? else {
             continue;
         };
-        let next = Description::new(&path.display().to_string(), content)?;
+        let next = NvidiaCdiSpec::new(&path.display().to_string(), content)?;
         let is_usual =
-            |next: &Description| found.as_ref().is_none_or(|of| next.rank() <= of.rank());
+            |next: &NvidiaCdiSpec| found.as_ref().is_none_or(|of| next.rank() <= of.rank());
         if let Some(next) = next.filter(is_usual) {
             found = Some(next);
         }
@@ -105,13 +105,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// JSON is YAML, too. What cannot be read is somebody's fault, and only NVIDIA's is ours to tell of.
-fn content(path: &Path) -> Result<Option<serde_json::Value>, DescriptionError> {
+fn content(path: &Path) -> Result<Option<serde_json::Value>, NvidiaSpecError> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string());
     let content =
         text.and_then(|text| serde_norway::from_str(&text).map_err(|error| error.to_string()));
     match content {
         Ok(content) => Ok(Some(content)),
-        Err(problem) if name(path).contains("nvidia") => Err(DescriptionError::Malformed {
+        Err(problem) if name(path).contains("nvidia") => Err(NvidiaSpecError::Malformed {
             path: path.display().to_string(),
             problem,
         }),
@@ -124,7 +124,7 @@ fn name(path: &Path) -> std::borrow::Cow<'_, str> {
 }
 
 /// The driver's libraries in a folder.
-fn libraries(folder: &Path) -> Result<Vec<String>, DriverError> {
+fn libraries(folder: &Path) -> Result<Vec<String>, DriverFilesError> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -135,7 +135,7 @@ fn libraries(folder: &Path) -> Result<Vec<String>, DriverError> {
     let is_missing = |library: &&&'static str| !names.iter().any(|name| name == **library);
     if let Some(library) = LIBRARIES[..NEEDED].iter().find(is_missing) {
         let folder = folder.to_owned();
-        return Err(DriverError::NoLibrary { library, folder });
+        return Err(DriverFilesError::NoLibrary { library, folder });
     }
     let paths = names.iter().map(|name| folder.join(name));
     Ok(paths.map(|path| path.display().to_string()).collect())
@@ -197,7 +197,7 @@ mod tests {
             write(driver.path(), library, "");
         }
         let of = |libraries: Option<&Path>, is_nvidia_default| {
-            let sources = Sources {
+            let sources = DriverSources {
                 descriptions: vec![cdi.path().to_owned()],
                 libraries: libraries.map(Path::to_owned),
                 is_nvidia_default,

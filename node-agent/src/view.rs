@@ -4,41 +4,43 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use apportion_abi::account::Api;
+use apportion_abi::account::ApiFamily;
 use apportion_abi::{Bytes, CardUuid};
-use apportion_ledger::{Allocation, Fault, Grant, Ledger, NoticeKind, ProcessId, State};
+use apportion_ledger::{
+    Allocation, AllocationPhase, CardGrant, Ledger, NoticeKind, ProcessId, XidSeverity,
+};
 use apportion_proto::v1;
 
-use crate::account::Account;
-use crate::driver::{FoundCard, Reading};
+use crate::account::AccountFiles;
+use crate::driver::{CardReading, FoundCard};
 use crate::kubelet;
+use crate::nri_plugin;
 use crate::procfs;
-use crate::second_lock;
 use crate::wire;
 
 /// The latest picture.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub(crate) struct AgentView {
     pub(crate) list: v1::ListReply,
     /// When the sample below it was taken; none yet at the very start.
     pub(crate) sampled: Option<Instant>,
     /// Whether requests are answered and the driver answers.
     pub(crate) is_ready: bool,
-    pub(crate) counts: Counts,
+    pub(crate) counts: AgentStats,
     /// Why nothing is given, where another device plugin gives cards away.
     pub(crate) rival: Option<String>,
     /// Why there is nothing to serve, where the agent waits for a driver.
     pub(crate) idle: Option<String>,
 }
 
-impl View {
+impl AgentView {
     /// Nothing is known yet.
     pub(crate) fn empty(idle: Option<String>) -> Self {
         Self {
             list: v1::ListReply::default(),
             sampled: None,
             is_ready: false,
-            counts: Counts::default(),
+            counts: AgentStats::default(),
             rival: None,
             idle,
         }
@@ -47,14 +49,14 @@ impl View {
 
 /// What happened since the agent started.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct AgentStats {
     pub(crate) accepted: u64,
     /// By the reason, as metrics say it.
     pub(crate) refused: BTreeMap<&'static str, u64>,
     pub(crate) adopted: u64,
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
     /// What cards reported, by what it means.
-    pub(crate) faults: BTreeMap<(CardUuid, Fault), u64>,
+    pub(crate) faults: BTreeMap<(CardUuid, XidSeverity), u64>,
     /// What slows the clocks of each card that says it, in NVML's bits.
     pub(crate) throttled: BTreeMap<CardUuid, u64>,
     /// Pods that the kubelet was about to start and that nobody had agreed on with us, by kind.
@@ -63,17 +65,17 @@ pub(crate) struct Counts {
     pub(crate) recoveries: BTreeMap<CardUuid, u64>,
     /// Whether cards reach containers by CDI; `None` until the runtime is known.
     pub(crate) has_cdi: Option<bool>,
-    pub(crate) kubelet: kubelet::Counts,
+    pub(crate) kubelet: kubelet::KubeletStats,
     /// How many slots have come how far; none where there is no kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     /// What the container runtime was told; none where it does not ask.
-    pub(crate) second_lock: Option<second_lock::Counts>,
+    pub(crate) second_lock: Option<nri_plugin::NriStats>,
 }
 
 /// One card at the latest sample.
 pub(crate) fn card(
     found: &FoundCard,
-    reading: Option<&Reading>,
+    reading: Option<&CardReading>,
     ledger: &Ledger,
     context_reserve: Bytes,
 ) -> v1::Card {
@@ -104,7 +106,7 @@ pub(crate) fn card(
 /// One allocation with what its account and its processes say.
 pub(crate) fn allocation(
     allocation: &Allocation,
-    account: Option<&Account>,
+    account: Option<&AccountFiles>,
     processes: Vec<v1::Process>,
 ) -> v1::Allocation {
     let worst = allocation
@@ -119,7 +121,7 @@ pub(crate) fn allocation(
         holder: wire::holder(&allocation.state),
         created_at_ms: allocation.created.0,
         expires_at_ms: match allocation.state {
-            State::Reserved { expires } => Some(expires.0),
+            AllocationPhase::Reserved { expires } => Some(expires.0),
             _ => None,
         },
         grants: allocation
@@ -136,7 +138,7 @@ pub(crate) fn allocation(
     }
 }
 
-fn grant(grant: &Grant, account: Option<&Account>) -> v1::Grant {
+fn grant(grant: &CardGrant, account: Option<&AccountFiles>) -> v1::Grant {
     let used = account
         .map(|account| account.used(grant.card))
         .unwrap_or_default();
@@ -154,7 +156,7 @@ fn grant(grant: &Grant, account: Option<&Account>) -> v1::Grant {
         nvml_bytes: grant.nvml.0,
         enforcement: wire::enforcement(grant.enforcement).into(),
         last_denied_bytes: used.last_denied.0,
-        denied_by_api: Api::ALL
+        denied_by_api: ApiFamily::ALL
             .iter()
             .zip(used.denied_by)
             .map(|(api, count)| (api.word().to_owned(), count))

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Shortfall, whole_units};
+use apportion_abi::{Bytes, CardRequest, Shortfall, whole_units};
 use apportion_ledger::{
-    AllocationId, Enforcement, Health, NoticeKind, OffenderPolicy, Owner, Proposal, Refusal, State,
+    AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, Health, LimitEnforcement,
+    NoticeKind, OffenderPolicy, PlacementProposal,
 };
 use apportion_proto::v1;
 use tonic::Status;
@@ -20,7 +21,7 @@ const LONGEST_TTL: Duration = Duration::from_secs(3600);
 const LONGEST_NAME: usize = 253;
 
 /// What an allocate request proposes.
-pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<Proposal, Status> {
+pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal, Status> {
     let v1::AllocateRequest {
         idempotency_key: key,
         name,
@@ -41,7 +42,7 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<Proposal, Status>
         0 => DEFAULT_TTL,
         wait => Duration::from_millis(wait).min(LONGEST_TTL),
     };
-    Ok(Proposal {
+    Ok(PlacementProposal {
         key,
         name,
         asks: asks(&shares)?,
@@ -50,9 +51,9 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<Proposal, Status>
 }
 
 /// What shares ask for: whole numbers of 2 MiB, whatever a client sends.
-pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<Ask>, Status> {
+pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     let ask = |share: &v1::Share| match share.card.parse() {
-        Ok(card) => Ok(Ask {
+        Ok(card) => Ok(CardRequest {
             card,
             bytes: whole_units(Bytes(share.bytes)),
         }),
@@ -66,7 +67,10 @@ pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<Ask>, Status> {
 
 /// For whom an allocation is to be; `caller` is who the kernel says is asking. Who asks from elsewhere knows
 /// pods, and no processes of this machine.
-pub(crate) fn owner(holder: Option<v1::Holder>, caller: Option<u32>) -> Result<Owner, Status> {
+pub(crate) fn owner(
+    holder: Option<v1::Holder>,
+    caller: Option<u32>,
+) -> Result<AllocationOwner, Status> {
     use v1::holder::Kind;
     match holder.and_then(|holder| holder.kind) {
         Some(Kind::Pid(pid)) => {
@@ -76,10 +80,10 @@ pub(crate) fn owner(holder: Option<v1::Holder>, caller: Option<u32>) -> Result<O
                 )
             })?;
             let pid = if pid == 0 { caller } else { pid };
-            let process = procfs::live(pid).map(Owner::Process);
+            let process = procfs::live(pid).map(AllocationOwner::Process);
             process.ok_or_else(|| Status::failed_precondition(format!("there is no process {pid}")))
         }
-        Some(Kind::PodUid(uid)) if !uid.is_empty() => Ok(Owner::Pod(uid)),
+        Some(Kind::PodUid(uid)) if !uid.is_empty() => Ok(AllocationOwner::Pod(uid)),
         _ => Err(Status::invalid_argument(
             "the holder is neither a process nor a pod",
         )),
@@ -87,20 +91,20 @@ pub(crate) fn owner(holder: Option<v1::Holder>, caller: Option<u32>) -> Result<O
 }
 
 /// A refusal that is not a shortfall, as a status.
-pub(crate) fn status(refusal: &Refusal) -> Status {
+pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
     let text = refusal.to_string();
     match refusal {
-        Refusal::Malformed(_) => Status::invalid_argument(text),
-        Refusal::UnknownCard(_) | Refusal::UnknownAllocation(_) | Refusal::NotGranted { .. } => {
-            Status::not_found(text)
-        }
-        Refusal::KeyReused(_) => Status::already_exists(text),
-        Refusal::Shortfall(_) => Status::resource_exhausted(text),
-        Refusal::Sizeless(_)
-        | Refusal::Unhealthy(_)
-        | Refusal::Committed(_)
-        | Refusal::Draining(_)
-        | Refusal::Whole(_) => Status::failed_precondition(text),
+        AllocationRefusal::Malformed(_) => Status::invalid_argument(text),
+        AllocationRefusal::UnknownCard(_)
+        | AllocationRefusal::UnknownAllocation(_)
+        | AllocationRefusal::NotGranted { .. } => Status::not_found(text),
+        AllocationRefusal::KeyReused(_) => Status::already_exists(text),
+        AllocationRefusal::Shortfall(_) => Status::resource_exhausted(text),
+        AllocationRefusal::Sizeless(_)
+        | AllocationRefusal::Unhealthy(_)
+        | AllocationRefusal::Committed(_)
+        | AllocationRefusal::Draining(_)
+        | AllocationRefusal::Whole(_) => Status::failed_precondition(text),
     }
 }
 
@@ -125,20 +129,20 @@ pub(crate) fn id(text: String) -> AllocationId {
     AllocationId(text)
 }
 
-pub(crate) fn state(state: &State) -> v1::AllocationState {
+pub(crate) fn state(state: &AllocationPhase) -> v1::AllocationState {
     match state {
-        State::Reserved { .. } => v1::AllocationState::Reserved,
-        State::Allocated(_) => v1::AllocationState::Allocated,
-        State::Draining => v1::AllocationState::Draining,
+        AllocationPhase::Reserved { .. } => v1::AllocationState::Reserved,
+        AllocationPhase::Allocated(_) => v1::AllocationState::Allocated,
+        AllocationPhase::Draining => v1::AllocationState::Draining,
     }
 }
 
-pub(crate) fn holder(state: &State) -> Option<v1::Holder> {
+pub(crate) fn holder(state: &AllocationPhase) -> Option<v1::Holder> {
     use v1::holder::Kind;
     let kind = match state {
-        State::Allocated(Owner::Process(process)) => Kind::Pid(process.pid),
-        State::Allocated(Owner::Pod(uid)) => Kind::PodUid(uid.clone()),
-        State::Reserved { .. } | State::Draining => return None,
+        AllocationPhase::Allocated(AllocationOwner::Process(process)) => Kind::Pid(process.pid),
+        AllocationPhase::Allocated(AllocationOwner::Pod(uid)) => Kind::PodUid(uid.clone()),
+        AllocationPhase::Reserved { .. } | AllocationPhase::Draining => return None,
     };
     Some(v1::Holder { kind: Some(kind) })
 }
@@ -151,14 +155,14 @@ pub(crate) fn health(health: Health) -> v1::CardHealth {
     }
 }
 
-pub(crate) fn enforcement(enforcement: Enforcement) -> v1::EnforcementState {
+pub(crate) fn enforcement(enforcement: LimitEnforcement) -> v1::EnforcementState {
     match enforcement {
-        Enforcement::Pending => v1::EnforcementState::Pending,
-        Enforcement::Whole => v1::EnforcementState::Whole,
-        Enforcement::Attached => v1::EnforcementState::Attached,
-        Enforcement::Missing => v1::EnforcementState::Missing,
-        Enforcement::Overlimit => v1::EnforcementState::Overlimit,
-        Enforcement::Bypassed => v1::EnforcementState::Bypassed,
+        LimitEnforcement::Pending => v1::EnforcementState::Pending,
+        LimitEnforcement::Whole => v1::EnforcementState::Whole,
+        LimitEnforcement::Attached => v1::EnforcementState::Attached,
+        LimitEnforcement::Missing => v1::EnforcementState::Missing,
+        LimitEnforcement::Overlimit => v1::EnforcementState::Overlimit,
+        LimitEnforcement::Bypassed => v1::EnforcementState::Bypassed,
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use apportion_abi::names::{CDI_ALLOCATION, CDI_KIND, CDI_POD};
 
-use crate::edits::{ContainerEdits, Mount};
+use crate::edits::{ContainerEdits, ContainerMount};
 
 const VERSION: &str = "0.6.0";
 /// The one that knows additional groups.
@@ -18,7 +18,7 @@ const VERSION_WITH_GROUPS: &str = "0.7.0";
 
 /// For whom a file is.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Label {
+pub struct CdiSpecLabel {
     /// The device's name: the slot.
     pub slot: String,
     /// The pod's UID.
@@ -30,7 +30,7 @@ pub struct Label {
 /// What another description, such as the NVIDIA toolkit's, says of the cards; it is passed on as it is.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Described {
+pub struct PassthroughEdits {
     /// `NAME=value`.
     #[serde(default)]
     pub env: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Described {
     pub additional_gids: Vec<u32>,
 }
 
-impl Described {
+impl PassthroughEdits {
     /// Adds what is not there yet.
     pub(crate) fn add(&mut self, other: &Self) {
         add(&mut self.env, &other.env);
@@ -69,7 +69,7 @@ fn add<T: Clone + PartialEq>(list: &mut Vec<T>, other: &[T]) {
 
 /// Why a file is not one of ours.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum CdiReadError {
     /// It is no CDI file.
     #[error("failed to parse a CDI file")]
     Parse(#[from] serde_json::Error),
@@ -92,7 +92,7 @@ pub fn device_name(slot: &str) -> String {
 
 /// The file's content.
 #[must_use]
-pub fn render(label: &Label, edits: &ContainerEdits, described: Described) -> Value {
+pub fn render(label: &CdiSpecLabel, edits: &ContainerEdits, described: PassthroughEdits) -> Value {
     let mut all = described;
     // Of two values the later one holds.
     all.env.extend(
@@ -124,16 +124,16 @@ pub fn render(label: &Label, edits: &ContainerEdits, described: Described) -> Va
 ///
 /// # Errors
 /// If it is no file of ours.
-pub fn read(text: &[u8]) -> Result<Label, ReadError> {
+pub fn read(text: &[u8]) -> Result<CdiSpecLabel, CdiReadError> {
     let file: Value = serde_json::from_slice(text)?;
-    let device = file.pointer("/devices/0").ok_or(ReadError::Foreign)?;
+    let device = file.pointer("/devices/0").ok_or(CdiReadError::Foreign)?;
     let text = |value: Option<&Value>| {
         let text = value.and_then(Value::as_str).map(str::to_owned);
-        text.ok_or(ReadError::Foreign)
+        text.ok_or(CdiReadError::Foreign)
     };
     let annotations = device.get("annotations");
     let annotation = |name: &str| text(annotations.and_then(|all| all.get(name)));
-    Ok(Label {
+    Ok(CdiSpecLabel {
         slot: text(device.get("name"))?,
         pod: annotation(CDI_POD)?,
         allocation: annotation(CDI_ALLOCATION)?,
@@ -141,7 +141,7 @@ pub fn read(text: &[u8]) -> Result<Label, ReadError> {
 }
 
 /// Runtimes refuse a device without edits and accept no empty lists of some kinds.
-fn without_empty(all: &Described) -> Value {
+fn without_empty(all: &PassthroughEdits) -> Value {
     let mut edits = serde_json::json!(all);
     if let Value::Object(fields) = &mut edits {
         fields.retain(|_, list| list.as_array().is_some_and(|list| !list.is_empty()));
@@ -149,7 +149,7 @@ fn without_empty(all: &Described) -> Value {
     edits
 }
 
-fn mount(mount: &Mount) -> Value {
+fn mount(mount: &ContainerMount) -> Value {
     serde_json::json!({
         "hostPath": mount.host_path,
         "containerPath": mount.container_path,
@@ -162,8 +162,8 @@ mod tests {
     use super::*;
     use crate::edits::DeviceNode;
 
-    fn label() -> Label {
-        Label {
+    fn label() -> CdiSpecLabel {
+        CdiSpecLabel {
             slot: "s-0001".into(),
             pod: "uid-1".into(),
             allocation: "1-1".into(),
@@ -173,7 +173,7 @@ mod tests {
     fn some_edits() -> ContainerEdits {
         ContainerEdits {
             env: vec![("A", "1".into())],
-            mounts: vec![Mount {
+            mounts: vec![ContainerMount {
                 host_path: "/h".into(),
                 container_path: "/c".into(),
                 options: &["ro", "bind"],
@@ -200,7 +200,7 @@ mod tests {
             }],
         });
         assert_eq!(
-            render(&label(), &some_edits(), Described::default()),
+            render(&label(), &some_edits(), PassthroughEdits::default()),
             expected
         );
         assert_eq!(file_name("s-0001"), "apportion.dev-grant-s-0001.json");
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn our_variables_come_after_those_of_another_description() {
-        let described: Described =
+        let described: PassthroughEdits =
             serde_json::from_value(serde_json::json!({"env": ["A=0"], "hooks": [{"path": "/x"}]}))
                 .unwrap();
         let file = render(&label(), &some_edits(), described);
@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn a_file_has_the_lowest_version_that_knows_what_it_says() {
-        let described = Described {
+        let described = PassthroughEdits {
             additional_gids: vec![44],
-            ..Described::default()
+            ..PassthroughEdits::default()
         };
         let file = render(&label(), &some_edits(), described);
         assert_eq!(file["cdiVersion"], "0.7.0");
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_file_says_for_whom_it_is() {
-        let file = render(&label(), &some_edits(), Described::default());
+        let file = render(&label(), &some_edits(), PassthroughEdits::default());
         assert_eq!(read(file.to_string().as_bytes()).unwrap(), label());
         assert!(read(b"{}").is_err() && read(b"nothing").is_err());
     }

@@ -17,7 +17,7 @@ use apportion_abi::place::{
     USAGE_FILE,
 };
 
-use crate::edits::{ContainerEdits, DeviceNode, Mount};
+use crate::edits::{ContainerEdits, ContainerMount, DeviceNode};
 use crate::grant::{Grant, GrantedCard};
 
 /// The files of the host that containers get beside their account and the library.
@@ -125,7 +125,7 @@ fn with_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
     }
 }
 
-fn account_mounts(grant: &Grant) -> Vec<Mount> {
+fn account_mounts(grant: &Grant) -> Vec<ContainerMount> {
     let account = |file: &str| format!("{}/{file}", grant.account);
     let library = grant.library.clone();
     vec![
@@ -143,7 +143,7 @@ fn device_nodes(grant: &Grant) -> Vec<DeviceNode> {
     paths.map(|path| DeviceNode { path }).collect()
 }
 
-fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<Mount> {
+fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<ContainerMount> {
     let libraries = [SIM_CUDA, SIM_NVML].map(|library| format!("{libraries}/{library}"));
     let libraries = libraries
         .into_iter()
@@ -156,14 +156,14 @@ fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<Mount> 
 }
 
 /// A library of the host, where the loaders look.
-fn in_loader_folders(host: &str) -> Vec<Mount> {
+fn in_loader_folders(host: &str) -> Vec<ContainerMount> {
     let name = host.rsplit('/').next().unwrap_or_default();
     let at = |folder: &&str| mount(host.to_owned(), format!("{folder}/{name}"), LIBRARY_OPTIONS);
     LOADER_FOLDERS.iter().map(at).collect()
 }
 
 /// How NVIDIA's runtime is asked for a card where it heeds no variable of an unprivileged container.
-fn asked_by_mount(card: &GrantedCard) -> Mount {
+fn asked_by_mount(card: &GrantedCard) -> ContainerMount {
     let place = format!("{RUNTIME_DEVICES}/{}", card.uuid);
     mount("/dev/null".to_owned(), place, &["ro", "bind"])
 }
@@ -172,8 +172,12 @@ fn inside(file: &str) -> String {
     format!("{CONTAINER_ACCOUNT}/{file}")
 }
 
-fn mount(host_path: String, container_path: String, options: &'static [&'static str]) -> Mount {
-    Mount {
+fn mount(
+    host_path: String,
+    container_path: String,
+    options: &'static [&'static str],
+) -> ContainerMount {
+    ContainerMount {
         host_path,
         container_path,
         options,
@@ -183,11 +187,11 @@ fn mount(host_path: String, container_path: String, options: &'static [&'static 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edits::{Target, edits};
+    use crate::edits::{EditTarget, edits};
     use apportion_abi::{Bytes, Share};
 
     fn edited(files: &ContainerFiles) -> ContainerEdits {
-        edits(&grant(), Target::Container(files))
+        edits(&grant(), EditTarget::Container(files))
     }
 
     fn grant() -> Grant {
@@ -302,15 +306,15 @@ mod tests {
     #[test]
     fn a_container_with_whole_cards_has_the_cards_and_nothing_that_limits_it() {
         for files in [simulated(), ContainerFiles::default()] {
-            let (whole, shared) = (edits(&grant(), Target::Whole(&files)), edited(&files));
+            let (whole, shared) = (edits(&grant(), EditTarget::Whole(&files)), edited(&files));
             assert_eq!(whole.devices, shared.devices);
             let names: Vec<_> = whole.env.iter().map(|(name, _)| *name).collect();
             assert_eq!(names, [ENV_GRANT, "NVIDIA_VISIBLE_DEVICES"]);
-            let written = |m: &&Mount| !m.options.contains(&"ro");
+            let written = |m: &&ContainerMount| !m.options.contains(&"ro");
             assert_eq!(whole.mounts.iter().find(written), None);
-            let account = |m: &&Mount| m.container_path == "/.apportion/limits";
+            let account = |m: &&ContainerMount| m.container_path == "/.apportion/limits";
             assert!(whole.mounts.iter().any(|m| account(&m)));
-            let libraries = |m: &&Mount| m.container_path.contains("libapportion");
+            let libraries = |m: &&ContainerMount| m.container_path.contains("libapportion");
             assert!(!whole.mounts.iter().any(|m| libraries(&m)));
             let cards = |edits: &ContainerEdits| {
                 let mounts = edits.mounts.iter();

@@ -11,7 +11,7 @@ use crate::grant::Grant;
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum EditTarget<'a> {
     /// As a process of this machine, with the `LD_PRELOAD` that it would have had.
     Host {
         /// The value so far, if any; it is kept behind ours.
@@ -29,14 +29,14 @@ pub struct ContainerEdits {
     /// Variables, each name once.
     pub env: Vec<(&'static str, String)>,
     /// Files of the host that appear in the container.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<ContainerMount>,
     /// Device files that the container may open.
     pub devices: Vec<DeviceNode>,
 }
 
 /// One bind mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct ContainerMount {
     /// The file on the host.
     pub host_path: String,
     /// Its place in the container.
@@ -54,11 +54,11 @@ pub struct DeviceNode {
 
 /// Everything that `grant` changes for a program that runs at `target`.
 #[must_use]
-pub fn edits(grant: &Grant, target: Target<'_>) -> ContainerEdits {
+pub fn edits(grant: &Grant, target: EditTarget<'_>) -> ContainerEdits {
     let mut edits = match target {
-        Target::Host { preload } => on_host(grant, preload),
-        Target::Container(files) => in_container(grant, files),
-        Target::Whole(files) => return with_whole_cards(grant, files),
+        EditTarget::Host { preload } => on_host(grant, preload),
+        EditTarget::Container(files) => in_container(grant, files),
+        EditTarget::Whole(files) => return with_whole_cards(grant, files),
     };
     edits
         .env
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_process_keeps_what_it_preloaded_behind_our_library() {
         let grant = grant(Share::Memory(Bytes::from_mib(250)), &[250]);
-        let with = |preload| value(&edits(&grant, Target::Host { preload }), "LD_PRELOAD");
+        let with = |preload| value(&edits(&grant, EditTarget::Host { preload }), "LD_PRELOAD");
         assert_eq!(with(None), Some(grant.library.clone()));
         assert_eq!(with(Some("")), Some(grant.library.clone()));
         let both = format!("{}:/usr/lib/libjemalloc.so", grant.library);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_process_sees_its_cards_and_finds_its_account() {
         let grant = grant(Share::Memory(Bytes::from_mib(250)), &[250, 250]);
-        let edits = edits(&grant, Target::Host { preload: None });
+        let edits = edits(&grant, EditTarget::Host { preload: None });
         assert_eq!(
             value(&edits, "CUDA_VISIBLE_DEVICES").unwrap(),
             "GPU-0,GPU-1"
@@ -150,7 +150,7 @@ mod tests {
     fn a_process_gets_numbers_where_those_of_all_its_cards_are_certain() {
         let mut grant = grant(Share::Memory(Bytes::from_mib(250)), &[250, 250]);
         let seen = |grant: &Grant| {
-            let edits = edits(grant, Target::Host { preload: None });
+            let edits = edits(grant, EditTarget::Host { preload: None });
             let of = |name| value(&edits, name);
             (of("CUDA_DEVICE_ORDER"), of("CUDA_VISIBLE_DEVICES").unwrap())
         };
@@ -160,7 +160,7 @@ mod tests {
         let in_order = Some("PCI_BUS_ID".to_owned());
         assert_eq!(seen(&grant), (in_order, "3,0".to_owned()));
         let files = ContainerFiles::default();
-        let inside = edits(&grant, Target::Container(&files));
+        let inside = edits(&grant, EditTarget::Container(&files));
         assert_eq!(value(&inside, "CUDA_DEVICE_ORDER"), None);
     }
 
@@ -173,7 +173,10 @@ mod tests {
             (Share::Whole, 1000, "1.00"),
         ] {
             let files = ContainerFiles::default();
-            for target in [Target::Host { preload: None }, Target::Container(&files)] {
+            for target in [
+                EditTarget::Host { preload: None },
+                EditTarget::Container(&files),
+            ] {
                 let edits = edits(&grant(share, &[limit]), target);
                 assert_eq!(value(&edits, "GPU_PORTION").unwrap(), portion);
                 let memory = value(&edits, "CUDA_DEVICE_MEMORY_LIMIT").unwrap();

@@ -18,5 +18,5 @@ pub mod nvidia;
 pub mod slot;
 
 pub use container::{ContainerFiles, DriverFiles};
-pub use edits::{ContainerEdits, DeviceNode, Mount, Target, edits};
+pub use edits::{ContainerEdits, ContainerMount, DeviceNode, EditTarget, edits};
 pub use grant::{Grant, GrantedCard};

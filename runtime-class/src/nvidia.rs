@@ -12,7 +12,7 @@
 
 use serde::Deserialize;
 
-use crate::cdi::Described;
+use crate::cdi::PassthroughEdits;
 use crate::grant::GrantedCard;
 
 /// The kinds of the cards themselves, the usual one first. What is for the node's management has all cards in
@@ -25,31 +25,31 @@ const KINDS: [&str; 3] = [
 
 /// One description.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Description {
+pub struct NvidiaCdiSpec {
     path: String,
     kind: usize,
-    file: File,
+    file: CdiSpecFile,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct File {
+struct CdiSpecFile {
     #[serde(default)]
-    container_edits: Described,
-    devices: Vec<Device>,
+    container_edits: PassthroughEdits,
+    devices: Vec<CdiSpecDevice>,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct Device {
+struct CdiSpecDevice {
     name: String,
     #[serde(default)]
-    container_edits: Described,
+    container_edits: PassthroughEdits,
 }
 
 /// Why a description is of no use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DescriptionError {
+pub enum NvidiaSpecError {
     /// It cannot be read, or says more than a grant could carry on.
     #[error("{path} is not a CDI spec that a grant can use: {problem}")]
     Malformed {
@@ -72,18 +72,18 @@ pub enum DescriptionError {
     },
 }
 
-impl Description {
+impl NvidiaCdiSpec {
     /// Takes a CDI file for one of cards; nothing if it describes something else.
     ///
     /// # Errors
     /// If it describes cards in a way that cannot be taken over.
-    pub fn new(path: &str, content: serde_json::Value) -> Result<Option<Self>, DescriptionError> {
+    pub fn new(path: &str, content: serde_json::Value) -> Result<Option<Self>, NvidiaSpecError> {
         let named = content["kind"].as_str().unwrap_or_default();
         let Some(kind) = KINDS.iter().position(|kind| *kind == named) else {
             return Ok(None);
         };
         let file =
-            serde_json::from_value(content).map_err(|problem| DescriptionError::Malformed {
+            serde_json::from_value(content).map_err(|problem| NvidiaSpecError::Malformed {
                 path: path.to_owned(),
                 problem: problem.to_string(),
             })?;
@@ -107,10 +107,10 @@ impl Description {
     ///
     /// # Errors
     /// If one of the cards is not described.
-    pub fn of(&self, cards: &[GrantedCard]) -> Result<Described, DescriptionError> {
+    pub fn of(&self, cards: &[GrantedCard]) -> Result<PassthroughEdits, NvidiaSpecError> {
         let mut all = self.file.container_edits.clone();
         for card in cards {
-            let device = self.device(card).ok_or_else(|| DescriptionError::NoCard {
+            let device = self.device(card).ok_or_else(|| NvidiaSpecError::NoCard {
                 path: self.path.clone(),
                 devices: self.file.devices.len(),
                 card: card.uuid.clone(),
@@ -120,7 +120,7 @@ impl Description {
         Ok(all)
     }
 
-    fn device(&self, card: &GrantedCard) -> Option<&Device> {
+    fn device(&self, card: &GrantedCard) -> Option<&CdiSpecDevice> {
         let mut devices = self.file.devices.iter();
         let by_name = devices.find(|device| device.name == card.uuid);
         by_name.or_else(|| {
@@ -131,7 +131,7 @@ impl Description {
     }
 }
 
-impl Device {
+impl CdiSpecDevice {
     /// The device files of cards: `/dev/nvidia0` and not `/dev/nvidiactl`.
     fn cards(&self) -> Vec<&str> {
         let nodes = self.container_edits.device_nodes.iter();

@@ -20,7 +20,7 @@ use apportion_abi::Share;
 use apportion_abi::place::CONTAINER_SIM_CARDS;
 
 use crate::container::{ContainerFiles, DriverFiles};
-use crate::edits::{ContainerEdits, Mount, Target, edits};
+use crate::edits::{ContainerEdits, ContainerMount, EditTarget, edits};
 use crate::grant::Grant;
 
 /// The folder of device files in a slot's folder, and what it becomes.
@@ -39,28 +39,28 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn target(self, files: &ContainerFiles) -> Target<'_> {
+    fn target(self, files: &ContainerFiles) -> EditTarget<'_> {
         match self {
-            Self::Share => Target::Container(files),
-            Self::Whole => Target::Whole(files),
+            Self::Share => EditTarget::Container(files),
+            Self::Whole => EditTarget::Whole(files),
         }
     }
 }
 
 /// What the kubelet is told of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct SlotResponse {
     /// Variables, each name once.
     pub env: Vec<(&'static str, String)>,
     /// Files and folders below the slot's folder.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<ContainerMount>,
     /// A folder of device files on the host, and the container's folder in which they are to be.
     pub devices: (String, &'static str),
 }
 
 /// Something in a slot's folder, by its path there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum SlotContent {
     /// A folder.
     Folder(&'static str),
     /// A link to a file of the host.
@@ -88,7 +88,7 @@ pub enum Content {
 
 /// The answer for a slot with its folder at `folder` on the host.
 #[must_use]
-pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> Answer {
+pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> SlotResponse {
     let nobody = Grant {
         id: slot.to_owned(),
         account: String::new(),
@@ -97,16 +97,16 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> A
         cards: Vec::new(),
     };
     let ContainerEdits { env, mounts, .. } = edits(&nobody, kind.target(files));
-    let here = |mount: Mount| Mount {
+    let here = |mount: ContainerMount| ContainerMount {
         host_path: format!("{folder}/{}", link(&mount.container_path)),
         ..mount
     };
-    let cards = matches!(files.driver, DriverFiles::Simulated { .. }).then(|| Mount {
+    let cards = matches!(files.driver, DriverFiles::Simulated { .. }).then(|| ContainerMount {
         host_path: format!("{folder}/{SIM_CARDS}"),
         container_path: CONTAINER_SIM_CARDS.to_owned(),
         options: &["ro", "bind"],
     });
-    Answer {
+    SlotResponse {
         env,
         mounts: mounts.into_iter().map(here).chain(cards).collect(),
         devices: (format!("{folder}/{DEVICES}"), CONTAINER_DEVICES),
@@ -115,17 +115,17 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> A
 
 /// What the slot's folder has once the slot is bound to `grant`.
 #[must_use]
-pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<Content> {
+pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<SlotContent> {
     let edits = edits(grant, kind.target(files));
-    let folders = [DEVICES, SIM_CARDS].map(Content::Folder);
+    let folders = [DEVICES, SIM_CARDS].map(SlotContent::Folder);
     // What is for one card alone, no answer could name.
     let named = answer("", "", files, kind).mounts;
-    let is_named = |mount: &Mount| {
+    let is_named = |mount: &ContainerMount| {
         let mut named = named.iter();
         named.any(|named| is_within(&mount.container_path, &named.container_path))
     };
     let mounts = edits.mounts.into_iter().filter(is_named).map(behind);
-    let devices = edits.devices.into_iter().map(|device| Content::Device {
+    let devices = edits.devices.into_iter().map(|device| SlotContent::Device {
         path: format!(
             "{DEVICES}{}",
             device
@@ -138,14 +138,14 @@ pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<Conten
     folders.into_iter().chain(mounts).chain(devices).collect()
 }
 
-fn behind(mount: Mount) -> Content {
+fn behind(mount: ContainerMount) -> SlotContent {
     let card = mount.container_path.strip_prefix(CONTAINER_SIM_CARDS);
     match card {
-        Some(card) => Content::Socket {
+        Some(card) => SlotContent::Socket {
             path: format!("{SIM_CARDS}{card}"),
             of: mount.host_path,
         },
-        None => Content::Link {
+        None => SlotContent::Link {
             path: link(&mount.container_path),
             to: mount.host_path,
         },
@@ -220,9 +220,9 @@ mod tests {
             let there: BTreeSet<_> = contents(&grant(&[3]), &files, kind)
                 .into_iter()
                 .filter_map(|content| match content {
-                    Content::Folder(name) => Some(name.to_owned()),
-                    Content::Link { path, .. } => Some(path),
-                    Content::Device { .. } | Content::Socket { .. } => None,
+                    SlotContent::Folder(name) => Some(name.to_owned()),
+                    SlotContent::Link { path, .. } => Some(path),
+                    SlotContent::Device { .. } | SlotContent::Socket { .. } => None,
                 })
                 .collect();
             assert!(named.is_subset(&there), "{named:?} {there:?}");
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_bound_slot_has_the_devices_of_its_cards_under_their_own_names() {
         let contents = contents(&grant(&[3]), &kinds()[0], Kind::Share);
-        let device = |path: &str, of: &str| Content::Device {
+        let device = |path: &str, of: &str| SlotContent::Device {
             path: path.into(),
             of: of.into(),
         };
@@ -260,7 +260,8 @@ mod tests {
     fn whole_cards_come_without_the_library() {
         let whole = contents(&grant(&[3, 4]), &kinds()[0], Kind::Whole);
         for card in ["/dev/nvidia3", "/dev/nvidia4"] {
-            let is_its = |of: &Content| matches!(of, Content::Device { of, .. } if of == card);
+            let is_its =
+                |of: &SlotContent| matches!(of, SlotContent::Device { of, .. } if of == card);
             assert!(whole.iter().any(is_its), "{card}");
         }
         let answer = answer("w-0001", "/f", &kinds()[0], Kind::Whole);
@@ -273,11 +274,11 @@ mod tests {
     #[test]
     fn a_bound_slot_leads_to_its_account_and_to_its_simulated_cards() {
         let contents = contents(&grant(&[0]), &kinds()[2], Kind::Share);
-        assert!(contents.contains(&Content::Link {
+        assert!(contents.contains(&SlotContent::Link {
             path: ".apportion_limits".into(),
             to: "/run/apportion/accounts/1-1/limits".into(),
         }));
-        assert!(contents.contains(&Content::Socket {
+        assert!(contents.contains(&SlotContent::Socket {
             path: "sim/GPU-0".into(),
             of: "/run/driver.sock".into(),
         }));

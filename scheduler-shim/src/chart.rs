@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::objects::inventory;
-use crate::options::Options;
+use crate::options::SchedulerOptions;
 
 /// Group, resource and verb.
 type Right = (String, String, String);
@@ -172,7 +172,7 @@ fn the_scheduler_has_every_option_that_the_chart_may_give_it() {
     });
     let given: Vec<&str> = given.collect();
     assert!(given.contains(&"k-value"), "{given:?}");
-    let command = Options::command();
+    let command = SchedulerOptions::command();
     let run = command.find_subcommand("run").unwrap();
     let known: BTreeSet<&str> = run.get_arguments().filter_map(Arg::get_long).collect();
     for name in given {
@@ -188,7 +188,7 @@ fn the_programs_have_the_options_that_the_chart_gives_them() {
         let words = strings(&container["command"]).chain(strings(&container["args"]));
         let words: Vec<&str> = words.collect();
         assert!(words.len() > 5, "{words:?}");
-        let parsed = Options::try_parse_from(&words);
+        let parsed = SchedulerOptions::try_parse_from(&words);
         assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
     }
 }

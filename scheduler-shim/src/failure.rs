@@ -5,18 +5,18 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use apportion_abi::{Plain, exit};
+use apportion_abi::{EscapedText, exit};
 
 /// A command that failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct SchedulerFailure {
     what: String,
     hint: Option<String>,
     code: u8,
     is_told: bool,
 }
 
-impl Failure {
+impl SchedulerFailure {
     /// Something that was being done did not work.
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self {
@@ -62,17 +62,17 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SchedulerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Plain(&self.what))?;
+        write!(f, "{}", EscapedText(&self.what))?;
         match &self.hint {
-            Some(hint) => write!(f, "; hint: {}", Plain(hint)),
+            Some(hint) => write!(f, "; hint: {}", EscapedText(hint)),
             None => Ok(()),
         }
     }
 }
 
-impl From<clap::Error> for Failure {
+impl From<clap::Error> for SchedulerFailure {
     /// One line of what clap says in several.
     fn from(mistake: clap::Error) -> Self {
         let text = mistake.render().to_string();
@@ -86,7 +86,7 @@ impl From<clap::Error> for Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for SchedulerFailure {
     fn from(error: std::io::Error) -> Self {
         Self::new(format!("failed to write the output: {error}"))
     }

@@ -8,56 +8,55 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, info};
 
-use crate::failure::Failure;
-use crate::options::{self, Run};
+use crate::failure::SchedulerFailure;
+use crate::options::{self, SchedulerRunOptions};
 
+mod agent_client;
+mod agent_workers;
 mod agents;
 mod api;
-mod ask;
-mod authority;
 mod back_off;
-mod beats;
+mod card_assignment;
+mod certificate_authority;
 mod decide;
 mod event;
+#[cfg(test)]
+mod fake_cluster;
 pub(crate) mod grouper;
-mod heap;
-mod lead;
+mod heartbeats;
+mod leader_election;
 mod metrics;
 mod model;
-mod news;
-mod nodes;
-mod past;
+mod pending_binds;
+mod pod_events;
 mod programs;
-mod reach;
+mod pruned_object;
+mod query_client;
+mod query_server;
 mod reconcile;
-mod seats;
-mod serve;
 mod settings;
-mod slim;
 mod standby;
-mod starts;
 mod statuses;
+mod usage_recorder;
 mod view;
 mod volumes;
 mod watch;
-#[cfg(test)]
-mod world;
 
-use event::{Effect, Event};
-use metrics::Metrics;
-use model::Model;
-use nodes::Nodes;
-use past::Keeper;
-use reach::Reach;
-use serve::Question;
-use standby::Standby;
+use agent_client::AgentConnector;
+use agent_workers::AgentWorkers;
+use event::{SchedulerEffect, SchedulerEvent};
+use metrics::SchedulerMetrics;
+use model::ClusterModel;
+use query_server::SchedulerQuery;
+use standby::StandbyScheduler;
+use usage_recorder::UsageRecorder;
 use view::now;
 
 /// How long events are gathered before a round: those of one burst come together.
@@ -82,54 +81,56 @@ const ALL_WORDS: Duration = Duration::from_secs(10);
 const PAUSED: Duration = Duration::from_millis(100);
 
 /// Runs until the lease is lost or somebody ends it.
-pub(crate) fn run(asked: &Run) -> Result<(), Failure> {
+pub(crate) fn run(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
     asked.log.around(|| start(asked))
 }
 
-fn start(asked: &Run) -> Result<(), Failure> {
+fn start(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("failed to start: {error}")))?;
+    let runtime =
+        runtime.map_err(|error| SchedulerFailure::new(format!("failed to start: {error}")))?;
     runtime.block_on(serve_until_stopped(asked))
 }
 
 /// Asks the running scheduler about a pod.
-pub(crate) fn explain(asked: &options::Explain) -> Result<(), Failure> {
-    print!("{}", ask::explain(asked)?);
+pub(crate) fn explain(asked: &options::SchedulerExplainOptions) -> Result<(), SchedulerFailure> {
+    print!("{}", query_client::explain(asked)?);
     Ok(())
 }
 
-async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
+async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
     let client = api::client(asked.kubeconfig.as_deref()).await?;
     let (questions, asked_of_us) = mpsc::channel(16);
-    let bounds = serve::bounds();
-    let address = serve::open(asked.address, bounds.clone(), questions).await?;
+    let bounds = query_server::bounds();
+    let address = query_server::open(asked.address, bounds.clone(), questions).await?;
     info!(%address, "Scheduler listening");
     let stop = stopped()?;
     tokio::pin!(stop);
     // The lease has a connection for itself.
-    let lease = lead::Lease::new(api::client(asked.kubeconfig.as_deref()).await?, asked);
-    let mut standby = Standby::start(client.clone(), asked);
+    let lease =
+        leader_election::LeaderElector::new(api::client(asked.kubeconfig.as_deref()).await?, asked);
+    let mut standby = StandbyScheduler::start(client.clone(), asked);
     let held = tokio::select! {
         held = lease.acquire() => held,
-        () = standby.follow() => return Err(Failure::new("nobody watches the cluster")),
+        () = standby.follow() => return Err(SchedulerFailure::new("nobody watches the cluster")),
         () = &mut stop => return Ok(()),
     };
     let term = held.term();
     info!(identity = lease.identity(), term, "Scheduler became leader");
-    let leading = api::Leading::new(held.until());
-    let reach = Reach::new(
-        authority::start(client.clone(), terms(&client, asked)),
+    let leading = api::LeadershipGuard::new(held.until());
+    let reach = AgentConnector::new(
+        certificate_authority::start(client.clone(), terms(&client, asked)),
         term,
     );
-    let metrics = Metrics::new(bounds);
+    let metrics = SchedulerMetrics::new(bounds);
     let work = standby.lead(asked, asked_of_us, metrics, reach, leading);
     let work = tokio::spawn(work.go());
     tokio::select! {
         lost = lease.keep(held) => Err(lost),
-        ended = work => Err(Failure::new(format!("the scheduling loop ended: {ended:?}"))),
+        ended = work => Err(SchedulerFailure::new(format!("the scheduling loop ended: {ended:?}"))),
         () = &mut stop => {
             lease.release().await;
             info!("Scheduler stopped, pods keep running");
@@ -139,23 +140,25 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
 }
 
 /// How certificates are made, with what was left to us filled in.
-fn terms(client: &Client, asked: &Run) -> authority::Terms {
+fn terms(client: &Client, asked: &SchedulerRunOptions) -> certificate_authority::CaSettings {
     let namespace = asked.authority_namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let agents = asked.agent_user.clone();
     let agents =
         agents.unwrap_or_else(|| format!("system:serviceaccount:{namespace}:apportion-agent"));
-    authority::Terms {
+    certificate_authority::CaSettings {
         namespace,
         agents,
         life: Duration::from_secs(asked.certificate_life),
     }
 }
 
-fn stopped() -> Result<impl Future<Output = ()>, Failure> {
+fn stopped() -> Result<impl Future<Output = ()>, SchedulerFailure> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| {
-        signal(kind).map_err(|error| Failure::new(format!("failed to listen for signals: {error}")))
+        signal(kind).map_err(|error| {
+            SchedulerFailure::new(format!("failed to listen for signals: {error}"))
+        })
     };
     let (mut interrupt, mut terminate) = (
         listen(SignalKind::interrupt())?,
@@ -176,19 +179,19 @@ fn rest(took: Duration) -> Duration {
 
 /// The loop and what it holds.
 struct Work {
-    model: Model,
-    events: UnboundedReceiver<Event>,
-    questions: mpsc::Receiver<Question>,
-    api: api::Writer,
-    nodes: Nodes,
+    model: ClusterModel,
+    events: UnboundedReceiver<SchedulerEvent>,
+    questions: mpsc::Receiver<SchedulerQuery>,
+    api: api::ApiWriter,
+    nodes: AgentWorkers,
     /// Kinds of which all objects were listed.
     listed: BTreeSet<String>,
     /// Which kinds the API server has, once it was asked.
     others: oneshot::Receiver<BTreeSet<String>>,
-    metrics: Metrics,
+    metrics: SchedulerMetrics,
     /// When pods on their way were decided on.
     decided: BTreeMap<String, Instant>,
-    leading: api::Leading,
+    leading: api::LeadershipGuard,
     /// Until when nobody is evicted while an agent was not heard.
     hears: Instant,
     /// Whether something was done since free memory was given back.
@@ -223,7 +226,7 @@ impl Work {
                 }
                 question = self.questions.recv() => {
                     if let Some(question) = question {
-                        serve::answer(&self.model, &self.metrics, question);
+                        query_server::answer(&self.model, &self.metrics, question);
                     }
                 }
                 () = sleep_until(round) => {
@@ -255,7 +258,7 @@ impl Work {
         let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
             return;
         };
-        let is_open = |past: &Keeper| !past.is_read();
+        let is_open = |past: &UsageRecorder| !past.is_read();
         while !self.listed.is_superset(&others) || self.model.past.as_ref().is_some_and(is_open) {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(event)) => self.take(event),
@@ -279,7 +282,7 @@ impl Work {
         }
         let unheard: Vec<String> = self.unheard().cloned().collect();
         for node in unheard {
-            self.take(Event::AgentLost(node));
+            self.take(SchedulerEvent::AgentLost(node));
         }
     }
 
@@ -288,8 +291,8 @@ impl Work {
         all.filter(|node| self.model.agents.of(node).is_none())
     }
 
-    fn take(&mut self, event: Event) {
-        if let Event::Listed(kind, _) = &event {
+    fn take(&mut self, event: SchedulerEvent) {
+        if let SchedulerEvent::Listed(kind, _) = &event {
             self.listed.insert(kind.clone());
         }
         self.nodes.take(&event);
@@ -298,34 +301,34 @@ impl Work {
         self.perform(effects);
     }
 
-    fn count(&mut self, event: &Event) {
+    fn count(&mut self, event: &SchedulerEvent) {
         match event {
-            Event::Bound(pod) => {
+            SchedulerEvent::Bound(pod) => {
                 if let Some(at) = self.decided.remove(&pod.uid) {
                     self.metrics.bound(at.elapsed());
                 }
             }
-            Event::Refused(pod, _) => {
+            SchedulerEvent::Refused(pod, _) => {
                 self.decided.remove(&pod.uid);
                 self.metrics.refused();
             }
-            Event::NotBound(pod, _) => {
+            SchedulerEvent::NotBound(pod, _) => {
                 self.decided.remove(&pod.uid);
             }
-            Event::Evicted(_) => self.metrics.evicted(),
-            Event::Gone(json) => {
-                self.decided.remove(Object::new(json).uid());
+            SchedulerEvent::Evicted(_) => self.metrics.evicted(),
+            SchedulerEvent::Gone(json) => {
+                self.decided.remove(ObjectView::new(json).uid());
             }
-            Event::Applied(_)
-            | Event::Listed(..)
-            | Event::AgentSaid(..)
-            | Event::AgentLost(_)
-            | Event::AgentGone(_)
-            | Event::Accepted(..)
-            | Event::NotEvicted(..)
-            | Event::Grouped(..)
-            | Event::UsedBefore(_)
-            | Event::Unreadable(_) => {}
+            SchedulerEvent::Applied(_)
+            | SchedulerEvent::Listed(..)
+            | SchedulerEvent::AgentSaid(..)
+            | SchedulerEvent::AgentLost(_)
+            | SchedulerEvent::AgentGone(_)
+            | SchedulerEvent::Accepted(..)
+            | SchedulerEvent::NotEvicted(..)
+            | SchedulerEvent::Grouped(..)
+            | SchedulerEvent::UsedBefore(_)
+            | SchedulerEvent::Unreadable(_) => {}
         }
     }
 
@@ -353,7 +356,7 @@ impl Work {
         self.perform(effects);
         if self.was_busy && self.model.starts.all().next().is_none() {
             self.was_busy = false;
-            heap::release_free_pages();
+            apportion_heap::release_free_pages();
         }
         took
     }
@@ -366,25 +369,29 @@ impl Work {
         next.map(|at| at.saturating_sub(now))
     }
 
-    fn perform(&mut self, effects: Vec<Effect>) {
+    fn perform(&mut self, effects: Vec<SchedulerEffect>) {
         for effect in effects {
             debug!(?effect, "Effect");
-            if let Effect::Allocate { pod, .. } | Effect::Bind { pod, .. } = &effect {
+            if let SchedulerEffect::Allocate { pod, .. } | SchedulerEffect::Bind { pod, .. } =
+                &effect
+            {
                 self.decided
                     .entry(pod.uid.clone())
                     .or_insert_with(Instant::now);
             }
             match effect {
-                Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => {
+                SchedulerEffect::Allocate { .. }
+                | SchedulerEffect::Commit { .. }
+                | SchedulerEffect::Release { .. } => {
                     self.nodes.perform(effect);
                 }
-                Effect::Bind { .. }
-                | Effect::Evict(_)
-                | Effect::Tell { .. }
-                | Effect::Report(_)
-                | Effect::Readiness { .. }
-                | Effect::Group(_)
-                | Effect::Remember(_) => {
+                SchedulerEffect::Bind { .. }
+                | SchedulerEffect::Evict(_)
+                | SchedulerEffect::Tell { .. }
+                | SchedulerEffect::Report(_)
+                | SchedulerEffect::Readiness { .. }
+                | SchedulerEffect::Group(_)
+                | SchedulerEffect::Remember(_) => {
                     self.api.perform(effect);
                 }
             }

@@ -10,11 +10,11 @@ use clap::{Args, ValueEnum};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
-use crate::failure::Failure;
+use crate::failure::SchedulerFailure;
 
 /// What is logged, and how.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Log {
+pub(crate) struct LogOptions {
     /// Log filter, such as info or apportion_scheduler=debug
     #[arg(
         long,
@@ -31,44 +31,48 @@ pub(crate) struct Log {
         value_name = "FORMAT",
         default_value = "text"
     )]
-    log_format: Format,
+    log_format: LogFormat,
 }
 
 /// Who reads the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum LogFormat {
     /// Lines for people; coloured on a terminal only
     Text,
     /// One JSON object a line
     Json,
 }
 
-impl Log {
+impl LogOptions {
     /// Does the work with the log started.
     ///
     /// # Errors
     /// What the work fails with. In a log for machines its line is already there.
-    pub(crate) fn around(&self, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    pub(crate) fn around(
+        &self,
+        work: impl FnOnce() -> Result<(), SchedulerFailure>,
+    ) -> Result<(), SchedulerFailure> {
         self.start()?;
         let result = work();
         match (self.log_format, result) {
-            (Format::Json, Err(failure)) => {
+            (LogFormat::Json, Err(failure)) => {
                 error!(problem = %failure, "Program failed");
                 Err(failure.told())
             }
-            (Format::Json | Format::Text, result) => result,
+            (LogFormat::Json | LogFormat::Text, result) => result,
         }
     }
 
-    fn start(&self) -> Result<(), Failure> {
-        let wrong = |problem: &dyn fmt::Display| Failure::usage(format!("--log: {problem}"));
+    fn start(&self) -> Result<(), SchedulerFailure> {
+        let wrong =
+            |problem: &dyn fmt::Display| SchedulerFailure::usage(format!("--log: {problem}"));
         let filter = self.log.parse::<EnvFilter>();
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter.map_err(|error| wrong(&error))?)
             .with_writer(std::io::stderr);
         match self.log_format {
-            Format::Json => builder.json().init(),
-            Format::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+            LogFormat::Json => builder.json().init(),
+            LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         }
         Ok(())
     }

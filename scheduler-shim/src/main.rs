@@ -3,7 +3,7 @@
 //!
 //! It decides nothing itself: objects become the policy's cluster, the policy decides, the decisions are
 //! carried out or printed; `webhook` answers the API server with the rules of admission.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
@@ -11,24 +11,24 @@ use clap::Parser;
 
 #[cfg(test)]
 mod chart;
-mod choices;
 mod failure;
 mod live;
 mod log;
 mod objects;
 mod options;
-mod over_time;
+mod policy_options;
 mod reasons;
 mod simulate;
+mod usage_options;
 mod webhook;
 
-use failure::Failure;
-use options::{Command, Options};
+use failure::SchedulerFailure;
+use options::{SchedulerCommand, SchedulerOptions};
 
 fn main() -> ExitCode {
-    let result = match Options::try_parse() {
+    let result = match SchedulerOptions::try_parse() {
         Ok(options) => perform(&options),
-        Err(help) if !help.use_stderr() => help.print().map_err(Failure::from),
+        Err(help) if !help.use_stderr() => help.print().map_err(SchedulerFailure::from),
         Err(mistake) => Err(mistake.into()),
     };
     match result {
@@ -42,11 +42,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(options: &Options) -> Result<(), Failure> {
+fn perform(options: &SchedulerOptions) -> Result<(), SchedulerFailure> {
     match &options.command {
-        Command::Run(asked) => live::run(asked),
-        Command::Explain(asked) => live::explain(asked),
-        Command::Simulate(asked) => simulate::run(asked),
-        Command::Webhook(asked) => webhook::run(asked),
+        SchedulerCommand::Run(asked) => live::run(asked),
+        SchedulerCommand::Explain(asked) => live::explain(asked),
+        SchedulerCommand::Simulate(asked) => simulate::run(asked),
+        SchedulerCommand::Webhook(asked) => webhook::run(asked),
     }
 }

@@ -8,10 +8,10 @@ pub(crate) mod claims;
 pub(crate) mod clock;
 pub(crate) mod gpu_nodes;
 pub(crate) mod inventory;
-pub(crate) mod past;
+pub(crate) mod object_warnings;
 pub(crate) mod pods;
-pub(crate) mod remark;
 pub(crate) mod snapshot;
+pub(crate) mod usage_history;
 
 pub(crate) mod admission;
 pub(crate) mod quantity;
@@ -19,10 +19,9 @@ pub(crate) mod requests;
 
 pub(crate) mod occupancy;
 
-mod bystanders;
 mod capacity;
-pub(crate) mod company;
 pub(crate) mod config_maps;
+mod foreign_pods;
 mod gang;
 pub(crate) mod group_objects;
 pub(crate) mod groups;
@@ -31,8 +30,9 @@ mod namespaces;
 mod nodes;
 pub(crate) mod numa;
 mod owners;
+pub(crate) mod parsed_objects;
+pub(crate) mod pod_affinity;
 mod queues;
-pub(crate) mod reads;
 mod selector;
 pub(crate) mod shards;
 pub(crate) mod volumes;

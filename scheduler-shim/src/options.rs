@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
-use crate::choices::Choices;
-use crate::live::grouper::PodGroups;
-use crate::log::Log;
-use crate::over_time::OverTime;
+use crate::live::grouper::PodGroupMode;
+use crate::log::LogOptions;
+use crate::policy_options::PolicyOptions;
+use crate::usage_options::UsageOptions;
 
 /// Where the running scheduler answers.
 const ADDRESS: &str = "127.0.0.1:9409";
@@ -17,26 +17,26 @@ const ADDRESS: &str = "127.0.0.1:9409";
 /// Schedule pods onto shared and whole GPUs.
 #[derive(Debug, Parser)]
 #[command(name = "apportion-scheduler", version, about)]
-pub(crate) struct Options {
+pub(crate) struct SchedulerOptions {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: SchedulerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum SchedulerCommand {
     /// Schedule the pods of a cluster
-    Run(Run),
+    Run(SchedulerRunOptions),
     /// Ask the running scheduler why a pod has its node, or waits
-    Explain(Explain),
+    Explain(SchedulerExplainOptions),
     /// Show the scheduling decisions for Kubernetes objects in files
-    Simulate(Simulate),
+    Simulate(SimulateOptions),
     /// Serve the admission webhooks for pods, queues, pod groups and topologies
-    Webhook(Box<Webhook>),
+    Webhook(Box<SchedulerWebhookOptions>),
 }
 
 /// How to run.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct SchedulerRunOptions {
     /// Schedule pods with this schedulerName; can be repeated
     #[arg(
         long = "scheduler-name",
@@ -82,26 +82,26 @@ pub(crate) struct Run {
     pub(crate) certificate_life: u64,
 
     #[command(flatten)]
-    pub(crate) choices: Choices,
+    pub(crate) choices: PolicyOptions,
 
     #[command(flatten)]
-    pub(crate) over_time: OverTime,
+    pub(crate) over_time: UsageOptions,
 
     /// For whose pods PodGroup objects are written, as KAI's pod grouper does
     #[arg(long, value_name = "WHOSE", default_value = "auto")]
-    pub(crate) pod_groups: PodGroups,
+    pub(crate) pod_groups: PodGroupMode,
 
     /// Change the Deployments kai-scheduler-default, binder and admission in the lease's namespace as KAI's Config says
     #[arg(long)]
     pub(crate) kai_programs: bool,
 
     #[command(flatten)]
-    pub(crate) log: Log,
+    pub(crate) log: LogOptions,
 }
 
 /// What to ask.
 #[derive(Debug, Args)]
-pub(crate) struct Explain {
+pub(crate) struct SchedulerExplainOptions {
     /// Pod, as NAME or NAMESPACE/NAME
     #[arg(value_name = "POD")]
     pub(crate) pod: String,
@@ -117,7 +117,7 @@ pub(crate) struct Explain {
 
 /// What to simulate.
 #[derive(Debug, Args)]
-pub(crate) struct Simulate {
+pub(crate) struct SimulateOptions {
     /// Kubernetes objects in YAML or JSON, as `kubectl get -o yaml` prints them; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
@@ -131,7 +131,7 @@ pub(crate) struct Simulate {
     pub(crate) explain: Option<String>,
 
     #[command(flatten)]
-    pub(crate) choices: Choices,
+    pub(crate) choices: PolicyOptions,
 
     /// Time of the decisions [default: now]
     #[arg(long, value_name = "RFC3339")]
@@ -148,7 +148,7 @@ pub(crate) struct Simulate {
 
 /// How the webhook listens and which rules are on.
 #[derive(Debug, Args)]
-pub(crate) struct Webhook {
+pub(crate) struct SchedulerWebhookOptions {
     /// HTTPS address for the API server's admission reviews
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     pub(crate) listen: SocketAddr,
@@ -205,7 +205,7 @@ pub(crate) struct Webhook {
 
     /// How a container gets its GPU
     #[arg(long, value_name = "WAY", default_value = "slot")]
-    pub(crate) delivery: Delivery,
+    pub(crate) delivery: DeliveryOption,
 
     /// Resource of which each container with a share gets one
     #[arg(long, value_name = "RESOURCE", default_value = apportion_abi::names::RESOURCE_SLOT)]
@@ -231,7 +231,7 @@ pub(crate) struct Webhook {
 
     /// What to do with a pod whose GPU memory limit is above its request
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
-    pub(crate) request_below_limit: RequestBelowLimit,
+    pub(crate) request_below_limit: LimitAboveRequest,
 
     /// Warn if a queue's quotas do not fit its parent's, and refuse queues whose parent does not exist
     #[arg(long)]
@@ -243,12 +243,12 @@ pub(crate) struct Webhook {
     pub(crate) hami_resources: bool,
 
     #[command(flatten)]
-    pub(crate) log: Log,
+    pub(crate) log: LogOptions,
 }
 
 /// How a container gets its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Delivery {
+pub(crate) enum DeliveryOption {
     /// By the agent of the node
     Slot,
     /// By KAI's binder
@@ -259,7 +259,7 @@ pub(crate) enum Delivery {
 
 /// What is done with a limit above the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RequestBelowLimit {
+pub(crate) enum LimitAboveRequest {
     /// Refuse the pod
     Refuse,
     /// Schedule and charge the limit, and warn whoever creates the pod
@@ -268,7 +268,7 @@ pub(crate) enum RequestBelowLimit {
 
 #[cfg(test)]
 mod tests {
-    use apportion_reference::{Depth, commands, hold};
+    use apportion_reference::{HeadingDepth, commands, hold};
     use clap::CommandFactory;
 
     use super::*;
@@ -278,7 +278,7 @@ mod tests {
         hold(
             "scheduler",
             "commands",
-            &commands(Options::command(), Depth(2)),
+            &commands(SchedulerOptions::command(), HeadingDepth(2)),
         );
     }
 }

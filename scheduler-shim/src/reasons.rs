@@ -2,11 +2,11 @@
 //!
 //! Everything here is a value with numbers; its texts are for people, its JSON for programs.
 
-pub(crate) mod books;
+pub(crate) mod decided_cluster;
 pub(crate) mod explain;
+pub(crate) mod formatting;
 pub(crate) mod report;
 pub(crate) mod waiting;
-pub(crate) mod words;
 
-mod room;
 mod unblock;
+mod unschedulable;

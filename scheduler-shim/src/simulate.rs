@@ -6,32 +6,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use apportion_abi::Plain;
+use apportion_abi::EscapedText;
 use jiff::Timestamp;
 
-use crate::failure::Failure;
-use crate::objects::inventory::Inventory;
-use crate::objects::past::Past;
-use crate::objects::remark::Remarks;
-use crate::objects::snapshot::{self, Snapshot};
+use crate::failure::SchedulerFailure;
+use crate::objects::inventory::ObjectInventory;
+use crate::objects::object_warnings::ObjectWarnings;
+use crate::objects::snapshot::{self, ClusterSnapshot};
+use crate::objects::usage_history::UsageHistory;
 use crate::objects::{claims, clock, gpu_nodes, numa, pods};
-use crate::options::Simulate;
-use crate::reasons::report::{self, Report};
-use crate::reasons::{books, explain};
+use crate::options::SimulateOptions;
+use crate::reasons::report::{self, DecisionReport};
+use crate::reasons::{decided_cluster, explain};
 
 mod read;
 mod templates;
 
 /// Decides, and prints.
-pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
+pub(crate) fn run(asked: &SimulateOptions) -> Result<(), SchedulerFailure> {
     let now = clock::since_epoch(asked.now.unwrap_or_else(Timestamp::now));
     let mut objects = Vec::new();
     for file in &asked.files {
         objects.extend(read::objects(file)?);
     }
-    let mut remarks = Remarks::default();
-    let past = Past::take(&mut objects, &mut remarks);
-    let mut inventory = Inventory::of(objects, &mut remarks);
+    let mut remarks = ObjectWarnings::default();
+    let past = UsageHistory::take(&mut objects, &mut remarks);
+    let mut inventory = ObjectInventory::of(objects, &mut remarks);
     templates::expand(&mut inventory, &mut remarks);
     let nobody = BTreeMap::new();
     let made = claims::of_templates(&inventory);
@@ -48,7 +48,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
         past.settle(now);
         past.enter(&mut snapshot.cluster);
     }
-    let books = books::decide(now, &snapshot.cluster);
+    let books = decided_cluster::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {
         let pod = find(&snapshot, name)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
 }
 
 /// The pod of a name that may lack its namespace.
-fn find(snapshot: &Snapshot<'_>, name: &str) -> Result<String, Failure> {
+fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, SchedulerFailure> {
     let pods: BTreeSet<String> = snapshot.inventory.all("Pod").map(pods::name).collect();
     let is_it =
         |pod: &&String| *pod == name || pod.split_once('/').is_some_and(|(_, own)| own == name);
@@ -72,24 +72,26 @@ fn find(snapshot: &Snapshot<'_>, name: &str) -> Result<String, Failure> {
                 [] => "there are no pods in these files".to_owned(),
                 known => format!("the files have pods such as {}", known.join(", ")),
             };
-            Err(Failure::usage(format!("there is no pod {name}")).hint(hint))
+            Err(SchedulerFailure::usage(format!("there is no pod {name}")).hint(hint))
         }
         many => {
             let many: Vec<&str> = many.iter().map(|pod| pod.as_str()).collect();
-            Err(Failure::usage(format!("more than one pod is named {name}"))
-                .hint(format!("use one of {}", many.join(", "))))
+            Err(
+                SchedulerFailure::usage(format!("more than one pod is named {name}"))
+                    .hint(format!("use one of {}", many.join(", "))),
+            )
         }
     }
 }
 
 /// Says what is wrong with single objects, and what was left aside.
-fn tell(report: &Report) {
+fn tell(report: &DecisionReport) {
     for remark in &report.remarks.0 {
         eprintln!("{remark}");
     }
     if !report.ignored.is_empty() {
         let kinds: Vec<String> = (report.ignored.iter())
-            .map(|(kind, count)| format!("{count} {}", Plain(kind)))
+            .map(|(kind, count)| format!("{count} {}", EscapedText(kind)))
             .collect();
         let count: usize = report.ignored.values().sum();
         eprintln!(
@@ -105,15 +107,16 @@ fn tell(report: &Report) {
     }
 }
 
-fn print(report: &Report, as_json: bool) -> Result<(), Failure> {
+fn print(report: &DecisionReport, as_json: bool) -> Result<(), SchedulerFailure> {
     let text = if as_json {
         let json = serde_json::to_string_pretty(report);
-        json.map_err(|error| Failure::new(format!("failed to write JSON: {error}")))? + "\n"
+        json.map_err(|error| SchedulerFailure::new(format!("failed to write JSON: {error}")))?
+            + "\n"
     } else {
         report.to_string()
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(Failure::from),
+        written => written.map_err(SchedulerFailure::from),
     }
 }

@@ -2,19 +2,19 @@
 
 use std::io::Write;
 
-use apportion_admission::{Delivery, RequestBelowLimit, Settings, strict};
-use apportion_webhook::{Certificates, Rules};
+use apportion_admission::{AdmissionSettings, GpuDelivery, RequestBelowLimit, strict};
+use apportion_webhook::{AdmissionRules, CertificateSource};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::failure::Failure;
-use crate::options::{self, Webhook};
+use crate::failure::SchedulerFailure;
+use crate::options::{self, SchedulerWebhookOptions};
 
 /// Answers until a signal comes.
-pub(crate) fn run(asked: &Webhook) -> Result<(), Failure> {
+pub(crate) fn run(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
     asked.log.around(|| serve(asked))
 }
 
-fn serve(asked: &Webhook) -> Result<(), Failure> {
+fn serve(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -28,9 +28,9 @@ fn serve(asked: &Webhook) -> Result<(), Failure> {
                 _ = interrupt.recv() => {}
             }
         };
-        let started = |addresses: apportion_webhook::Addresses| {
+        let started = |addresses: apportion_webhook::ListenAddresses| {
             // For who chose port 0. Nobody need listen.
-            let apportion_webhook::Addresses { questions, health } = addresses;
+            let apportion_webhook::ListenAddresses { questions, health } = addresses;
             let _ = writeln!(std::io::stdout(), "questions {questions}\nhealth {health}");
         };
         let ended = apportion_webhook::run(options(asked), started, stop).await;
@@ -38,18 +38,18 @@ fn serve(asked: &Webhook) -> Result<(), Failure> {
             let causes =
                 std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
             let said: Vec<String> = causes.map(ToString::to_string).collect();
-            Failure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
+            SchedulerFailure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
         })
     })
 }
 
-fn options(asked: &Webhook) -> apportion_webhook::Options {
-    apportion_webhook::Options {
+fn options(asked: &SchedulerWebhookOptions) -> apportion_webhook::WebhookOptions {
+    apportion_webhook::WebhookOptions {
         listen: asked.listen,
         health: asked.health,
         certificates: certificates(asked),
         client_ca: asked.client_ca.clone(),
-        rules: Rules {
+        rules: AdmissionRules {
             schedulers: asked.schedulers.clone(),
             settings: settings(asked),
             compare_quotas: asked.compare_quotas,
@@ -58,12 +58,12 @@ fn options(asked: &Webhook) -> apportion_webhook::Options {
     }
 }
 
-fn certificates(asked: &Webhook) -> Certificates {
+fn certificates(asked: &SchedulerWebhookOptions) -> CertificateSource {
     if let Some(folder) = &asked.tls_dir {
-        return Certificates::Files(folder.clone());
+        return CertificateSource::Files(folder.clone());
     }
     let service = format!("{}.{}.svc", asked.service, asked.namespace);
-    Certificates::Own {
+    CertificateSource::Own {
         namespace: asked.namespace.clone(),
         secret: asked.secret.clone(),
         names: [vec![service], asked.names.clone()].concat(),
@@ -71,15 +71,15 @@ fn certificates(asked: &Webhook) -> Certificates {
     }
 }
 
-fn settings(asked: &Webhook) -> Settings {
-    Settings {
+fn settings(asked: &SchedulerWebhookOptions) -> AdmissionSettings {
+    AdmissionSettings {
         sharing: !asked.no_sharing,
         delivery: match asked.delivery {
-            options::Delivery::Slot => Delivery::Slot(asked.slot.clone()),
-            options::Delivery::ConfigMaps => Delivery::ConfigMaps {
+            options::DeliveryOption::Slot => GpuDelivery::Slot(asked.slot.clone()),
+            options::DeliveryOption::ConfigMaps => GpuDelivery::ConfigMaps {
                 with_memory_limit: false,
             },
-            options::Delivery::ConfigMapsWithLimit => Delivery::ConfigMaps {
+            options::DeliveryOption::ConfigMapsWithLimit => GpuDelivery::ConfigMaps {
                 with_memory_limit: true,
             },
         },
@@ -88,11 +88,11 @@ fn settings(asked: &Webhook) -> Settings {
             .runtime_class
             .clone()
             .filter(|class| !class.is_empty()),
-        strict: asked.strict.then(strict::Bounds::default),
+        strict: asked.strict.then(strict::StrictBounds::default),
         count_shares: asked.count_shares,
         request_below_limit: match asked.request_below_limit {
-            options::RequestBelowLimit::Refuse => RequestBelowLimit::Refuse,
-            options::RequestBelowLimit::ChargeLimit => RequestBelowLimit::ChargeLimit,
+            options::LimitAboveRequest::Refuse => RequestBelowLimit::Refuse,
+            options::LimitAboveRequest::ChargeLimit => RequestBelowLimit::ChargeLimit,
         },
     }
 }

@@ -13,7 +13,7 @@ const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
 
 /// Commands that stand together, and what is shown below them.
 #[derive(Debug, Default)]
-struct Example {
+struct PageExample {
     commands: Vec<String>,
     /// None where the page shows nothing.
     output: Option<String>,
@@ -24,14 +24,14 @@ fn repository() -> PathBuf {
 }
 
 /// The examples of a page. A `text` block belongs to the `console` block before it if only empty lines are between.
-fn examples(page: &str) -> Vec<Example> {
-    let mut examples: Vec<Example> = Vec::new();
+fn examples(page: &str) -> Vec<PageExample> {
+    let mut examples: Vec<PageExample> = Vec::new();
     let mut fence = None;
     let mut is_next = false;
     for line in page.lines() {
         match (fence, line.strip_prefix("```")) {
             (None, Some("console")) => {
-                examples.push(Example::default());
+                examples.push(PageExample::default());
                 (fence, is_next) = (Some("console"), true);
             }
             (None, Some("text")) if is_next => {

@@ -12,20 +12,20 @@ use apportion_memory_group::MemoryGroup;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::host::Host;
+use crate::host::TestHost;
 use crate::wait::{PATIENCE, eventually};
 
 /// A running agent of the simulated instance. It is killed when dropped.
 #[derive(Debug)]
-pub struct Agent(Child);
+pub struct AgentProcess(Child);
 
-impl Host {
+impl TestHost {
     /// Starts an agent and waits until it serves.
     ///
     /// # Panics
     /// If it does not come to serve.
     #[must_use]
-    pub fn agent(&self, options: &[&str]) -> Agent {
+    pub fn agent(&self, options: &[&str]) -> AgentProcess {
         self.agent_with(options, &[])
     }
 
@@ -34,7 +34,7 @@ impl Host {
     /// # Panics
     /// If it does not come to serve.
     #[must_use]
-    pub fn agent_with(&self, options: &[&str], variables: &[(&str, &Path)]) -> Agent {
+    pub fn agent_with(&self, options: &[&str], variables: &[(&str, &Path)]) -> AgentProcess {
         self.started(options, variables, None)
     }
 
@@ -43,7 +43,7 @@ impl Host {
     /// # Panics
     /// If it does not come to serve.
     #[must_use]
-    pub fn agent_in(&self, group: Option<&MemoryGroup>) -> Agent {
+    pub fn agent_in(&self, group: Option<&MemoryGroup>) -> AgentProcess {
         self.started(&[], &[], group)
     }
 
@@ -52,7 +52,7 @@ impl Host {
         options: &[&str],
         variables: &[(&str, &Path)],
         group: Option<&MemoryGroup>,
-    ) -> Agent {
+    ) -> AgentProcess {
         let log = File::options()
             .create(true)
             .append(true)
@@ -72,7 +72,7 @@ impl Host {
         command
             .stdin(Stdio::null())
             .stderr(log.expect("the folder is writable"));
-        let agent = Agent(command.spawn().expect("the agent is staged"));
+        let agent = AgentProcess(command.spawn().expect("the agent is staged"));
         self.await_agent();
         agent
     }
@@ -132,7 +132,7 @@ impl Host {
     }
 }
 
-impl Agent {
+impl AgentProcess {
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -172,7 +172,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// A line `VERB CODE [NUMBER…]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct VictimAnswer {
     /// The step.
     pub verb: String,
     /// The driver's result; 2 is out of memory.
@@ -13,7 +13,7 @@ pub struct Answer {
     pub numbers: Vec<u64>,
 }
 
-impl Answer {
+impl VictimAnswer {
     /// The first number that came with success.
     ///
     /// # Panics
@@ -48,7 +48,7 @@ impl Answer {
     }
 }
 
-impl FromStr for Answer {
+impl FromStr for VictimAnswer {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {

@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use apportion_sim_client::Machine;
+use apportion_sim_client::MachineClient;
 use apportion_sim_machine::{
-    CardConfig, CardSnapshot, Config, Driver, NvmlReply, NvmlRequest, Reply, Request, Snapshot,
+    CardConfig, CardSnapshot, DriverGeneration, MachineConfig, MachineReply, MachineRequest,
+    MachineSnapshot, NvmlReply, NvmlRequest,
 };
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::leftover::{Leftover, kill_leftovers, leftovers};
-use crate::said::Said;
+use crate::command_output::CommandOutput;
+use crate::leftover::{LeftoverProcess, kill_leftovers, leftovers};
 use crate::staged::{built, staged};
-use crate::victim::Victim;
+use crate::victim::VictimProcess;
 use crate::wait::{PATIENCE, eventually};
 
 /// A binary megabyte.
@@ -47,7 +48,7 @@ const FOREIGN: [&str; 11] = [
 
 /// So many equal cards.
 #[must_use]
-pub fn cards(count: usize) -> Config {
+pub fn cards(count: usize) -> MachineConfig {
     let card = CardConfig {
         memory: CARD + RESERVED,
         reserved: RESERVED,
@@ -55,8 +56,8 @@ pub fn cards(count: usize) -> Config {
         further_context_bytes: CONTEXT / 3,
         ..CardConfig::default()
     };
-    Config {
-        driver: Driver::R580,
+    MachineConfig {
+        driver: DriverGeneration::R580,
         cards: vec![card; count],
         rules: Vec::new(),
     }
@@ -64,21 +65,21 @@ pub fn cards(count: usize) -> Config {
 
 /// The machine. Everything that it runs ends when it is dropped.
 #[derive(Debug)]
-pub struct Host {
+pub struct TestHost {
     dir: TempDir,
     staged: PathBuf,
     driver: Option<Child>,
-    machine: Machine,
+    machine: MachineClient,
     victims: AtomicU32,
 }
 
-impl Default for Host {
+impl Default for TestHost {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Host {
+impl TestHost {
     /// A machine with one card.
     #[must_use]
     pub fn new() -> Self {
@@ -90,7 +91,7 @@ impl Host {
     /// # Panics
     /// If the simulated driver does not start.
     #[must_use]
-    pub fn with(config: &Config) -> Self {
+    pub fn with(config: &MachineConfig) -> Self {
         let mut host = Self::bare();
         let machine = serde_json::to_vec(config).expect("a machine is JSON");
         fs::write(host.machine_file(), machine).expect("the folder is writable");
@@ -119,7 +120,7 @@ impl Host {
             .stdin(Stdio::null());
         self.driver = Some(daemon.spawn().expect("the simulated driver is staged"));
         // The machine of before is spoken to over connections that are gone.
-        self.machine = Machine::at(self.driver_socket());
+        self.machine = MachineClient::at(self.driver_socket());
         eventually(PATIENCE, "the simulated driver answers", || {
             UnixStream::connect(self.driver_socket()).is_ok()
         });
@@ -139,7 +140,7 @@ impl Host {
             .prefix("apportion-")
             .tempdir()
             .expect("a folder for the test");
-        let machine = Machine::at(dir.path().join("sim/driver.sock"));
+        let machine = MachineClient::at(dir.path().join("sim/driver.sock"));
         let victims = AtomicU32::new(0);
         Self {
             dir,
@@ -208,32 +209,32 @@ impl Host {
     /// `apportion run --sim OPTIONS -- COMMAND`, to its end.
     #[track_caller]
     #[must_use]
-    pub fn run(&self, options: &[&str], command: &[&str]) -> Said {
-        Said::by(self.simulated("run").args(options).arg("--").args(command))
+    pub fn run(&self, options: &[&str], command: &[&str]) -> CommandOutput {
+        CommandOutput::by(self.simulated("run").args(options).arg("--").args(command))
     }
 
     /// `apportion run --sim OPTIONS -- victim STEPS`, to its end.
     #[track_caller]
     #[must_use]
-    pub fn run_victim(&self, options: &[&str], steps: &str) -> Said {
+    pub fn run_victim(&self, options: &[&str], steps: &str) -> CommandOutput {
         let mut command = self.simulated("run");
         command
             .args(options)
             .arg("--")
             .arg(built("victim"))
             .args(steps.split_whitespace());
-        Said::by(&mut command)
+        CommandOutput::by(&mut command)
     }
 
     /// A victim under a limit, which waits for its steps.
     #[must_use]
-    pub fn victim(&self, options: &[&str]) -> Victim {
+    pub fn victim(&self, options: &[&str]) -> VictimProcess {
         self.victim_through("dlsym", options)
     }
 
     /// The same, by the way to the driver that is named: `linked`, or one of those in `victims/doors.rs`.
     #[must_use]
-    pub fn victim_through(&self, door: &str, options: &[&str]) -> Victim {
+    pub fn victim_through(&self, door: &str, options: &[&str]) -> VictimProcess {
         let program = if door == "linked" {
             "victim-linked"
         } else {
@@ -251,7 +252,7 @@ impl Host {
 
     /// A victim on the simulated cards without a limit.
     #[must_use]
-    pub fn free_victim(&self) -> Victim {
+    pub fn free_victim(&self) -> VictimProcess {
         let mut command = self.program(built("victim"));
         command.env("LD_LIBRARY_PATH", self.libraries().join("sim"));
         command
@@ -262,9 +263,9 @@ impl Host {
 
     /// Starts a command that becomes a victim which waits for its steps.
     #[must_use]
-    pub fn start(&self, command: &mut Command) -> Victim {
+    pub fn start(&self, command: &mut Command) -> VictimProcess {
         let number = self.victims.fetch_add(1, Ordering::Relaxed);
-        Victim::start(
+        VictimProcess::start(
             command,
             &self.dir.path().join(format!("victim-{number}.err")),
         )
@@ -290,14 +291,16 @@ impl Host {
     #[track_caller]
     #[must_use]
     pub fn top(&self) -> Value {
-        Said::by(self.simulated("top").arg("--json")).well().json()
+        CommandOutput::by(self.simulated("top").arg("--json"))
+            .well()
+            .json()
     }
 
     /// Asks the machine behind the driver.
     ///
     /// # Panics
     /// If the driver does not answer.
-    pub fn ask(&self, request: Request) -> Reply {
+    pub fn ask(&self, request: MachineRequest) -> MachineReply {
         self.machine
             .ask(None, request)
             .expect("the driver answers")
@@ -309,9 +312,9 @@ impl Host {
     /// # Panics
     /// If the driver does not answer.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        match self.ask(Request::Nvml(NvmlRequest::Snapshot)) {
-            Reply::Nvml(NvmlReply::Snapshot(snapshot)) => snapshot,
+    pub fn snapshot(&self) -> MachineSnapshot {
+        match self.ask(MachineRequest::Nvml(NvmlRequest::Snapshot)) {
+            MachineReply::Nvml(NvmlReply::Snapshot(snapshot)) => snapshot,
             other => panic!("not a snapshot: {other:?}"),
         }
     }
@@ -338,15 +341,15 @@ impl Host {
     /// If the driver does not answer.
     #[must_use]
     pub fn high_water(&self) -> u64 {
-        match self.ask(Request::HighWater(0)) {
-            Reply::Value(bytes) => bytes,
+        match self.ask(MachineRequest::HighWater(0)) {
+            MachineReply::Value(bytes) => bytes,
             other => panic!("not a number: {other:?}"),
         }
     }
 
     /// Everything that runs because of this machine, except the driver that the machine started.
     #[must_use]
-    pub fn leftovers(&self) -> Vec<Leftover> {
+    pub fn leftovers(&self) -> Vec<LeftoverProcess> {
         let driver = self.driver.as_ref().map(|child| child.id().cast_signed());
         let mut found = leftovers(self.dir.path());
         found.retain(|leftover| Some(leftover.pid) != driver);
@@ -354,7 +357,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for TestHost {
     fn drop(&mut self) {
         self.kill_driver();
         kill_leftovers(self.dir.path());

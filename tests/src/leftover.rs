@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
+pub struct LeftoverProcess {
     /// Its pid.
     pub pid: i32,
     /// Its command line.
@@ -17,7 +17,7 @@ pub struct Leftover {
 }
 
 /// The live processes that name `folder`, except this one.
-pub(crate) fn leftovers(folder: &Path) -> Vec<Leftover> {
+pub(crate) fn leftovers(folder: &Path) -> Vec<LeftoverProcess> {
     let own = std::process::id().cast_signed();
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -38,13 +38,13 @@ pub(crate) fn kill_leftovers(folder: &Path) {
 }
 
 /// A zombie has neither environment nor command line and so names nothing.
-fn read(pid: i32, folder: &Path) -> Option<Leftover> {
+fn read(pid: i32, folder: &Path) -> Option<LeftoverProcess> {
     let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let folder = folder.as_os_str().as_encoded_bytes();
     let names = |text: &[u8]| text.windows(folder.len()).any(|part| part == folder);
     let command_line = String::from_utf8_lossy(&command).replace('\0', " ");
-    (names(&command) || names(&environment)).then_some(Leftover {
+    (names(&command) || names(&environment)).then_some(LeftoverProcess {
         pid,
         command: command_line,
     })

@@ -8,20 +8,20 @@
 
 mod agent;
 mod answer;
+mod command_output;
 pub mod control_plane;
 mod host;
 mod leftover;
-mod said;
 mod staged;
 mod victim;
 mod wait;
 
-pub use agent::Agent;
-pub use answer::Answer;
-pub use apportion_sim_machine::Config;
-pub use host::{CARD, CONTEXT, Host, MIB, cards};
-pub use leftover::Leftover;
-pub use said::Said;
+pub use agent::AgentProcess;
+pub use answer::VictimAnswer;
+pub use apportion_sim_machine::MachineConfig;
+pub use command_output::CommandOutput;
+pub use host::{CARD, CONTEXT, MIB, TestHost, cards};
+pub use leftover::LeftoverProcess;
 pub use staged::{built, staged};
-pub use victim::Victim;
+pub use victim::VictimProcess;
 pub use wait::{PATIENCE, eventually};

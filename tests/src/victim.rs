@@ -11,19 +11,19 @@ use std::thread;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use crate::answer::Answer;
+use crate::answer::VictimAnswer;
 use crate::wait::{PATIENCE, eventually};
 
 /// A running victim. It is killed when dropped.
 #[derive(Debug)]
-pub struct Victim {
+pub struct VictimProcess {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: PathBuf,
 }
 
-impl Victim {
+impl VictimProcess {
     /// Starts `command`, which ends in a victim that reads its steps, in a process group of its own.
     pub(crate) fn start(command: &mut Command, errors: &Path) -> Self {
         let file = File::create(errors).expect("the machine's folder is writable");
@@ -55,7 +55,7 @@ impl Victim {
     /// # Panics
     /// If the program does not answer.
     #[track_caller]
-    pub fn say(&mut self, line: &str) -> Vec<Answer> {
+    pub fn say(&mut self, line: &str) -> Vec<VictimAnswer> {
         let sent = self.input.as_mut().map(|input| writeln!(input, "{line}"));
         assert!(
             matches!(sent, Some(Ok(()))),
@@ -77,7 +77,7 @@ impl Victim {
     /// # Panics
     /// If the program neither answers nor ends.
     #[track_caller]
-    pub fn try_say(&mut self, line: &str) -> Vec<Answer> {
+    pub fn try_say(&mut self, line: &str) -> Vec<VictimAnswer> {
         let mut answers = Vec::new();
         let sent = self.input.as_mut().map(|input| writeln!(input, "{line}"));
         if !matches!(sent, Some(Ok(()))) {
@@ -100,7 +100,7 @@ impl Victim {
     /// # Panics
     /// If the program does not answer.
     #[track_caller]
-    pub fn step(&mut self, line: &str) -> Answer {
+    pub fn step(&mut self, line: &str) -> VictimAnswer {
         self.say(line).pop().expect("every step has an answer")
     }
 
@@ -123,7 +123,7 @@ impl Victim {
     /// # Panics
     /// If the program does not answer.
     #[track_caller]
-    pub fn finish(&mut self) -> Answer {
+    pub fn finish(&mut self) -> VictimAnswer {
         self.begin("");
         let mut last = None;
         let mut dots = 0;
@@ -194,7 +194,7 @@ impl Victim {
     }
 }
 
-impl Drop for Victim {
+impl Drop for VictimProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use apportion_reference::Rights;
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Said, built, eventually};
+use apportion_reference::ProcessPrivileges;
+use apportion_tests::{CONTEXT, CommandOutput, MIB, PATIENCE, TestHost, built, eventually};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ fn ledger(top: &Value) -> Vec<Value> {
 }
 
 /// What the processes of the allocation of that name have claimed.
-fn claimed(host: &Host, name: &str) -> u64 {
+fn claimed(host: &TestHost, name: &str) -> u64 {
     let top = host.top();
     let mut all = top["allocations"].as_array().into_iter().flatten();
     let named = all.find(|allocation| allocation["name"] == name);
@@ -56,7 +56,7 @@ fn claimed(host: &Host, name: &str) -> u64 {
 
 #[test]
 fn limits_hold_while_the_agent_is_dead_and_the_next_one_has_the_same_ledger() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&[]);
     let mut kept = host.victim(OPTIONS);
     kept.step("start").ok();
@@ -106,7 +106,7 @@ fn limits_hold_while_the_agent_is_dead_and_the_next_one_has_the_same_ledger() {
 
 #[test]
 fn an_allocation_whose_program_ended_without_an_agent_is_released_by_the_next() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&[]);
     let mut gone = host.victim(OPTIONS);
     gone.step("alloc 1000M").ok();
@@ -126,7 +126,7 @@ fn an_allocation_whose_program_ended_without_an_agent_is_released_by_the_next() 
 
 #[test]
 fn an_agent_that_is_asked_to_leave_goes_at_once_and_limits_stay() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&[]);
     let mut victim = host.victim(OPTIONS);
     victim.step("alloc 1700M").ok();
@@ -140,7 +140,7 @@ fn an_agent_that_is_asked_to_leave_goes_at_once_and_limits_stay() {
 
 #[test]
 fn an_allocation_ends_with_its_program_however_that_ends() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     for end in ["exit 0", "exit 3", "kill9"] {
         let mut victim = host.victim(OPTIONS);
@@ -157,7 +157,7 @@ fn an_allocation_ends_with_its_program_however_that_ends() {
 
 #[test]
 fn an_allocation_lasts_until_its_last_process_is_gone() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut victim = host.victim(OPTIONS);
     let child = victim.step("spawn alloc 1000M").value();
@@ -174,7 +174,7 @@ fn an_allocation_lasts_until_its_last_process_is_gone() {
 
 #[test]
 fn a_limit_within_a_limit_leaves_neither_behind() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let inner = host.limited(
         &["--gpu-memory", "1000", "--name", "inner"],
@@ -201,14 +201,14 @@ fn a_limit_within_a_limit_leaves_neither_behind() {
     failing
         .args(["run", "--sim", "--gpu-memory", "1000", "--"])
         .arg(not_a_program(&host));
-    assert_eq!(Said::by(&mut failing).code(), Some(1));
+    assert_eq!(CommandOutput::by(&mut failing).code(), Some(1));
     eventually(PATIENCE, "both are released", || {
         allocations(&host.top()) == 0
     });
 }
 
 /// A file that may be run and cannot.
-fn not_a_program(host: &Host) -> PathBuf {
+fn not_a_program(host: &TestHost) -> PathBuf {
     let file = host.dir().join("not-a-program");
     std::fs::write(&file, "#!/no/such/interpreter\n").expect("the folder is writable");
     let may_run = std::fs::Permissions::from_mode(0o755);
@@ -218,7 +218,7 @@ fn not_a_program(host: &Host) -> PathBuf {
 
 #[test]
 fn an_interrupt_from_the_terminal_leaves_nothing_behind() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut victim = host.victim(OPTIONS);
     victim.step("fork alloc 200M").ok();
@@ -237,7 +237,7 @@ fn an_interrupt_from_the_terminal_leaves_nothing_behind() {
 
 #[test]
 fn commands_that_race_start_one_agent() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victims: Vec<_> = (0..6)
         .map(|_| host.victim(&["--gpu-memory", "100"]))
         .collect();
@@ -255,7 +255,7 @@ fn commands_that_race_start_one_agent() {
 
 #[test]
 fn two_agents_cannot_serve_one_folder() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&[]);
     let mut second = host.staged("apportion-agent");
     second
@@ -263,14 +263,14 @@ fn two_agents_cannot_serve_one_folder() {
         .arg(host.instance())
         .env("LD_LIBRARY_PATH", host.libraries().join("sim"));
     second.env("APPORTION_SIM_SOCKET", host.instance().join("driver.sock"));
-    let said = Said::by(&mut second);
+    let said = CommandOutput::by(&mut second);
     assert!(!said.status.success(), "{said:?}");
     assert_eq!(host.top()["node"]["pid"], agent.pid());
 }
 
 #[test]
 fn an_idle_agent_leaves_and_one_with_an_allocation_stays() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut agent = host.agent(&["--idle-exit", "1"]);
     let mut victim = host.victim(&["--gpu-memory", "100"]);
     victim.step("total").ok();
@@ -286,7 +286,7 @@ fn an_idle_agent_leaves_and_one_with_an_allocation_stays() {
 
 #[test]
 fn programs_of_nobody_take_from_what_can_be_given() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut outside = host.free_victim();
     outside.step("alloc 4700M").ok();
@@ -309,20 +309,20 @@ fn programs_of_nobody_take_from_what_can_be_given() {
 /// What it may do on a machine: a part of what whoever started it may.
 #[test]
 fn the_agent_keeps_no_right_that_its_table_does_not_name() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&[]);
-    let ours = Rights::of(Path::new("/proc/self"));
-    let documented = Rights::documented("agent on a machine, started by root");
+    let ours = ProcessPrivileges::of(Path::new("/proc/self"));
+    let documented = ProcessPrivileges::documented("agent on a machine, started by root");
     let has = |name: &&str| ours.capabilities.split(' ').any(|one| one == *name);
     let wanted: Vec<&str> = documented.capabilities.split(' ').filter(has).collect();
     let wanted = match wanted.is_empty() {
-        true => Rights::documented("agent on a machine, started by a user").capabilities,
+        true => ProcessPrivileges::documented("agent on a machine, started by a user").capabilities,
         false => wanted.join(" "),
     };
     let threads = format!("/proc/{}/task", agent.pid());
     let threads = fs::read_dir(threads).expect("the agent runs");
     for thread in threads {
-        let rights = Rights::of(&thread.expect("the folder is readable").path());
+        let rights = ProcessPrivileges::of(&thread.expect("the folder is readable").path());
         assert_eq!(rights.capabilities, wanted);
         // The table says of these: as started.
         assert_eq!(rights.bounding, ours.bounding);

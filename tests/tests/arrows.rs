@@ -9,15 +9,15 @@ use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, TargetKind};
 
 /// A crate of ours: what it may know, and whether it may use unsafe code.
-struct Crate {
+struct CrateRule {
     name: &'static str,
     knows: &'static [&'static str],
-    room: Room,
+    room: UnsafePolicy,
 }
 
 /// Whether a crate may use unsafe code.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum UnsafePolicy {
     /// It has `#![forbid(unsafe_code)]`.
     Safe,
     /// It is one of the named rooms: account pages, interception, the simulated driver, and the programs
@@ -25,74 +25,74 @@ enum Room {
     Unsafe,
 }
 
-use Room::{Safe, Unsafe};
+use UnsafePolicy::{Safe, Unsafe};
 
-const MAP: &[Crate] = &[
+const MAP: &[CrateRule] = &[
     // Words.
-    Crate {
+    CrateRule {
         name: "apportion-abi",
         knows: &[],
         room: Unsafe,
     },
     // Pure.
-    Crate {
+    CrateRule {
         name: "apportion-ledger",
         knows: &["apportion-abi"],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-cgroup",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-runtime-class",
         knows: &["apportion-abi"],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-policy",
         knows: &["apportion-abi"],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-groups",
         knows: &["apportion-abi"],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-admission",
         knows: &["apportion-abi", "apportion-groups"],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-gate",
         knows: &["apportion-abi"],
         room: Safe,
     },
     // Wire.
-    Crate {
+    CrateRule {
         name: "apportion-proto",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-bounded",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-crds",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-nri",
         knows: &["apportion-abi"],
         room: Safe,
     },
     // Programs.
-    Crate {
+    CrateRule {
         name: "apportion-agent",
         knows: &[
             "apportion-abi",
@@ -106,7 +106,7 @@ const MAP: &[Crate] = &[
         ],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion",
         knows: &[
             "apportion-abi",
@@ -119,109 +119,115 @@ const MAP: &[Crate] = &[
         ],
         room: Safe,
     },
-    Crate {
+    CrateRule {
+        name: "apportion-heap",
+        knows: &[],
+        room: Unsafe,
+    },
+    CrateRule {
         name: "apportion-webhook",
         knows: &["apportion-admission", "apportion-bounded"],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-scheduler",
         knows: &[
             "apportion-abi",
             "apportion-admission",
             "apportion-bounded",
             "apportion-groups",
+            "apportion-heap",
             "apportion-policy",
             "apportion-proto",
             "apportion-webhook",
         ],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-intercept",
         knows: &["apportion-abi", "apportion-gate"],
         room: Unsafe,
     },
     // Programs as other people write them: they know the driver and nothing of ours.
-    Crate {
+    CrateRule {
         name: "apportion-probe",
         knows: &[],
         room: Unsafe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-conformance",
         knows: &[],
         room: Unsafe,
     },
     // It runs such programs with and without the library, and knows which functions are hooked.
-    Crate {
+    CrateRule {
         name: "apportion-real-drivers",
         knows: &["apportion-abi", "apportion-intercept"],
         room: Unsafe,
     },
     // It holds pages of the book against what tests make of the code, which they hand in.
-    Crate {
+    CrateRule {
         name: "apportion-reference",
         knows: &[],
         room: Safe,
     },
     // It puts programs into groups and knows nothing of them.
-    Crate {
+    CrateRule {
         name: "apportion-memory-group",
         knows: &[],
         room: Safe,
     },
     // The simulated driver knows nothing of what is tested on it.
-    Crate {
+    CrateRule {
         name: "apportion-sim-machine",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-sim-client",
         knows: &["apportion-sim-machine"],
         room: Unsafe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-sim-daemon",
         knows: &["apportion-sim-client", "apportion-sim-machine"],
         room: Unsafe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-sim-cuda",
         knows: &["apportion-sim-client", "apportion-sim-machine"],
         room: Unsafe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-sim-nvml",
         knows: &["apportion-sim-client", "apportion-sim-machine"],
         room: Unsafe,
     },
     // It knows the driver as a program does: by its functions' names.
-    Crate {
+    CrateRule {
         name: "apportion-sim-cudart",
         knows: &[],
         room: Unsafe,
     },
     // They stand for programs of others in a cluster, and know the API server only.
-    Crate {
+    CrateRule {
         name: "apportion-stand-in-kubelet",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "apportion-stand-in-operator",
         knows: &[],
         room: Safe,
     },
     // It builds, and it runs the pure scheduler on files.
     // It starts our programs and links to none.
-    Crate {
+    CrateRule {
         name: "apportion-cluster",
         knows: &[],
         room: Safe,
     },
-    Crate {
+    CrateRule {
         name: "xtask",
         knows: &[
             "apportion-abi",

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apportion_memory_group::{Container, MemoryGroup};
-use apportion_tests::{Host, eventually};
+use apportion_memory_group::{ChartContainer, MemoryGroup};
+use apportion_tests::{TestHost, eventually};
 
 /// Longer than any answer takes, shorter than the kubelet's patience.
 const SOON: Duration = Duration::from_secs(4);
@@ -23,7 +23,7 @@ fn peak(pid: u32) -> u64 {
     number.expect("the kernel says it") * KIB
 }
 
-fn connect(host: &Host) -> TcpStream {
+fn connect(host: &TestHost) -> TcpStream {
     let stream = TcpStream::connect(host.metrics_address().trim()).expect("the agent listens");
     let _ = stream.set_read_timeout(Some(SOON));
     let _ = stream.set_write_timeout(Some(Duration::from_millis(20)));
@@ -31,7 +31,7 @@ fn connect(host: &Host) -> TcpStream {
 }
 
 #[track_caller]
-fn is_well(host: &Host) {
+fn is_well(host: &TestHost) {
     let asked = Instant::now();
     let said = host.http("/healthz");
     assert!(said.starts_with("HTTP/1.1 200"), "{said:?}");
@@ -40,8 +40,8 @@ fn is_well(host: &Host) {
 
 #[test]
 fn unfinished_headers_take_no_memory_and_the_oldest_go() {
-    let host = Host::new();
-    let group = MemoryGroup::of(Container::Agent);
+    let host = TestHost::new();
+    let group = MemoryGroup::of(ChartContainer::Agent);
     let agent = host.agent_in(group.as_ref());
     is_well(&host);
     let before = peak(agent.pid());
@@ -80,7 +80,7 @@ fn unfinished_headers_take_no_memory_and_the_oldest_go() {
 /// Well before the time that a head may take.
 #[test]
 fn a_head_larger_than_the_bound_is_refused_at_once() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut stream = connect(&host);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
@@ -99,8 +99,8 @@ fn a_head_larger_than_the_bound_is_refused_at_once() {
 
 #[test]
 fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
-    let host = Host::new();
-    let group = MemoryGroup::of(Container::Agent);
+    let host = TestHost::new();
+    let group = MemoryGroup::of(ChartContainer::Agent);
     let _agent = host.agent_in(group.as_ref());
     let is_over = Arc::new(AtomicBool::new(false));
     let answered = Arc::new(AtomicUsize::new(0));
@@ -148,7 +148,7 @@ fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
 
 #[test]
 fn a_connection_gets_one_answer() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut stream = connect(&host);
     let twice = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);

@@ -1,7 +1,7 @@
 //! A program that goes around the library is seen, said and, where the policy says so, ended; memory that
 //! nobody asked for counts.
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, eventually};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, eventually};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "sly"];
 
-fn enforcement(host: &Host) -> Value {
+fn enforcement(host: &TestHost) -> Value {
     host.top()["allocations"][0]["enforcement"].clone()
 }
 
@@ -24,7 +24,7 @@ fn is_gone(pid: u64) -> bool {
 #[test]
 fn a_child_without_the_library_counts_and_is_reported_above_the_limit() {
     for way in ["bare", "stripped"] {
-        let host = Host::new();
+        let host = TestHost::new();
         let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
         let offences = || host.metric("apportion_offences_total", &[]);
         let grant = || host.top()["allocations"][0]["grants"][0].clone();
@@ -59,7 +59,7 @@ fn a_child_without_the_library_counts_and_is_reported_above_the_limit() {
 #[test]
 fn a_child_without_the_library_that_exceeds_the_limit_is_reported_and_forgotten_with_its_end() {
     for way in ["bare", "stripped"] {
-        let host = Host::new();
+        let host = TestHost::new();
         let _agent = host.agent(&["--tick", "50"]);
         let mut victim = host.victim(OPTIONS);
         victim.step("alloc 100M").ok();
@@ -86,7 +86,7 @@ fn a_child_without_the_library_that_exceeds_the_limit_is_reported_and_forgotten_
 
 #[test]
 fn a_process_that_takes_more_than_the_limit_is_reported() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let mut victim = host.victim(OPTIONS);
     victim.step("alloc 100M").ok();
@@ -102,7 +102,7 @@ fn a_process_that_takes_more_than_the_limit_is_reported() {
 
 #[test]
 fn under_the_policy_that_kills_the_offender_is_killed_and_nobody_else() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
     let mut victim = host.victim(OPTIONS);
     let mut neighbour = host.victim(&["--gpu-memory", "2000", "--name", "neighbour"]);
@@ -125,7 +125,7 @@ fn under_the_policy_that_kills_the_offender_is_killed_and_nobody_else() {
 #[test]
 fn what_the_driver_takes_by_itself_for_a_program_at_its_limit_ends_nobody() {
     for policy in ["kill", "evict"] {
-        let host = Host::new();
+        let host = TestHost::new();
         let _agent = host.agent(&["--tick", "50", "--policy", policy]);
         let mut victim = host.victim(OPTIONS);
         victim.step("alloc 1700M").ok();
@@ -153,7 +153,7 @@ fn what_the_driver_takes_by_itself_for_a_program_at_its_limit_ends_nobody() {
 
 #[test]
 fn a_program_that_takes_much_past_the_library_is_ended_though_it_charges() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
     let mut victim = host.victim(OPTIONS);
     let mut neighbour = host.victim(&["--gpu-memory", "2000", "--name", "neighbour"]);
@@ -170,7 +170,7 @@ fn a_program_that_takes_much_past_the_library_is_ended_though_it_charges() {
 
 #[test]
 fn programs_at_their_limits_are_never_taken_for_offenders() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "10", "--policy", "kill"]);
     let mut killing = host.victim(&["--gpu-memory", "3000"]);
     let mut churning = host.victim(&["--gpu-memory", "700"]);
@@ -185,7 +185,7 @@ fn programs_at_their_limits_are_never_taken_for_offenders() {
 
 #[test]
 fn memory_that_comes_and_goes_is_never_taken_for_overhead() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "10"]);
     let mut churning: Vec<_> = (0..2)
         .map(|_| host.victim(&["--gpu-memory", "1500"]))
@@ -209,7 +209,7 @@ fn memory_that_comes_and_goes_is_never_taken_for_overhead() {
 
 #[test]
 fn further_contexts_count_no_less_than_they_take() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut victim = host.victim(OPTIONS);
     for _ in 0..3 {

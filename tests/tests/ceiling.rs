@@ -3,15 +3,15 @@
 //!
 //! Each kind of memory is taken at the limit, refused above it, and given back.
 
-use apportion_sim_machine::{Effect, Request, Rule};
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+use apportion_sim_machine::{FaultEffect, FaultRule, MachineRequest};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 const FREE: u64 = LIMIT - CONTEXT;
 
 /// A victim with a context, on a machine whose high-water mark is that of the victim alone.
-fn started(host: &Host) -> Victim {
+fn started(host: &TestHost) -> VictimProcess {
     let mut victim = host.victim(OPTIONS);
     victim.step("init").ok();
     eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
@@ -20,12 +20,12 @@ fn started(host: &Host) -> Victim {
     victim
 }
 
-fn free(victim: &mut Victim) -> u64 {
+fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
 /// Fills the card but for `room`, is refused one `more`, takes `fits`, gives it back, and fills the room.
-fn at_the_limit(host: &Host, victim: &mut Victim, verb: &str) {
+fn at_the_limit(host: &TestHost, victim: &mut VictimProcess, verb: &str) {
     let filled = victim.step(&format!("alloc {}", FREE - 600 * MIB)).value();
     victim.step(&format!("{verb} 640M")).refused();
     assert_eq!(host.used(), LIMIT - 600 * MIB, "{verb}: nothing was taken");
@@ -53,7 +53,7 @@ fn at_the_limit(host: &Host, victim: &mut Victim, verb: &str) {
 
 #[test]
 fn memory_with_an_address_never_exceeds_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for verb in ["alloc", "managed", "rows", "create", "async", "array"] {
         at_the_limit(&host, &mut victim, verb);
@@ -64,7 +64,7 @@ fn memory_with_an_address_never_exceeds_the_limit() {
 
 #[test]
 fn arrays_with_mipmaps_never_exceed_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let filled = victim.step(&format!("alloc {}", FREE - 600 * MIB)).value();
     // With its second level it is a quarter larger.
@@ -82,7 +82,7 @@ fn arrays_with_mipmaps_never_exceed_the_limit() {
 
 #[test]
 fn further_contexts_never_exceed_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let full = victim.step(&format!("alloc {FREE}")).value();
     assert_eq!(victim.step("context").code, 2);
@@ -97,7 +97,7 @@ fn further_contexts_never_exceed_the_limit() {
 
 #[test]
 fn code_never_exceeds_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for verb in [
         "ptx",
@@ -119,7 +119,7 @@ fn code_never_exceeds_the_limit() {
 #[test]
 fn code_that_is_loaded_late_counts_when_it_is_used() {
     const CODE: u64 = 64 * MIB;
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let module = victim.step(&format!("code {CODE}")).value();
     assert!(host.used() <= CONTEXT + 2 * MIB, "nothing was used yet");
@@ -136,7 +136,7 @@ fn code_that_is_loaded_late_counts_when_it_is_used() {
 
 #[test]
 fn heaps_and_buffers_never_exceed_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for verb in ["heap", "printf"] {
         at_the_limit(&host, &mut victim, verb);
@@ -145,7 +145,7 @@ fn heaps_and_buffers_never_exceed_the_limit() {
 
 #[test]
 fn memory_of_graphs_never_exceeds_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for verb in ["graph", "graphauto", "captureauto"] {
         at_the_limit(&host, &mut victim, verb);
@@ -156,7 +156,7 @@ fn memory_of_graphs_never_exceeds_the_limit() {
 /// back all else.
 #[test]
 fn a_graph_that_frees_at_its_launches_needs_its_memory_once() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for verb in ["graphauto", "captureauto"] {
         let kept = victim.step(&format!("{verb} 1024M")).value();
@@ -182,7 +182,7 @@ fn a_graph_that_frees_at_its_launches_needs_its_memory_once() {
 
 #[test]
 fn what_graphs_freed_is_used_again() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let kept = victim.step("capture 1024M").value();
     assert_eq!(free(&mut victim), FREE - 1024 * MIB);
@@ -204,7 +204,7 @@ fn what_graphs_freed_is_used_again() {
 
 #[test]
 fn a_graph_that_runs_again_counts_beside_what_another_kept() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let first = victim.step("graph 512M").value();
     victim.step(&format!("freekept {first}")).ok();
@@ -223,13 +223,13 @@ fn a_graph_that_runs_again_counts_beside_what_another_kept() {
 
 #[test]
 fn a_graph_that_runs_again_counts_beside_those_that_may_run() {
-    let host = Host::new();
+    let host = TestHost::new();
     // Graphs run, and what they have cannot be trimmed.
     for (function, code) in [("cuEventQuery", 600), ("cuDeviceGraphMemTrim", 1)] {
-        host.ask(Request::AddRule(Rule {
+        host.ask(MachineRequest::AddRule(FaultRule {
             function: function.into(),
             nth: None,
-            effect: Effect::Error(code),
+            effect: FaultEffect::Error(code),
         }));
     }
     let mut victim = started(&host);
@@ -240,7 +240,7 @@ fn a_graph_that_runs_again_counts_beside_those_that_may_run() {
     victim.step(&format!("relaunch {first}")).ok();
     victim.step(&format!("relaunch {second}")).ok();
     victim.step(&format!("relaunchaside {first}")).refused();
-    host.ask(Request::ClearRules);
+    host.ask(MachineRequest::ClearRules);
     victim.step(&format!("relaunchaside {first}")).ok();
     assert_eq!(free(&mut victim), 256 * MIB);
     assert!(host.high_water() <= LIMIT);
@@ -248,7 +248,7 @@ fn a_graph_that_runs_again_counts_beside_those_that_may_run() {
 
 #[test]
 fn a_captured_allocation_takes_nothing_until_it_is_launched() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     victim.step("alloc 1600M").ok();
     victim.step("capture 128M").refused();
@@ -262,7 +262,7 @@ fn a_captured_allocation_takes_nothing_until_it_is_launched() {
 
 #[test]
 fn green_contexts_never_exceed_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let full = victim.step(&format!("alloc {FREE}")).value();
     victim.step("green").refused();
@@ -286,7 +286,7 @@ fn green_contexts_never_exceed_the_limit() {
 
 #[test]
 fn a_green_context_is_charged_for_the_primary_one_that_it_brings() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(&["--gpu-memory", "350"]);
     victim.step("green").refused();
     assert_eq!(host.used(), 0);
@@ -306,13 +306,13 @@ fn a_green_context_is_charged_for_the_primary_one_that_it_brings() {
 
 #[test]
 fn what_a_stream_has_yet_to_free_stays_charged() {
-    let host = Host::new();
-    let is_busy = Rule {
+    let host = TestHost::new();
+    let is_busy = FaultRule {
         function: "cuEventQuery".into(),
         nth: None,
-        effect: Effect::Error(600),
+        effect: FaultEffect::Error(600),
     };
-    host.ask(Request::AddRule(is_busy));
+    host.ask(MachineRequest::AddRule(is_busy));
     let mut victim = started(&host);
     let pool = victim.step("pool 4G").value();
     let held = victim.step(&format!("poolalloc {pool} 1024M")).value();
@@ -320,14 +320,14 @@ fn what_a_stream_has_yet_to_free_stays_charged() {
     victim.step(&format!("free {held}")).ok();
     assert_eq!(free(&mut victim), FREE - 1024 * MIB);
     victim.step("alloc 1024M").refused();
-    host.ask(Request::ClearRules);
+    host.ask(MachineRequest::ClearRules);
     victim.step("alloc 1600M").ok();
     assert_eq!(free(&mut victim), FREE - 1600 * MIB);
 }
 
 #[test]
 fn a_library_counts_in_every_context() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let library = victim.step("library 500M").value();
     victim.step("context").ok();
@@ -342,7 +342,7 @@ fn a_library_counts_in_every_context() {
 
 #[test]
 fn what_is_in_a_context_ends_with_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for step in ["cubin 300M", "heap 300M", "ptx 1M"] {
         victim.step(step).ok();

@@ -7,38 +7,38 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use apportion_sim_machine::Driver;
-use apportion_tests::{CARD, Host, MIB, Said, cards};
+use apportion_sim_machine::DriverGeneration;
+use apportion_tests::{CARD, CommandOutput, MIB, TestHost, cards};
 
 /// A client, and how large the whole card looks to it: NVML counts what the driver keeps.
-struct Row {
+struct PythonClient {
     script: &'static str,
     counts_reserve: bool,
 }
 
 /// The clients that take `--expect-total`.
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[PythonClient] = &[
+    PythonClient {
         script: "cuda_bindings.py",
         counts_reserve: false,
     },
-    Row {
+    PythonClient {
         script: "cuda_core.py",
         counts_reserve: false,
     },
-    Row {
+    PythonClient {
         script: "cuda_numba.py",
         counts_reserve: false,
     },
-    Row {
+    PythonClient {
         script: "nvml_cuda_core.py",
         counts_reserve: true,
     },
-    Row {
+    PythonClient {
         script: "nvml_nvitop.py",
         counts_reserve: true,
     },
-    Row {
+    PythonClient {
         script: "nvml_pynvml.py",
         counts_reserve: true,
     },
@@ -58,17 +58,17 @@ fn scripts() -> PathBuf {
 /// Runs a client to its end; it says `OK` or why not.
 #[track_caller]
 fn client(command: &mut Command, script: &str) {
-    let said = Said::by(command.env("PYTHONDONTWRITEBYTECODE", "1"));
+    let said = CommandOutput::by(command.env("PYTHONDONTWRITEBYTECODE", "1"));
     assert!(
         said.status.success() && said.out.contains("OK"),
         "{script}: {said:?}"
     );
 }
 
-fn without_a_limit(row: &Row, driver: Driver) {
+fn without_a_limit(row: &PythonClient, driver: DriverGeneration) {
     let mut machine = cards(2);
     machine.driver = driver;
-    let host = Host::with(&machine);
+    let host = TestHost::with(&machine);
     let total = if row.counts_reserve {
         host.card(0).total
     } else {
@@ -81,8 +81,8 @@ fn without_a_limit(row: &Row, driver: Driver) {
     client(&mut command, row.script);
 }
 
-fn with_a_limit(row: &Row) {
-    let host = Host::with(&cards(2));
+fn with_a_limit(row: &PythonClient) {
+    let host = TestHost::with(&cards(2));
     // NVML shows all cards of the machine, so both have a limit of that size.
     let options = ["--gpus", "2", "--gpu-memory", "3000"];
     let mut command = host.limited(&options, python());
@@ -92,7 +92,7 @@ fn with_a_limit(row: &Row) {
     client(&mut command, row.script);
 }
 
-fn row(script: &str) -> &'static Row {
+fn row(script: &str) -> &'static PythonClient {
     ROWS.iter().find(|row| row.script == script).expect("a row")
 }
 
@@ -103,8 +103,8 @@ macro_rules! clients {
 
             #[test]
             fn sees_the_whole_card() {
-                without_a_limit(row($script), Driver::R580);
-                without_a_limit(row($script), Driver::R615);
+                without_a_limit(row($script), DriverGeneration::R580);
+                without_a_limit(row($script), DriverGeneration::R615);
             }
 
             #[test]
@@ -126,7 +126,7 @@ clients! {
 
 #[test]
 fn nvml_shows_what_a_cuda_program_takes() {
-    let host = Host::new();
+    let host = TestHost::new();
     client(
         host.unlimited(python())
             .arg(scripts().join("nvml_processes.py")),
@@ -136,10 +136,10 @@ fn nvml_shows_what_a_cuda_program_takes() {
 
 #[test]
 fn nvml_shows_what_happens_to_the_hardware() {
-    for driver in [Driver::R580, Driver::R615] {
+    for driver in [DriverGeneration::R580, DriverGeneration::R615] {
         let mut machine = cards(2);
         machine.driver = driver;
-        let host = Host::with(&machine);
+        let host = TestHost::with(&machine);
         let mut command = host.unlimited(python());
         command
             .arg(scripts().join("nvml_hardware.py"))
@@ -153,7 +153,7 @@ fn nvml_shows_what_happens_to_the_hardware() {
 
 #[test]
 fn grpc_of_python_reaches_the_agent() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut command = host.program(python());
     command.arg(scripts().join("agent_grpc.py"));
@@ -165,7 +165,7 @@ fn grpc_of_python_reaches_the_agent() {
 
 #[test]
 fn grpc_of_go_reaches_the_agent() {
-    let host = Host::new();
+    let host = TestHost::new();
     let program = host.dir().join("client");
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&program).arg(".");

@@ -1,7 +1,7 @@
 //! A program that takes system calls, descriptors or memory from itself keeps its limit: what cannot be charged is
 //! refused. Where the program gets back what it lacked, it goes on.
 
-use apportion_tests::{Host, MIB, Victim};
+use apportion_tests::{MIB, TestHost, VictimProcess};
 
 const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "sly"];
 const LIMIT: u64 = 2000 * MIB;
@@ -9,19 +9,19 @@ const LIMIT: u64 = 2000 * MIB;
 const SMALL_LIMIT: u64 = 600 * MIB;
 
 /// A program that has nothing of the library's yet when it begins, and less than others.
-fn deprived(host: &Host, denial: &str) -> Victim {
+fn deprived(host: &TestHost, denial: &str) -> VictimProcess {
     let mut victim = host.victim(OPTIONS);
     victim.step(&format!("{denial} exec -")).ok();
     victim
 }
 
 /// A program in which the library has not been called yet.
-fn untouched(host: &Host) -> Victim {
+fn untouched(host: &TestHost) -> VictimProcess {
     host.victim_through("linked", OPTIONS)
 }
 
 /// Takes all that it is given, in pieces.
-fn fill(victim: &mut Victim) -> u64 {
+fn fill(victim: &mut VictimProcess) -> u64 {
     let answers = (0..20).map(|_| victim.step("alloc 400M").code);
     answers.filter(|code| *code == 0).count() as u64
 }
@@ -48,7 +48,7 @@ fn a_filter_of_system_calls_sheds_no_limit() {
     let mut shed = Vec::new();
     for kind in kinds {
         for errno in ERRORS {
-            let host = Host::new();
+            let host = TestHost::new();
             let mut victim = deprived(&host, &format!("deny {kind} {errno}"));
             let pieces = fill(&mut victim);
             let most = host.high_water();
@@ -65,7 +65,7 @@ fn a_filter_of_system_calls_sheds_no_limit() {
 #[test]
 fn a_filter_that_comes_while_memory_is_held_sheds_no_limit() {
     for kind in ["page", "shared-maps", "open", "advice", "locks", "pid"] {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = host.victim(OPTIONS);
         victim.step("alloc 400M").ok();
         victim.step(&format!("deny {kind} {}", libc::ENOMEM)).ok();
@@ -78,7 +78,7 @@ fn a_filter_that_comes_while_memory_is_held_sheds_no_limit() {
 /// A child has a state of its own, also where the kernel does not wipe the parent's.
 #[test]
 fn a_child_is_charged_where_its_page_is_not_wiped() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = deprived(&host, &format!("deny advice {}", libc::EINVAL));
     victim.step("alloc 400M").ok();
     victim.step("spawn alloc 800M").ok();
@@ -89,7 +89,7 @@ fn a_child_is_charged_where_its_page_is_not_wiped() {
 #[test]
 fn a_program_without_descriptors_is_refused_and_goes_on_when_it_has_some() {
     for left in 0..8 {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = untouched(&host);
         victim.step(&format!("starve {left}")).ok();
         fill(&mut victim);
@@ -108,7 +108,7 @@ fn a_program_without_descriptors_is_refused_and_goes_on_when_it_has_some() {
 #[test]
 fn a_program_that_may_map_or_lock_no_more_keeps_its_limit() {
     for denial in ["lock 1K", "lock 64K", "lock 1M", "space 512M", "space 4G"] {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = host.victim_through("linked", &["--gpu-memory", "600"]);
         victim.step(denial).ok();
         fill(&mut victim);
@@ -118,7 +118,7 @@ fn a_program_that_may_map_or_lock_no_more_keeps_its_limit() {
 }
 
 /// Takes all that it is given, in pieces, as long as it lives.
-fn fill_while_it_lives(victim: &mut Victim) -> usize {
+fn fill_while_it_lives(victim: &mut VictimProcess) -> usize {
     let answers = victim.try_say("alloc 400M ".repeat(20).trim());
     answers.iter().filter(|answer| answer.code == 0).count()
 }
@@ -126,7 +126,7 @@ fn fill_while_it_lives(victim: &mut Victim) -> usize {
 /// Does what is said to a program before it begins and to one that holds memory; either may end it. Returns how many
 /// pieces of memory the first one got.
 fn keeps_its_limit_through(denial: &str) -> usize {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut new = host.victim(OPTIONS);
     new.try_say(&format!("{denial} exec -"));
     let pieces = fill_while_it_lives(&mut new);
@@ -134,7 +134,7 @@ fn keeps_its_limit_through(denial: &str) -> usize {
     let most = host.high_water();
     assert!(most <= LIMIT, "{denial}, before: {most} bytes");
 
-    let host = Host::new();
+    let host = TestHost::new();
     let mut holder = host.victim(OPTIONS);
     holder.step("alloc 400M").ok();
     holder.try_say(denial);

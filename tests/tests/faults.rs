@@ -3,21 +3,23 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_sim_machine::{Effect, NvmlControl, NvmlRequest, Request, Rule, Utilisation};
-use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, cards, eventually};
+use apportion_sim_machine::{
+    CardUtilization, FaultEffect, FaultRule, MachineRequest, NvmlControl, NvmlRequest,
+};
+use apportion_tests::{CARD, CONTEXT, MIB, PATIENCE, TestHost, cards, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "unlucky"];
 
 /// A machine with one card on which calls of `function` have this effect.
-fn host(function: &str, nth: Option<u64>, effect: Effect) -> Host {
+fn host(function: &str, nth: Option<u64>, effect: FaultEffect) -> TestHost {
     let mut machine = cards(1);
-    machine.rules.push(Rule {
+    machine.rules.push(FaultRule {
         function: function.to_owned(),
         nth,
         effect,
     });
-    Host::with(&machine)
+    TestHost::with(&machine)
 }
 
 #[test]
@@ -30,7 +32,7 @@ fn what_the_driver_refuses_is_not_charged() {
         ("cuMemCreate", "create 900M"),
     ] {
         for code in [2, 999] {
-            let host = host(function, Some(1), Effect::Error(code));
+            let host = host(function, Some(1), FaultEffect::Error(code));
             let mut victim = host.victim(OPTIONS);
             let refused = victim.step(step);
             assert_eq!((refused.code, refused.numbers[0]), (code, 1), "{function}");
@@ -47,7 +49,7 @@ fn what_the_driver_refuses_is_not_charged() {
 
 #[test]
 fn what_the_driver_does_not_free_stays_charged() {
-    let host = host("cuMemFree_v2", Some(1), Effect::Error(999));
+    let host = host("cuMemFree_v2", Some(1), FaultEffect::Error(999));
     let mut victim = host.victim(OPTIONS);
     victim.step("alloc 1600M").ok();
     assert_eq!(victim.step("free 0").code, 999);
@@ -57,7 +59,7 @@ fn what_the_driver_does_not_free_stays_charged() {
 
 #[test]
 fn a_context_that_the_driver_refuses_is_not_charged() {
-    let host = host("cuDevicePrimaryCtxRetain", Some(2), Effect::Error(2));
+    let host = host("cuDevicePrimaryCtxRetain", Some(2), FaultEffect::Error(2));
     let mut victim = host.victim(OPTIONS);
     // The agent's own first look at the card is the first call, unless it knew the card already.
     let codes = [victim.step("start").code, victim.step("start").code];
@@ -67,7 +69,7 @@ fn a_context_that_the_driver_refuses_is_not_charged() {
 
 #[test]
 fn a_program_killed_in_the_middle_of_a_call_leaves_no_debt() {
-    let host = host("cuMemAlloc_v2", None, Effect::Microseconds(2_000_000));
+    let host = host("cuMemAlloc_v2", None, FaultEffect::Microseconds(2_000_000));
     let _agent = host.agent(&["--tick", "20"]);
     let mut parent = host.victim(OPTIONS);
     let claimed = || host.top()["allocations"][0]["grants"][0]["claimed_bytes"].clone();
@@ -103,7 +105,7 @@ fn a_slow_driver_holds_up_only_the_program_that_called_it() {
     let host = host(
         "cuMemAllocManaged",
         Some(1),
-        Effect::Microseconds(3_000_000),
+        FaultEffect::Microseconds(3_000_000),
     );
     let mut slow = host.victim(OPTIONS);
     let mut neighbour = host.victim(&["--gpu-memory", "2000"]);
@@ -129,18 +131,18 @@ fn a_slow_driver_holds_up_only_the_program_that_called_it() {
 
 #[test]
 fn a_lost_card_is_not_given_out_until_it_is_back() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let _agent = host.agent(&["--tick", "50"]);
     let uuid = host.card(0).uuid;
     let control = |lost| NvmlRequest::Control(NvmlControl::Lost { card: 0, lost });
-    host.ask(Request::Nvml(control(true)));
+    host.ask(MachineRequest::Nvml(control(true)));
     let healthy = || host.metric("apportion_gpu_healthy", &[&uuid]);
     eventually(PATIENCE, "the loss is seen", || healthy() == Some(0.0));
     let refused = host.run(&["--gpu-memory", "100", "--gpu", &uuid], &["true"]);
     refused.fails_in_one_line(1);
     let mut other = host.victim(&["--gpu-memory", "100"]);
     assert_eq!(other.step("total").value(), 100 * MIB);
-    host.ask(Request::Nvml(control(false)));
+    host.ask(MachineRequest::Nvml(control(false)));
     eventually(PATIENCE, "it is back", || healthy() == Some(1.0));
     assert!(
         host.run(&["--gpu-memory", "100", "--gpu", &uuid], &["true"])
@@ -151,7 +153,7 @@ fn a_lost_card_is_not_given_out_until_it_is_back() {
 
 #[test]
 fn a_driver_that_goes_away_takes_nobody_with_it_and_its_successor_is_found() {
-    let mut host = Host::new();
+    let mut host = TestHost::new();
     let agent = host.agent(&["--tick", "50"]);
     let mut victim = host.victim(OPTIONS);
     victim.step("alloc 500M").ok();
@@ -185,17 +187,17 @@ fn a_driver_that_goes_away_takes_nobody_with_it_and_its_successor_is_found() {
 
 #[test]
 fn how_busy_a_card_is_shows() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
-    let utilisation = Utilisation {
+    let utilisation = CardUtilization {
         gpu: 75,
-        ..Utilisation::default()
+        ..CardUtilization::default()
     };
     let control = NvmlControl::Utilisation {
         card: 0,
         utilisation,
     };
-    host.ask(Request::Nvml(NvmlRequest::Control(control)));
+    host.ask(MachineRequest::Nvml(NvmlRequest::Control(control)));
     let shown = || host.metric("apportion_gpu_utilisation_ratio", &[]);
     eventually(PATIENCE, "it shows", || shown() == Some(0.75));
     assert_eq!(host.top()["cards"][0]["utilisation_percent"], 75);
@@ -204,7 +206,7 @@ fn how_busy_a_card_is_shows() {
 #[test]
 fn what_slows_a_card_shows() {
     const THERMAL: u64 = 0x20;
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let shown = |reason: &str| host.metric("apportion_gpu_throttled", &[reason]);
     let reasons = ["reason=\"thermal\"", "reason=\"power_cap\""];
@@ -215,7 +217,7 @@ fn what_slows_a_card_shows() {
         card: 0,
         reasons: THERMAL,
     };
-    host.ask(Request::Nvml(NvmlRequest::Control(control)));
+    host.ask(MachineRequest::Nvml(NvmlRequest::Control(control)));
     eventually(PATIENCE, "heat does", || {
         reasons.map(shown) == [Some(1.0), Some(0.0)]
     });
@@ -223,7 +225,7 @@ fn what_slows_a_card_shows() {
 
 #[test]
 fn programs_of_no_allocation_show_as_unmanaged() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let mut outside = host.free_victim();
     outside.step("alloc 700M").ok();

@@ -3,12 +3,12 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, eventually};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, eventually};
 
 /// Its descriptors are the child's now, and the driver keeps what they stand for.
 #[test]
 fn memory_that_a_forked_child_keeps_of_its_dead_parent_counts_until_it_ends() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let mut owner = host.victim(&["--gpu-memory", "2000", "--name", "loader"]);
     let parent = owner.step("spawn alloc 1000M fork").value();

@@ -3,14 +3,14 @@
 //!
 //! The simulated driver notes the most that it ever gave, and what nothing keeps is there again at once.
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const HELD: u64 = 1000 * MIB;
 const FREE: u64 = LIMIT - CONTEXT;
 
 /// A victim with a context, on a machine whose high-water mark is that of the victim alone.
-fn started(host: &Host) -> Victim {
+fn started(host: &TestHost) -> VictimProcess {
     let mut victim = host.victim(&["--gpu-memory", "2000"]);
     victim.step("init").ok();
     eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
@@ -19,19 +19,19 @@ fn started(host: &Host) -> Victim {
     victim
 }
 
-fn free(victim: &mut Victim) -> u64 {
+fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
 /// What was released is kept: it counts, and there is no room for more.
-fn is_kept(host: &Host, victim: &mut Victim) {
+fn is_kept(host: &TestHost, victim: &mut VictimProcess) {
     assert_eq!(host.used(), CONTEXT + HELD, "the driver keeps it");
     assert_eq!(free(victim), FREE - HELD, "and so it counts");
     victim.step("alloc 800M").refused();
 }
 
 /// Nothing keeps it any more.
-fn is_gone(host: &Host, victim: &mut Victim) {
+fn is_gone(host: &TestHost, victim: &mut VictimProcess) {
     assert_eq!(host.used(), CONTEXT, "the driver has it back");
     let all = victim.step(&format!("alloc {FREE}")).value();
     victim.step(&format!("free {all}")).ok();
@@ -40,7 +40,7 @@ fn is_gone(host: &Host, victim: &mut Victim) {
 
 #[test]
 fn a_sparse_array_keeps_what_is_mapped_into_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let array = victim.step("sparse 1000M").value();
     assert_eq!(free(&mut victim), FREE, "it has no memory of its own");
@@ -56,7 +56,7 @@ fn a_sparse_array_keeps_what_is_mapped_into_it() {
 
 #[test]
 fn a_tile_takes_the_place_of_the_one_before() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let array = victim.step("sparse 1000M").value();
     for _ in 0..3 {
@@ -71,7 +71,7 @@ fn a_tile_takes_the_place_of_the_one_before() {
 
 #[test]
 fn arrays_let_go_of_what_they_keep_with_their_context() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let array = victim.step("sparse 1000M").value();
     let made = victim.step("create 1000M").value();
@@ -85,7 +85,7 @@ fn arrays_let_go_of_what_they_keep_with_their_context() {
 
 #[test]
 fn a_multicast_object_keeps_what_is_bound_to_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for (by_address, ends_by) in [(false, "unbind"), (true, "unbind"), (false, "free")] {
         let object = victim.step("multicast 1000M").value();
@@ -105,7 +105,7 @@ fn a_multicast_object_keeps_what_is_bound_to_it() {
 
 #[test]
 fn a_descriptor_that_nobody_imported_keeps_its_memory() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let made = victim.step("shareable 1000M").value();
     let [first, second] = [(); 2].map(|()| victim.step(&format!("export {made}")).value());
@@ -119,7 +119,7 @@ fn a_descriptor_that_nobody_imported_keeps_its_memory() {
 
 #[test]
 fn a_descriptor_that_another_process_has_keeps_its_memory() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let made = victim.step("shareable 1000M").value();
     let descriptor = victim.step(&format!("export {made}")).value();
@@ -135,7 +135,7 @@ fn a_descriptor_that_another_process_has_keeps_its_memory() {
 
 #[test]
 fn a_buffer_for_other_devices_keeps_its_memory() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let plain = victim.step("alloc 1000M").value();
     let buffer = victim.step(&format!("buffer {plain} 1000M")).value();

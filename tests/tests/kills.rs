@@ -7,7 +7,7 @@ use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use apportion_tests::{Host, MIB, PATIENCE, eventually};
+use apportion_tests::{MIB, PATIENCE, TestHost, eventually};
 
 const LIMIT: u64 = 4000 * MIB;
 
@@ -19,16 +19,16 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Says that it is over when it goes, also by a panic.
-struct Ending<'a>(&'a AtomicBool);
+struct EndOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
 /// The largest use of the card that was seen until told to stop, and how often was looked.
-fn watch(host: &Host, is_over: &AtomicBool) -> (u64, u64) {
+fn watch(host: &TestHost, is_over: &AtomicBool) -> (u64, u64) {
     let (mut most, mut looks) = (0, 0);
     while !is_over.load(Ordering::Acquire) {
         most = most.max(host.used());
@@ -40,14 +40,14 @@ fn watch(host: &Host, is_over: &AtomicBool) -> (u64, u64) {
 #[test]
 fn nothing_is_ever_above_the_limit_and_nothing_is_left_after_thousands_of_kills() {
     let (kills, seed) = (number("APPORTION_KILLS", 4000), number("APPORTION_SEED", 1));
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
     victim.step("pid").ok();
     let is_over = AtomicBool::new(false);
     let (killed, (most, looks)) = thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&host, &is_over));
-        let ending = Ending(&is_over);
+        let ending = EndOnDrop(&is_over);
         victim.begin(&format!("kills {kills} {seed}"));
         let killed = victim.finish();
         drop(ending);
@@ -97,14 +97,14 @@ fn kills_of_programs_and_of_the_agent_lose_nothing() {
         number("APPORTION_KILLS", 4000) / 4,
         number("APPORTION_SEED", 1) + 1,
     );
-    let host = Host::new();
+    let host = TestHost::new();
     let mut agent = host.agent(&["--tick", "20"]);
     let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
     victim.step("pid").ok();
     let is_over = AtomicBool::new(false);
     let (most, _agent) = thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&host, &is_over));
-        let ending = Ending(&is_over);
+        let ending = EndOnDrop(&is_over);
         victim.begin(&format!("kills {kills} {seed}"));
         for _ in 0..8 {
             agent.kill();

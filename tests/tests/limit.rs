@@ -1,7 +1,7 @@
 //! A limit holds to the byte, over all processes and all ways of getting memory, and a program under it
 //! sees what it would see on a smaller card.
 
-use apportion_tests::{CARD, CONTEXT, Host, MIB, Victim, eventually};
+use apportion_tests::{CARD, CONTEXT, MIB, TestHost, VictimProcess, eventually};
 
 /// The limit of most tests.
 const LIMIT: u64 = 2000 * MIB;
@@ -22,7 +22,7 @@ const DOORS: [&str; 8] = [
 /// What is free under the limit for a program that has one context.
 const FREE: u64 = LIMIT - CONTEXT;
 
-fn info(victim: &mut Victim) -> (u64, u64) {
+fn info(victim: &mut VictimProcess) -> (u64, u64) {
     let answer = victim.step("info");
     answer.ok();
     (answer.numbers[0], answer.numbers[1])
@@ -30,7 +30,7 @@ fn info(victim: &mut Victim) -> (u64, u64) {
 
 #[test]
 fn the_last_byte_is_given_and_the_next_is_refused() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step(&format!("alloc {FREE}")).ok();
     assert_eq!(host.used(), LIMIT, "the driver's own count");
@@ -40,7 +40,7 @@ fn the_last_byte_is_given_and_the_next_is_refused() {
 
 #[test]
 fn one_byte_more_than_the_limit_in_one_piece_is_refused() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step(&format!("alloc {}", FREE + 1)).refused();
     victim.step(&format!("alloc {FREE}")).ok();
@@ -56,7 +56,7 @@ fn all_that_is_free_can_be_had_at_once_whatever_was_asked() {
         ["--gpu-fraction", "0.123456789"],
         ["--gpu-memory", "2001"],
     ] {
-        let host = Host::with(&machine);
+        let host = TestHost::with(&machine);
         let mut victim = host.victim(&share);
         let (free, total) = info(&mut victim);
         assert_eq!(total % (2 * MIB), 0, "{share:?}");
@@ -73,7 +73,7 @@ fn all_that_is_free_can_be_had_at_once_whatever_was_asked() {
 #[test]
 fn every_door_to_the_driver_is_held_to_the_limit() {
     for door in DOORS {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = host.victim_through(door, OPTIONS);
         assert_eq!(info(&mut victim), (FREE, LIMIT), "{door}");
         assert_eq!(victim.step("total").value(), LIMIT, "{door}");
@@ -93,7 +93,7 @@ fn every_door_to_the_driver_is_held_to_the_limit() {
 fn every_kind_of_memory_counts_behind_every_door() {
     let kinds = ["alloc", "managed", "async", "create"];
     for (door, verb) in DOORS.iter().flat_map(|door| kinds.map(|verb| (door, verb))) {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = host.victim_through(door, OPTIONS);
         victim.step(&format!("{verb} 1600M")).ok();
         assert!(
@@ -118,7 +118,7 @@ fn every_kind_of_memory_counts_behind_every_door() {
 
 #[test]
 fn pitched_memory_counts_with_its_padding() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     // Rows of one byte are as wide as the pitch that the driver chooses.
     let pitch = victim.step("pitch 1 1024").numbers[1];
@@ -130,7 +130,7 @@ fn pitched_memory_counts_with_its_padding() {
 
 #[test]
 fn freeing_makes_room_again() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     for round in 0..20 {
         let held = victim.step("alloc 1600M").value();
@@ -143,7 +143,7 @@ fn freeing_makes_room_again() {
 
 #[test]
 fn a_program_that_takes_nine_tenths_of_what_is_free_gets_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     let taken = victim.step("take 90").value();
     assert_eq!(taken, FREE * 90 / 100);
@@ -155,7 +155,7 @@ fn a_program_that_takes_nine_tenths_of_what_is_free_gets_it() {
 #[test]
 fn children_count_with_their_parents() {
     for way in ["fork", "spawn"] {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = host.victim(OPTIONS);
         assert_eq!(victim.say(&format!("{way} alloc 700M"))[0].code, 0, "{way}");
         assert_eq!(victim.say(&format!("{way} alloc 500M"))[0].code, 0, "{way}");
@@ -174,7 +174,7 @@ fn children_count_with_their_parents() {
 
 #[test]
 fn a_grandchild_that_lost_its_parents_still_counts() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     let middle = victim.step("spawn fork alloc 900M").value();
     let middle = nix::unistd::Pid::from_raw(i32::try_from(middle).expect("a pid"));
@@ -186,7 +186,7 @@ fn a_grandchild_that_lost_its_parents_still_counts() {
 
 #[test]
 fn a_program_that_becomes_another_keeps_its_limit_and_loses_its_memory() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("alloc 1600M").ok();
     victim.step("exec -").ok();
@@ -197,7 +197,7 @@ fn a_program_that_becomes_another_keeps_its_limit_and_loses_its_memory() {
 
 #[test]
 fn contexts_count_and_are_given_back() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("init").ok();
     assert_eq!(host.used(), 0);
@@ -212,7 +212,7 @@ fn contexts_count_and_are_given_back() {
 
 #[test]
 fn a_context_that_does_not_fit_is_refused() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(&["--gpu-memory", "200"]);
     assert_eq!(victim.step("start").code, 2);
     assert_eq!(host.used(), 0);
@@ -222,7 +222,7 @@ fn a_context_that_does_not_fit_is_refused() {
 
 #[test]
 fn many_threads_together_get_no_more_than_the_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("start").ok();
     let given = victim.step("threads 64 100M").value();
@@ -233,7 +233,7 @@ fn many_threads_together_get_no_more_than_the_limit() {
 #[test]
 fn after_much_coming_and_going_the_books_are_what_they_were() {
     for seed in 1..=4 {
-        let host = Host::new();
+        let host = TestHost::new();
         let mut victim = host.victim(&["--gpu-memory", "1000"]);
         let before = victim.step("info").numbers;
         let churned = victim.step(&format!("churn {seed} 5000"));
@@ -250,7 +250,7 @@ fn after_much_coming_and_going_the_books_are_what_they_were() {
 
 #[test]
 fn a_fork_in_the_middle_of_anothers_call_hangs_nobody() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("start").ok();
     assert_eq!(victim.step("storm 400").value(), 0, "children that hung");
@@ -260,7 +260,7 @@ fn a_fork_in_the_middle_of_anothers_call_hangs_nobody() {
 
 #[test]
 fn all_questions_agree_inside_and_show_the_card_outside() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut inside = host.victim(OPTIONS);
     inside.step("alloc 500M").ok();
     let free = FREE - 500 * MIB;
@@ -280,7 +280,7 @@ fn all_questions_agree_inside_and_show_the_card_outside() {
 
 #[test]
 fn a_program_may_ask_with_null_and_free_what_it_never_had() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut inside = host.victim(OPTIONS);
     let mut outside = host.free_victim();
     for step in [
@@ -299,7 +299,7 @@ fn a_program_may_ask_with_null_and_free_what_it_never_had() {
 
 #[test]
 fn physical_memory_counts_until_its_last_reference_is_gone() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("create 1600M").ok();
     victim.step("map 0").ok();
@@ -317,7 +317,7 @@ fn physical_memory_counts_until_its_last_reference_is_gone() {
 
 #[test]
 fn memory_of_the_host_is_nobodys_limit() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("hostcreate 4G").ok();
     assert_eq!(info(&mut victim), (FREE, LIMIT));
@@ -325,7 +325,7 @@ fn memory_of_the_host_is_nobodys_limit() {
 
 #[test]
 fn a_pool_counts_what_it_keeps_and_gives_it_up_when_the_limit_needs_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("pool 4G").ok();
     victim.step("poolalloc 0 1024M").ok();
@@ -341,7 +341,7 @@ fn a_pool_counts_what_it_keeps_and_gives_it_up_when_the_limit_needs_it() {
 
 #[test]
 fn memory_that_no_call_announces_counts_within_a_second() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
     victim.step("launch 16M").ok();
     let hidden = 16 * MIB;

@@ -1,7 +1,7 @@
 //! Every metric that the reference names is served, and says what happened.
 
 use apportion_reference::{folder, part};
-use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, cards, eventually};
+use apportion_tests::{CARD, CONTEXT, MIB, PATIENCE, TestHost, cards, eventually};
 
 /// The agent's metrics in the reference.
 fn named() -> Vec<String> {
@@ -15,7 +15,7 @@ fn named() -> Vec<String> {
 
 #[test]
 fn every_metric_of_the_reference_is_served_and_no_other() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let _victim = host.victim(&["--gpu-memory", "2000"]).step("start");
     let mut victim = host.victim(&["--gpu-memory", "2000"]);
@@ -52,7 +52,7 @@ fn every_metric_of_the_reference_is_served_and_no_other() {
 
 #[test]
 fn a_card_and_an_allocation_show_in_their_metrics() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let _agent = host.agent(&["--tick", "50"]);
     let uuid = host.card(0).uuid;
     let card = |name: &str| host.metric(&format!("apportion_gpu_{name}"), &[&uuid]);
@@ -112,7 +112,7 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
 
 #[test]
 fn requests_and_the_age_of_the_sample_show() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&["--tick", "50"]);
     let requests = |result: &str| host.metric("apportion_grants_total", &[result]);
     let mut victim = host.victim(&["--gpu-memory", "6000", "--name", "held"]);
@@ -149,7 +149,7 @@ fn requests_and_the_age_of_the_sample_show() {
 
 #[test]
 fn health_and_readiness_are_served() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     for path in ["/healthz", "/readyz", "/metrics"] {
         eventually(PATIENCE, path, || {

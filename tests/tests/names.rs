@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::process::Command;
 
-use apportion_tests::{Said, staged};
+use apportion_tests::{CommandOutput, staged};
 
 const FRAMEWORKS: [&str; 3] = ["jax", "pytorch", "tensorflow"];
 
@@ -18,7 +18,7 @@ fn functions(library: &str) -> HashSet<String> {
     };
     let path = staged().join(folder).join(library);
     let mut list = Command::new("nm");
-    let said = Said::by(list.args(["-D", "--defined-only"]).arg(path)).well();
+    let said = CommandOutput::by(list.args(["-D", "--defined-only"]).arg(path)).well();
     let mut names = HashSet::new();
     for line in said.out.lines() {
         let mut words = line.split_whitespace().skip(1);

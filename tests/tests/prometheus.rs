@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-use apportion_tests::{Host, MIB, PATIENCE, eventually};
+use apportion_tests::{MIB, PATIENCE, TestHost, eventually};
 
 fn program(variable: &str, usual: &str) -> Command {
     Command::new(std::env::var_os(variable).unwrap_or_else(|| OsString::from(usual)))
@@ -14,7 +14,7 @@ fn program(variable: &str, usual: &str) -> Command {
 
 #[test]
 fn promtool_has_no_complaint() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "team-a/train/main"]);
     victim.step("alloc 1M").ok();
@@ -32,13 +32,13 @@ fn promtool_has_no_complaint() {
 }
 
 /// A Prometheus that scrapes one address; it ends with the test.
-struct Server {
+struct PrometheusServer {
     child: Child,
     address: String,
     _folder: tempfile::TempDir,
 }
 
-impl Server {
+impl PrometheusServer {
     fn start(target: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("prometheus.yml");
@@ -79,7 +79,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for PrometheusServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -88,11 +88,11 @@ impl Drop for Server {
 
 #[test]
 fn a_server_scrapes_what_a_container_was_given() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "team-a/train/main"]);
     victim.step("alloc 1M").ok();
-    let server = Server::start(host.metrics_address().trim());
+    let server = PrometheusServer::start(host.metrics_address().trim());
     let limit =
         "apportion_container_memory_limit_bytes%7Bnamespace=%22team-a%22,pod=%22train%22%7D";
     // It looks for its targets every five seconds.

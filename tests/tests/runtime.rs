@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use apportion_tests::{CARD, Host, MIB, Said, staged};
+use apportion_tests::{CARD, CommandOutput, MIB, TestHost, staged};
 use tempfile::TempDir;
 
 const MAJORS: [u32; 2] = [12, 13];
@@ -23,7 +23,7 @@ fn linked(folder: &TempDir, major: u32) -> PathBuf {
     compiler
         .args(["-Wall", "-Werror", "-pthread", "-o"])
         .arg(&program);
-    let said = Said::by(compiler.arg(SOURCE).arg(library)).well();
+    let said = CommandOutput::by(compiler.arg(SOURCE).arg(library)).well();
     assert_eq!(said.err, "");
     program
 }
@@ -66,7 +66,7 @@ fn compiled(folder: &TempDir, major: u32, include: &Path) -> PathBuf {
         .arg(folder.path())
         .arg("-o")
         .arg(&program);
-    let said = Said::by(compiler.arg("victims/properties.c").arg(library)).well();
+    let said = CommandOutput::by(compiler.arg("victims/properties.c").arg(library)).well();
     assert_eq!(said.out, "");
     program
 }
@@ -76,9 +76,9 @@ fn compiled(folder: &TempDir, major: u32, include: &Path) -> PathBuf {
 fn limited(what: &str) -> [String; 2] {
     let folder = tempfile::tempdir().expect("a folder for the program");
     MAJORS.map(|major| {
-        let host = Host::new();
+        let host = TestHost::new();
         let program = linked(&folder, major);
-        let said = Said::by(host.limited(OPTIONS, program).arg(what)).well();
+        let said = CommandOutput::by(host.limited(OPTIONS, program).arg(what)).well();
         assert_eq!(said.err, "", "{what} {major}");
         said.out.trim_end().to_owned()
     })
@@ -100,8 +100,8 @@ fn each_program_reaches_the_runtime_that_it_is_linked_with_and_sees_the_limit_as
 fn without_a_limit_a_program_sees_the_whole_card() {
     let folder = tempfile::tempdir().expect("a folder for the program");
     for major in MAJORS {
-        let host = Host::new();
-        let said = Said::by(host.unlimited(linked(&folder, major)).arg("version")).well();
+        let host = TestHost::new();
+        let said = CommandOutput::by(host.unlimited(linked(&folder, major)).arg("version")).well();
         let memory = format!("memory {}\n", CARD / MIB);
         assert!(said.out.ends_with(&memory), "{said:?}");
     }
@@ -171,10 +171,10 @@ fn the_properties_of_a_device_lie_where_the_headers_say() {
     for (major, include) in INCLUDES {
         let program = compiled(&folder, major, &Path::new(&headers).join(include));
         let expected = format!("NVIDIA Simulated H100: {FIELDS} fields, 0 differ, known 1\n");
-        let host = Host::new();
-        let plain = Said::by(&mut host.unlimited(&program)).well();
+        let host = TestHost::new();
+        let plain = CommandOutput::by(&mut host.unlimited(&program)).well();
         assert_eq!(plain.out, expected, "CUDA {major}");
-        let limited = Said::by(&mut host.limited(OPTIONS, &program)).well();
+        let limited = CommandOutput::by(&mut host.limited(OPTIONS, &program)).well();
         assert_eq!(limited.out, expected, "CUDA {major}, limited");
     }
 }

@@ -4,14 +4,14 @@
 //! PyTorch's workers pass tensors around like this. Whoever is killed, at whichever end, the others keep what
 //! they hold, and what nobody holds is there again.
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 const SHARED: u64 = 1000 * MIB;
 
 /// A victim with a context, on a machine whose high-water mark is that of the victim alone.
-fn started(host: &Host) -> Victim {
+fn started(host: &TestHost) -> VictimProcess {
     let mut victim = host.victim(OPTIONS);
     victim.step("init").ok();
     eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
@@ -20,17 +20,17 @@ fn started(host: &Host) -> Victim {
     victim
 }
 
-fn free(victim: &mut Victim) -> u64 {
+fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
 /// Makes memory that others can have, and a descriptor of it.
-fn make(victim: &mut Victim) -> (u64, u64) {
+fn make(victim: &mut VictimProcess) -> (u64, u64) {
     let made = victim.step("shareable 1000M").value();
     (made, victim.step(&format!("export {made}")).value())
 }
 
-fn all_is_over(host: &Host, victim: &mut Victim) {
+fn all_is_over(host: &TestHost, victim: &mut VictimProcess) {
     eventually(PATIENCE, "the driver has all back", || {
         host.used() == CONTEXT
     });
@@ -45,7 +45,7 @@ fn all_is_over(host: &Host, victim: &mut Victim) {
 
 #[test]
 fn memory_that_its_maker_gave_up_counts_while_another_holds_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let (made, descriptor) = make(&mut victim);
     victim
@@ -68,12 +68,12 @@ fn memory_that_its_maker_gave_up_counts_while_another_holds_it() {
 
 #[test]
 fn memory_of_a_maker_that_was_killed_counts_while_another_holds_it() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let said = victim.say("spawn init start shareable 1000M export 0");
     let number = |verb: &str| {
         let answer = said.iter().find(|answer| answer.verb == verb);
-        answer.map_or(0, apportion_tests::Answer::value)
+        answer.map_or(0, apportion_tests::VictimAnswer::value)
     };
     let (child, descriptor) = (number("spawn"), number("export"));
     let fetched = victim.step(&format!("fetch {child} {descriptor}")).value();
@@ -92,7 +92,7 @@ fn memory_of_a_maker_that_was_killed_counts_while_another_holds_it() {
 }
 
 /// Makes plain memory, and the words by which other processes open it.
-fn make_plain(victim: &mut Victim) -> (u64, String) {
+fn make_plain(victim: &mut VictimProcess) -> (u64, String) {
     let made = victim.step("alloc 1000M").value();
     let handle = victim.step(&format!("handle {made}")).numbers;
     let words: Vec<_> = handle.iter().map(u64::to_string).collect();
@@ -101,7 +101,7 @@ fn make_plain(victim: &mut Victim) -> (u64, String) {
 
 #[test]
 fn plain_memory_that_another_process_opened_counts_once_and_while_it_is_open() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let (made, handle) = make_plain(&mut victim);
     let said = victim.say(&format!("spawn init start open {handle} touch 0"));
@@ -120,7 +120,7 @@ fn plain_memory_that_another_process_opened_counts_once_and_while_it_is_open() {
 
 #[test]
 fn plain_memory_that_was_closed_and_freed_is_there_at_once() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for _ in 0..3 {
         let (made, handle) = make_plain(&mut victim);
@@ -138,7 +138,7 @@ fn plain_memory_that_was_closed_and_freed_is_there_at_once() {
 
 #[test]
 fn what_was_shared_ends_with_its_context() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let (_, handle) = make_plain(&mut victim);
     victim.step(&format!("spawn init start open {handle}")).ok();
@@ -153,7 +153,7 @@ fn what_was_shared_ends_with_its_context() {
 
 #[test]
 fn workers_that_share_and_let_go_in_turn_never_lose_room() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     for _ in 0..5 {
         let (made, descriptor) = make(&mut victim);
@@ -172,7 +172,7 @@ fn workers_that_share_and_let_go_in_turn_never_lose_room() {
 
 #[test]
 fn a_process_that_imports_what_it_made_holds_it_once() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host);
     let (made, descriptor) = make(&mut victim);
     let again = victim.step(&format!("import {descriptor}")).value();

@@ -1,15 +1,15 @@
 //! Several limits on one machine: what fits is held at once, what does not is refused with numbers, and
 //! limits change while programs run.
 
-use apportion_tests::{CARD, CONTEXT, Host, MIB, Victim, cards};
+use apportion_tests::{CARD, CONTEXT, MIB, TestHost, VictimProcess, cards};
 
-fn total(victim: &mut Victim) -> u64 {
+fn total(victim: &mut VictimProcess) -> u64 {
     victim.step("total").value()
 }
 
 #[test]
 fn two_limits_hold_at_once_a_third_is_refused_in_a_sentence_and_a_smaller_one_fits() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut train = host.victim(&["--gpu-fraction", "0.7", "--name", "train"]);
     assert_eq!(total(&mut train), CARD / 10 * 7);
     let mut serve = host.victim(&["--gpu-fraction", "0.2", "--name", "serve"]);
@@ -41,7 +41,7 @@ fn two_limits_hold_at_once_a_third_is_refused_in_a_sentence_and_a_smaller_one_fi
 
 #[test]
 fn what_ends_makes_room_for_the_next() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut first = host.victim(&["--gpu-fraction", "0.9", "--name", "first"]);
     assert_eq!(total(&mut first), CARD / 10 * 9);
     host.run(&["--gpu-fraction", "0.2"], &["true"])
@@ -53,7 +53,7 @@ fn what_ends_makes_room_for_the_next() {
 
 #[test]
 fn a_program_sees_its_own_cards_only_each_as_large_as_its_limit() {
-    let host = Host::with(&cards(3));
+    let host = TestHost::with(&cards(3));
     let mut pair = host.victim(&["--gpus", "2", "--gpu-memory", "3000"]);
     assert_eq!(pair.step("count").value(), 2);
     for card in 0..2 {
@@ -75,7 +75,7 @@ fn cards_that_differ_are_told_apart() {
     let mut machine = cards(2);
     machine.cards[1].memory = machine.cards[1].reserved + 4000 * MIB;
     machine.cards[1].model = "NVIDIA Simulated L4".to_owned();
-    let host = Host::with(&machine);
+    let host = TestHost::with(&machine);
     let uuid = |index: usize| host.card(index).uuid;
     let mut half = host.victim(&["--gpu-fraction", "0.5", "--gpu", &uuid(1)]);
     assert_eq!(total(&mut half), 2000 * MIB, "half of the small one");
@@ -90,7 +90,7 @@ fn cards_that_differ_are_told_apart() {
 
 #[test]
 fn the_whole_card_is_what_is_given_when_nothing_is_asked() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(&[]);
     assert_eq!(total(&mut victim), CARD);
     let filled = victim.step("fill 100M");
@@ -101,14 +101,14 @@ fn the_whole_card_is_what_is_given_when_nothing_is_asked() {
 
 #[test]
 fn a_limit_grows_and_shrinks_under_a_running_program() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "elastic"]);
     victim.step("alloc 1700M").ok();
     victim.step("alloc 100M").refused();
 
     let resize = |memory: &str| {
         let mut command = host.simulated("resize");
-        apportion_tests::Said::by(command.args(["elastic", "--gpu-memory", memory]))
+        apportion_tests::CommandOutput::by(command.args(["elastic", "--gpu-memory", memory]))
     };
     let _ = resize("3000").well();
     assert_eq!(total(&mut victim), 3000 * MIB);
@@ -135,7 +135,7 @@ fn a_limit_grows_and_shrinks_under_a_running_program() {
 
 #[test]
 fn the_same_card_by_any_name_has_the_same_limit() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let second = host.card(1).uuid;
     let mut victim = host.victim(&["--gpu-memory", "1000", "--gpu", &second]);
     assert_eq!(victim.step("count").value(), 1);

@@ -1,7 +1,7 @@
 //! What kernels need for their threads never exceeds the limit: it is charged before the first launch that
 //! needs more, and the simulated driver notes the most that it ever gave.
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
@@ -27,7 +27,7 @@ const WAYS: &[&str] = &[
 ];
 
 /// A victim with a context, on a machine whose high-water mark is that of the victim alone.
-fn started(host: &Host, door: &str) -> Victim {
+fn started(host: &TestHost, door: &str) -> VictimProcess {
     let mut victim = host.victim_through(door, OPTIONS);
     victim.step("init").ok();
     eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
@@ -36,12 +36,12 @@ fn started(host: &Host, door: &str) -> Victim {
     victim
 }
 
-fn free(victim: &mut Victim) -> u64 {
+fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
 /// What the card needs above what a context includes where each thread has so many bytes.
-fn needed(host: &Host, bytes: u64) -> u64 {
+fn needed(host: &TestHost, bytes: u64) -> u64 {
     const INCLUDED: u64 = 1024;
     const SYSTEM: u64 = 512;
     const THREADS: u64 = 2048;
@@ -52,7 +52,7 @@ fn needed(host: &Host, bytes: u64) -> u64 {
 
 /// A launch that is refused changes nothing, smaller ones fit, and only what is more is charged.
 fn at_the_limit(door: &str, way: &str) {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host, door);
     let (small, large) = (needed(&host, 1536), needed(&host, 3584));
     let room = LIMIT - CONTEXT - CODE - small;
@@ -109,7 +109,7 @@ fn threads_of_kernels_never_exceed_the_limit_through_any_door() {
 
 #[test]
 fn stacks_and_what_kernels_need_are_in_one_place() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host, "dlsym");
     let (small, large) = (needed(&host, 1536), needed(&host, 3584));
     victim.step("stack 2048").ok();
@@ -131,7 +131,7 @@ fn stacks_and_what_kernels_need_are_in_one_place() {
 
 #[test]
 fn a_launch_that_fails_is_given_back() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host, "dlsym");
     victim.step("spillwrong 3584").ok();
     assert_eq!(free(&mut victim), LIMIT - CONTEXT);
@@ -140,7 +140,7 @@ fn a_launch_that_fails_is_given_back() {
 
 #[test]
 fn what_threads_need_ends_with_the_context() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host, "dlsym");
     victim.step("spill 3584").ok();
     victim.step("reset").ok();
@@ -157,7 +157,7 @@ fn what_threads_need_ends_with_the_context() {
 
 #[test]
 fn each_context_has_threads_of_its_own() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host, "dlsym");
     victim.step("spill 3584").ok();
     victim.step("context").ok();
@@ -170,7 +170,7 @@ fn each_context_has_threads_of_its_own() {
 
 #[test]
 fn threads_of_children_count_with_those_of_their_parents() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = started(&host, "dlsym");
     let (small, large) = (needed(&host, 1536), needed(&host, 3584));
     victim.step("spill 3584").ok();

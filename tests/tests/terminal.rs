@@ -6,7 +6,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use apportion_tests::{Host, PATIENCE, eventually};
+use apportion_tests::{PATIENCE, TestHost, eventually};
 use nix::pty::{OpenptyResult, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
@@ -16,15 +16,15 @@ use nix::unistd::Pid;
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 /// A terminal with `apportion top` on it.
-struct Terminal {
+struct TopTerminal {
     keyboard: File,
     ours: OpenptyResult,
     shown: Arc<Mutex<String>>,
     top: Child,
 }
 
-impl Terminal {
-    fn with_top(host: &Host) -> Self {
+impl TopTerminal {
+    fn with_top(host: &TestHost) -> Self {
         let ours = openpty(None, None).expect("a terminal");
         let end = |end: &std::os::fd::OwnedFd| end.try_clone().expect("a descriptor");
         let mut command = host.simulated("top");
@@ -78,7 +78,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for TopTerminal {
     fn drop(&mut self) {
         let _ = self.top.kill();
         let _ = self.top.wait();
@@ -87,12 +87,12 @@ impl Drop for Terminal {
 
 #[test]
 fn the_live_view_follows_what_happens_and_gives_the_terminal_back() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     for key in [b"q", b"\x03"] {
         let probe = openpty(None, None).expect("a terminal");
         let before = tcgetattr(&probe.slave).expect("a terminal");
-        let mut terminal = Terminal::with_top(&host);
+        let mut terminal = TopTerminal::with_top(&host);
         eventually(PATIENCE, "it is drawn", || {
             terminal.shows("press q to quit")
         });
@@ -109,11 +109,11 @@ fn the_live_view_follows_what_happens_and_gives_the_terminal_back() {
 
 #[test]
 fn a_signal_ends_the_live_view_as_well() {
-    let host = Host::new();
+    let host = TestHost::new();
     let _agent = host.agent(&[]);
     let probe = openpty(None, None).expect("a terminal");
     let before = tcgetattr(&probe.slave).expect("a terminal");
-    let mut terminal = Terminal::with_top(&host);
+    let mut terminal = TopTerminal::with_top(&host);
     eventually(PATIENCE, "it is drawn", || {
         terminal.shows("press q to quit")
     });

@@ -1,20 +1,20 @@
 //! A card that has no memory of its own and uses the machine's: the driver says neither how much there is nor,
 //! on some, who uses it. Its size is set, and its limits hold all the same.
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, cards, eventually};
+use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, cards, eventually};
 
 const SIZE: u64 = 4000;
 
 /// A machine with such a card.
-fn host(process_memory: bool) -> Host {
+fn host(process_memory: bool) -> TestHost {
     let mut config = cards(1);
     config.cards[0].memory_info = false;
     config.cards[0].process_memory = process_memory;
     config.cards[0].model = "NVIDIA GB10".to_owned();
-    Host::with(&config)
+    TestHost::with(&config)
 }
 
-fn agent(host: &Host) -> apportion_tests::Agent {
+fn agent(host: &TestHost) -> apportion_tests::AgentProcess {
     let size = format!("NVIDIA GB10={SIZE}");
     host.agent(&["--tick", "50", "--card-memory", &size])
 }
@@ -35,7 +35,7 @@ fn no_share_is_given_of_a_card_whose_size_nobody_knows() {
 #[test]
 fn the_doctor_says_what_to_set_for_such_a_card() {
     let host = host(true);
-    let said = apportion_tests::Said::by(&mut host.simulated("doctor"));
+    let said = apportion_tests::CommandOutput::by(&mut host.simulated("doctor"));
     let all = format!("{}{}", said.out, said.err);
     let total = apportion_tests::CARD / MIB;
     let todo = format!(
@@ -43,8 +43,8 @@ fn the_doctor_says_what_to_set_for_such_a_card() {
          {total}"
     );
     assert!(all.contains(&todo), "{all}");
-    let other = Host::new();
-    let said = apportion_tests::Said::by(&mut other.simulated("doctor"));
+    let other = TestHost::new();
+    let said = apportion_tests::CommandOutput::by(&mut other.simulated("doctor"));
     assert!(!said.out.contains("card memory"), "{}", said.out);
 }
 

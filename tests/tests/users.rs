@@ -10,18 +10,18 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use apportion_abi::place;
-use apportion_tests::{Host, MIB, PATIENCE, Said, eventually};
+use apportion_tests::{CommandOutput, MIB, PATIENCE, TestHost, eventually};
 use serde_json::Value;
 
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
 
 /// A machine whose folders other users can pass.
-fn shared_host() -> Option<Host> {
+fn shared_host() -> Option<TestHost> {
     if fs::metadata("/proc/self").ok()?.uid() != 0 {
         return None;
     }
-    let host = Host::new();
+    let host = TestHost::new();
     fs::set_permissions(host.dir(), Permissions::from_mode(0o711)).expect("it is there");
     fs::set_permissions(host.instance(), Permissions::from_mode(0o711)).expect("it is there");
     Some(host)
@@ -32,7 +32,7 @@ fn of(user: u32, mut command: Command) -> Command {
     command
 }
 
-fn victim(host: &Host, user: u32, name: &str, mib: &str) -> Command {
+fn victim(host: &TestHost, user: u32, name: &str, mib: &str) -> Command {
     let options = ["--gpu-memory", mib, "--name", name];
     let mut command = host.limited(&options, apportion_tests::built("victim"));
     command.arg("-");
@@ -63,20 +63,20 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
     assert_eq!((usage.uid(), usage.mode() & 0o777), (ALICE, 0o600));
     // One book: what Alice has is not there for Bob, and Alice has a quota.
     let mut run = victim(&host, BOB, "bobs", "4000");
-    let said = Said::by(&mut run);
+    let said = CommandOutput::by(&mut run);
     assert!(said.err.contains("roots with 3000 MiB"), "{}", said.err);
     let mut run = victim(&host, ALICE, "more", "2500");
-    let said = Said::by(&mut run);
+    let said = CommandOutput::by(&mut run);
     assert!(said.err.contains("the quota of a user is"), "{}", said.err);
     // Bob can neither resize nor open what is Alice's, but sees it.
     let mut resize = of(BOB, host.simulated("resize"));
-    let said = Said::by(resize.args(["alices", "--gpu-memory", "100"]));
+    let said = CommandOutput::by(resize.args(["alices", "--gpu-memory", "100"]));
     assert!(
         said.err.contains("user 4712 has no allocation"),
         "{}",
         said.err
     );
-    let seen = Said::by(of(BOB, host.simulated("top")).arg("--json"));
+    let seen = CommandOutput::by(of(BOB, host.simulated("top")).arg("--json"));
     assert_eq!(named(&seen.well().json(), "alices")["state"], "allocated");
     let open = format!("exec 3<>{folder}/usage");
     let mut shell = host.program("/bin/sh");
@@ -91,7 +91,7 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
 }
 
 /// Connections to the agent that a user makes and leaves open.
-fn connections(host: &Host, user: u32, count: usize) -> Vec<UnixStream> {
+fn connections(host: &TestHost, user: u32, count: usize) -> Vec<UnixStream> {
     let socket = host.instance().join(place::AGENT_SOCKET);
     let connect = move || {
         // SAFETY: the call changes numbers of this thread alone; libc's function would change all threads.
@@ -135,7 +135,7 @@ fn a_user_with_many_connections_loses_the_oldest_and_others_are_answered() {
         "the newest stays"
     );
     assert!(is_open(&mut bobs[0]), "another user's stays");
-    let _ = Said::by(of(BOB, host.simulated("top")).arg("--json")).well();
+    let _ = CommandOutput::by(of(BOB, host.simulated("top")).arg("--json")).well();
     let _ = host.top();
 }
 
@@ -164,7 +164,7 @@ fn a_user_beside_an_agent_that_is_not_for_all_is_told_what_to_do() {
     let mut run = victim(&host, ALICE, "alices", "1000");
     run.env("APPORTION_DIR", &own)
         .env("APPORTION_SIM_SOCKET", driver);
-    let said = Said::by(&mut run);
+    let said = CommandOutput::by(&mut run);
     assert_ne!(said.code(), Some(0));
     assert_eq!(said.err.lines().count(), 1, "{}", said.err);
     let told = [

@@ -1,10 +1,12 @@
 //! Which cards a program sees and by what name: limits go by the card itself, whatever the program calls it.
 
-use apportion_sim_machine::{NvmlControl, NvmlRequest, Request};
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Said, Victim, built, cards, eventually};
+use apportion_sim_machine::{MachineRequest, NvmlControl, NvmlRequest};
+use apportion_tests::{
+    CONTEXT, CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, built, cards, eventually,
+};
 
 /// A victim under `options` with its own idea of `CUDA_VISIBLE_DEVICES`; `None` removes the variable.
-fn seeing(host: &Host, options: &[&str], visible: Option<&str>) -> Victim {
+fn seeing(host: &TestHost, options: &[&str], visible: Option<&str>) -> VictimProcess {
     let mut command = host.limited(options, "env");
     match visible {
         Some(list) => command.arg(format!("CUDA_VISIBLE_DEVICES={list}")),
@@ -15,7 +17,7 @@ fn seeing(host: &Host, options: &[&str], visible: Option<&str>) -> Victim {
 
 #[test]
 fn a_limit_follows_the_card_and_not_its_number() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let options = ["--gpus", "2", "--gpu-memory", "1000"];
     let uuid = host.card(1).uuid;
     for (visible, first) in [
@@ -43,7 +45,7 @@ fn a_limit_follows_the_card_and_not_its_number() {
 
 #[test]
 fn a_card_that_was_not_granted_can_be_used_and_is_reported() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let _agent = host.agent(&["--tick", "50"]);
     let granted = host.card(0).uuid;
     let mut victim = seeing(&host, &["--gpu-memory", "1000", "--gpu", &granted], None);
@@ -60,7 +62,7 @@ fn a_card_that_was_not_granted_can_be_used_and_is_reported() {
 
 #[test]
 fn under_the_policy_that_kills_a_card_that_was_not_granted_costs_the_process() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
     let granted = host.card(0).uuid;
     let mut victim = seeing(&host, &["--gpu-memory", "1000", "--gpu", &granted], None);
@@ -74,7 +76,7 @@ fn under_the_policy_that_kills_a_card_that_was_not_granted_costs_the_process() {
 
 #[test]
 fn two_programs_on_different_cards_do_not_meet() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let one =
         |index: usize| host.victim(&["--gpu-memory", "9000", "--gpu", &host.card(index).uuid]);
     let (mut first, mut second) = (one(0), one(1));
@@ -85,20 +87,20 @@ fn two_programs_on_different_cards_do_not_meet() {
 }
 
 /// Three cards that come in one order in the machine, in another on the bus and in a third by speed.
-fn mixed() -> Host {
+fn mixed() -> TestHost {
     let mut machine = cards(3);
     let places = [(0x40, 100), (0x20, 80), (0x30, 132)];
     for (card, (pci_bus, multiprocessors)) in machine.cards.iter_mut().zip(places) {
         (card.pci_bus, card.multiprocessors) = (pci_bus, multiprocessors);
     }
-    Host::with(&machine)
+    TestHost::with(&machine)
 }
 
 /// What a program under `options` finds in its environment, whatever that said before.
-fn variables(host: &Host, options: &[&str], before: &[(&str, &str)]) -> (String, Vec<u32>) {
+fn variables(host: &TestHost, options: &[&str], before: &[(&str, &str)]) -> (String, Vec<u32>) {
     let mut command = host.limited(options, "printenv");
     command.args(["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"]);
-    let said = Said::by(command.envs(before.iter().copied())).well();
+    let said = CommandOutput::by(command.envs(before.iter().copied())).well();
     let lines = said.out.trim().split_once('\n');
     let (order, visible) = lines.expect("both are set");
     let number = |number: &str| number.parse().expect("a number, as vLLM reads it");
@@ -166,10 +168,12 @@ fn beside_a_lost_card_a_program_finds_the_names_of_its_cards() {
         card: 1,
         lost: true,
     });
-    host.ask(Request::Nvml(lost));
+    host.ask(MachineRequest::Nvml(lost));
     let visible = || {
         let mut command = host.limited(&options, "printenv");
-        Said::by(command.arg("CUDA_VISIBLE_DEVICES")).well().out
+        CommandOutput::by(command.arg("CUDA_VISIBLE_DEVICES"))
+            .well()
+            .out
     };
     eventually(PATIENCE, "it is named", || visible().trim() == uuid);
 }

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use apportion_sim_client::socket;
 
-use crate::script::{Outcome, Victim, Words};
+use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
 /// Names the descriptor that a started child closes when it has performed its steps.
 const READY: &str = "VICTIM_READY";
@@ -21,11 +21,11 @@ const DRIVER: [&str; 2] = ["LD_LIBRARY_PATH", "APPORTION_SIM_SOCKET"];
 /// A program without a loader.
 const STATIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare"));
 
-impl Victim {
+impl VictimProgram {
     /// A step that concerns processes; `None` for other verbs.
-    pub(crate) fn life_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn life_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         Some(match verb {
-            "pid" => Outcome::with(0, [u64::from(std::process::id())]),
+            "pid" => StepOutcome::with(0, [u64::from(std::process::id())]),
             "fork" => self.fork(words.rest()),
             "spawn" => self.spawn(itself(), words.rest()),
             "bare" => self.spawn(without_preload(), words.rest()),
@@ -44,7 +44,7 @@ impl Victim {
         })
     }
 
-    fn fork(&mut self, script: Vec<String>) -> Outcome {
+    fn fork(&mut self, script: Vec<String>) -> StepOutcome {
         let (read, write) = pipe();
         // SAFETY: this process has one thread, so the child may do whatever the parent may.
         let pid = unsafe { libc::fork() };
@@ -58,53 +58,53 @@ impl Victim {
         self.await_child(pid, read, write)
     }
 
-    fn spawn(&mut self, mut command: Command, script: Vec<String>) -> Outcome {
+    fn spawn(&mut self, mut command: Command, script: Vec<String>) -> StepOutcome {
         command.args(script).arg("hold");
         self.start_child(command)
     }
 
     /// Starts the program without a loader, which takes so many bytes.
-    fn start_static(&mut self, bytes: usize) -> Outcome {
+    fn start_static(&mut self, bytes: usize) -> StepOutcome {
         let program = format!("/tmp/static-{}", std::process::id());
         let is_there = std::fs::write(&program, STATIC).is_ok()
             && std::fs::set_permissions(&program, Permissions::from_mode(0o755)).is_ok();
         if !is_there {
-            return Outcome::of(-1);
+            return StepOutcome::of(-1);
         }
         let mut command = Command::new(program);
         command.arg(socket()).arg(bytes.to_string());
         self.start_child(command)
     }
 
-    fn start_child(&mut self, mut command: Command) -> Outcome {
+    fn start_child(&mut self, mut command: Command) -> StepOutcome {
         let (read, write) = pipe();
         // SAFETY: the descriptor is open; this child shall inherit it, others shall not.
         unsafe { libc::fcntl(write, libc::F_SETFD, 0) };
         command.env(READY, write.to_string()).stdin(Stdio::null());
         match command.spawn() {
             Ok(child) => self.await_child(child.id().cast_signed(), read, write),
-            Err(_) => Outcome::of(-1),
+            Err(_) => StepOutcome::of(-1),
         }
     }
 
     /// Returns when the child has performed its steps, or is gone.
-    fn await_child(&mut self, pid: i32, read: i32, write: i32) -> Outcome {
+    fn await_child(&mut self, pid: i32, read: i32, write: i32) -> StepOutcome {
         close(write);
         let mut byte = 0u8;
         // SAFETY: the buffer has room for the one byte that is asked for; the child writes none.
         unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
         close(read);
         self.children.push(pid);
-        Outcome::with(0, [u64::from(pid.unsigned_abs())])
+        StepOutcome::with(0, [u64::from(pid.unsigned_abs())])
     }
 
     /// Kills all children and waits for them.
-    fn reap(&mut self) -> Outcome {
+    fn reap(&mut self) -> StepOutcome {
         let children = std::mem::take(&mut self.children);
         for child in &children {
             end(*child);
         }
-        Outcome::with(0, [children.len() as u64])
+        StepOutcome::with(0, [children.len() as u64])
     }
 }
 
@@ -157,10 +157,10 @@ fn jailed() -> Command {
 }
 
 /// Goes on as a new program with the same pid; answers before it does.
-fn exec(script: Vec<String>) -> Outcome {
+fn exec(script: Vec<String>) -> StepOutcome {
     println!("exec 0\n.");
     drop(itself().args(script).exec());
-    Outcome::of(-1)
+    StepOutcome::of(-1)
 }
 
 /// Stays until killed.

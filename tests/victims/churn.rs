@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::children::end;
 use crate::driver::Driver;
-use crate::script::{Outcome, Victim, Words};
+use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
 /// How many programs work at a time while the parent kills.
 const WORKERS: usize = 8;
@@ -17,9 +17,9 @@ const HELD: usize = 12;
 const BETWEEN_KILLS: u64 = 12_000;
 
 /// A small generator of numbers that differ (`splitmix64`).
-struct Numbers(u64);
+struct SplitMix64(u64);
 
-impl Numbers {
+impl SplitMix64 {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,11 +28,11 @@ impl Numbers {
     }
 }
 
-impl Victim {
+impl VictimProgram {
     /// Takes and gives back at random, so many times or, for 0, until killed: how often memory was
     /// given, and how often refused.
-    pub(crate) fn churn(&mut self, seed: u64, rounds: u64) -> Outcome {
-        let mut numbers = Numbers(seed);
+    pub(crate) fn churn(&mut self, seed: u64, rounds: u64) -> StepOutcome {
+        let mut numbers = SplitMix64(seed);
         let mut held = VecDeque::new();
         let (mut given, mut refused) = (0, 0);
         let mut round = 0;
@@ -54,25 +54,25 @@ impl Victim {
                     held.extend(mapped.numbers.first().filter(|_| mapped.code == 0));
                 }
                 (2, _) => refused += 1,
-                (code, _) => return Outcome::with(code, [given, refused]),
+                (code, _) => return StepOutcome::with(code, [given, refused]),
             }
         }
         for thing in held {
             self.say(&format!("free {thing}"));
         }
-        Outcome::with(0, [given, refused])
+        StepOutcome::with(0, [given, refused])
     }
 
-    fn say(&mut self, line: &str) -> Outcome {
-        let mut words = Words::of(line);
+    fn say(&mut self, line: &str) -> StepOutcome {
+        let mut words = ScriptWords::of(line);
         let verb = words.next().unwrap_or_default();
         self.memory_step(&verb, &mut words)
-            .unwrap_or_else(|| Outcome::of(-1))
+            .unwrap_or_else(|| StepOutcome::of(-1))
     }
 
     /// Keeps eight forked children churning and kills one of them at a time: how many were killed.
-    pub(crate) fn kills(&mut self, count: u64, seed: u64) -> Outcome {
-        let mut numbers = Numbers(seed);
+    pub(crate) fn kills(&mut self, count: u64, seed: u64) -> StepOutcome {
+        let mut numbers = SplitMix64(seed);
         let mut workers: Vec<i32> = (0..WORKERS).map(|_| self.worker(&mut numbers)).collect();
         for _ in 0..count {
             std::thread::sleep(Duration::from_micros(numbers.below(BETWEEN_KILLS)));
@@ -81,15 +81,15 @@ impl Victim {
             end(std::mem::replace(&mut workers[at], next));
         }
         workers.iter().for_each(|worker| end(*worker));
-        Outcome::with(0, [count + WORKERS as u64])
+        StepOutcome::with(0, [count + WORKERS as u64])
     }
 
     /// Forks so many children while another thread takes and gives back memory; each child calls the
     /// driver and ends: how many did not end.
-    pub(crate) fn storm(&mut self, count: u64) -> Outcome {
+    pub(crate) fn storm(&mut self, count: u64) -> StepOutcome {
         let driver = match self.driver() {
             Ok(driver) => driver,
-            Err(code) => return Outcome::of(code),
+            Err(code) => return StepOutcome::of(code),
         };
         let is_over = AtomicBool::new(false);
         let hung = std::thread::scope(|scope| {
@@ -105,10 +105,10 @@ impl Victim {
             is_over.store(true, Ordering::Relaxed);
             hung
         });
-        Outcome::with(0, [hung as u64])
+        StepOutcome::with(0, [hung as u64])
     }
 
-    fn worker(&mut self, numbers: &mut Numbers) -> i32 {
+    fn worker(&mut self, numbers: &mut SplitMix64) -> i32 {
         let seed = numbers.below(u64::MAX);
         // SAFETY: this process has one thread, so the child may do whatever the parent may.
         let pid = unsafe { libc::fork() };
@@ -151,7 +151,7 @@ fn ends(child: i32) -> bool {
 }
 
 /// One way of asking for memory.
-fn ask(numbers: &mut Numbers) -> String {
+fn ask(numbers: &mut SplitMix64) -> String {
     let verb = ["alloc", "pitch", "managed", "async", "create"][numbers.below(5) as usize];
     let bytes = match (verb, numbers.below(2)) {
         ("pitch", _) => return format!("pitch {} 1024", 1 + numbers.below(100 << 10)),

@@ -1,15 +1,15 @@
 //! The steps that load code: an image with one variable of a size, in each form that a driver takes.
 
 use crate::memory::UNTOUCHED;
-use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words, result};
+use crate::objects::VictimObject;
+use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 
 /// `CU_LIMIT_*` by the names of the steps.
 const LIMITS: [(&str, u32); 3] = [("stack", 0), ("printf", 1), ("heap", 2)];
 
-impl Victim {
+impl VictimProgram {
     /// A step that loads code or sets a limit; `None` for other verbs.
-    pub(crate) fn code_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn code_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         let done = match verb {
             "ptx" | "cubin" | "fatbin" | "packed" | "with" | "file" | "library" | "libraryfile"
             | "code" => {
@@ -21,10 +21,10 @@ impl Victim {
             "stack" | "printf" | "heap" => self.set_limit(verb, words.bytes()),
             _ => return None,
         };
-        Some(done.unwrap_or_else(Outcome::of))
+        Some(done.unwrap_or_else(StepOutcome::of))
     }
 
-    fn load(&mut self, verb: &str, bytes: u64) -> Result<Outcome, i32> {
+    fn load(&mut self, verb: &str, bytes: u64) -> Result<StepOutcome, i32> {
         let image = match verb {
             "cubin" | "library" => cubin(bytes),
             "fatbin" | "file" => bundle(&[cubin(bytes), cubin(16)]),
@@ -49,14 +49,14 @@ impl Victim {
             _ => driver.cuLibraryLoadFromFile(out, path, 0, 0, 0, 0, 0, 0),
         };
         let object = match verb {
-            "library" | "libraryfile" => Object::Library(handle),
-            _ => Object::Module(handle),
+            "library" | "libraryfile" => VictimObject::Library(handle),
+            _ => VictimObject::Module(handle),
         };
         Ok(self.kept(code, handle as u64, object))
     }
 
     /// Links an image with one variable with one without, and loads what comes of it.
-    fn link(&mut self, bytes: u64) -> Result<Outcome, i32> {
+    fn link(&mut self, bytes: u64) -> Result<StepOutcome, i32> {
         const PTX: u32 = 1;
         let parts = [text(bytes), text(4)];
         let driver = self.driver()?;
@@ -71,12 +71,12 @@ impl Victim {
         let image = std::ptr::with_exposed_provenance(cubin);
         let code = driver.cuModuleLoadData(Some(&mut module), image);
         result(driver.cuLinkDestroy(link))?;
-        Ok(self.kept(code, module as u64, Object::Module(module)))
+        Ok(self.kept(code, module as u64, VictimObject::Module(module)))
     }
 
     /// Launches a kernel of a module, whose code the driver may load now.
-    fn use_code(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Module(module) = self.objects.get(number) else {
+    fn use_code(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Module(module) = self.objects.get(number) else {
             return Err(-1);
         };
         let (driver, mut function) = (self.driver()?, 0);
@@ -84,19 +84,19 @@ impl Victim {
         result(driver.cuModuleGetFunction(Some(&mut function), module, name))?;
         let code = driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
         Ok(match code {
-            0 => Outcome::of(0),
-            _ => Outcome::with(code, [1]),
+            0 => StepOutcome::of(0),
+            _ => StepOutcome::with(code, [1]),
         })
     }
 
-    fn set_limit(&mut self, verb: &str, value: usize) -> Result<Outcome, i32> {
+    fn set_limit(&mut self, verb: &str, value: usize) -> Result<StepOutcome, i32> {
         let row = LIMITS.iter().find(|(name, _)| *name == verb);
         let limit = row.ok_or(-1)?.1;
         let code = self.driver()?.cuCtxSetLimit(limit, value);
         // There are no outputs that could have been touched.
         Ok(match code {
-            0 => Outcome::of(0),
-            _ => Outcome::with(code, [1]),
+            0 => StepOutcome::of(0),
+            _ => StepOutcome::with(code, [1]),
         })
     }
 }

@@ -3,26 +3,30 @@
 use std::fs::File;
 use std::os::fd::IntoRawFd;
 
-use crate::script::{Outcome, Victim, Words, misused};
+use crate::script::{ScriptWords, StepOutcome, VictimProgram, misused};
 
 /// How many descriptors a starved program may have.
 const DESCRIPTORS: u64 = 64;
 
 /// Which calls a filter looks for: the number, and what has to be true of the low halves of some arguments.
-struct Denied {
+struct DeniedSyscall {
     call: libc::c_long,
-    arguments: Vec<(u32, Test)>,
+    arguments: Vec<(u32, ArgumentTest)>,
 }
 
 #[derive(Clone, Copy)]
-enum Test {
+enum ArgumentTest {
     Equals(u32),
     HasBit(u32),
 }
 
-impl Victim {
+impl VictimProgram {
     /// A step that takes something from this program; `None` for other verbs.
-    pub(crate) fn denial_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn denial_step(
+        &mut self,
+        verb: &str,
+        words: &mut ScriptWords,
+    ) -> Option<StepOutcome> {
         let code = match verb {
             "deny" => {
                 let kind = words.next().unwrap_or_else(|| misused("deny what?"));
@@ -51,7 +55,7 @@ impl Victim {
             "space" => limit(libc::RLIMIT_AS, words.bytes() as u64),
             _ => return None,
         };
-        Some(Outcome::of(code))
+        Some(StepOutcome::of(code))
     }
 
     /// Opens files until no more than `left` descriptors are free.
@@ -71,14 +75,14 @@ impl Victim {
 }
 
 /// The calls of each kind of denial.
-fn denied(kind: &str) -> Vec<Denied> {
-    let always = |call| Denied {
+fn denied(kind: &str) -> Vec<DeniedSyscall> {
+    let always = |call| DeniedSyscall {
         call,
         arguments: Vec::new(),
     };
-    let where_bit = |call, place, bit: i32| Denied {
+    let where_bit = |call, place, bit: i32| DeniedSyscall {
         call,
-        arguments: vec![(place, Test::HasBit(bit.cast_unsigned()))],
+        arguments: vec![(place, ArgumentTest::HasBit(bit.cast_unsigned()))],
     };
     let opening = |bit| {
         vec![
@@ -90,13 +94,13 @@ fn denied(kind: &str) -> Vec<Denied> {
     };
     match kind {
         // The loader maps no such page, so it loads the library all the same.
-        "page" => vec![Denied {
+        "page" => vec![DeniedSyscall {
             call: libc::SYS_mmap,
             arguments: vec![
-                (1, Test::Equals(4096)),
+                (1, ArgumentTest::Equals(4096)),
                 (
                     3,
-                    Test::Equals((libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned()),
+                    ArgumentTest::Equals((libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned()),
                 ),
             ],
         }],
@@ -117,7 +121,7 @@ fn denied(kind: &str) -> Vec<Denied> {
 
 /// Makes the kernel answer such calls with an error, or end the process where that is 0, in this process and all that it
 /// starts.
-fn install(denied: &Denied, errno: u32) -> i32 {
+fn install(denied: &DeniedSyscall, errno: u32) -> i32 {
     let verdict = match errno {
         0 => libc::SECCOMP_RET_KILL_PROCESS,
         errno => libc::SECCOMP_RET_ERRNO | errno,
@@ -129,7 +133,7 @@ fn install(denied: &Denied, errno: u32) -> i32 {
 }
 
 /// Installs a filter with these flags; returns what the kernel does.
-fn filter(denied: &Denied, verdict: u32, flags: libc::c_ulong) -> i32 {
+fn filter(denied: &DeniedSyscall, verdict: u32, flags: libc::c_ulong) -> i32 {
     let code = |bits: u32| u16::try_from(bits).unwrap_or(u16::MAX);
     let statement = |bits, k| libc::sock_filter {
         code: code(bits),
@@ -155,8 +159,8 @@ fn filter(denied: &Denied, verdict: u32, flags: libc::c_ulong) -> i32 {
         // The arguments begin at byte 16 of what a filter sees, eight bytes each.
         filter.push(statement(load, 16 + 8 * place));
         filter.push(match test {
-            Test::Equals(value) => jump(equals, *value, left),
-            Test::HasBit(bit) => jump(has_bit, *bit, left),
+            ArgumentTest::Equals(value) => jump(equals, *value, left),
+            ArgumentTest::HasBit(bit) => jump(has_bit, *bit, left),
         });
     }
     filter.push(statement(libc::BPF_RET, verdict));
@@ -179,7 +183,7 @@ fn filter(denied: &Denied, verdict: u32, flags: libc::c_ulong) -> i32 {
 /// Lets a second process answer the first of such calls: with this number, as if they were done.
 ///
 /// The process shares this one's descriptors, so it has the filter's, too. It ends with this process.
-fn notify(denied: &[Denied], value: u64) -> i32 {
+fn notify(denied: &[DeniedSyscall], value: u64) -> i32 {
     let mut pipe = [0; 2];
     // SAFETY: the array is for two descriptors.
     let made = unsafe { libc::pipe(pipe.as_mut_ptr()) };

@@ -18,7 +18,7 @@ pub(crate) const NO_DEVICE: i32 = 100;
 pub(crate) struct AllocationProperties {
     kind: c_int,
     handle_types: c_int,
-    location: Location,
+    location: AllocationLocation,
     windows: usize,
     flags: u64,
 }
@@ -26,15 +26,15 @@ pub(crate) struct AllocationProperties {
 /// `CUmemLocation`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Location {
+pub(crate) struct AllocationLocation {
     kind: c_int,
     id: c_int,
 }
 
 /// `CUmemAccessDesc`.
 #[repr(C)]
-pub(crate) struct Access {
-    location: Location,
+pub(crate) struct AccessDesc {
+    location: AllocationLocation,
     flags: c_int,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Access {
 pub(crate) struct PoolProperties {
     kind: c_int,
     handle_types: c_int,
-    location: Location,
+    location: AllocationLocation,
     windows: usize,
     max_size: usize,
     reserved: [u64; 7],
@@ -76,7 +76,7 @@ pub(crate) struct LaunchConfig {
 
 /// `CUDA_LAUNCH_PARAMS`, for one thread.
 #[repr(C)]
-pub(crate) struct LaunchOne {
+pub(crate) struct SingleThreadLaunch {
     function: usize,
     shape: [u32; 7],
     stream: usize,
@@ -96,7 +96,7 @@ impl KernelNode {
     }
 }
 
-impl LaunchOne {
+impl SingleThreadLaunch {
     pub(crate) fn of(function: usize, stream: usize) -> Self {
         Self {
             function,
@@ -123,7 +123,7 @@ pub(crate) struct IpcHandle(pub(crate) [u64; 8]);
 
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[repr(C)]
-pub(crate) struct ArrayShape {
+pub(crate) struct Array3dDescriptor {
     width: usize,
     height: usize,
     depth: usize,
@@ -132,7 +132,7 @@ pub(crate) struct ArrayShape {
     flags: u32,
 }
 
-impl ArrayShape {
+impl Array3dDescriptor {
     /// Rows of 64 KiB.
     pub(crate) fn of(bytes: usize) -> Self {
         const FLOAT: u32 = 0x20;
@@ -158,7 +158,7 @@ impl ArrayShape {
 
 /// `CUarrayMapInfo`, for all of an array.
 #[repr(C)]
-pub(crate) struct ArrayMap {
+pub(crate) struct WholeArrayMap {
     kind: u32,
     array: usize,
     part_kind: u32,
@@ -172,7 +172,7 @@ pub(crate) struct ArrayMap {
     reserved: [u32; 2],
 }
 
-impl ArrayMap {
+impl WholeArrayMap {
     /// Maps a handle, or unmaps what is there.
     pub(crate) fn of(array: usize, handle: Option<u64>) -> Self {
         Self {
@@ -193,7 +193,7 @@ impl ArrayMap {
 }
 
 impl AllocationNode {
-    pub(crate) fn of(location: Location, bytes: usize) -> Self {
+    pub(crate) fn of(location: AllocationLocation, bytes: usize) -> Self {
         Self {
             pool: PoolProperties::at(location),
             access: 0,
@@ -204,7 +204,7 @@ impl AllocationNode {
     }
 }
 
-impl Location {
+impl AllocationLocation {
     pub(crate) fn card(id: i32) -> Self {
         Self { kind: 1, id }
     }
@@ -215,7 +215,7 @@ impl Location {
 }
 
 impl AllocationProperties {
-    pub(crate) fn at(location: Location) -> Self {
+    pub(crate) fn at(location: AllocationLocation) -> Self {
         Self {
             kind: 1,
             handle_types: 0,
@@ -228,7 +228,7 @@ impl AllocationProperties {
 
 impl AllocationProperties {
     /// Those of memory that can be exported as a descriptor.
-    pub(crate) fn shareable(location: Location) -> Self {
+    pub(crate) fn shareable(location: AllocationLocation) -> Self {
         Self {
             handle_types: 1,
             ..Self::at(location)
@@ -236,14 +236,14 @@ impl AllocationProperties {
     }
 }
 
-impl Access {
-    pub(crate) fn read_write(location: Location) -> Self {
+impl AccessDesc {
+    pub(crate) fn read_write(location: AllocationLocation) -> Self {
         Self { location, flags: 3 }
     }
 }
 
 impl PoolProperties {
-    pub(crate) fn at(location: Location) -> Self {
+    pub(crate) fn at(location: AllocationLocation) -> Self {
         Self {
             kind: 1,
             handle_types: 0,

@@ -1,14 +1,18 @@
 //! The steps that allocate in graphs: a graph with one allocation is made, by hand or by capturing a stream,
 //! and launched.
 
-use crate::driver::{AllocationNode, Driver, Location};
+use crate::driver::{AllocationLocation, AllocationNode, Driver};
 use crate::memory::UNTOUCHED;
-use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words, result};
+use crate::objects::VictimObject;
+use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 
-impl Victim {
+impl VictimProgram {
     /// A step that concerns graphs; `None` for other verbs.
-    pub(crate) fn graph_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn graph_step(
+        &mut self,
+        verb: &str,
+        words: &mut ScriptWords,
+    ) -> Option<StepOutcome> {
         let done = match verb {
             "graph" | "upload" | "capture" | "uploaded" | "graphauto" | "captureauto" => {
                 self.graph(verb, words.bytes())
@@ -18,13 +22,13 @@ impl Victim {
             "freekept" => self.free_kept(words.number()),
             _ => return None,
         };
-        Some(done.unwrap_or_else(Outcome::of))
+        Some(done.unwrap_or_else(StepOutcome::of))
     }
 
     /// `graph` keeps what it allocates, and so do `graphauto` and `captureauto`, which free it when they are launched
     /// again; the others free it in the graph, which `upload` only uploads and `uploaded` has uploaded as it is made. A
     /// graph that was refused is destroyed.
-    fn graph(&mut self, verb: &str, bytes: usize) -> Result<Outcome, i32> {
+    fn graph(&mut self, verb: &str, bytes: usize) -> Result<StepOutcome, i32> {
         let device = self.device;
         let driver = self.driver()?;
         let is_automatic = verb.ends_with("auto");
@@ -52,35 +56,35 @@ impl Victim {
                 result(driver.cuGraphExecDestroy(exec))?;
             }
             result(driver.cuGraphDestroy(graph))?;
-            return Ok(Outcome::with(code, [1]));
+            return Ok(StepOutcome::with(code, [1]));
         }
         let kept = if keeps { address } else { 0 };
-        Ok(self.kept(0, exec as u64, Object::Graph(exec, graph, kept)))
+        Ok(self.kept(0, exec as u64, VictimObject::Graph(exec, graph, kept)))
     }
 
     /// Launches a graph again, into a stream that has nothing else.
-    fn relaunch_aside(&mut self, number: u64) -> Result<Outcome, i32> {
+    fn relaunch_aside(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let mut stream = 0;
         result(self.driver()?.cuStreamCreate(Some(&mut stream), 1))?;
         self.relaunch(number, stream)
     }
 
     /// Frees what a graph left allocated, and keeps the graph.
-    fn free_kept(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Graph(_, _, address) = self.objects.get(number) else {
+    fn free_kept(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Graph(_, _, address) = self.objects.get(number) else {
             return Err(-1);
         };
-        Ok(Outcome::of(self.driver()?.cuMemFree_v2(address)))
+        Ok(StepOutcome::of(self.driver()?.cuMemFree_v2(address)))
     }
 
-    fn relaunch(&mut self, number: u64, stream: usize) -> Result<Outcome, i32> {
-        let Object::Graph(exec, ..) = self.objects.get(number) else {
+    fn relaunch(&mut self, number: u64, stream: usize) -> Result<StepOutcome, i32> {
+        let VictimObject::Graph(exec, ..) = self.objects.get(number) else {
             return Err(-1);
         };
         let code = self.driver()?.cuGraphLaunch(exec, stream);
         Ok(match code {
-            0 => Outcome::of(0),
-            _ => Outcome::with(code, [1]),
+            0 => StepOutcome::of(0),
+            _ => StepOutcome::with(code, [1]),
         })
     }
 }
@@ -99,7 +103,7 @@ pub(crate) fn destroy(driver: &Driver, exec: usize, graph: usize, address: u64) 
 
 fn made(driver: &Driver, device: i32, bytes: usize, frees: bool) -> Result<(usize, u64), i32> {
     let (mut graph, mut node) = (0, 0);
-    let mut allocation = AllocationNode::of(Location::card(device), bytes);
+    let mut allocation = AllocationNode::of(AllocationLocation::card(device), bytes);
     result(driver.cuGraphCreate(Some(&mut graph), 0))?;
     result(driver.cuGraphAddMemAllocNode(Some(&mut node), graph, 0, 0, Some(&mut allocation)))?;
     if frees {

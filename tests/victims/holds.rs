@@ -1,14 +1,14 @@
 //! The steps by which memory is held otherwise than by handles and addresses: tiles of sparse arrays, and
 //! multicast objects.
 
-use crate::driver::{ArrayMap, ArrayShape};
+use crate::driver::{Array3dDescriptor, WholeArrayMap};
 use crate::memory::UNTOUCHED;
-use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words};
+use crate::objects::VictimObject;
+use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
-impl Victim {
+impl VictimProgram {
     /// A step that concerns such holders; `None` for other verbs.
-    pub(crate) fn hold_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn hold_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         let done = match verb {
             "sparse" => self.sparse(words.bytes()),
             "tile" => self.tile(words.number(), Some(words.number())),
@@ -18,32 +18,34 @@ impl Victim {
             "unbind" => self.unbind(words.number()),
             _ => return None,
         };
-        Some(done.unwrap_or_else(Outcome::of))
+        Some(done.unwrap_or_else(StepOutcome::of))
     }
 
-    fn sparse(&mut self, bytes: usize) -> Result<Outcome, i32> {
+    fn sparse(&mut self, bytes: usize) -> Result<StepOutcome, i32> {
         let mut array = UNTOUCHED as usize;
         let driver = self.driver()?;
-        let code = driver.cuArray3DCreate_v2(Some(&mut array), &ArrayShape::sparse(bytes));
-        Ok(self.kept(code, array as u64, Object::Array(array)))
+        let code = driver.cuArray3DCreate_v2(Some(&mut array), &Array3dDescriptor::sparse(bytes));
+        Ok(self.kept(code, array as u64, VictimObject::Array(array)))
     }
 
     /// Maps physical memory into all of an array, or unmaps what is there.
-    fn tile(&mut self, array: u64, memory: Option<u64>) -> Result<Outcome, i32> {
-        let Object::Array(array) = self.objects.get(array) else {
+    fn tile(&mut self, array: u64, memory: Option<u64>) -> Result<StepOutcome, i32> {
+        let VictimObject::Array(array) = self.objects.get(array) else {
             return Err(-1);
         };
         let handle = match memory.map(|number| self.objects.get(number)) {
-            Some(Object::Handle(handle, _)) => Some(handle),
+            Some(VictimObject::Handle(handle, _)) => Some(handle),
             Some(_) => return Err(-1),
             None => None,
         };
-        let tile = ArrayMap::of(array, handle);
-        Ok(Outcome::of(self.driver()?.cuMemMapArrayAsync(&tile, 1, 0)))
+        let tile = WholeArrayMap::of(array, handle);
+        Ok(StepOutcome::of(
+            self.driver()?.cuMemMapArrayAsync(&tile, 1, 0),
+        ))
     }
 
     /// An object for memory of one card.
-    fn multicast(&mut self, bytes: usize) -> Result<Outcome, i32> {
+    fn multicast(&mut self, bytes: usize) -> Result<StepOutcome, i32> {
         let mut object = UNTOUCHED;
         let device = self.device;
         let driver = self.driver()?;
@@ -51,21 +53,21 @@ impl Victim {
         if code == 0 {
             code = driver.cuMulticastAddDevice(object, device);
         }
-        Ok(self.kept(code, object, Object::Handle(object, bytes)))
+        Ok(self.kept(code, object, VictimObject::Handle(object, bytes)))
     }
 
     /// Binds memory by its handle or by an address that it is mapped at.
-    fn bind(&mut self, object: u64, memory: u64) -> Result<Outcome, i32> {
-        let Object::Handle(object, _) = self.objects.get(object) else {
+    fn bind(&mut self, object: u64, memory: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Handle(object, _) = self.objects.get(object) else {
             return Err(-1);
         };
         let memory = self.objects.get(memory);
         let driver = self.driver()?;
-        Ok(Outcome::of(match memory {
-            Object::Handle(handle, bytes) => {
+        Ok(StepOutcome::of(match memory {
+            VictimObject::Handle(handle, bytes) => {
                 driver.cuMulticastBindMem(object, 0, handle, 0, bytes, 0)
             }
-            Object::Mapping(address, bytes) => {
+            VictimObject::Mapping(address, bytes) => {
                 driver.cuMulticastBindAddr(object, 0, address, bytes, 0)
             }
             _ => return Err(-1),
@@ -73,12 +75,12 @@ impl Victim {
     }
 
     /// Unbinds as much as an object has room for.
-    fn unbind(&mut self, object: u64) -> Result<Outcome, i32> {
-        let Object::Handle(object, bytes) = self.objects.get(object) else {
+    fn unbind(&mut self, object: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Handle(object, bytes) = self.objects.get(object) else {
             return Err(-1);
         };
         let device = self.device;
         let code = self.driver()?.cuMulticastUnbind(object, device, 0, bytes);
-        Ok(Outcome::of(code))
+        Ok(StepOutcome::of(code))
     }
 }

@@ -1,16 +1,20 @@
 //! The steps that launch: kernels whose names say what they need, in every way that there is.
 
 use crate::code::text;
-use crate::driver::{Driver, KernelNode, LaunchConfig, LaunchOne};
-use crate::script::{Outcome, Victim, Words, result};
+use crate::driver::{Driver, KernelNode, LaunchConfig, SingleThreadLaunch};
+use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 
 /// What the driver says of a block that is too large.
 const INVALID_VALUE: i32 = 1;
 
-impl Victim {
+impl VictimProgram {
     /// A step that launches a kernel; `None` for other verbs. Each thread of one that spills has so many bytes
     /// of its own, and `launch` makes the driver take memory that no call announces.
-    pub(crate) fn launch_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn launch_step(
+        &mut self,
+        verb: &str,
+        words: &mut ScriptWords,
+    ) -> Option<StepOutcome> {
         let name = match verb {
             "launch" => format!("hidden_{}mib\0", words.bytes() >> 20),
             _ if verb.starts_with("spill") => format!("local_{}b\0", words.bytes()),
@@ -19,8 +23,8 @@ impl Victim {
         let code = self.launch(verb, &name).err().unwrap_or(0);
         // There are no outputs that could have been touched.
         Some(match code {
-            0 => Outcome::of(0),
-            _ => Outcome::with(code, [1]),
+            0 => StepOutcome::of(0),
+            _ => StepOutcome::with(code, [1]),
         })
     }
 
@@ -46,7 +50,7 @@ impl Victim {
                 result(driver.cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0))
             }
             "spillmany" => {
-                let one = LaunchOne::of(function, 0);
+                let one = SingleThreadLaunch::of(function, 0);
                 result(driver.cuLaunchCooperativeKernelMultiDevice(&one, 1, 0))
             }
             "spillonce" | "spillgrid" | "spillgridasync" => {

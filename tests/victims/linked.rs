@@ -21,8 +21,10 @@ mod symbols;
 mod linked {
     use std::ffi::{c_int, c_void};
 
-    use crate::driver::{Access, AllocationNode, AllocationProperties, ArrayShape};
-    use crate::driver::{ArrayMap, IpcHandle, KernelNode, LaunchConfig, LaunchOne, PoolProperties};
+    use crate::driver::{AccessDesc, AllocationNode, AllocationProperties, Array3dDescriptor};
+    use crate::driver::{
+        IpcHandle, KernelNode, LaunchConfig, PoolProperties, SingleThreadLaunch, WholeArrayMap,
+    };
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {

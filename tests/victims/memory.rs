@@ -1,10 +1,12 @@
 //! The steps that get and give back memory. A refused step says whether the driver's outputs were left
 //! alone (1) or written (0).
 
-use crate::driver::{Access, AllocationProperties, Location, NO_DEVICE, PoolProperties};
+use crate::driver::{
+    AccessDesc, AllocationLocation, AllocationProperties, NO_DEVICE, PoolProperties,
+};
 use crate::graphs;
-use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words, result};
+use crate::objects::VictimObject;
+use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 use crate::symbols;
 
 /// What an output holds before the call.
@@ -14,9 +16,13 @@ const GRANULE: usize = 2 << 20;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const RELEASE_THRESHOLD: i32 = 4;
 
-impl Victim {
+impl VictimProgram {
     /// A step that concerns memory; `None` for other verbs.
-    pub(crate) fn memory_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn memory_step(
+        &mut self,
+        verb: &str,
+        words: &mut ScriptWords,
+    ) -> Option<StepOutcome> {
         let done = match verb {
             "alloc" | "managed" | "async" => {
                 let bytes = words.bytes();
@@ -37,29 +43,31 @@ impl Victim {
             "freetwice" => self.free_twice(words.number()),
             "freeunknown" => self
                 .driver()
-                .map(|driver| Outcome::of(driver.cuMemFree_v2(0xdead_0000))),
+                .map(|driver| StepOutcome::of(driver.cuMemFree_v2(0xdead_0000))),
             "allocnull" => self
                 .driver()
-                .map(|driver| Outcome::of(driver.cuMemAlloc_v2(None, GRANULE))),
+                .map(|driver| StepOutcome::of(driver.cuMemAlloc_v2(None, GRANULE))),
             "touch" => self.touch(words.number()),
             "sync" => self
                 .driver()
-                .map(|driver| Outcome::of(driver.cuCtxSynchronize())),
+                .map(|driver| StepOutcome::of(driver.cuCtxSynchronize())),
             "threads" => self.threads(words.number(), words.bytes()),
             _ => return None,
         };
-        Some(done.unwrap_or_else(Outcome::of))
+        Some(done.unwrap_or_else(StepOutcome::of))
     }
 
     /// Takes memory as a driver does that loads code lazily: by no call that a hook sees.
-    fn take_unasked(&mut self, bytes: usize) -> Result<Outcome, i32> {
+    fn take_unasked(&mut self, bytes: usize) -> Result<StepOutcome, i32> {
         self.driver()?;
         let driver = symbols::driver("libcuda.so.1").ok_or(NO_DEVICE)?;
         let mut pointer = UNTOUCHED;
-        Ok(Outcome::of(driver.cuMemAlloc_v2(Some(&mut pointer), bytes)))
+        Ok(StepOutcome::of(
+            driver.cuMemAlloc_v2(Some(&mut pointer), bytes),
+        ))
     }
 
-    fn allocate(&mut self, verb: &str, bytes: usize) -> Result<Outcome, i32> {
+    fn allocate(&mut self, verb: &str, bytes: usize) -> Result<StepOutcome, i32> {
         let driver = self.driver()?;
         let mut pointer = UNTOUCHED;
         let code = match verb {
@@ -68,51 +76,54 @@ impl Victim {
             _ => driver.cuMemAllocAsync(Some(&mut pointer), bytes, 0),
         };
         let object = if verb == "async" {
-            Object::Pooled(pointer)
+            VictimObject::Pooled(pointer)
         } else {
-            Object::Plain(pointer)
+            VictimObject::Plain(pointer)
         };
         Ok(self.kept(code, pointer, object))
     }
 
     /// Keeps what was given, or says whether the output was left alone.
-    pub(crate) fn kept(&mut self, code: i32, output: u64, object: Object) -> Outcome {
+    pub(crate) fn kept(&mut self, code: i32, output: u64, object: VictimObject) -> StepOutcome {
         match code {
-            0 => Outcome::with(0, [self.objects.keep(object)]),
-            _ => Outcome::with(code, [u64::from(output == UNTOUCHED)]),
+            0 => StepOutcome::with(0, [self.objects.keep(object)]),
+            _ => StepOutcome::with(code, [u64::from(output == UNTOUCHED)]),
         }
     }
 
-    fn pitch(&mut self, width: usize, height: usize) -> Result<Outcome, i32> {
+    fn pitch(&mut self, width: usize, height: usize) -> Result<StepOutcome, i32> {
         let (mut pointer, mut pitch) = (UNTOUCHED, UNTOUCHED as usize);
         let driver = self.driver()?;
         let code =
             driver.cuMemAllocPitch_v2(Some(&mut pointer), Some(&mut pitch), width, height, 4);
         if code != 0 {
             let untouched = pointer == UNTOUCHED && pitch == UNTOUCHED as usize;
-            return Ok(Outcome::with(code, [u64::from(untouched)]));
+            return Ok(StepOutcome::with(code, [u64::from(untouched)]));
         }
-        Ok(Outcome::with(
+        Ok(StepOutcome::with(
             0,
-            [self.objects.keep(Object::Plain(pointer)), pitch as u64],
+            [
+                self.objects.keep(VictimObject::Plain(pointer)),
+                pitch as u64,
+            ],
         ))
     }
 
     /// Allocates such pieces until one is refused: the refusal, how many bytes and how many pieces.
-    fn fill(&mut self, piece: usize) -> Result<Outcome, i32> {
+    fn fill(&mut self, piece: usize) -> Result<StepOutcome, i32> {
         for pieces in 0u64.. {
             let mut pointer = UNTOUCHED;
             let code = self.driver()?.cuMemAlloc_v2(Some(&mut pointer), piece);
             if code != 0 {
-                return Ok(Outcome::with(code, [pieces * piece as u64, pieces]));
+                return Ok(StepOutcome::with(code, [pieces * piece as u64, pieces]));
             }
-            self.objects.keep(Object::Plain(pointer));
+            self.objects.keep(VictimObject::Plain(pointer));
         }
         Err(-1)
     }
 
     /// Takes so many per cent of what is said to be free in one piece, as vLLM, JAX and TensorFlow do.
-    fn take(&mut self, percent: u64) -> Result<Outcome, i32> {
+    fn take(&mut self, percent: u64) -> Result<StepOutcome, i32> {
         let (mut free, mut total) = (0, 0);
         result(
             self.driver()?
@@ -120,144 +131,146 @@ impl Victim {
         )?;
         let bytes = (free as u64 * percent / 100) as usize;
         let outcome = self.allocate("alloc", bytes)?;
-        Ok(Outcome::with(outcome.code, [bytes as u64]))
+        Ok(StepOutcome::with(outcome.code, [bytes as u64]))
     }
 
-    fn create(&mut self, bytes: usize, in_host: bool) -> Result<Outcome, i32> {
+    fn create(&mut self, bytes: usize, in_host: bool) -> Result<StepOutcome, i32> {
         let device = self.device;
         let location = if in_host {
-            Location::host()
+            AllocationLocation::host()
         } else {
-            Location::card(device)
+            AllocationLocation::card(device)
         };
         let mut handle = UNTOUCHED;
         let properties = AllocationProperties::at(location);
         let code = self
             .driver()?
             .cuMemCreate(Some(&mut handle), bytes, &properties, 0);
-        Ok(self.kept(code, handle, Object::Handle(handle, bytes)))
+        Ok(self.kept(code, handle, VictimObject::Handle(handle, bytes)))
     }
 
-    fn map(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Handle(handle, bytes) = self.objects.get(number) else {
+    fn map(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Handle(handle, bytes) = self.objects.get(number) else {
             return Err(-1);
         };
-        let access = Access::read_write(Location::card(self.device));
+        let access = AccessDesc::read_write(AllocationLocation::card(self.device));
         let driver = self.driver()?;
         let mut address = UNTOUCHED;
         result(driver.cuMemAddressReserve(Some(&mut address), bytes, GRANULE, 0, 0))?;
         result(driver.cuMemMap(address, bytes, 0, handle, 0))?;
         result(driver.cuMemSetAccess(address, bytes, &access, 1))?;
-        Ok(self.kept(0, address, Object::Mapping(address, bytes)))
+        Ok(self.kept(0, address, VictimObject::Mapping(address, bytes)))
     }
 
-    fn retain(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Mapping(address, bytes) = self.objects.get(number) else {
+    fn retain(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Mapping(address, bytes) = self.objects.get(number) else {
             return Err(-1);
         };
         let mut handle = UNTOUCHED;
         let code = self
             .driver()?
             .cuMemRetainAllocationHandle(Some(&mut handle), address);
-        Ok(self.kept(code, handle, Object::Handle(handle, bytes)))
+        Ok(self.kept(code, handle, VictimObject::Handle(handle, bytes)))
     }
 
     /// A pool that keeps so many bytes when they are free.
-    fn pool(&mut self, mut threshold: u64) -> Result<Outcome, i32> {
-        let properties = PoolProperties::at(Location::card(self.device));
+    fn pool(&mut self, mut threshold: u64) -> Result<StepOutcome, i32> {
+        let properties = PoolProperties::at(AllocationLocation::card(self.device));
         let driver = self.driver()?;
         let mut pool = UNTOUCHED as usize;
         let code = driver.cuMemPoolCreate(Some(&mut pool), &properties);
         if code == 0 {
             result(driver.cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, Some(&mut threshold)))?;
         }
-        Ok(self.kept(code, pool as u64, Object::Pool(pool)))
+        Ok(self.kept(code, pool as u64, VictimObject::Pool(pool)))
     }
 
-    fn pool_allocate(&mut self, number: u64, bytes: usize) -> Result<Outcome, i32> {
-        let Object::Pool(pool) = self.objects.get(number) else {
+    fn pool_allocate(&mut self, number: u64, bytes: usize) -> Result<StepOutcome, i32> {
+        let VictimObject::Pool(pool) = self.objects.get(number) else {
             return Err(-1);
         };
         let mut pointer = UNTOUCHED;
         let code = self
             .driver()?
             .cuMemAllocFromPoolAsync(Some(&mut pointer), bytes, pool, 0);
-        Ok(self.kept(code, pointer, Object::Pooled(pointer)))
+        Ok(self.kept(code, pointer, VictimObject::Pooled(pointer)))
     }
 
-    fn trim(&mut self, number: u64, keep: usize) -> Result<Outcome, i32> {
-        let Object::Pool(pool) = self.objects.get(number) else {
+    fn trim(&mut self, number: u64, keep: usize) -> Result<StepOutcome, i32> {
+        let VictimObject::Pool(pool) = self.objects.get(number) else {
             return Err(-1);
         };
-        Ok(Outcome::of(self.driver()?.cuMemPoolTrimTo(pool, keep)))
+        Ok(StepOutcome::of(self.driver()?.cuMemPoolTrimTo(pool, keep)))
     }
 
-    fn free(&mut self, number: u64) -> Result<Outcome, i32> {
+    fn free(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let object = self.objects.get(number);
         let driver = self.driver()?;
         let code = match object {
-            Object::Plain(pointer) => driver.cuMemFree_v2(pointer),
-            Object::Pooled(pointer) => driver.cuMemFreeAsync(pointer, 0),
-            Object::Handle(handle, _) => driver.cuMemRelease(handle),
-            Object::Mapping(address, bytes) => {
+            VictimObject::Plain(pointer) => driver.cuMemFree_v2(pointer),
+            VictimObject::Pooled(pointer) => driver.cuMemFreeAsync(pointer, 0),
+            VictimObject::Handle(handle, _) => driver.cuMemRelease(handle),
+            VictimObject::Mapping(address, bytes) => {
                 result(driver.cuMemUnmap(address, bytes))?;
                 driver.cuMemAddressFree(address, bytes)
             }
-            Object::Pool(pool) => driver.cuMemPoolDestroy(pool),
-            Object::Module(module) => driver.cuModuleUnload(module),
-            Object::Graph(exec, graph, address) => graphs::destroy(driver, exec, graph, address),
-            Object::Green(context) => driver.cuGreenCtxDestroy(context),
-            Object::Library(library) => driver.cuLibraryUnload(library),
-            Object::Array(array) => driver.cuArrayDestroy(array),
-            Object::Mipmaps(array) => driver.cuMipmappedArrayDestroy(array),
-            Object::Opened(address) => driver.cuIpcCloseMemHandle(address),
-            Object::Gone => return Err(-1),
+            VictimObject::Pool(pool) => driver.cuMemPoolDestroy(pool),
+            VictimObject::Module(module) => driver.cuModuleUnload(module),
+            VictimObject::Graph(exec, graph, address) => {
+                graphs::destroy(driver, exec, graph, address)
+            }
+            VictimObject::Green(context) => driver.cuGreenCtxDestroy(context),
+            VictimObject::Library(library) => driver.cuLibraryUnload(library),
+            VictimObject::Array(array) => driver.cuArrayDestroy(array),
+            VictimObject::Mipmaps(array) => driver.cuMipmappedArrayDestroy(array),
+            VictimObject::Opened(address) => driver.cuIpcCloseMemHandle(address),
+            VictimObject::Gone => return Err(-1),
         };
         self.objects.forget(number);
-        Ok(Outcome::of(code))
+        Ok(StepOutcome::of(code))
     }
 
     /// Frees plain memory twice: the results of both.
-    fn free_twice(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Plain(pointer) = self.objects.get(number) else {
+    fn free_twice(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Plain(pointer) = self.objects.get(number) else {
             return Err(-1);
         };
         let driver = self.driver()?;
         let first = driver.cuMemFree_v2(pointer);
         let second = driver.cuMemFree_v2(pointer);
         self.objects.forget(number);
-        Ok(Outcome::with(first, [u64::from(second.unsigned_abs())]))
+        Ok(StepOutcome::with(first, [u64::from(second.unsigned_abs())]))
     }
 
     /// Writes to the start of memory and reads it back.
-    fn touch(&mut self, number: u64) -> Result<Outcome, i32> {
+    fn touch(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let address = match self.objects.get(number) {
-            Object::Plain(address)
-            | Object::Pooled(address)
-            | Object::Opened(address)
-            | Object::Mapping(address, _) => address,
-            Object::Handle(..)
-            | Object::Pool(_)
-            | Object::Module(_)
-            | Object::Library(_)
-            | Object::Green(_)
-            | Object::Graph(..)
-            | Object::Array(_)
-            | Object::Mipmaps(_)
-            | Object::Gone => return Err(-1),
+            VictimObject::Plain(address)
+            | VictimObject::Pooled(address)
+            | VictimObject::Opened(address)
+            | VictimObject::Mapping(address, _) => address,
+            VictimObject::Handle(..)
+            | VictimObject::Pool(_)
+            | VictimObject::Module(_)
+            | VictimObject::Library(_)
+            | VictimObject::Green(_)
+            | VictimObject::Graph(..)
+            | VictimObject::Array(_)
+            | VictimObject::Mipmaps(_)
+            | VictimObject::Gone => return Err(-1),
         };
         let driver = self.driver()?;
         let mut read = 0;
         result(driver.cuMemsetD8_v2(address, 0xab, size_of::<u64>()))?;
         let code = driver.cuMemcpyDtoH_v2(Some(&mut read), address, size_of::<u64>());
-        Ok(Outcome::with(
+        Ok(StepOutcome::with(
             code,
             [u64::from(read == 0xabab_abab_abab_abab)],
         ))
     }
 
     /// So many threads allocate so much at once: how many were given it.
-    fn threads(&mut self, count: u64, bytes: usize) -> Result<Outcome, i32> {
+    fn threads(&mut self, count: u64, bytes: usize) -> Result<StepOutcome, i32> {
         let driver = self.driver()?;
         let mut context = 0;
         result(driver.cuDevicePrimaryCtxRetain(Some(&mut context), 0))?;
@@ -274,6 +287,6 @@ impl Victim {
                 .filter(|end| matches!(end, Ok(Ok(()))))
                 .count()
         });
-        Ok(Outcome::with(0, [given as u64]))
+        Ok(StepOutcome::with(0, [given as u64]))
     }
 }

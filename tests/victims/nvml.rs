@@ -6,14 +6,14 @@ use std::mem;
 use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 
 use crate::driver::NO_DEVICE;
-use crate::script::{Outcome, result};
+use crate::script::{StepOutcome, result};
 
 type Device = *mut c_void;
 
 /// `nvmlMemory_t`.
 #[derive(Default)]
 #[repr(C)]
-struct Memory {
+struct MemoryV1 {
     total: u64,
     free: u64,
     used: u64,
@@ -31,23 +31,23 @@ struct MemoryV2 {
 }
 
 /// Total, free and used bytes.
-pub(crate) fn memory(uuid: Option<String>, index: i32) -> Result<Outcome, i32> {
+pub(crate) fn memory(uuid: Option<String>, index: i32) -> Result<StepOutcome, i32> {
     let library = open()?;
     let device = device(&library, uuid, index)?;
-    let mut memory = Memory::default();
-    let ask: Symbol<unsafe extern "C" fn(Device, *mut Memory) -> c_int> =
+    let mut memory = MemoryV1::default();
+    let ask: Symbol<unsafe extern "C" fn(Device, *mut MemoryV1) -> c_int> =
         function(&library, b"nvmlDeviceGetMemoryInfo\0")?;
     // SAFETY: the handle is from NVML and the result is valid.
     let code = unsafe { ask(device, &raw mut memory) };
     mem::forget(library);
-    Ok(Outcome::with(
+    Ok(StepOutcome::with(
         code,
         [memory.total, memory.free, memory.used],
     ))
 }
 
 /// Total, reserved, free and used bytes.
-pub(crate) fn memory_v2(uuid: Option<String>, index: i32) -> Result<Outcome, i32> {
+pub(crate) fn memory_v2(uuid: Option<String>, index: i32) -> Result<StepOutcome, i32> {
     let library = open()?;
     let device = device(&library, uuid, index)?;
     let version = size_of::<MemoryV2>() as c_uint | 2 << 24;
@@ -60,7 +60,7 @@ pub(crate) fn memory_v2(uuid: Option<String>, index: i32) -> Result<Outcome, i32
     // SAFETY: the handle is from NVML, the result is valid and says its version.
     let code = unsafe { ask(device, &raw mut memory) };
     mem::forget(library);
-    Ok(Outcome::with(
+    Ok(StepOutcome::with(
         code,
         [memory.total, memory.reserved, memory.free, memory.used],
     ))

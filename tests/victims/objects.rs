@@ -2,7 +2,7 @@
 
 /// One thing that the driver gave.
 #[derive(Clone, Copy)]
-pub(crate) enum Object {
+pub(crate) enum VictimObject {
     /// Plain, pitched or managed memory.
     Plain(u64),
     /// Memory of a pool.
@@ -32,22 +32,22 @@ pub(crate) enum Object {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Objects(Vec<Object>);
+pub(crate) struct VictimObjects(Vec<VictimObject>);
 
-impl Objects {
+impl VictimObjects {
     /// Keeps a thing and says its number.
-    pub(crate) fn keep(&mut self, object: Object) -> u64 {
+    pub(crate) fn keep(&mut self, object: VictimObject) -> u64 {
         self.0.push(object);
         (self.0.len() - 1) as u64
     }
 
     /// The thing with that number.
-    pub(crate) fn get(&self, number: u64) -> Object {
+    pub(crate) fn get(&self, number: u64) -> VictimObject {
         usize::try_from(number)
             .ok()
             .and_then(|at| self.0.get(at))
             .copied()
-            .unwrap_or(Object::Gone)
+            .unwrap_or(VictimObject::Gone)
     }
 
     /// Forgets it.
@@ -56,7 +56,7 @@ impl Objects {
             .ok()
             .and_then(|at| self.0.get_mut(at))
         {
-            *object = Object::Gone;
+            *object = VictimObject::Gone;
         }
     }
 }

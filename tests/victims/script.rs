@@ -5,15 +5,15 @@
 use std::io::BufRead;
 
 use crate::driver::{Driver, NO_DEVICE};
-use crate::objects::Objects;
+use crate::objects::VictimObjects;
 
 /// What a step came to: the driver's result and what it gave.
-pub(crate) struct Outcome {
+pub(crate) struct StepOutcome {
     pub(crate) code: i32,
     pub(crate) numbers: Vec<u64>,
 }
 
-impl Outcome {
+impl StepOutcome {
     pub(crate) fn of(code: i32) -> Self {
         Self {
             code,
@@ -30,9 +30,9 @@ impl Outcome {
 }
 
 /// The rest of a line of words.
-pub(crate) struct Words(std::vec::IntoIter<String>);
+pub(crate) struct ScriptWords(std::vec::IntoIter<String>);
 
-impl Words {
+impl ScriptWords {
     /// The words of one line.
     pub(crate) fn of(line: &str) -> Self {
         Self(
@@ -81,12 +81,12 @@ impl Words {
 }
 
 /// A program on one card.
-pub(crate) struct Victim {
+pub(crate) struct VictimProgram {
     driver: Option<Driver>,
     started: bool,
     pub(crate) device: i32,
     pub(crate) contexts: Vec<usize>,
-    pub(crate) objects: Objects,
+    pub(crate) objects: VictimObjects,
     pub(crate) children: Vec<i32>,
     /// Files that only take up descriptors.
     pub(crate) descriptors: Vec<i32>,
@@ -94,12 +94,12 @@ pub(crate) struct Victim {
 
 /// Runs the script of this process.
 pub(crate) fn run(driver: Option<Driver>) {
-    let mut victim = Victim {
+    let mut victim = VictimProgram {
         driver,
         started: false,
         device: 0,
         contexts: Vec::new(),
-        objects: Objects::default(),
+        objects: VictimObjects::default(),
         children: Vec::new(),
         descriptors: Vec::new(),
     };
@@ -115,10 +115,10 @@ pub(crate) fn run(driver: Option<Driver>) {
     }
 }
 
-impl Victim {
+impl VictimProgram {
     /// Performs the steps of one line.
     pub(crate) fn perform(&mut self, script: Vec<String>) {
-        let mut words = Words(script.into_iter());
+        let mut words = ScriptWords(script.into_iter());
         while let Some(verb) = words.next() {
             let outcome = self.step(&verb, &mut words);
             let numbers: String = outcome
@@ -130,7 +130,7 @@ impl Victim {
         }
     }
 
-    fn step(&mut self, verb: &str, words: &mut Words) -> Outcome {
+    fn step(&mut self, verb: &str, words: &mut ScriptWords) -> StepOutcome {
         let outcome = self
             .life_step(verb, words)
             .or_else(|| self.card_step(verb, words))

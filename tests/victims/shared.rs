@@ -1,17 +1,21 @@
 //! The steps of memory that processes hold together. A descriptor passes to a child with its birth, and from
 //! another process by `fetch`, as PyTorch does it.
 
-use crate::driver::{AllocationProperties, IpcHandle, Location};
+use crate::driver::{AllocationLocation, AllocationProperties, IpcHandle};
 use crate::memory::UNTOUCHED;
-use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words};
+use crate::objects::VictimObject;
+use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const DESCRIPTOR: u32 = 1;
 
-impl Victim {
+impl VictimProgram {
     /// A step that concerns shared memory; `None` for other verbs.
-    pub(crate) fn shared_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+    pub(crate) fn shared_step(
+        &mut self,
+        verb: &str,
+        words: &mut ScriptWords,
+    ) -> Option<StepOutcome> {
         let done = match verb {
             "shareable" => self.create_shareable(words.bytes()),
             "export" => self.export(words.number()),
@@ -23,21 +27,21 @@ impl Victim {
             "close" => Ok(close(words.number())),
             _ => return None,
         };
-        Some(done.unwrap_or_else(Outcome::of))
+        Some(done.unwrap_or_else(StepOutcome::of))
     }
 
-    fn create_shareable(&mut self, bytes: usize) -> Result<Outcome, i32> {
-        let properties = AllocationProperties::shareable(Location::card(self.device));
+    fn create_shareable(&mut self, bytes: usize) -> Result<StepOutcome, i32> {
+        let properties = AllocationProperties::shareable(AllocationLocation::card(self.device));
         let mut handle = UNTOUCHED;
         let code = self
             .driver()?
             .cuMemCreate(Some(&mut handle), bytes, &properties, 0);
-        Ok(self.kept(code, handle, Object::Handle(handle, bytes)))
+        Ok(self.kept(code, handle, VictimObject::Handle(handle, bytes)))
     }
 
     /// Gets a descriptor, which children inherit.
-    fn export(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Handle(handle, _) = self.objects.get(number) else {
+    fn export(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Handle(handle, _) = self.objects.get(number) else {
             return Err(-1);
         };
         let mut descriptor = -1;
@@ -49,12 +53,16 @@ impl Victim {
         );
         // SAFETY: the call touches no memory, and a descriptor that is not open is an error.
         unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) };
-        Ok(Outcome::with(code, [u64::from(descriptor.unsigned_abs())]))
+        Ok(StepOutcome::with(
+            code,
+            [u64::from(descriptor.unsigned_abs())],
+        ))
     }
 
     /// Gets a buffer for other devices of the first bytes of memory.
-    fn buffer(&mut self, number: u64, bytes: usize) -> Result<Outcome, i32> {
-        let (Object::Plain(address) | Object::Mapping(address, _)) = self.objects.get(number)
+    fn buffer(&mut self, number: u64, bytes: usize) -> Result<StepOutcome, i32> {
+        let (VictimObject::Plain(address) | VictimObject::Mapping(address, _)) =
+            self.objects.get(number)
         else {
             return Err(-1);
         };
@@ -62,10 +70,13 @@ impl Victim {
         let driver = self.driver()?;
         let code =
             driver.cuMemGetHandleForAddressRange(Some(&mut descriptor), address, bytes, 1, 0);
-        Ok(Outcome::with(code, [u64::from(descriptor.unsigned_abs())]))
+        Ok(StepOutcome::with(
+            code,
+            [u64::from(descriptor.unsigned_abs())],
+        ))
     }
 
-    fn import(&mut self, descriptor: u64) -> Result<Outcome, i32> {
+    fn import(&mut self, descriptor: u64) -> Result<StepOutcome, i32> {
         let mut handle = UNTOUCHED;
         let descriptor = usize::try_from(descriptor).map_err(|_| -1)?;
         let code = self.driver()?.cuMemImportFromShareableHandle(
@@ -73,45 +84,45 @@ impl Victim {
             descriptor,
             DESCRIPTOR,
         );
-        Ok(self.kept(code, handle, Object::Handle(handle, 0)))
+        Ok(self.kept(code, handle, VictimObject::Handle(handle, 0)))
     }
 }
 
-impl Victim {
+impl VictimProgram {
     /// Gets the handle of plain memory for other processes.
-    fn handle(&mut self, number: u64) -> Result<Outcome, i32> {
-        let Object::Plain(address) = self.objects.get(number) else {
+    fn handle(&mut self, number: u64) -> Result<StepOutcome, i32> {
+        let VictimObject::Plain(address) = self.objects.get(number) else {
             return Err(-1);
         };
         let mut handle = [0; 8];
         let driver = self.driver()?;
         let code = driver.cuIpcGetMemHandle(Some(&mut handle), address);
-        Ok(Outcome::with(code, handle))
+        Ok(StepOutcome::with(code, handle))
     }
 
-    fn open(&mut self, handle: [u64; 8]) -> Result<Outcome, i32> {
+    fn open(&mut self, handle: [u64; 8]) -> Result<StepOutcome, i32> {
         let mut address = UNTOUCHED;
         let driver = self.driver()?;
         let code = driver.cuIpcOpenMemHandle_v2(Some(&mut address), IpcHandle(handle), 1);
-        Ok(self.kept(code, address, Object::Opened(address)))
+        Ok(self.kept(code, address, VictimObject::Opened(address)))
     }
 }
 
 /// Gets a copy of another process's descriptor.
-fn fetch(pid: u64, descriptor: u64) -> Outcome {
+fn fetch(pid: u64, descriptor: u64) -> StepOutcome {
     // SAFETY: the call takes two numbers.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     // SAFETY: the call takes three numbers.
     let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, descriptor, 0) };
     close(process.unsigned_abs());
     match u64::try_from(copy) {
-        Ok(copy) => Outcome::with(0, [copy]),
-        Err(_) => Outcome::of(-1),
+        Ok(copy) => StepOutcome::with(0, [copy]),
+        Err(_) => StepOutcome::of(-1),
     }
 }
 
-fn close(descriptor: u64) -> Outcome {
+fn close(descriptor: u64) -> StepOutcome {
     let descriptor = i32::try_from(descriptor).unwrap_or(-1);
     // SAFETY: the script names a descriptor that it got and uses no more.
-    Outcome::of(unsafe { libc::close(descriptor) })
+    StepOutcome::of(unsafe { libc::close(descriptor) })
 }

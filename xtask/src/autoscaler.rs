@@ -11,7 +11,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use apportion_abi::names::{RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO, RESOURCE_SLOT};
-use apportion_admission::{Delivery, Pod, RequestBelowLimit, Settings, mutate, validate};
+use apportion_admission::{
+    AdmissionSettings, GpuDelivery, Pod, RequestBelowLimit, mutate, validate,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,7 +22,7 @@ use crate::workspace::Workspace;
 
 /// Where the autoscaler is.
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct AutoscalerOptions {
     /// The folder cluster-autoscaler of a checkout of kubernetes/autoscaler of July 2026 or before (needs `go`).
     dir: PathBuf,
     /// Mixes of pods to ask about.
@@ -40,7 +42,7 @@ const SPARE: u64 = 10;
 
 /// What came of a mix.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct AutoscalerResult {
     first: u64,
     all: u64,
     after: u64,
@@ -50,11 +52,11 @@ struct Answer {
 }
 
 /// Asks; returns whether every answer is as it should be.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, options: &AutoscalerOptions) -> Result<bool> {
     let folder = workspace.root.join(&workspace.target).join("autoscaler");
     fs::create_dir_all(&folder)?;
     let program = build(&options.dir, &workspace.root, &folder)?;
-    let mixes: Vec<Mix> = (0..options.cases).map(Mix::of).collect();
+    let mixes: Vec<PendingPodMix> = (0..options.cases).map(PendingPodMix::of).collect();
     let answers = ask(&program, &folder, &mixes, true)?;
     let (mut wrong, mut all, mut needed) = (0, 0, 0);
     for (number, (mix, answer)) in mixes.iter().zip(&answers).enumerate() {
@@ -107,7 +109,12 @@ fn build(dir: &Path, ours: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn ask(program: &Path, folder: &Path, mixes: &[Mix], is_counted: bool) -> Result<Vec<Answer>> {
+fn ask(
+    program: &Path,
+    folder: &Path,
+    mixes: &[PendingPodMix],
+    is_counted: bool,
+) -> Result<Vec<AutoscalerResult>> {
     let (asked, answered) = (folder.join("questions.json"), folder.join("answers.json"));
     let questions = mixes.iter().map(|mix| mix.question(is_counted));
     let questions: Result<Vec<Value>> = questions.collect();
@@ -120,13 +127,13 @@ fn ask(program: &Path, folder: &Path, mixes: &[Mix], is_counted: bool) -> Result
         .output()?;
     let log = String::from_utf8_lossy(&said.stdout);
     ensure!(said.status.success(), "the autoscaler failed: {log}");
-    let answers: Vec<Answer> = serde_json::from_str(&fs::read_to_string(&answered)?)?;
+    let answers: Vec<AutoscalerResult> = serde_json::from_str(&fs::read_to_string(&answered)?)?;
     ensure!(answers.len() == mixes.len(), "an answer is missing");
     Ok(answers)
 }
 
 /// Pods that wait, all by one annotation.
-struct Mix {
+struct PendingPodMix {
     annotation: &'static str,
     /// What each takes of a GPU, in MiB or thousandths of it.
     shares: Vec<u64>,
@@ -134,7 +141,7 @@ struct Mix {
     capacity: u64,
 }
 
-impl Mix {
+impl PendingPodMix {
     /// One at random: some kinds of pods, and some of each.
     fn of(seed: u64) -> Self {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -200,9 +207,9 @@ impl Mix {
 }
 
 fn completed(pod: &Value, is_counted: bool) -> Result<Value> {
-    let settings = Settings {
+    let settings = AdmissionSettings {
         sharing: true,
-        delivery: Delivery::Slot(RESOURCE_SLOT.to_owned()),
+        delivery: GpuDelivery::Slot(RESOURCE_SLOT.to_owned()),
         block_visible_devices: false,
         runtime_class: None,
         strict: None,

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::deviations::Deviations;
+use crate::deviations::KnownDeviations;
 
 mod files;
 #[cfg(test)]
 mod page;
 
-pub(crate) use files::{CaseFile, Name, read};
+pub(crate) use files::{CaseFile, CaseName, read};
 
 /// Which cases to run, and how to report.
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct CaseOptions {
     /// A folder with files of cases [default: the cases of this repository].
     dir: Option<PathBuf>,
     /// Run only cases whose id, or whose file and line in KAI, contain this.
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 }
 
 /// A kind of cases.
-pub(crate) struct Suite {
+pub(crate) struct CaseSuite {
     /// The folders of the repository that have such cases.
     pub(crate) folders: &'static [&'static str],
     /// What the cases are counted by, as the JSON report calls it.
@@ -45,42 +45,42 @@ pub(crate) struct Suite {
 
 /// What came of one case.
 #[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) name: Name,
+pub(crate) struct CaseVerdict {
+    pub(crate) name: CaseName,
     tags: Vec<String>,
     /// What was wrong; nothing when it passed.
     pub(crate) wrong: Vec<String>,
 }
 
 /// What came of the cases of one folder.
-pub(crate) struct Run {
+pub(crate) struct CaseRun {
     /// The folder, from the root of the repository where it is below that.
     shown: String,
-    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) verdicts: Vec<CaseVerdict>,
 }
 
 /// How many of some cases passed.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Count {
+pub(crate) struct CaseCount {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
 }
 
-impl Suite {
+impl CaseSuite {
     /// Runs what `options` name, below `root` if they name no folder, and reports.
     ///
     /// Returns whether all passed but those that are listed as deviations.
     pub(crate) fn run(
         &self,
         root: &Path,
-        options: &Options,
-        deviations: &Deviations,
+        options: &CaseOptions,
+        deviations: &KnownDeviations,
     ) -> Result<bool> {
         let runs = match &options.dir {
             Some(dir) => vec![self.folder(root, dir, &options.filter)?],
             None => self.repository(root, &options.filter)?,
         };
-        let verdicts: Vec<&Verdict> = runs.iter().flat_map(|run| &run.verdicts).collect();
+        let verdicts: Vec<&CaseVerdict> = runs.iter().flat_map(|run| &run.verdicts).collect();
         ensure!(
             !verdicts.is_empty(),
             "no case has '{}' in its id, file or line",
@@ -98,25 +98,25 @@ impl Suite {
             }
             totals(&runs).iter().for_each(|line| println!("{line}"));
         }
-        let is_fine = |one: &&Verdict| one.passed() || deviations.reason(&one.name).is_some();
+        let is_fine = |one: &&CaseVerdict| one.passed() || deviations.reason(&one.name).is_some();
         Ok(verdicts.iter().all(is_fine))
     }
 
     /// Runs the cases of the repository whose names contain `filter`.
-    pub(crate) fn repository(&self, root: &Path, filter: &str) -> Result<Vec<Run>> {
+    pub(crate) fn repository(&self, root: &Path, filter: &str) -> Result<Vec<CaseRun>> {
         let folders = self.folders.iter();
         folders
             .map(|folder| self.folder(root, &root.join(folder), filter))
             .collect()
     }
 
-    fn folder(&self, root: &Path, folder: &Path, filter: &str) -> Result<Run> {
+    fn folder(&self, root: &Path, folder: &Path, filter: &str) -> Result<CaseRun> {
         let mut verdicts = Vec::new();
         for CaseFile { name, cases } in read(folder)? {
-            let cases = cases.iter().map(|case| (Name::of(case), case));
+            let cases = cases.iter().map(|case| (CaseName::of(case), case));
             let chosen = cases.filter(|(case, _)| case.contains(filter));
             verdicts.extend(chosen.map(|(case_name, case)| {
-                Verdict {
+                CaseVerdict {
                     name: case_name,
                     tags: (self.tags)(&name, case),
                     wrong: (self.ask)(&name, case)
@@ -125,13 +125,13 @@ impl Suite {
             }));
         }
         let shown = folder.strip_prefix(root).unwrap_or(folder);
-        Ok(Run {
+        Ok(CaseRun {
             shown: shown.display().to_string(),
             verdicts,
         })
     }
 
-    fn as_json(&self, verdicts: &[&Verdict]) -> Value {
+    fn as_json(&self, verdicts: &[&CaseVerdict]) -> Value {
         let failed = verdicts.iter().filter(|one| !one.passed());
         let failed: Vec<&str> = failed.map(|one| one.name.id.as_str()).collect();
         let tags: BTreeMap<_, _> = by_tag(verdicts)
@@ -146,20 +146,20 @@ impl Suite {
     }
 }
 
-impl Verdict {
+impl CaseVerdict {
     pub(crate) fn passed(&self) -> bool {
         self.wrong.is_empty()
     }
 }
 
-impl Count {
-    pub(crate) fn of<'v>(verdicts: impl IntoIterator<Item = &'v Verdict>) -> Self {
+impl CaseCount {
+    pub(crate) fn of<'v>(verdicts: impl IntoIterator<Item = &'v CaseVerdict>) -> Self {
         let mut count = Self::default();
         verdicts.into_iter().for_each(|one| count.add(one));
         count
     }
 
-    fn add(&mut self, one: &Verdict) {
+    fn add(&mut self, one: &CaseVerdict) {
         if one.passed() {
             self.passed += 1;
         } else {
@@ -173,7 +173,7 @@ impl Count {
 }
 
 /// The line about a case that did not pass.
-fn failure(one: &Verdict, deviations: &Deviations) -> Option<String> {
+fn failure(one: &CaseVerdict, deviations: &KnownDeviations) -> Option<String> {
     let wrong = (!one.passed()).then(|| one.wrong.join("; "))?;
     Some(match deviations.reason(&one.name) {
         Some(reason) => format!("deviates {}: {wrong} ({reason})", one.name),
@@ -181,8 +181,8 @@ fn failure(one: &Verdict, deviations: &Deviations) -> Option<String> {
     })
 }
 
-fn by_tag<'v>(verdicts: &[&'v Verdict]) -> BTreeMap<&'v str, Count> {
-    let mut counts: BTreeMap<&str, Count> = BTreeMap::new();
+fn by_tag<'v>(verdicts: &[&'v CaseVerdict]) -> BTreeMap<&'v str, CaseCount> {
+    let mut counts: BTreeMap<&str, CaseCount> = BTreeMap::new();
     for one in verdicts {
         for tag in &one.tags {
             counts.entry(tag).or_default().add(one);
@@ -192,19 +192,19 @@ fn by_tag<'v>(verdicts: &[&'v Verdict]) -> BTreeMap<&'v str, Count> {
 }
 
 /// The last lines of a report: each folder, where there are several, and all.
-fn totals(runs: &[Run]) -> Vec<String> {
+fn totals(runs: &[CaseRun]) -> Vec<String> {
     let mut lines = Vec::new();
-    let asked: Vec<&Run> = (runs.iter())
+    let asked: Vec<&CaseRun> = (runs.iter())
         .filter(|run| !run.verdicts.is_empty())
         .collect();
     if asked.len() > 1 {
         for run in asked {
-            let count = Count::of(&run.verdicts);
+            let count = CaseCount::of(&run.verdicts);
             let (passed, all) = (count.passed, count.all());
             lines.push(format!("{}: {passed} of {all} passed", run.shown));
         }
     }
-    let count = Count::of(runs.iter().flat_map(|run| &run.verdicts));
+    let count = CaseCount::of(runs.iter().flat_map(|run| &run.verdicts));
     lines.push(format!("{} of {} passed", count.passed, count.all()));
     lines
 }
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    const SUITE: Suite = Suite {
+    const SUITE: CaseSuite = CaseSuite {
         folders: &["a", "b"],
         counted_by: "by_file",
         tags: |file, _| vec![file.to_owned()],
@@ -229,8 +229,8 @@ mod tests {
         },
     };
 
-    fn options(dir: Option<&Path>, filter: &str) -> Options {
-        Options {
+    fn options(dir: Option<&Path>, filter: &str) -> CaseOptions {
+        CaseOptions {
             dir: dir.map(Path::to_owned),
             filter: filter.to_owned(),
             json: false,
@@ -267,7 +267,7 @@ mod tests {
             (r#"{"x_test.go:7": "it is so"}"#, true),
             (r#"{"x_test.go:70": "it is so"}"#, false),
         ] {
-            let deviations = Deviations::parse(listed).unwrap();
+            let deviations = KnownDeviations::parse(listed).unwrap();
             let ran = SUITE.run(root.path(), &options(None, ""), &deviations);
             assert_eq!(ran.unwrap(), is_fine, "{listed}");
         }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn chooses_cases_by_id_and_by_position() {
         let root = two_folders();
-        let none = Deviations::default();
+        let none = KnownDeviations::default();
         for (filter, is_fine) in [("firs", true), ("x_test.go:7", false), ("b-", false)] {
             let ran = SUITE.run(root.path(), &options(None, filter), &none);
             assert_eq!(ran.unwrap(), is_fine, "{filter}");
@@ -295,7 +295,7 @@ mod tests {
     fn nothing_to_ask_is_an_error() {
         let root = two_folders();
         write(&root, "empty", r#"{"cases": []}"#);
-        let none = Deviations::default();
+        let none = KnownDeviations::default();
         for (dir, filter, said) in [
             (Some("absent"), "", "failed to open"),
             (Some("empty"), "", "has no cases"),

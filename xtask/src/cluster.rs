@@ -10,9 +10,11 @@ use std::process::{Command, ExitCode};
 use std::{slice, thread};
 
 use anyhow::{Context, Result, bail};
-use apportion_cluster::binaries::{self, Binaries};
-use apportion_cluster::missing::missing;
-use apportion_cluster::{Cluster, Folder, State, Wanted, down, image, install, leftovers, up};
+use apportion_cluster::binaries::{self, ClusterBinaries};
+use apportion_cluster::requirements::missing;
+use apportion_cluster::{
+    ClusterFolder, ClusterSpec, ClusterState, LocalCluster, down, image, install, leftovers, up,
+};
 use clap::{Args, Subcommand};
 
 use crate::kai_e2e;
@@ -35,11 +37,11 @@ const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
 
 /// What can be done with a cluster.
 #[derive(Subcommand)]
-pub(crate) enum Task {
+pub(crate) enum ClusterCommand {
     /// Build the Kubernetes programs of the cluster (`up` does so if they are missing).
-    Build(Shape),
+    Build(ClusterOptions),
     /// Start the cluster: etcd, the control plane, containerd, a kubelet and simulated GPUs.
-    Up(Shape),
+    Up(ClusterOptions),
     /// Stop the cluster and remove its processes, mounts, cgroups and files.
     Down,
     /// Show the state of the cluster and of its programs.
@@ -56,17 +58,17 @@ pub(crate) enum Task {
         args: Vec<String>,
     },
     /// Run kubectl on the cluster.
-    Kubectl(Rest),
+    Kubectl(PassthroughArguments),
     /// Run helm on the cluster.
-    Helm(Rest),
+    Helm(PassthroughArguments),
     /// Run crictl on the cluster's containerd.
-    Crictl(Rest),
+    Crictl(PassthroughArguments),
     /// Run ctr on the cluster's containerd.
-    Ctr(Rest),
+    Ctr(PassthroughArguments),
     /// Run the test suites that need a cluster, on the running one or on a new one.
     Test {
         #[command(flatten)]
-        shape: Shape,
+        shape: ClusterOptions,
         /// Run only this suite, such as delivery; can be repeated.
         #[arg(long, value_name = "NAME")]
         suite: Vec<String>,
@@ -75,19 +77,19 @@ pub(crate) enum Task {
         args: Vec<String>,
     },
     /// Run KAI Scheduler's own end-to-end suite on a cluster with Apportion in place of KAI.
-    KaiE2e(kai_e2e::Options),
+    KaiE2e(kai_e2e::KaiE2eOptions),
 }
 
 /// Arguments that go on as they are.
 #[derive(Args)]
-pub(crate) struct Rest {
+pub(crate) struct PassthroughArguments {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
 /// What the cluster is to be like.
 #[derive(Args)]
-pub(crate) struct Shape {
+pub(crate) struct ClusterOptions {
     /// Nodes; the first has a kubelet, the others exist in the API only.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     nodes: u32,
@@ -108,7 +110,7 @@ pub(crate) struct Shape {
     stand_ins: bool,
 }
 
-impl Shape {
+impl ClusterOptions {
     /// One node, with room for others that come later.
     fn for_stand_ins() -> Self {
         Self {
@@ -122,39 +124,45 @@ impl Shape {
     }
 }
 
-pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
+pub(crate) fn perform(workspace: &Workspace, task: ClusterCommand) -> Result<ExitCode> {
     let folder = folder(workspace)?;
     match task {
-        Task::Build(shape) => {
+        ClusterCommand::Build(shape) => {
             let kubernetes = programs(workspace, &shape)?.kubernetes;
             println!("Kubernetes {kubernetes} and the tools are built");
         }
-        Task::Up(shape) => start(workspace, &folder, &shape)?,
-        Task::Down => end(&folder)?,
-        Task::Status => return Ok(status(&folder)),
-        Task::Load => load(workspace, &running(&folder)?)?,
-        Task::Install { release, args } => {
+        ClusterCommand::Up(shape) => start(workspace, &folder, &shape)?,
+        ClusterCommand::Down => end(&folder)?,
+        ClusterCommand::Status => return Ok(status(&folder)),
+        ClusterCommand::Load => load(workspace, &running(&folder)?)?,
+        ClusterCommand::Install { release, args } => {
             install(workspace, &running(&folder)?, release, &args)?;
         }
-        Task::Kubectl(rest) => return become_it(running(&folder)?.kubectl_command(), &rest),
-        Task::Helm(rest) => return become_it(running(&folder)?.helm_command(), &rest),
-        Task::Crictl(rest) => return become_it(running(&folder)?.crictl_command(), &rest),
-        Task::Ctr(rest) => return become_it(running(&folder)?.ctr_command(), &rest),
-        Task::Test { shape, suite, args } => {
+        ClusterCommand::Kubectl(rest) => {
+            return become_it(running(&folder)?.kubectl_command(), &rest);
+        }
+        ClusterCommand::Helm(rest) => return become_it(running(&folder)?.helm_command(), &rest),
+        ClusterCommand::Crictl(rest) => {
+            return become_it(running(&folder)?.crictl_command(), &rest);
+        }
+        ClusterCommand::Ctr(rest) => return become_it(running(&folder)?.ctr_command(), &rest),
+        ClusterCommand::Test { shape, suite, args } => {
             test(workspace, &folder, &shape, &suite, &args)?;
         }
-        Task::KaiE2e(options) => return run_kais(workspace, &folder, &options),
+        ClusterCommand::KaiE2e(options) => return run_kais(workspace, &folder, &options),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn folder(workspace: &Workspace) -> Result<Folder> {
+fn folder(workspace: &Workspace) -> Result<ClusterFolder> {
     let named = env::var_os(FOLDER).map(PathBuf::from);
-    Folder::new(&named.unwrap_or_else(|| workspace.target.join("cluster")))
+    ClusterFolder::new(&named.unwrap_or_else(|| workspace.target.join("cluster")))
 }
 
-fn start(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<()> {
-    if let Some(cluster) = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up) {
+fn start(workspace: &Workspace, folder: &ClusterFolder, shape: &ClusterOptions) -> Result<()> {
+    if let Some(cluster) =
+        LocalCluster::at(folder).filter(|cluster| cluster.state() == ClusterState::Up)
+    {
         println!("{} is already running", described(&cluster));
         return Ok(());
     }
@@ -164,14 +172,18 @@ fn start(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Cluster> {
+fn bring_up(
+    workspace: &Workspace,
+    folder: &ClusterFolder,
+    shape: &ClusterOptions,
+) -> Result<LocalCluster> {
     let missing = missing();
     if !missing.is_empty() {
         bail!("a cluster cannot run here\n{}", missing.join("\n"));
     }
     // The longest step first, and with it the only one that may refuse what was typed.
     let programs = programs(workspace, shape)?;
-    let wanted = Wanted {
+    let wanted = ClusterSpec {
         silent_nodes: shape.nodes - 1,
         stand_ins: shape.stand_ins,
         gpus: shape.gpus,
@@ -184,17 +196,17 @@ fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Clu
 /// Runs KAI's suite on the cluster that runs or on a new one; a new one ends with it unless it is to stay.
 fn run_kais(
     workspace: &Workspace,
-    folder: &Folder,
-    options: &kai_e2e::Options,
+    folder: &ClusterFolder,
+    options: &kai_e2e::KaiE2eOptions,
 ) -> Result<ExitCode> {
     if options.only_prints() {
         return kai_e2e::show(workspace, options);
     }
-    let found = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up);
+    let found = LocalCluster::at(folder).filter(|cluster| cluster.state() == ClusterState::Up);
     let ran_before = found.is_some();
     let mut cluster = match found {
         Some(cluster) => cluster,
-        None => bring_up(workspace, folder, &Shape::for_stand_ins())?,
+        None => bring_up(workspace, folder, &ClusterOptions::for_stand_ins())?,
     };
     let result = kai_e2e::run(workspace, &mut cluster, options);
     if !ran_before && !options.keeps() {
@@ -203,7 +215,7 @@ fn run_kais(
     result
 }
 
-fn programs(workspace: &Workspace, shape: &Shape) -> Result<Binaries> {
+fn programs(workspace: &Workspace, shape: &ClusterOptions) -> Result<ClusterBinaries> {
     let modules = workspace.root.join("tests/kubernetes");
     let containerd = shape.containerd.as_deref().map(std::path::absolute);
     binaries::find(
@@ -214,7 +226,7 @@ fn programs(workspace: &Workspace, shape: &Shape) -> Result<Binaries> {
 }
 
 /// What runs keeps its files; containers that start from now on get the new ones.
-fn load(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
+fn load(workspace: &Workspace, cluster: &LocalCluster) -> Result<()> {
     let staged = stage::build(workspace, false)?;
     for image in image::images(&staged, &victims(workspace)?)? {
         image::import(cluster, &image)?;
@@ -224,7 +236,12 @@ fn load(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
 }
 
 /// The chart of the repository, with images of what is built now.
-fn install(workspace: &Workspace, cluster: &Cluster, release: bool, args: &[String]) -> Result<()> {
+fn install(
+    workspace: &Workspace,
+    cluster: &LocalCluster,
+    release: bool,
+    args: &[String],
+) -> Result<()> {
     let staged = stage::build(workspace, release)?;
     let chart = workspace.root.join("runtime-class/chart/apportion");
     install::install(cluster, &staged, &chart, args)?;
@@ -247,7 +264,7 @@ fn victims(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join("debug"))
 }
 
-fn end(folder: &Folder) -> Result<()> {
+fn end(folder: &ClusterFolder) -> Result<()> {
     down(folder)?;
     let left = leftovers(folder);
     if !left.is_empty() {
@@ -257,8 +274,8 @@ fn end(folder: &Folder) -> Result<()> {
     Ok(())
 }
 
-fn status(folder: &Folder) -> ExitCode {
-    let Some(cluster) = Cluster::at(folder) else {
+fn status(folder: &ClusterFolder) -> ExitCode {
+    let Some(cluster) = LocalCluster::at(folder) else {
         println!("no cluster in {}", folder.path().display());
         return ExitCode::FAILURE;
     };
@@ -267,8 +284,8 @@ fn status(folder: &Folder) -> ExitCode {
         println!("{name:<24} {pid:>8}  {}", folder.log(name).display());
     }
     match cluster.state() {
-        State::Up => ExitCode::SUCCESS,
-        State::Half(dead) => {
+        ClusterState::Up => ExitCode::SUCCESS,
+        ClusterState::Half(dead) => {
             println!(
                 "stopped: {}; hint: `cargo xtask cluster up` starts a new cluster",
                 dead.join(", ")
@@ -279,7 +296,7 @@ fn status(folder: &Folder) -> ExitCode {
 }
 
 /// One line that tells this cluster from others.
-fn described(cluster: &Cluster) -> String {
+fn described(cluster: &LocalCluster) -> String {
     format!(
         "cluster {} (Kubernetes {}, {} simulated GPUs, API server on 127.0.0.1:{}, in {})",
         cluster.folder().name(),
@@ -290,8 +307,8 @@ fn described(cluster: &Cluster) -> String {
     )
 }
 
-fn running(folder: &Folder) -> Result<Cluster> {
-    Cluster::at(folder).with_context(|| {
+fn running(folder: &ClusterFolder) -> Result<LocalCluster> {
+    LocalCluster::at(folder).with_context(|| {
         format!(
             "no cluster in {}; hint: start one with `cargo xtask cluster up`",
             folder.path().display()
@@ -300,7 +317,7 @@ fn running(folder: &Folder) -> Result<Cluster> {
 }
 
 /// Runs the program in our place, so that its terminal, signals and status are its own.
-fn become_it(mut command: Command, rest: &Rest) -> Result<ExitCode> {
+fn become_it(mut command: Command, rest: &PassthroughArguments) -> Result<ExitCode> {
     let error = command.args(&rest.args).exec();
     let program = Path::new(command.get_program()).display().to_string();
     Err(error).with_context(|| format!("failed to start {program}"))
@@ -310,8 +327,8 @@ fn become_it(mut command: Command, rest: &Rest) -> Result<ExitCode> {
 /// scheduler.
 fn test(
     workspace: &Workspace,
-    folder: &Folder,
-    shape: &Shape,
+    folder: &ClusterFolder,
+    shape: &ClusterOptions,
     suites: &[String],
     args: &[String],
 ) -> Result<()> {
@@ -341,7 +358,8 @@ fn test(
         bail!("{other} needs no cluster; hint: cargo test --workspace --test {other}");
     }
     let needs_one = of_package(SUITES).next().is_some();
-    let ran_before = Cluster::at(folder).is_some_and(|cluster| cluster.state() == State::Up);
+    let ran_before =
+        LocalCluster::at(folder).is_some_and(|cluster| cluster.state() == ClusterState::Up);
     if needs_one && !ran_before {
         bring_up(workspace, folder, shape)?;
     }

@@ -15,24 +15,24 @@ use crate::stage;
 use crate::workspace::Workspace;
 
 mod build;
-mod contender;
+mod bypasses;
 mod costs;
-mod harm;
+mod invalid_arguments;
 mod kills;
 mod machine;
-mod manners;
-mod peers;
+mod memory_limiter;
+mod other_libraries;
 mod races;
 mod report;
-mod timed;
-mod ways;
+mod side_effects;
+mod timeout;
 
-use contender::Contender;
-use report::Report;
+use memory_limiter::MemoryLimiter;
+use report::CompareReport;
 
 /// What is compared, and where the result goes.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct CompareOptions {
     /// A checkout of Project-HAMi/HAMi-core
     #[arg(long, value_name = "DIR")]
     hami_core: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     quick: bool,
     /// Run only these sections
     #[arg(long, value_name = "SECTION")]
-    only: Vec<Section>,
+    only: Vec<CompareSection>,
     /// Also write the tables to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub(crate) struct Options {
 
 /// One table of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Section {
+enum CompareSection {
     /// Ways round a limit
     Ways,
     /// Processes and threads that take memory at the same time
@@ -70,28 +70,28 @@ enum Section {
 }
 
 /// Makes one table.
-type Compare = fn(&Setting, &mut Report) -> Result<()>;
+type CompareFunction = fn(&CompareSetup, &mut CompareReport) -> Result<()>;
 
 /// The tables in their order.
-const SECTIONS: [(Section, Compare); 7] = [
-    (Section::Ways, ways::compare),
-    (Section::Races, races::compare),
-    (Section::Costs, costs::compare_calls),
-    (Section::Starts, costs::compare_starts),
-    (Section::Kills, kills::compare),
-    (Section::Harm, harm::compare),
-    (Section::Manners, manners::compare),
+const SECTIONS: [(CompareSection, CompareFunction); 7] = [
+    (CompareSection::Ways, bypasses::compare),
+    (CompareSection::Races, races::compare),
+    (CompareSection::Costs, costs::compare_calls),
+    (CompareSection::Starts, costs::compare_starts),
+    (CompareSection::Kills, kills::compare),
+    (CompareSection::Harm, invalid_arguments::compare),
+    (CompareSection::Manners, side_effects::compare),
 ];
 
 /// What every section needs.
-struct Setting {
-    contenders: Vec<Contender>,
-    programs: build::Programs,
+struct CompareSetup {
+    contenders: Vec<MemoryLimiter>,
+    programs: build::ComparePrograms,
     staged: PathBuf,
     is_quick: bool,
 }
 
-impl Setting {
+impl CompareSetup {
     /// The names of all columns.
     fn columns(&self) -> impl Iterator<Item = String> {
         self.contenders
@@ -101,28 +101,32 @@ impl Setting {
 }
 
 /// Runs the comparison; a result that the documentation does not say is an error.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &CompareOptions) -> Result<()> {
     let staged = stage::build(workspace, false)?;
     let folder = workspace.target.join("compare");
     let programs = build::programs(workspace, &staged, &folder)?;
-    let mut contenders = vec![Contender::Plain, Contender::Apportion];
+    let mut contenders = vec![MemoryLimiter::Plain, MemoryLimiter::Apportion];
     if let Some(checkout) = &options.hami_core {
-        contenders.push(peers::hami_core(workspace, &staged, checkout, &folder)?);
+        contenders.push(other_libraries::hami_core(
+            workspace, &staged, checkout, &folder,
+        )?);
     }
     if let Some(checkout) = &options.vgpu_manager {
-        contenders.push(peers::vgpu_manager(workspace, &staged, checkout, &folder)?);
+        contenders.push(other_libraries::vgpu_manager(
+            workspace, &staged, checkout, &folder,
+        )?);
     }
-    let setting = Setting {
+    let setting = CompareSetup {
         contenders,
         programs,
         staged,
         is_quick: options.quick,
     };
-    let mut report = Report::default();
+    let mut report = CompareReport::default();
     for (section, compare) in SECTIONS {
         let is_wanted = options.only.is_empty() || options.only.contains(&section);
         // Costs take minutes, and a budget of their own holds ours in the benches.
-        let is_slow = matches!(section, Section::Costs | Section::Starts);
+        let is_slow = matches!(section, CompareSection::Costs | CompareSection::Starts);
         if is_wanted && !(is_slow && options.quick) {
             compare(&setting, &mut report)?;
         }

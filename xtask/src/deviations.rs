@@ -9,13 +9,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::cases::Name;
+use crate::cases::CaseName;
 
 /// Reasons by position or id.
 #[derive(Debug, Default)]
-pub(crate) struct Deviations(BTreeMap<String, String>);
+pub(crate) struct KnownDeviations(BTreeMap<String, String>);
 
-impl Deviations {
+impl KnownDeviations {
     /// Reads the list.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let failed = || format!("failed to read {}", path.display());
@@ -29,7 +29,7 @@ impl Deviations {
     }
 
     /// Why a case is not passed, if it may be.
-    pub(crate) fn reason(&self, name: &Name) -> Option<&str> {
+    pub(crate) fn reason(&self, name: &CaseName) -> Option<&str> {
         let by_position = || self.0.get(name.position.as_ref()?);
         self.0
             .get(&name.id)

@@ -27,7 +27,7 @@ mod symptoms;
 
 /// What to do with the book.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct DocsOptions {
     /// Write what is made from the code anew: the reference, the picture of the demo and the diagrams.
     #[arg(long, conflicts_with = "commands")]
     update: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 /// Builds the book, or does what is asked in its place.
-pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn perform(workspace: &Workspace, options: &DocsOptions) -> Result<()> {
     if options.commands {
         for command in commands::all(&workspace.root)? {
             println!("{command}");

@@ -20,22 +20,22 @@ use crate::workspace::Workspace;
 mod cases;
 mod environments;
 mod machine;
+mod output;
 mod run;
-mod said;
 mod table;
 
-use cases::{Case, FRAMEWORKS};
-use environments::Environments;
-use machine::Machine;
-use run::{Mode, Outcome};
-use table::Row;
+use cases::{FRAMEWORKS, FrameworkCase};
+use environments::PythonEnvironments;
+use machine::FrameworkMachine;
+use run::{FrameworkOutcome, LimitMode};
+use table::FrameworkRow;
 
 /// Names a staged tree to use as it is, as the process suites do.
 const STAGED: &str = "APPORTION_STAGED";
 
 /// Which frameworks, and where the table goes.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct FrameworkOptions {
     /// Frameworks to run, by their names in `--list` [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Options {
 }
 
 /// Runs the frameworks and prints the table; fails if a check did not hold.
-pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
+pub(crate) fn perform(workspace: &Workspace, options: &FrameworkOptions) -> Result<ExitCode> {
     let known = |name: &String| FRAMEWORKS.iter().any(|framework| framework.name == name);
     if let Some(name) = options.names.iter().find(|name| !known(name)) {
         bail!("there is no framework {name:?}; hint: `cargo xtask frameworks --list`");
@@ -64,8 +64,8 @@ pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCo
         Some(staged) => staged.into(),
         None => stage::build(workspace, false)?,
     };
-    let environments = Environments::new(workspace, &staged);
-    let mut report = Report::default();
+    let environments = PythonEnvironments::new(workspace, &staged);
+    let mut report = FrameworkReport::default();
     for framework in FRAMEWORKS {
         let is_named = options.names.iter().any(|name| name == framework.name);
         if !(is_named || options.names.is_empty()) {
@@ -100,37 +100,41 @@ pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCo
 }
 
 /// A case without a limit, and then with one.
-fn both(staged: &Path, environments: &Environments, case: &'static Case) -> Result<Vec<Row>> {
-    let plain = one(staged, environments, case, Mode::Plain)?;
-    let limited = one(staged, environments, case, Mode::Limited)?;
+fn both(
+    staged: &Path,
+    environments: &PythonEnvironments,
+    case: &'static FrameworkCase,
+) -> Result<Vec<FrameworkRow>> {
+    let plain = one(staged, environments, case, LimitMode::Plain)?;
+    let limited = one(staged, environments, case, LimitMode::Limited)?;
     let pairs = case.members.iter().zip(plain.into_iter().zip(limited));
     Ok(pairs
-        .map(|(member, (plain, limited))| Row::new(case, member, plain, limited))
+        .map(|(member, (plain, limited))| FrameworkRow::new(case, member, plain, limited))
         .collect())
 }
 
 /// Each mode has a machine of its own, so that nothing that one left behind is in the other's way.
 fn one(
     staged: &Path,
-    environments: &Environments,
-    case: &'static Case,
-    mode: Mode,
-) -> Result<Vec<Outcome>> {
-    let mut machine = Machine::start(staged, case.card_mib << 20)?;
+    environments: &PythonEnvironments,
+    case: &'static FrameworkCase,
+    mode: LimitMode,
+) -> Result<Vec<FrameworkOutcome>> {
+    let mut machine = FrameworkMachine::start(staged, case.card_mib << 20)?;
     run::case(&mut machine, environments, case, mode)
 }
 
 /// What the rows came to.
 #[derive(Default)]
-struct Report {
-    rows: Vec<Row>,
+struct FrameworkReport {
+    rows: Vec<FrameworkRow>,
     left_out: Vec<String>,
     passed: u64,
     failed: u64,
 }
 
-impl Report {
-    fn add(&mut self, rows: Vec<Row>) {
+impl FrameworkReport {
+    fn add(&mut self, rows: Vec<FrameworkRow>) {
         for row in rows {
             let (passed, failed) = row.count();
             self.passed += passed;
@@ -145,7 +149,7 @@ impl Report {
         for line in self
             .rows
             .iter()
-            .flat_map(Row::failures)
+            .flat_map(FrameworkRow::failures)
             .chain(self.left_out.iter().cloned())
         {
             text.push_str(&format!("\n{line}\n"));

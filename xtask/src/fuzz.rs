@@ -16,9 +16,9 @@ use clap::Args;
 use crate::steps::{run, succeeds};
 use crate::workspace::Workspace;
 
-mod said;
+mod stats;
 
-use said::Said;
+use stats::FuzzStats;
 
 /// What makes the compiler count edges and compare values for libFuzzer, as `cargo fuzz` does.
 const FLAGS: [&str; 7] = [
@@ -39,7 +39,7 @@ const USAGE: u8 = 2;
 
 /// What to fuzz.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct FuzzOptions {
     /// Fuzz targets [default: all]
     targets: Vec<String>,
     /// Seconds for each target.
@@ -54,14 +54,14 @@ pub(crate) struct Options {
 }
 
 /// A file of `fuzz_targets`.
-struct Target {
+struct FuzzTarget {
     name: String,
     /// The first sentence of its first comment.
     summary: String,
 }
 
 /// Where things are.
-struct Places {
+struct FuzzFolders {
     /// The folder of the targets.
     source: PathBuf,
     /// What is built and found.
@@ -69,8 +69,8 @@ struct Places {
 }
 
 /// Fuzzes the targets, as many at the same time as there are processors.
-pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
-    let places = Places {
+pub(crate) fn perform(workspace: &Workspace, options: &FuzzOptions) -> Result<ExitCode> {
+    let places = FuzzFolders {
         source: workspace.root.join("tests/fuzz"),
         target: workspace.target.join("fuzz"),
     };
@@ -122,7 +122,7 @@ fn misused(why: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn fuzz_all(places: &Places, chosen: &[&str], seconds: u32) -> Result<ExitCode> {
+fn fuzz_all(places: &FuzzFolders, chosen: &[&str], seconds: u32) -> Result<ExitCode> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let width = chosen.iter().map(|name| name.len()).max().unwrap_or(0);
     println!(
@@ -155,8 +155,8 @@ fn fuzz_all(places: &Places, chosen: &[&str], seconds: u32) -> Result<ExitCode> 
     })
 }
 
-impl Places {
-    fn targets(&self) -> Result<Vec<Target>> {
+impl FuzzFolders {
+    fn targets(&self) -> Result<Vec<FuzzTarget>> {
         let folder = self.source.join("fuzz_targets");
         let mut targets = Vec::new();
         for entry in
@@ -175,7 +175,7 @@ impl Places {
                     .next()
                     .unwrap_or_default()
                     .trim();
-                targets.push(Target {
+                targets.push(FuzzTarget {
                     name: name.to_owned(),
                     summary: summary.to_owned(),
                 });
@@ -220,7 +220,7 @@ impl Places {
     }
 
     /// Fuzzes one. It begins with what is in the repository and what earlier runs found.
-    fn fuzz(&self, target: &str, seconds: u32) -> Result<Said> {
+    fn fuzz(&self, target: &str, seconds: u32) -> Result<FuzzStats> {
         let made = |kind: &str| -> Result<PathBuf> {
             let folder = self.target.join(kind).join(target);
             fs::create_dir_all(&folder)
@@ -252,7 +252,7 @@ impl Places {
         let _ = fs::remove_dir_all(&scratch);
         let text = fs::read(&log).with_context(|| format!("failed to read {}", log.display()))?;
         let text = String::from_utf8_lossy(&text);
-        Ok(Said::read(target, &text, status.success(), &log))
+        Ok(FuzzStats::read(target, &text, status.success(), &log))
     }
 }
 

@@ -42,14 +42,14 @@ const STAGED: &str = "apportion";
 
 /// Whether programs are optimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub(crate) enum BuildProfile {
     /// They are, and the size is checked.
     Release,
     /// They are not, and the size isn't checked: such a pack is for tests on this machine.
     Debug,
 }
 
-impl Profile {
+impl BuildProfile {
     fn folder(self) -> &'static str {
         match self {
             Self::Release => "release",
@@ -59,14 +59,14 @@ impl Profile {
 }
 
 /// Builds everything and packs it into `out`, which is made anew if it is an earlier pack.
-pub(crate) fn make(workspace: &Workspace, profile: Profile, out: &Path) -> Result<()> {
+pub(crate) fn make(workspace: &Workspace, profile: BuildProfile, out: &Path) -> Result<()> {
     if out.exists() && !out.join(ABOUT).exists() {
         bail!(
             "{} is there and is no pack; hint: name another folder",
             out.display()
         );
     }
-    let staged = stage::build(workspace, profile == Profile::Release)?;
+    let staged = stage::build(workspace, profile == BuildProfile::Release)?;
     run(&mut build(workspace, profile))?;
 
     // Beside its place first, so that there never is half a pack.
@@ -75,7 +75,7 @@ pub(crate) fn make(workspace: &Workspace, profile: Profile, out: &Path) -> Resul
     let programs = workspace.target.join(profile.folder());
     fill(workspace, &staged, &programs, profile, &new)?;
     let size = size(&new)?;
-    if profile == Profile::Release {
+    if profile == BuildProfile::Release {
         refuse_above(MOST, size, &new)?;
     }
     remove(out)?;
@@ -85,8 +85,8 @@ pub(crate) fn make(workspace: &Workspace, profile: Profile, out: &Path) -> Resul
 }
 
 /// Builds what is packed beside the staged tree.
-fn build(workspace: &Workspace, profile: Profile) -> Command {
-    if profile == Profile::Debug {
+fn build(workspace: &Workspace, profile: BuildProfile) -> Command {
+    if profile == BuildProfile::Debug {
         let mut cargo = workspace.cargo_build_for_tests();
         cargo.args(PROGRAMS.iter().flat_map(|name| ["--bin", name]));
         return cargo;
@@ -101,7 +101,7 @@ fn fill(
     workspace: &Workspace,
     staged: &Path,
     programs: &Path,
-    profile: Profile,
+    profile: BuildProfile,
     new: &Path,
 ) -> Result<()> {
     stage::install(staged, &new.join(STAGED))?;

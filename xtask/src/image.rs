@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use apportion_cluster::image::{Image, Packed, digests, pack, released};
+use apportion_cluster::image::{ContainerImage, ImageArchive, digests, pack, released};
 use serde_json::{Value, json};
 
 use crate::stage;
@@ -26,7 +26,7 @@ const SCHEDULER: &str = "bin/apportion-scheduler";
 
 /// A crate, or a package of the distribution, in a bill.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+struct SbomComponent {
     name: String,
     version: String,
     /// Where it is known by that name, as a package URL; none for our own crates.
@@ -34,7 +34,7 @@ struct Part {
     licence: String,
 }
 
-impl Part {
+impl SbomComponent {
     fn component(&self) -> Value {
         let reference = format!("{}@{}", self.name, self.version);
         let mut component = json!({"type": "library", "name": self.name, "version": self.version,
@@ -68,8 +68,13 @@ pub(crate) fn make(workspace: &Workspace, out: &Path, registry: &str) -> Result<
 }
 
 /// Writes an image and its bill; returns the chart's values of it.
-fn write(image: &Image, crates: BTreeSet<Part>, out: &Path, registry: &str) -> Result<Value> {
-    let Packed { path, digest } = pack(image, out)?;
+fn write(
+    image: &ContainerImage,
+    crates: BTreeSet<SbomComponent>,
+    out: &Path,
+    registry: &str,
+) -> Result<Value> {
+    let ImageArchive { path, digest } = pack(image, out)?;
     let mut parts = crates;
     parts.extend(packages(image.files.copies().map(|(_, from)| from)));
     let bill = bill(image.name, &digest, &parts, &digests(image)?);
@@ -85,7 +90,7 @@ fn write(image: &Image, crates: BTreeSet<Part>, out: &Path, registry: &str) -> R
 fn bill(
     name: &str,
     digest: &str,
-    parts: &BTreeSet<Part>,
+    parts: &BTreeSet<SbomComponent>,
     files: &BTreeMap<PathBuf, String>,
 ) -> Value {
     let files = files.iter().map(|(path, hash)| {
@@ -93,7 +98,11 @@ fn bill(
         json!({"type": "file", "bom-ref": path, "name": path,
             "hashes": [{"alg": "SHA-256", "content": hash}]})
     });
-    let components: Vec<Value> = parts.iter().map(Part::component).chain(files).collect();
+    let components: Vec<Value> = parts
+        .iter()
+        .map(SbomComponent::component)
+        .chain(files)
+        .collect();
     json!({"$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json", "bomFormat": "CycloneDX",
         "specVersion": "1.5", "version": 1, "components": components,
         "metadata": {"component":
@@ -101,7 +110,7 @@ fn bill(
 }
 
 /// The crates that are linked into what `packages` make; without any, into the workspace's own.
-fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<Part>> {
+fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<SbomComponent>> {
     cargo.args(["tree", "--locked", "--prefix", "none", "--target", TARGET]);
     cargo.args(["--edges", "normal,no-proc-macro", "--format", "{p}|{l}"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
@@ -110,7 +119,7 @@ fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<Part>> {
 }
 
 /// `serde v1.0.228|MIT OR Apache-2.0`, or with a folder where it is our own.
-fn part(line: &str) -> Option<Part> {
+fn part(line: &str) -> Option<SbomComponent> {
     let (described, licence) = line.trim_end_matches(" (*)").split_once('|')?;
     let mut words = described.split_whitespace();
     let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
@@ -118,7 +127,7 @@ fn part(line: &str) -> Option<Part> {
         .next()
         .is_none()
         .then(|| format!("pkg:cargo/{name}@{version}"));
-    Some(Part {
+    Some(SbomComponent {
         name: name.to_owned(),
         version: version.to_owned(),
         purl,
@@ -132,7 +141,7 @@ fn part(line: &str) -> Option<Part> {
 }
 
 /// The packages that these files come from, where the machine has Debian's list of them.
-fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<Part> {
+fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<SbomComponent> {
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let system = system.lines().find_map(|line| line.strip_prefix("ID="));
     let system = system.unwrap_or("debian").trim_matches('"').to_owned();
@@ -151,11 +160,11 @@ fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<Part> {
 }
 
 /// `libc6 2.36-9+deb12u10 amd64`.
-fn of_debian(system: &str, shown: &str) -> Option<Part> {
+fn of_debian(system: &str, shown: &str) -> Option<SbomComponent> {
     let mut words = shown.split_whitespace();
     let (name, version, machine) = (words.next()?, words.next()?, words.next()?);
     let escaped = version.replace('+', "%2B").replace(':', "%3A");
-    Some(Part {
+    Some(SbomComponent {
         name: name.to_owned(),
         version: version.to_owned(),
         purl: Some(format!("pkg:deb/{system}/{name}@{escaped}?arch={machine}")),

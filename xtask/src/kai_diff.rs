@@ -1,6 +1,6 @@
 //! Runs the policy beside KAI Scheduler itself on random clusters, and says where the two differ.
 //!
-//! What KAI decides is not written down here: a program inside a checkout of KAI is asked ([`Oracle`]), with the session
+//! What KAI decides is not written down here: a program inside a checkout of KAI is asked ([`KaiOracle`]), with the session
 //! that KAI's own tests open and KAI's own actions. Before it is believed, it must give what KAI's tests state.
 //!
 //! Two comparisons are made. Each cycle of KAI's is also given to Apportion, from the same start. And each of the two
@@ -17,24 +17,24 @@ use clap::Args;
 use serde_json::{Value, json};
 
 mod cause;
-mod course;
 mod generate;
 mod jobs;
+mod kai_tests;
 mod oracle;
-mod own;
+mod pod_outcomes;
 mod random;
+mod remaining_capacity;
 mod report;
-mod room;
+mod scheduling_run;
 mod shrink;
-mod standings;
 mod theme;
 mod unserved;
 
-use cause::Cause;
-use course::{End, carry_on};
-use oracle::{Decided, Oracle};
-use report::Report;
-use standings::{Difference, Standings, decided, difference};
+use cause::DifferenceCause;
+use oracle::{CycleDecision, KaiOracle};
+use pod_outcomes::{DecisionDifference, PodOutcomes, decided, difference};
+use report::KaiDiffReport;
+use scheduling_run::{EndComparison, carry_on};
 use unserved::unserved;
 
 use crate::cases;
@@ -45,7 +45,7 @@ const ASKED_AGAIN: usize = 10;
 
 /// Run the policy beside KAI Scheduler itself.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct KaiDiffOptions {
     /// A checkout of KAI Scheduler; nothing is written there (needs `go`).
     dir: PathBuf,
     /// Random clusters to compare.
@@ -69,14 +69,14 @@ pub(crate) struct Options {
 }
 
 /// Compares, prints the report, and writes the clusters that differ; false when somebody with a claim is left waiting.
-pub(crate) fn compare(workspace: &Workspace, options: &Options) -> Result<bool> {
-    let mut oracle = Oracle::start(workspace, &options.dir)?;
-    let stated = own::validate(&mut oracle, &workspace.root)?;
+pub(crate) fn compare(workspace: &Workspace, options: &KaiDiffOptions) -> Result<bool> {
+    let mut oracle = KaiOracle::start(workspace, &options.dir)?;
+    let stated = kai_tests::validate(&mut oracle, &workspace.root)?;
     println!("KAI's own tests: {stated}");
     let out = options.out.clone();
     let out = out.unwrap_or_else(|| workspace.target.join("kai-diff"));
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
-    let mut report = Report::default();
+    let mut report = KaiDiffReport::default();
     for cluster in clusters(options)? {
         let theme = cluster["features"][0].as_str().unwrap_or("cases");
         let found = look(&mut oracle, &cluster)?;
@@ -96,7 +96,7 @@ pub(crate) fn compare(workspace: &Workspace, options: &Options) -> Result<bool> 
 }
 
 /// The clusters to compare.
-fn clusters(options: &Options) -> Result<Box<dyn Iterator<Item = Value>>> {
+fn clusters(options: &KaiDiffOptions) -> Result<Box<dyn Iterator<Item = Value>>> {
     if let Some(folder) = &options.cases {
         let files = cases::read(folder)?;
         let cases = files.into_iter().flat_map(|file| file.cases);
@@ -105,7 +105,7 @@ fn clusters(options: &Options) -> Result<Box<dyn Iterator<Item = Value>>> {
             case
         })));
     }
-    let themes: Vec<theme::Theme> = theme::ALL
+    let themes: Vec<theme::ClusterTheme> = theme::ALL
         .into_iter()
         .filter(|theme| options.theme.as_ref().is_none_or(|name| name == theme.name))
         .collect();
@@ -122,37 +122,42 @@ fn clusters(options: &Options) -> Result<Box<dyn Iterator<Item = Value>>> {
 }
 
 /// What came of one cluster.
-pub(crate) struct Found {
+pub(crate) struct ClusterComparison {
     /// Cycles in all, and those in which KAI decides now so, now so.
     pub(crate) cycles: usize,
     pub(crate) undecided: usize,
-    pub(crate) end: End,
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) end: EndComparison,
+    pub(crate) findings: Vec<ClusterFinding>,
 }
 
 /// Something that differs, with the cluster that shows it.
-pub(crate) struct Finding {
+pub(crate) struct ClusterFinding {
     pub(crate) cluster: Value,
-    pub(crate) what: What,
+    pub(crate) what: FindingKind,
 }
 
 /// What differs.
-pub(crate) enum What {
+pub(crate) enum FindingKind {
     /// One cycle, with KAI's decisions and the cause of the difference, if it is known.
-    Cycle(usize, Difference, Standings, Option<Cause>),
+    Cycle(
+        usize,
+        DecisionDifference,
+        PodOutcomes,
+        Option<DifferenceCause>,
+    ),
     /// The end.
-    End(End),
+    End(EndComparison),
     /// Somebody with a claim waits; or has none, because KAI serves it by mistake.
-    Unserved(Vec<unserved::Unserved>, Option<Cause>),
+    Unserved(Vec<unserved::UnservedJob>, Option<DifferenceCause>),
 }
 
 /// Compares one cluster, cycle by cycle and at the end.
-fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
+fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
     let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
-    let mut found = Found {
+    let mut found = ClusterComparison {
         cycles: kais.cycles.len(),
         undecided: 0,
-        end: End::Same,
+        end: EndComparison::Same,
         findings: Vec::new(),
     };
     for (number, (start, standings)) in kais.cycles.iter().enumerate() {
@@ -164,34 +169,38 @@ fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
             found.undecided += 1;
             continue;
         };
-        let cause = Cause::of(start, &again)?;
-        found.findings.push(Finding {
+        let cause = DifferenceCause::of(start, &again)?;
+        found.findings.push(ClusterFinding {
             cluster: start.clone(),
-            what: What::Cycle(number, differs, standings.clone(), cause),
+            what: FindingKind::Cycle(number, differs, standings.clone(), cause),
         });
     }
     let ours = carry_on(cluster, decided)?;
-    found.end = End::of(&ours, &kais);
-    if found.end == End::Same {
+    found.end = EndComparison::of(&ours, &kais);
+    if found.end == EndComparison::Same {
         return Ok(found);
     }
-    found.findings.push(Finding {
+    found.findings.push(ClusterFinding {
         cluster: cluster.clone(),
-        what: What::End(found.end),
+        what: FindingKind::End(found.end),
     });
     let waiting = unserved(oracle, &ours, &kais)?;
     if !waiting.is_empty() {
-        let mistake = Cause::mistake(cluster);
-        found.findings.push(Finding {
+        let mistake = DifferenceCause::mistake(cluster);
+        found.findings.push(ClusterFinding {
             cluster: cluster.clone(),
-            what: What::Unserved(waiting, mistake),
+            what: FindingKind::Unserved(waiting, mistake),
         });
     }
     Ok(found)
 }
 
 /// What KAI decides when it is asked again; nothing if that is not always the same.
-fn asked_again(oracle: &mut Oracle, start: &Value, before: &Standings) -> Result<Option<Decided>> {
+fn asked_again(
+    oracle: &mut KaiOracle,
+    start: &Value,
+    before: &PodOutcomes,
+) -> Result<Option<CycleDecision>> {
     for _ in 1..ASKED_AGAIN {
         if difference(before, &oracle.decided(start)?.tasks).is_some() {
             return Ok(None);
@@ -201,7 +210,7 @@ fn asked_again(oracle: &mut Oracle, start: &Value, before: &Standings) -> Result
     Ok(difference(before, &last.tasks).is_none().then_some(last))
 }
 
-impl Finding {
+impl ClusterFinding {
     fn id(&self) -> &str {
         self.cluster["id"].as_str().unwrap_or("cluster")
     }
@@ -209,9 +218,9 @@ impl Finding {
     /// The file that it is written to.
     fn file(&self) -> String {
         let kind = match &self.what {
-            What::Cycle(number, ..) => format!("cycle{number}"),
-            What::End(_) => "end".to_owned(),
-            What::Unserved(..) => "unserved".to_owned(),
+            FindingKind::Cycle(number, ..) => format!("cycle{number}"),
+            FindingKind::End(_) => "end".to_owned(),
+            FindingKind::Unserved(..) => "unserved".to_owned(),
         };
         format!("{}-{kind}.json", self.id().replace([':', '/'], "-"))
     }
@@ -219,7 +228,7 @@ impl Finding {
     /// The cluster, with what KAI decides as what is expected.
     fn written(&self) -> Value {
         let mut written = self.cluster.clone();
-        if let What::Cycle(_, _, standings, _) = &self.what {
+        if let FindingKind::Cycle(_, _, standings, _) = &self.what {
             written["expected"] = expected(standings);
         }
         written
@@ -227,7 +236,7 @@ impl Finding {
 }
 
 /// What a scenario expects when KAI's decisions are right.
-pub(crate) fn expected(standings: &Standings) -> Value {
+pub(crate) fn expected(standings: &PodOutcomes) -> Value {
     let tasks: BTreeMap<&String, Value> = standings
         .iter()
         .map(|(task, standing)| {
@@ -241,20 +250,20 @@ pub(crate) fn expected(standings: &Standings) -> Value {
     json!({ "tasks": tasks })
 }
 
-impl std::fmt::Display for Finding {
+impl std::fmt::Display for ClusterFinding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.id())?;
         match &self.what {
-            What::Cycle(number, differs, _, cause) => {
+            FindingKind::Cycle(number, differs, _, cause) => {
                 let what = match differs {
-                    Difference::Node => "node",
-                    Difference::Fate => "fate",
+                    DecisionDifference::Node => "node",
+                    DecisionDifference::Fate => "fate",
                 };
-                let cause = cause.map_or("not explained", Cause::words);
+                let cause = cause.map_or("not explained", DifferenceCause::words);
                 write!(f, "another {what} in cycle {} ({cause})", number + 1)
             }
-            What::End(end) => write!(f, "the end: {}", end.words()),
-            What::Unserved(jobs, mistake) => {
+            FindingKind::End(end) => write!(f, "the end: {}", end.words()),
+            FindingKind::Unserved(jobs, mistake) => {
                 let jobs = jobs.iter().map(|(job, why)| format!("{job} ({why:?})"));
                 let jobs: Vec<String> = jobs.collect();
                 let said = match mistake {
@@ -274,7 +283,7 @@ fn write(folder: &Path, name: &str, cluster: &Value) -> Result<()> {
 }
 
 /// Ends the command with an error where somebody is left waiting.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &KaiDiffOptions) -> Result<()> {
     if !compare(workspace, options)? {
         bail!("somebody with a claim is left waiting whom KAI serves");
     }

@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use apportion_cluster::Cluster;
+use apportion_cluster::LocalCluster;
 use clap::Args;
 
 use crate::workspace::Workspace;
 
 mod chart;
+mod known_failures;
 mod operators;
 mod place;
-mod reasons;
 mod report;
 mod suite;
 mod table;
 
-use suite::Suite;
+use suite::E2eSuite;
 
 /// Options of `cargo xtask cluster kai-e2e`.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct KaiE2eOptions {
     /// A checkout of KAI Scheduler.
     dir: PathBuf,
     /// Run only the suites whose folder contains this, such as allocate/quota; can be repeated. `scale` and the folders
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     update: bool,
 }
 
-impl Options {
+impl KaiE2eOptions {
     /// Whether no cluster is needed.
     pub(crate) fn only_prints(&self) -> bool {
         self.table
@@ -65,21 +65,21 @@ impl Options {
 /// Runs the suites on `cluster` and prints the table; whether each spec that did not pass has a reason.
 pub(crate) fn run(
     workspace: &Workspace,
-    cluster: &mut Cluster,
-    options: &Options,
+    cluster: &mut LocalCluster,
+    options: &KaiE2eOptions,
 ) -> Result<ExitCode> {
     let results = results(workspace);
-    let named = |suite: &Suite| {
+    let named = |suite: &E2eSuite| {
         let mut wanted = options.suite.iter();
         options.suite.is_empty() || wanted.any(|wanted| suite.folder.contains(wanted.as_str()))
     };
-    let suites: Vec<Suite> = find(&options.dir)?.into_iter().filter(named).collect();
+    let suites: Vec<E2eSuite> = find(&options.dir)?.into_iter().filter(named).collect();
     ensure!(!suites.is_empty(), "no suite of KAI has such a folder");
     place::prepare(workspace, cluster, &options.dir, options.gpu_nodes.into())?;
     let built = workspace.target.join("kai-e2e/programs");
     for suite in &suites {
         let program = suite.build(&options.dir, &built, options.patience)?;
-        let specs = match reasons::not_run(&suite.folder) {
+        let specs = match known_failures::not_run(&suite.folder) {
             true => suite.list(&program, &results)?,
             false => suite.run(&program, cluster, &results)?,
         };
@@ -90,7 +90,7 @@ pub(crate) fn run(
 }
 
 /// Prints the table of the results that there are.
-pub(crate) fn show(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
+pub(crate) fn show(workspace: &Workspace, options: &KaiE2eOptions) -> Result<ExitCode> {
     let mut all = Vec::new();
     for suite in find(&options.dir)? {
         if let Some(specs) = report::read(&results(workspace), &suite.folder)? {
@@ -116,7 +116,7 @@ fn results(workspace: &Workspace) -> PathBuf {
     workspace.target.join("kai-e2e/results")
 }
 
-fn find(dir: &Path) -> Result<Vec<Suite>> {
+fn find(dir: &Path) -> Result<Vec<E2eSuite>> {
     let dir = dir.join("test/e2e");
     let suites = suite::below(&dir)?;
     ensure!(

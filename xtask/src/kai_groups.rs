@@ -2,7 +2,7 @@
 //!
 //! A question is an owner, a pod and what else the cluster has, in the form of the oracles of pod groups. The first ones
 //! are those oracles themselves: KAI must answer them as they say, or the program that asks it is wrong. The others are
-//! drawn at random from them ([`draw`]). KAI answers in its own tree, which the user names ([`kai`]); nothing in that
+//! drawn at random from them ([`generate`]). KAI answers in its own tree, which the user names ([`kai`]); nothing in that
 //! tree is changed.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use crate::oracles::KAI;
 use crate::workspace::Workspace;
 
 mod deviations;
-mod draw;
+mod equality;
+mod generate;
 mod kai;
-mod same;
 
 /// Which questions to ask.
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct KaiGroupsOptions {
     /// A checkout of KAI Scheduler (needs `go`, which fetches what KAI needs).
     dir: PathBuf,
     /// Questions to draw.
@@ -44,7 +44,7 @@ const WANTED: usize = 98;
 
 /// What came of the drawn questions, by grouper.
 #[derive(Default)]
-struct Tally {
+struct GrouperTally {
     same: usize,
     /// Answers that differ for a reason that is written down.
     deviating: usize,
@@ -52,17 +52,17 @@ struct Tally {
 }
 
 /// Asks; returns whether enough answers are equal.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, options: &KaiGroupsOptions) -> Result<bool> {
     let seed = match options.seed {
         Some(seed) => seed,
         None => u64::from(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos()),
     };
     let folder = workspace.root.join(&workspace.target).join("kai-groups");
-    let kai = kai::Program::build(&options.dir, &workspace.root, &folder)?;
+    let kai = kai::GrouperProgram::build(&options.dir, &workspace.root, &folder)?;
     let oracles = oracles(workspace)?;
     validate(&kai, &oracles)?;
     println!("seed {seed}");
-    let questions = draw::questions(&oracles, options.cases, seed);
+    let questions = generate::questions(&oracles, options.cases, seed);
     compare(&kai, &questions, options.show, &folder)
 }
 
@@ -81,12 +81,12 @@ fn oracles(workspace: &Workspace) -> Result<Vec<Value>> {
     });
     Ok(steps
         .filter(|step| step["call"] == "pod_group")
-        .map(draw::with_keys)
+        .map(generate::with_keys)
         .collect())
 }
 
 /// Whether the program that asks KAI gives the answers that KAI's tests expect.
-fn validate(kai: &kai::Program, oracles: &[Value]) -> Result<()> {
+fn validate(kai: &kai::GrouperProgram, oracles: &[Value]) -> Result<()> {
     let mut agree = 0;
     for (step, said) in oracles.iter().zip(kai.ask(oracles)?) {
         let outcome = said.outcome();
@@ -112,23 +112,23 @@ fn validate(kai: &kai::Program, oracles: &[Value]) -> Result<()> {
 }
 
 fn compare(
-    kai: &kai::Program,
+    kai: &kai::GrouperProgram,
     questions: &[Value],
     show: usize,
     folder: &std::path::Path,
 ) -> Result<bool> {
-    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    let mut tallies: BTreeMap<String, GrouperTally> = BTreeMap::new();
     let mut differences = Vec::new();
     let mut unasked = 0;
     for (question, said) in questions.iter().zip(kai.ask(questions)?) {
-        if let kai::Answer::Unaskable(_) = said {
+        if let kai::GrouperAnswer::Unaskable(_) = said {
             unasked += 1;
             continue;
         }
         let ours = answer(question)?;
         let grouper = question["grouper"].as_str().unwrap_or_default();
         let tally = tallies.entry(grouper.to_owned()).or_default();
-        let found = same::differences(&said, &ours);
+        let found = equality::differences(&said, &ours);
         if found.is_empty() {
             tally.same += 1;
         } else if deviations::reason(question, &said, &ours).is_some() {
@@ -146,7 +146,7 @@ fn compare(
     Ok(report(&tallies, unasked))
 }
 
-fn report(tallies: &BTreeMap<String, Tally>, unasked: usize) -> bool {
+fn report(tallies: &BTreeMap<String, GrouperTally>, unasked: usize) -> bool {
     for (grouper, tally) in tallies {
         let asked = tally.same + tally.deviating + tally.different;
         println!(
@@ -154,7 +154,7 @@ fn report(tallies: &BTreeMap<String, Tally>, unasked: usize) -> bool {
             tally.same, tally.deviating
         );
     }
-    let sum = |of: fn(&Tally) -> usize| tallies.values().map(of).sum::<usize>();
+    let sum = |of: fn(&GrouperTally) -> usize| tallies.values().map(of).sum::<usize>();
     let (same, deviating, different) = (
         sum(|one| one.same),
         sum(|one| one.deviating),

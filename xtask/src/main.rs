@@ -39,9 +39,9 @@ mod tally;
 mod test_programs;
 mod workspace;
 
-use cases::{Options, Suite};
-use deviations::Deviations;
-use gpu_pack::Profile;
+use cases::{CaseOptions, CaseSuite};
+use deviations::KnownDeviations;
+use gpu_pack::BuildProfile;
 use steps::run;
 use workspace::Workspace;
 
@@ -51,7 +51,7 @@ const DEVIATIONS: &str = "scheduler-shim/policy/deviations.json";
 /// Build, run, test and install Apportion.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, disable_help_subcommand = true)]
-enum Task {
+enum XtaskCommand {
     /// Build everything into target/apportion, or target/apportion-release.
     Build {
         /// Build with optimisation (the preload library always is).
@@ -66,7 +66,7 @@ enum Task {
     },
     /// Run a real Kubernetes cluster on this machine, with simulated GPUs.
     #[command(subcommand)]
-    Cluster(cluster::Task),
+    Cluster(cluster::ClusterCommand),
     /// Run every test that needs neither a GPU nor a cluster.
     Test {
         /// Run what a pull request needs: skip the long suites, the account pages under loom and the clients
@@ -81,14 +81,14 @@ enum Task {
         args: Vec<String>,
     },
     /// Run frameworks from PyPI on the simulated driver, with and without a limit, and print a table.
-    Frameworks(frameworks::Options),
+    Frameworks(frameworks::FrameworkOptions),
     /// Fetch NVIDIA's driver libraries and compare their answers with and without Apportion; needs no GPU.
     Drivers {
         /// Driver branches, such as 535 [default: all of Debian's that have cuGetProcAddress].
         branches: Vec<String>,
     },
     /// Build the book from docs/ with `mdbook`.
-    Docs(docs::Options),
+    Docs(docs::DocsOptions),
     /// Check formatting, lints, documentation, licences and advisories.
     Lint,
     /// Check the Helm chart, the plain manifests and the alerts (needs `helm` and `promtool`).
@@ -132,11 +132,11 @@ enum Task {
         args: Vec<String>,
     },
     /// Compare Apportion with other libraries that limit GPU memory, on the simulated driver.
-    Compare(compare::Options),
+    Compare(compare::CompareOptions),
     /// Run scheduling scenarios: our own and those made of KAI's tests, or those of a folder.
-    Scenarios(Options),
+    Scenarios(CaseOptions),
     /// Run the policy beside KAI Scheduler itself, on random clusters, and report where the two differ.
-    KaiDiff(kai_diff::Options),
+    KaiDiff(kai_diff::KaiDiffOptions),
     /// Check the promises of the policy on random clusters, step by step.
     Soak {
         /// Clusters to check each promise on.
@@ -154,13 +154,13 @@ enum Task {
         api: Option<u64>,
     },
     /// Fuzz everything that reads what strangers write, with libFuzzer (needs a C++ compiler).
-    Fuzz(fuzz::Options),
+    Fuzz(fuzz::FuzzOptions),
     /// Ask the policy's rules single questions, and compare with KAI's answers.
-    Oracles(Options),
+    Oracles(CaseOptions),
     /// Ask KAI's own pod grouper and ours the same random questions, and compare the answers.
-    KaiGroups(kai_groups::Options),
+    KaiGroups(kai_groups::KaiGroupsOptions),
     /// Ask an unmodified Cluster Autoscaler how many nodes waiting shares need, from none, and whether they go again.
-    Autoscaler(autoscaler::Options),
+    Autoscaler(autoscaler::AutoscalerOptions),
     /// Build with optimisation and install the programs and libraries.
     Install {
         /// Folder for `bin` and `lib/apportion`.
@@ -170,7 +170,7 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match perform(Task::parse()) {
+    match perform(XtaskCommand::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -179,48 +179,48 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(task: Task) -> Result<ExitCode> {
+fn perform(task: XtaskCommand) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match task {
-        Task::Build { release } => {
+        XtaskCommand::Build { release } => {
             let staged = stage::build(&workspace, release)?;
             println!("{}", staged.display());
         }
-        Task::Demo { args } => {
+        XtaskCommand::Demo { args } => {
             let staged = stage::build(&workspace, false)?;
             run(Command::new(staged.join("bin/apportion"))
                 .arg("demo")
                 .args(args))?;
         }
-        Task::Cluster(task) => return cluster::perform(&workspace, task),
-        Task::Fuzz(options) => return fuzz::perform(&workspace, &options),
-        Task::Frameworks(options) => return frameworks::perform(&workspace, &options),
-        Task::Test { quick, jobs, args } => {
+        XtaskCommand::Cluster(task) => return cluster::perform(&workspace, task),
+        XtaskCommand::Fuzz(options) => return fuzz::perform(&workspace, &options),
+        XtaskCommand::Frameworks(options) => return frameworks::perform(&workspace, &options),
+        XtaskCommand::Test { quick, jobs, args } => {
             return suites::test(&workspace, quick, jobs, &args);
         }
-        Task::Compare(options) => compare::run(&workspace, &options)?,
-        Task::Drivers { branches } => return drivers::compare(&workspace, &branches),
-        Task::Docs(options) => docs::perform(&workspace, &options)?,
-        Task::Lint => lint::check(&workspace)?,
-        Task::Chart {
+        XtaskCommand::Compare(options) => compare::run(&workspace, &options)?,
+        XtaskCommand::Drivers { branches } => return drivers::compare(&workspace, &branches),
+        XtaskCommand::Docs(options) => docs::perform(&workspace, &options)?,
+        XtaskCommand::Lint => lint::check(&workspace)?,
+        XtaskCommand::Chart {
             update,
             package: None,
             ..
         } => chart::check(&workspace, update)?,
-        Task::Chart {
+        XtaskCommand::Chart {
             package: Some(folder),
             images,
             ..
         } => chart::package(&workspace, &folder, images.as_deref())?,
-        Task::Soak {
+        XtaskCommand::Soak {
             cases,
             seed,
             model,
             api,
-        } => soak::run(&workspace, soak::What::of(cases, model, api), seed)?,
-        Task::Bench { args } => suites::bench(&workspace, &args)?,
-        Task::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
-        Task::KaiGroups(options) => {
+        } => soak::run(&workspace, soak::SoakTarget::of(cases, model, api), seed)?,
+        XtaskCommand::Bench { args } => suites::bench(&workspace, &args)?,
+        XtaskCommand::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
+        XtaskCommand::KaiGroups(options) => {
             let is_fine = kai_groups::run(&workspace, &options)?;
             return Ok(if is_fine {
                 ExitCode::SUCCESS
@@ -228,7 +228,7 @@ fn perform(task: Task) -> Result<ExitCode> {
                 ExitCode::FAILURE
             });
         }
-        Task::Autoscaler(options) => {
+        XtaskCommand::Autoscaler(options) => {
             let is_fine = autoscaler::run(&workspace, &options)?;
             return Ok(if is_fine {
                 ExitCode::SUCCESS
@@ -236,19 +236,19 @@ fn perform(task: Task) -> Result<ExitCode> {
                 ExitCode::FAILURE
             });
         }
-        Task::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
-        Task::KaiDiff(options) => kai_diff::run(&workspace, &options)?,
-        Task::Image { out, registry } => image::make(&workspace, &out, &registry)?,
-        Task::GpuPack { out, debug } => {
+        XtaskCommand::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
+        XtaskCommand::KaiDiff(options) => kai_diff::run(&workspace, &options)?,
+        XtaskCommand::Image { out, registry } => image::make(&workspace, &out, &registry)?,
+        XtaskCommand::GpuPack { out, debug } => {
             let profile = if debug {
-                Profile::Debug
+                BuildProfile::Debug
             } else {
-                Profile::Release
+                BuildProfile::Release
             };
             let out = out.unwrap_or_else(|| workspace.target.join("gpu-pack"));
             gpu_pack::make(&workspace, profile, &out)?;
         }
-        Task::Install { prefix } => {
+        XtaskCommand::Install { prefix } => {
             let staged = stage::build(&workspace, true)?;
             stage::install(&staged, &prefix)?;
             println!("{}", prefix.join("bin/apportion").display());
@@ -258,8 +258,8 @@ fn perform(task: Task) -> Result<ExitCode> {
 }
 
 /// Runs cases; a failure is one that is not listed as a deviation.
-fn ask(workspace: &Workspace, suite: &Suite, options: &Options) -> Result<ExitCode> {
-    let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
+fn ask(workspace: &Workspace, suite: &CaseSuite, options: &CaseOptions) -> Result<ExitCode> {
+    let listed = KnownDeviations::read(&workspace.root.join(DEVIATIONS))?;
     Ok(match suite.run(&workspace.root, options, &listed)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

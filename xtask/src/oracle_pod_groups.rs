@@ -7,19 +7,19 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 mod call;
+mod case_json;
 mod checks;
-mod shown;
 
-pub(crate) use call::Outcome;
+pub(crate) use call::CallOutcome;
 pub(crate) use checks::trimmed;
 
 /// Our answer to one question.
-pub(crate) fn answer(step: &Value) -> Result<Outcome> {
+pub(crate) fn answer(step: &Value) -> Result<CallOutcome> {
     call::perform(step)
 }
 
 /// What of that which a step expects is not so of an outcome; what compares it with another step's is left out.
-pub(crate) fn checked(step: &Value, outcome: &Outcome) -> Vec<String> {
+pub(crate) fn checked(step: &Value, outcome: &CallOutcome) -> Vec<String> {
     let expected = step["expected"].as_array().into_iter().flatten();
     let alone = expected.filter(|check| check.get("same_as").is_none());
     let outcomes = std::slice::from_ref(outcome);
@@ -32,7 +32,7 @@ pub(crate) fn checked(step: &Value, outcome: &Outcome) -> Vec<String> {
 pub(crate) fn ask(case: &Value) -> Result<Option<String>> {
     let steps = case["steps"].as_array().context("a case without steps")?;
     let mut wrong = Vec::new();
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut outcomes: Vec<CallOutcome> = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         outcomes.push(call::perform(step)?);
         let expected = step["expected"].as_array();

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::cases::Suite;
+use crate::cases::CaseSuite;
 use crate::oracle_pod_groups;
 
 mod admission;
@@ -20,7 +20,7 @@ mod sharing_config;
 pub(crate) const KAI: &str = "scheduler-shim/policy/oracles/kai";
 
 /// All oracles.
-pub(crate) const SUITE: Suite = Suite {
+pub(crate) const SUITE: CaseSuite = CaseSuite {
     folders: &[KAI],
     counted_by: "by_file",
     tags: |file, _| vec![file.to_owned()],

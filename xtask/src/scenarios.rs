@@ -9,23 +9,25 @@
 //! were drawn at random.
 
 use anyhow::Result;
-use apportion_policy::cluster::{Cluster, Status};
-use apportion_policy::{Action, Decision, Outcome, Session, plan};
+use apportion_policy::cluster::{Cluster, TaskStatus};
+use apportion_policy::{Action, Decision, Session, TaskOutcome, plan};
 use serde::Deserialize;
 use serde_json::Value;
 
 mod build;
 mod compare;
+mod defaults;
 mod format;
-mod usual;
 #[cfg(test)]
 mod variants;
 
-use format::{Claim, ClaimResult, Consumer, Mode, Rounds, Scenario, Task};
+use format::{
+    ClaimConsumer, ClaimResult, Scenario, ScenarioClaim, ScenarioMode, ScenarioRounds, ScenarioTask,
+};
 
 pub(crate) use build::NOW;
 
-use crate::cases::Suite;
+use crate::cases::CaseSuite;
 
 /// Scenarios of our own.
 const OWN: &str = "scheduler-shim/policy/scenarios";
@@ -33,7 +35,7 @@ const OWN: &str = "scheduler-shim/policy/scenarios";
 pub(crate) const KAI: &str = "scheduler-shim/policy/scenarios/kai";
 
 /// All scenarios.
-pub(crate) const SUITE: Suite = Suite {
+pub(crate) const SUITE: CaseSuite = CaseSuite {
     folders: &[OWN, KAI],
     counted_by: "by_feature",
     tags: features,
@@ -60,13 +62,13 @@ pub(crate) fn cluster_of(case: &Value) -> Result<Cluster> {
 /// Runs one scenario; returns what was wrong.
 fn play(scenario: &Scenario) -> Result<Vec<String>> {
     match scenario.mode {
-        Mode::Cycle => {
+        ScenarioMode::Cycle => {
             let actions = scenario.actions.iter().map(|name| build::action(name));
             let actions: Vec<Action> = actions.collect::<Result<_>>()?;
             Ok(once(scenario, &actions)?.0)
         }
-        Mode::Rounds => {
-            let rounds = scenario.rounds.unwrap_or(Rounds {
+        ScenarioMode::Rounds => {
+            let rounds = scenario.rounds.unwrap_or(ScenarioRounds {
                 until_match: 2,
                 after_match: 5,
             });
@@ -75,7 +77,7 @@ fn play(scenario: &Scenario) -> Result<Vec<String>> {
     }
 }
 
-fn play_rounds(mut scenario: Scenario, rounds: Rounds) -> Result<Vec<String>> {
+fn play_rounds(mut scenario: Scenario, rounds: ScenarioRounds) -> Result<Vec<String>> {
     for _ in 0..rounds.until_match {
         let (wrong, after) = once(&scenario, &Action::ALL)?;
         let too_much: Vec<String> = wrong
@@ -131,20 +133,22 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
             };
             for claim in &mut after.dra.claims {
                 let is_named = task.resource_claims.contains(&claim.name);
-                if is_named && !matches!(outcome.status, Status::Pending) {
+                if is_named && !matches!(outcome.status, TaskStatus::Pending) {
                     note_use(claim, task, &outcome);
                 }
             }
             match outcome.status {
-                Status::Binding => {
+                TaskStatus::Binding => {
                     "Running".clone_into(&mut task.state);
                     if let Some(place) = outcome.place {
                         task.node = Some(place.node);
                         task.gpu_groups = place.cards;
                     }
                 }
-                Status::Releasing if job.delete_on_evict => "Releasing".clone_into(&mut task.state),
-                Status::Pipelined | Status::Releasing => {
+                TaskStatus::Releasing if job.delete_on_evict => {
+                    "Releasing".clone_into(&mut task.state)
+                }
+                TaskStatus::Pipelined | TaskStatus::Releasing => {
                     "Pending".clone_into(&mut task.state);
                     task.node = None;
                 }
@@ -156,11 +160,11 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
 }
 
 /// Enters in a claim that a pod got its devices, or that it has lost them.
-fn note_use(claim: &mut Claim, task: &Task, outcome: &Outcome) {
+fn note_use(claim: &mut ScenarioClaim, task: &ScenarioTask, outcome: &TaskOutcome) {
     let status = claim.status.get_or_insert_default();
     status.reserved_for.retain(|pod| pod.name != task.id);
     if let (true, Some(place)) = (outcome.status.is_allocated(), &outcome.place) {
-        status.reserved_for.push(Consumer {
+        status.reserved_for.push(ClaimConsumer {
             name: task.id.clone(),
         });
         let allocation = status.allocation.get_or_insert_default();

@@ -17,7 +17,7 @@ const SEED: &str = "APPORTION_SEED";
 
 /// What takes steps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum SoakTarget {
     /// The policy: so many clusters for each promise.
     Policy(u32),
     /// The running scheduler's model, in a world of values.
@@ -26,7 +26,7 @@ pub(crate) enum What {
     Api(u64),
 }
 
-impl What {
+impl SoakTarget {
     /// As somebody typed it.
     pub(crate) fn of(cases: u32, model: Option<u64>, api: Option<u64>) -> Self {
         let model = model.map(Self::Model);
@@ -35,16 +35,16 @@ impl What {
 }
 
 /// Takes the steps.
-pub(crate) fn run(workspace: &Workspace, what: What, seed: Option<u64>) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, what: SoakTarget, seed: Option<u64>) -> Result<()> {
     let seed = match seed {
         Some(seed) => seed,
         None => u64::from(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos()),
     };
     println!("seed {seed}");
     let mut cargo = match what {
-        What::Policy(cases) => policy(workspace, cases),
-        What::Model(steps) => model(workspace, steps),
-        What::Api(steps) => api(workspace, steps)?,
+        SoakTarget::Policy(cases) => policy(workspace, cases),
+        SoakTarget::Model(steps) => model(workspace, steps),
+        SoakTarget::Api(steps) => api(workspace, steps)?,
     };
     let seed = seed.to_string();
     steps::run(cargo.env("PROPTEST_RNG_SEED", &seed).env(SEED, &seed))

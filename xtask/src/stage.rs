@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 mod runtime;
 
 /// One staged file.
-struct Row {
+struct StagedFile {
     /// The workspace package that makes it.
     package: &'static str,
     /// Its name in Cargo's profile folder.
@@ -25,43 +25,43 @@ struct Row {
     placed: &'static str,
 }
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[StagedFile] = &[
+    StagedFile {
         package: "apportion",
         made: "apportion",
         placed: "bin/apportion",
     },
-    Row {
+    StagedFile {
         package: "apportion",
         made: "kubectl-apportion",
         placed: "bin/kubectl-apportion",
     },
-    Row {
+    StagedFile {
         package: "apportion-agent",
         made: "apportion-agent",
         placed: "bin/apportion-agent",
     },
-    Row {
+    StagedFile {
         package: "apportion-scheduler",
         made: "apportion-scheduler",
         placed: "bin/apportion-scheduler",
     },
-    Row {
+    StagedFile {
         package: "apportion-probe",
         made: "apportion-probe",
         placed: "lib/apportion/apportion-probe",
     },
-    Row {
+    StagedFile {
         package: "apportion-sim-daemon",
         made: "apportion-simd",
         placed: "lib/apportion/apportion-simd",
     },
-    Row {
+    StagedFile {
         package: "apportion-sim-cuda",
         made: "libcuda.so",
         placed: "lib/apportion/sim/libcuda.so.1",
     },
-    Row {
+    StagedFile {
         package: "apportion-sim-nvml",
         made: "libnvidia_ml.so",
         placed: "lib/apportion/sim/libnvidia-ml.so.1",
@@ -110,7 +110,7 @@ fn programs(workspace: &Workspace, release: bool) -> process::Command {
         return cargo;
     }
     let mut cargo = workspace.cargo_build_for_tests();
-    let is_library = |row: &&Row| row.made.ends_with(".so");
+    let is_library = |row: &&StagedFile| row.made.ends_with(".so");
     cargo.arg("--lib");
     let programs = ROWS.iter().filter(|row| !is_library(row));
     cargo.args(programs.flat_map(|row| ["--bin", row.made]));

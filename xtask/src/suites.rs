@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::{Result, anyhow};
 
 use crate::clients;
-use crate::gpu_pack::{self, Profile};
+use crate::gpu_pack::{self, BuildProfile};
 use crate::stage;
 use crate::steps::run;
 use crate::tally::count;
@@ -40,7 +40,7 @@ pub(crate) fn test(
     args: &[String],
 ) -> Result<ExitCode> {
     let pack = workspace.target.join("gpu-pack-debug");
-    gpu_pack::make(workspace, Profile::Debug, &pack)?;
+    gpu_pack::make(workspace, BuildProfile::Debug, &pack)?;
     let staged = workspace.staged(false);
     let (python, headers) = match is_quick {
         true => (Err(anyhow!("--quick")), Err(anyhow!("--quick"))),

@@ -10,25 +10,25 @@ use crate::steps::typed;
 
 /// How many tests passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct TestTally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
 }
 
-impl AddAssign for Tally {
+impl AddAssign for TestTally {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
     }
 }
 
-impl std::fmt::Display for Tally {
+impl std::fmt::Display for TestTally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} passed, {} failed", self.passed, self.failed)
     }
 }
 
-impl Tally {
+impl TestTally {
     /// What the lines of a harness say.
     pub(crate) fn of(output: &str) -> Self {
         let mut tally = Self::default();
@@ -42,13 +42,13 @@ impl Tally {
 /// Runs `cargo test …`, shows its output as it comes and counts.
 ///
 /// A run that fails without a failed test (it did not compile, or a harness died) counts as one failure.
-pub(crate) fn count(command: &mut Command) -> Result<Tally> {
+pub(crate) fn count(command: &mut Command) -> Result<TestTally> {
     let name = typed(command);
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("failed to start {name}"))?;
-    let mut tally = Tally::default();
+    let mut tally = TestTally::default();
     let lines = BufReader::new(child.stdout.take().context("the output is a pipe")?).lines();
     for line in lines {
         let line = line.with_context(|| format!("failed to read from {name}"))?;
@@ -64,14 +64,14 @@ pub(crate) fn count(command: &mut Command) -> Result<Tally> {
 }
 
 /// What one line of a harness says, when it is the one with the result.
-fn read(line: &str) -> Option<Tally> {
+fn read(line: &str) -> Option<TestTally> {
     let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
     let number = |word: &str| {
         counts
             .split("; ")
             .find_map(|part| part.strip_suffix(word)?.trim().parse().ok())
     };
-    Some(Tally {
+    Some(TestTally {
         passed: number("passed")?,
         failed: number("failed")?,
     })
@@ -87,7 +87,7 @@ mod tests {
                     finished in 0.00s";
         assert_eq!(
             read(line),
-            Some(Tally {
+            Some(TestTally {
                 passed: 12,
                 failed: 3
             })
@@ -106,7 +106,7 @@ mod tests {
         dies.args(["-c", "exit 101"]);
         assert_eq!(
             count(&mut dies).unwrap(),
-            Tally {
+            TestTally {
                 passed: 0,
                 failed: 1
             }

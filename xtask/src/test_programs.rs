@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::steps::typed;
-use crate::tally::Tally;
+use crate::tally::TestTally;
 
 /// One program that runs tests.
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ pub(crate) struct TestProgram {
 }
 
 /// What happened to one program.
-struct Outcome {
+struct TestProgramOutcome {
     output: Vec<u8>,
-    tally: Tally,
+    tally: TestTally,
     took: Duration,
 }
 
@@ -95,12 +95,12 @@ pub(crate) fn run(
     programs: &[TestProgram],
     jobs: usize,
     prepare: &(dyn Fn(&mut Command) + Sync),
-) -> Tally {
+) -> TestTally {
     // The long ones first: suites of processes take minutes, the tests inside crates take seconds.
     let (suites, inline): (Vec<_>, Vec<_>) =
         programs.iter().partition(|program| program.is_integration);
     let waiting = Mutex::new(suites.into_iter().chain(inline).collect::<VecDeque<_>>());
-    let tally = Mutex::new(Tally::default());
+    let tally = Mutex::new(TestTally::default());
     let next = || waiting.lock().ok()?.pop_front();
     thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
@@ -116,7 +116,7 @@ pub(crate) fn run(
             });
         }
     });
-    tally.into_inner().unwrap_or(Tally {
+    tally.into_inner().unwrap_or(TestTally {
         passed: 0,
         failed: 1,
     })
@@ -132,7 +132,7 @@ impl TestProgram {
         command
     }
 
-    fn run(&self, prepare: &(dyn Fn(&mut Command) + Sync)) -> Outcome {
+    fn run(&self, prepare: &(dyn Fn(&mut Command) + Sync)) -> TestProgramOutcome {
         let begun = Instant::now();
         let mut command = self.command();
         prepare(command.stdin(Stdio::null()));
@@ -153,19 +153,19 @@ impl TestProgram {
         if output.last().is_some_and(|last| *last != b'\n') {
             output.push(b'\n');
         }
-        let mut tally = Tally::of(&String::from_utf8_lossy(&output));
+        let mut tally = TestTally::of(&String::from_utf8_lossy(&output));
         if !succeeded {
             // A program that died without a failed test counts as one.
             tally.failed = tally.failed.max(1);
         }
-        Outcome {
+        TestProgramOutcome {
             output,
             tally,
             took: begun.elapsed(),
         }
     }
 
-    fn show(&self, outcome: &Outcome) {
+    fn show(&self, outcome: &TestProgramOutcome) {
         let mut out = std::io::stdout().lock();
         let (package, target) = (&self.package, &self.target);
         // Nobody is left to tell when the terminal is gone.
@@ -229,7 +229,7 @@ mod tests {
         });
         assert_eq!(
             passed,
-            Tally {
+            TestTally {
                 passed: 3,
                 failed: 0
             }
@@ -239,7 +239,7 @@ mod tests {
         });
         assert_eq!(
             died,
-            Tally {
+            TestTally {
                 passed: 0,
                 failed: 1
             }

@@ -10,19 +10,19 @@ use serde::Serialize;
 /// The answer of one library: what it found, or why it did not.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
-    Found(Found),
+enum LibraryOutput {
+    Found(LibraryCards),
     Error(String),
 }
 
 #[derive(Serialize)]
-struct Found {
+struct LibraryCards {
     version: String,
-    cards: Vec<Card>,
+    cards: Vec<LibraryCard>,
 }
 
 #[derive(Serialize)]
-struct Card {
+struct LibraryCard {
     uuid: String,
     name: String,
     total_bytes: u64,
@@ -30,14 +30,14 @@ struct Card {
 
 /// Both answers.
 #[derive(Serialize)]
-struct Report {
-    nvml: Answer,
-    cuda: Answer,
+struct CardsOutput {
+    nvml: LibraryOutput,
+    cuda: LibraryOutput,
 }
 
 /// Asks both libraries and prints what they say.
 pub(crate) fn print() -> Result<(), Box<dyn Error>> {
-    let report = Report {
+    let report = CardsOutput {
         nvml: answer(ask_nvml()),
         cuda: answer(ask_cuda()),
     };
@@ -45,14 +45,14 @@ pub(crate) fn print() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn answer(asked: Result<Found, Box<dyn Error>>) -> Answer {
+fn answer(asked: Result<LibraryCards, Box<dyn Error>>) -> LibraryOutput {
     match asked {
-        Ok(found) => Answer::Found(found),
-        Err(error) => Answer::Error(error.to_string()),
+        Ok(found) => LibraryOutput::Found(found),
+        Err(error) => LibraryOutput::Error(error.to_string()),
     }
 }
 
-fn ask_nvml() -> Result<Found, Box<dyn Error>> {
+fn ask_nvml() -> Result<LibraryCards, Box<dyn Error>> {
     let nvml = Nvml::init()?;
     let mut cards = Vec::new();
     for index in 0..nvml.device_count()? {
@@ -62,19 +62,19 @@ fn ask_nvml() -> Result<Found, Box<dyn Error>> {
             Err(NvmlError::NotSupported) => 0,
             told => told?.total,
         };
-        cards.push(Card {
+        cards.push(LibraryCard {
             uuid: device.uuid()?,
             name: device.name()?,
             total_bytes,
         });
     }
-    Ok(Found {
+    Ok(LibraryCards {
         version: nvml.sys_driver_version()?,
         cards,
     })
 }
 
-fn ask_cuda() -> Result<Found, Box<dyn Error>> {
+fn ask_cuda() -> Result<LibraryCards, Box<dyn Error>> {
     open()?;
     let mut version = 0;
     // SAFETY: the function writes one integer, and the address is that of a live one.
@@ -84,13 +84,13 @@ fn ask_cuda() -> Result<Found, Box<dyn Error>> {
         let device = result::device::get(ordinal)?;
         // SAFETY: the device was returned by the driver in this process.
         let total = unsafe { result::device::total_mem(device) }?;
-        cards.push(Card {
+        cards.push(LibraryCard {
             uuid: uuid_text(result::device::get_uuid(device)?),
             name: result::device::get_name(device)?,
             total_bytes: total.try_into()?,
         });
     }
-    Ok(Found {
+    Ok(LibraryCards {
         version: format!("{}.{}", version / 1000, version % 1000 / 10),
         cards,
     })

@@ -16,7 +16,7 @@ const SMALLEST: usize = 2 << 20;
 
 /// What the program saw.
 #[derive(Serialize)]
-struct Report {
+struct FillOutput {
     /// The card.
     uuid: String,
     /// The size of the card, asked in three ways.
@@ -31,7 +31,7 @@ struct Report {
     free_bytes: u64,
 }
 
-/// Fills the first card, prints a [`Report`] and holds the memory until standard input ends.
+/// Fills the first card, prints a [`FillOutput`] and holds the memory until standard input ends.
 pub(crate) fn fill() -> Result<(), Box<dyn Error>> {
     cards::open()?;
     let context = CudaContext::new(0)?;
@@ -43,7 +43,7 @@ pub(crate) fn fill() -> Result<(), Box<dyn Error>> {
     let cuda_total_bytes = context.total_mem()?.try_into()?;
     let (pieces, refused_with) = take()?;
     let (free, total) = context.mem_get_info()?;
-    let report = Report {
+    let report = FillOutput {
         uuid,
         cuda_total_bytes,
         cuda_info_total_bytes: total.try_into()?,
@@ -62,10 +62,10 @@ pub(crate) fn fill() -> Result<(), Box<dyn Error>> {
 }
 
 /// Pieces of device memory with their sizes, and the refusal that ended the taking.
-type Taken = (Vec<(sys::CUdeviceptr, u64)>, String);
+type FillResult = (Vec<(sys::CUdeviceptr, u64)>, String);
 
 /// Takes pieces, smaller ones after each refusal.
-fn take() -> Result<Taken, Box<dyn Error>> {
+fn take() -> Result<FillResult, Box<dyn Error>> {
     let mut pieces = Vec::new();
     let mut refused_with = String::new();
     let mut size = LARGEST;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::failure::Failure;
-use crate::instance::Instance;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
 
 /// How long an allocation may take at least: the agent may measure a card's first context before it answers, for
 /// up to ten seconds.
@@ -19,13 +19,13 @@ const ALLOCATION: Duration = Duration::from_secs(12);
 
 /// The deadline of each call to one agent.
 #[derive(Clone, Debug)]
-pub(super) struct Deadline {
+pub(super) struct CallDeadline {
     socket: PathBuf,
     patience: Duration,
 }
 
-impl Deadline {
-    pub(super) fn new(instance: &Instance) -> Self {
+impl CallDeadline {
+    pub(super) fn new(instance: &TargetInstance) -> Self {
         Self {
             socket: instance.agent_socket(),
             patience: instance.patience,
@@ -46,23 +46,23 @@ impl Deadline {
     }
 
     /// The answer to `call`, if it comes in time.
-    pub(super) async fn keep<T>(&self, call: impl Future<Output = T>) -> Result<T, Failure> {
+    pub(super) async fn keep<T>(&self, call: impl Future<Output = T>) -> Result<T, CommandFailure> {
         match timeout(self.patience, call).await {
             Ok(answer) => Ok(answer),
             Err(_) => Err(self.missed().await),
         }
     }
 
-    async fn missed(&self) -> Failure {
+    async fn missed(&self) -> CommandFailure {
         let what = format!(
             "the agent did not answer within {} s",
             self.patience.as_secs()
         );
         match self.pid().await {
-            Some(pid) if is_stopped(pid) => Failure::new(what)
+            Some(pid) if is_stopped(pid) => CommandFailure::new(what)
                 .because(format!("its process {pid} is stopped"))
                 .hint(format!("`kill -CONT {pid}` lets it go on")),
-            Some(_) | None => Failure::new(what).hint("--timeout SECONDS waits longer"),
+            Some(_) | None => CommandFailure::new(what).hint("--timeout SECONDS waits longer"),
         }
     }
 

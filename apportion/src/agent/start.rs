@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use apportion_abi::place;
 use nix::unistd::Uid;
 
-use super::{Agent, Unreachable, connect_to_running, try_connect};
-use crate::background::Background;
-use crate::failure::Failure;
-use crate::instance::Instance;
+use super::{AgentUnreachable, ConnectedAgent, connect_to_running, try_connect};
+use crate::background::BackgroundProcess;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
 use crate::simulation;
 
 /// After how many seconds without allocation and client the agent leaves.
@@ -27,27 +27,29 @@ const COMPLAINTS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Connects to the agent of `instance`, starting it, and the simulated driver below it, where needed.
-pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failure> {
+pub(crate) async fn connect_or_start(
+    instance: &TargetInstance,
+) -> Result<ConnectedAgent, CommandFailure> {
     instance.prepare()?;
     if instance.is_shared {
         return connect_to_running(instance).await;
     }
     if instance.is_simulated {
-        simulation::ensure(instance, &simulation::Shape::default())?;
+        simulation::ensure(instance, &simulation::SimulationSpec::default())?;
     }
     let deadline = Instant::now() + PATIENCE;
-    let mut launched: Option<Background> = None;
+    let mut launched: Option<BackgroundProcess> = None;
     let mut complaints = 0;
     loop {
         // Asked before connecting, so that one that serves by then is connected to.
         let is_free = !is_held(&instance.dir.join(place::AGENT_LOCK));
         match try_connect(instance).await {
             Ok(agent) => return Ok(agent),
-            Err(Unreachable::Failed(failure)) => return Err(failure),
+            Err(AgentUnreachable::Failed(failure)) => return Err(failure),
             // One that we started may still look at its cards.
-            Err(Unreachable::Silent(failure)) if launched.is_none() => return Err(failure),
-            Err(Unreachable::Silent(_)) => {}
-            Err(Unreachable::Absent) => {}
+            Err(AgentUnreachable::Silent(failure)) if launched.is_none() => return Err(failure),
+            Err(AgentUnreachable::Silent(_)) => {}
+            Err(AgentUnreachable::Absent) => {}
         }
         match &launched {
             None if is_free => launched = Some(launch(instance)?),
@@ -65,14 +67,16 @@ pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failu
             let what = "does not answer";
             return Err(match &launched {
                 Some(agent) => explain(instance, what, agent),
-                None => Failure::new(format!("the agent {what}")).hint("run `apportion doctor`"),
+                None => {
+                    CommandFailure::new(format!("the agent {what}")).hint("run `apportion doctor`")
+                }
             });
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-fn launch(instance: &Instance) -> Result<Background, Failure> {
+fn launch(instance: &TargetInstance) -> Result<BackgroundProcess, CommandFailure> {
     let mut args = vec!["--dir".into(), instance.dir.clone().into_os_string()];
     args.extend(["--idle-exit".into(), IDLE_EXIT_SECONDS.into()]);
     // Root's agent has the machine's GPUs, so other users must get theirs from it.
@@ -88,7 +92,7 @@ fn launch(instance: &Instance) -> Result<Background, Failure> {
         ]);
     }
     let log = instance.agent_log();
-    Background::start(
+    BackgroundProcess::start(
         &instance.agent_program()?,
         args,
         instance.driver_env()?,
@@ -112,7 +116,7 @@ fn is_held(lock: &Path) -> bool {
 }
 
 /// The failure in the agent's own last words.
-fn explain(instance: &Instance, what: &str, agent: &Background) -> Failure {
+fn explain(instance: &TargetInstance, what: &str, agent: &BackgroundProcess) -> CommandFailure {
     let failure = agent.explain(&format!("the agent {what}"));
     let hint = failure.todo().unwrap_or_default().to_owned();
     let names_sim = instance.is_simulated || hint.contains("--sim");

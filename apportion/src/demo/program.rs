@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use apportion_abi::Bytes;
 use serde::Deserialize;
 
-use crate::failure::Failure;
-use crate::instance::Instance;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
 use crate::probe;
 
 /// What the program saw; see `apportion-probe fill`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Report {
+pub(super) struct FillReport {
     pub(super) cuda_total_bytes: u64,
     pub(super) cuda_info_total_bytes: u64,
     pub(super) nvml_total_bytes: u64,
@@ -22,21 +22,21 @@ pub(super) struct Report {
 
 /// A running program. It holds its memory until its standard input ends.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct DemoProgram {
     pub(super) name: &'static str,
     pub(super) limit: Bytes,
-    pub(super) report: Option<Report>,
+    pub(super) report: Option<FillReport>,
     child: Child,
 }
 
-impl Program {
+impl DemoProgram {
     /// Starts it under `limit` on `card`.
     pub(super) fn start(
-        instance: &Instance,
+        instance: &TargetInstance,
         name: &'static str,
         limit: Bytes,
         card: &str,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandFailure> {
         let mut command = run(instance, limit.as_mib(), card)?;
         command
             .args(["--name", name, "--"])
@@ -44,7 +44,7 @@ impl Program {
             .arg("fill");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let child =
-            child.map_err(|e| Failure::new(format!("failed to start {name}")).because(e))?;
+            child.map_err(|e| CommandFailure::new(format!("failed to start {name}")).because(e))?;
         Ok(Self {
             name,
             limit,
@@ -54,14 +54,14 @@ impl Program {
     }
 
     /// Waits until it was refused; returns what it saw as a line.
-    pub(super) fn read_report(&mut self) -> Result<String, Failure> {
-        let failed = || Failure::new(format!("{} ended before it was refused", self.name));
+    pub(super) fn read_report(&mut self) -> Result<String, CommandFailure> {
+        let failed = || CommandFailure::new(format!("{} ended before it was refused", self.name));
         let output = self.child.stdout.take().ok_or_else(failed)?;
         let mut line = String::new();
         BufReader::new(output)
             .read_line(&mut line)
             .map_err(|e| failed().because(e))?;
-        let report: Report = serde_json::from_str(&line).map_err(|_| failed())?;
+        let report: FillReport = serde_json::from_str(&line).map_err(|_| failed())?;
         let said = format!(
             "{}: sees {} (cuDeviceTotalMem), {} (cuMemGetInfo), {} (NVML); took {} beside its context, then {}",
             self.name,
@@ -76,9 +76,9 @@ impl Program {
     }
 
     /// Lets it give its memory back and waits for its end.
-    pub(super) fn end(mut self) -> Result<(), Failure> {
+    pub(super) fn end(mut self) -> Result<(), CommandFailure> {
         drop(self.child.stdin.take());
-        let failed = || Failure::new(format!("{} did not end well", self.name));
+        let failed = || CommandFailure::new(format!("{} did not end well", self.name));
         let status = self.child.wait().map_err(|e| failed().because(e))?;
         if status.success() {
             Ok(())
@@ -88,15 +88,19 @@ impl Program {
     }
 
     /// Starts one that must be refused; returns the refusal.
-    pub(super) fn refused(instance: &Instance, mib: u64, card: &str) -> Result<String, Failure> {
-        let failed = || Failure::new("failed to start a third program");
+    pub(super) fn refused(
+        instance: &TargetInstance,
+        mib: u64,
+        card: &str,
+    ) -> Result<String, CommandFailure> {
+        let failed = || CommandFailure::new("failed to start a third program");
         let mut command = run(instance, mib, card)?;
         let output = command
             .args(["--", "true"])
             .output()
             .map_err(|e| failed().because(e))?;
         if output.status.success() {
-            return Err(Failure::new(format!(
+            return Err(CommandFailure::new(format!(
                 "{mib} MiB were given although they were not free"
             )));
         }
@@ -105,16 +109,16 @@ impl Program {
 }
 
 /// A forgotten program would hold its memory for as long as we live.
-impl Drop for Program {
+impl Drop for DemoProgram {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-fn run(instance: &Instance, mib: u64, card: &str) -> Result<Command, Failure> {
+fn run(instance: &TargetInstance, mib: u64, card: &str) -> Result<Command, CommandFailure> {
     let own = std::env::current_exe()
-        .map_err(|e| Failure::new("cannot tell where Apportion is installed").because(e))?;
+        .map_err(|e| CommandFailure::new("cannot tell where Apportion is installed").because(e))?;
     let mut command = Command::new(own);
     command
         .arg("run")

@@ -8,34 +8,34 @@ use std::path::Path;
 use apportion_abi::Bytes;
 use apportion_proto::v1::{Grant, ListReply};
 
+use super::color::{ColorMode, TextRole};
 use super::flag;
-use super::paint::{Paint, Role};
-use super::program::Program;
-use crate::instance::Instance;
-use crate::table::{Column, Side, lay_out};
+use super::program::DemoProgram;
+use crate::instance::TargetInstance;
+use crate::table::{CellAlignment, TableColumn, lay_out};
 
 /// The most columns that a line has.
 const COLUMNS: usize = 100;
 /// How many cells stand for all memory of the GPU.
 const CELLS: u64 = 72;
 /// What stands for the memory of each program, and for what is free.
-const KEYS: [(&str, Role); 2] = [("█", Role::First), ("▓", Role::Second)];
+const KEYS: [(&str, TextRole); 2] = [("█", TextRole::First), ("▓", TextRole::Second)];
 const FREE: &str = "░";
 
 /// What is shown.
 #[derive(Debug, Default)]
-pub(super) struct Screen {
+pub(super) struct DemoScreen {
     /// Model and driver.
     gpu: String,
     total: Bytes,
     free: Bytes,
-    rows: Vec<Row>,
+    rows: Vec<DemoProgramRow>,
     refusal: String,
 }
 
 /// One program.
 #[derive(Debug)]
-struct Row {
+struct DemoProgramRow {
     key: &'static str,
     name: &'static str,
     limit: Bytes,
@@ -45,55 +45,60 @@ struct Row {
     error: String,
 }
 
-const TABLE: &[Column<Row>] = &[
-    Column {
+const TABLE: &[TableColumn<DemoProgramRow>] = &[
+    TableColumn {
         title: " ",
         cell: |row| row.key.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "PROGRAM",
         cell: |row| row.name.to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "LIMIT",
         cell: |row| row.limit.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "SEES A GPU OF",
         cell: |row| row.seen.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "USED",
         cell: |row| row.used.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "REFUSED",
         cell: |row| row.refused.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "WITH",
         cell: |row| row.error.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
-impl Screen {
+impl DemoScreen {
     /// What the agent and the programs say.
-    pub(super) fn of(list: &ListReply, uuid: &str, programs: &[Program], refusal: &str) -> Self {
+    pub(super) fn of(
+        list: &ListReply,
+        uuid: &str,
+        programs: &[DemoProgram],
+        refusal: &str,
+    ) -> Self {
         let card = list.cards.iter().find(|card| card.uuid == uuid);
         let card = card.cloned().unwrap_or_default();
         let node = list.node.clone().unwrap_or_default();
         let kind = if node.simulated { ", simulated" } else { "" };
-        let row = |(program, (key, _)): (&Program, (&'static str, Role))| {
+        let row = |(program, (key, _)): (&DemoProgram, (&'static str, TextRole))| {
             let grant = grant(list, program.name).cloned().unwrap_or_default();
             let report = program.report.as_ref();
-            Row {
+            DemoProgramRow {
                 key,
                 name: program.name,
                 limit: program.limit,
@@ -113,8 +118,8 @@ impl Screen {
     }
 
     /// The text, in colours or without.
-    pub(super) fn drawn(&self, paint: Paint) -> String {
-        let title = paint.text(Role::Title, &self.gpu);
+    pub(super) fn drawn(&self, paint: ColorMode) -> String {
+        let title = paint.text(TextRole::Title, &self.gpu);
         let amounts = format!("{} to share, {} still free", self.total, self.free);
         let mut text = format!("{title}\n{}\n{amounts}\n\n", self.bar(paint));
         let table = lay_out(TABLE, &self.rows);
@@ -122,20 +127,20 @@ impl Screen {
             text.push_str(
                 &match number.checked_sub(1).and_then(|row| self.rows.get(row)) {
                     Some(row) => painted(line, row, paint),
-                    None => paint.text(Role::Aside, line),
+                    None => paint.text(TextRole::Aside, line),
                 },
             );
             text.push('\n');
         }
         text.push_str("\nA third program is refused before it starts:\n");
         for line in wrapped(&self.refusal) {
-            text.push_str(&format!("  {}\n", paint.text(Role::Refused, &line)));
+            text.push_str(&format!("  {}\n", paint.text(TextRole::Refused, &line)));
         }
         text
     }
 
     /// The memory of the GPU as one line.
-    fn bar(&self, paint: Paint) -> String {
+    fn bar(&self, paint: ColorMode) -> String {
         let cells = |bytes: Bytes| {
             let cells = u128::from(bytes.0) * u128::from(CELLS) / u128::from(self.total.0.max(1));
             usize::try_from(cells).unwrap_or_default().max(1)
@@ -147,26 +152,29 @@ impl Screen {
             left -= taken;
             bar.push_str(&paint.text(role, &key.repeat(taken)));
         }
-        bar + &paint.text(Role::Aside, &FREE.repeat(left))
+        bar + &paint.text(TextRole::Aside, &FREE.repeat(left))
     }
 }
 
 /// The last lines: that all is well, and what to try next.
-pub(super) fn ending(instance: &Instance, is_unasked: bool, is_verbose: bool) -> String {
-    let paint = Paint::of_output();
+pub(super) fn ending(instance: &TargetInstance, is_unasked: bool, is_verbose: bool) -> String {
+    let paint = ColorMode::of_output();
     let good = "Both programs were stopped at their own limit, and all memory is given back.";
-    let mut text = format!("\n{}\n", paint.text(Role::Good, good));
+    let mut text = format!("\n{}\n", paint.text(TextRole::Good, good));
     if is_unasked {
         text.push_str("No NVIDIA driver answers here, so the GPU is simulated.\n");
     }
     let flag = flag(instance);
     let own = typed();
     let next = format!("{own} run{flag} --gpu-memory 2000 -- bash");
-    text.push_str(&format!("\nNext:  {}\n", paint.text(Role::Title, &next)));
+    text.push_str(&format!(
+        "\nNext:  {}\n",
+        paint.text(TextRole::Title, &next)
+    ));
     text.push_str("       a shell whose programs have 2000 MiB together\n");
     if !is_verbose {
         let more = format!("{own} demo{flag} --verbose");
-        text.push_str(&format!("More:  {}\n", paint.text(Role::Title, &more)));
+        text.push_str(&format!("More:  {}\n", paint.text(TextRole::Title, &more)));
     }
     text
 }
@@ -176,13 +184,13 @@ fn grant<'a>(list: &'a ListReply, name: &str) -> Option<&'a Grant> {
     allocation.grants.first()
 }
 
-fn painted(line: &str, row: &Row, paint: Paint) -> String {
+fn painted(line: &str, row: &DemoProgramRow, paint: ColorMode) -> String {
     let role = KEYS
         .iter()
         .find(|(key, _)| *key == row.key)
         .map(|(_, role)| *role);
-    let key = paint.text(role.unwrap_or(Role::Aside), row.key);
-    let error = paint.text(Role::Refused, &row.error);
+    let key = paint.text(role.unwrap_or(TextRole::Aside), row.key);
+    let error = paint.text(TextRole::Refused, &row.error);
     let line = line.replacen(row.key, &key, 1);
     match row.error.is_empty() {
         true => line,
@@ -238,8 +246,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn screen() -> Screen {
-        let row = |(key, _): (&'static str, Role), name, limit| Row {
+    fn screen() -> DemoScreen {
+        let row = |(key, _): (&'static str, TextRole), name, limit| DemoProgramRow {
             key,
             name,
             limit: Bytes::from_mib(limit),
@@ -250,7 +258,7 @@ mod tests {
         };
         let said = "apportion: asked 16000 MiB on GPU-1; 12928 MiB free (of 16128 MiB; held by demo-first with \
                     2000 MiB, demo-second with 1200 MiB); hint: ask for less";
-        Screen {
+        DemoScreen {
             gpu: "NVIDIA A100-SXM4-40GB (driver 580.65.06, simulated)".to_owned(),
             total: Bytes::from_mib(16128),
             free: Bytes::from_mib(12928),
@@ -264,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_screen_is_narrow_and_short() {
-        let text = screen().drawn(Paint(false));
+        let text = screen().drawn(ColorMode(false));
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(COLUMNS), "{widest:?}\n{text}");
         assert!(text.lines().count() <= 12, "{text}");
@@ -273,12 +281,12 @@ mod tests {
 
     #[test]
     fn colours_change_nothing_but_the_colours() {
-        let mut painted = screen().drawn(Paint(true));
+        let mut painted = screen().drawn(ColorMode(true));
         while let Some(start) = painted.find('\x1b') {
             let end = start + painted[start..].find('m').expect("a colour ends");
             painted.replace_range(start..=end, "");
         }
-        assert_eq!(painted, screen().drawn(Paint(false)));
+        assert_eq!(painted, screen().drawn(ColorMode(false)));
     }
 
     #[test]

@@ -10,10 +10,10 @@ use apportion_abi::place;
 use apportion_proto::v1::Node;
 use nix::unistd::Uid;
 
-use super::Finding;
-use crate::agent::{Unreachable, try_connect};
-use crate::instance::Instance;
-use crate::probe::{self, Answer, Report};
+use super::DoctorFinding;
+use crate::agent::{AgentUnreachable, try_connect};
+use crate::instance::TargetInstance;
+use crate::probe::{self, ProbeAnswer, ProbeReport};
 use crate::{block_on, metrics};
 
 /// The first kernel with process file descriptors that can be waited for.
@@ -27,7 +27,7 @@ const AGENT: &str = "stop the agent that holds the socket, or set APPORTION_DIR 
 const DRIVER: &str = "install the NVIDIA driver, or use simulated GPUs with --sim";
 
 /// Looks at everything.
-pub(super) fn all(instance: &Instance) -> Vec<Finding> {
+pub(super) fn all(instance: &TargetInstance) -> Vec<DoctorFinding> {
     let mut findings = vec![
         kernel(),
         installation(instance),
@@ -42,19 +42,21 @@ pub(super) fn all(instance: &Instance) -> Vec<Finding> {
     findings
 }
 
-fn kernel() -> Finding {
+fn kernel() -> DoctorFinding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     let mut numbers = release
         .split(['.', '-'])
         .map_while(|part| part.parse().ok());
     match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) if (major, minor) >= KERNEL => Finding::good("kernel", release),
-        _ => Finding::missing("kernel", release, "the agent needs Linux 5.3 or newer"),
+        (Some(major), Some(minor)) if (major, minor) >= KERNEL => {
+            DoctorFinding::good("kernel", release)
+        }
+        _ => DoctorFinding::missing("kernel", release, "the agent needs Linux 5.3 or newer"),
     }
 }
 
-fn installation(instance: &Instance) -> Finding {
+fn installation(instance: &TargetInstance) -> DoctorFinding {
     let sim = |file: &str| format!("{}/{file}", place::SIM_LIBRARIES);
     let files = [
         instance.agent_program(),
@@ -69,17 +71,17 @@ fn installation(instance: &Instance) -> Finding {
         .filter_map(|file| file.as_ref().err())
         .collect();
     match missing.first() {
-        None => Finding::good("installation", format!("all {} files found", files.len())),
-        Some(first) => Finding::failed("installation", first, INSTALL),
+        None => DoctorFinding::good("installation", format!("all {} files found", files.len())),
+        Some(first) => DoctorFinding::failed("installation", first, INSTALL),
     }
 }
 
 /// A library that can't be preloaded is only complained about, on standard error, and left out.
-fn preload(instance: &Instance) -> Finding {
+fn preload(instance: &TargetInstance) -> DoctorFinding {
     let name = "preload";
     let library = match instance.library(place::PRELOAD_LIBRARY) {
         Ok(library) => library,
-        Err(failure) => return Finding::failed(name, &failure, INSTALL),
+        Err(failure) => return DoctorFinding::failed(name, &failure, INSTALL),
     };
     let run = Command::new("/bin/true")
         .env("LD_PRELOAD", &library)
@@ -93,10 +95,10 @@ fn preload(instance: &Instance) -> Finding {
         Err(error) => (format!("cannot run /bin/true: {error}"), false),
     };
     if succeeded && said.is_empty() {
-        return Finding::good(name, library.display().to_string());
+        return DoctorFinding::good(name, library.display().to_string());
     }
     let todo = "the library must be readable, on a file system that is not mounted noexec";
-    Finding::missing(
+    DoctorFinding::missing(
         name,
         said.lines()
             .next()
@@ -105,19 +107,19 @@ fn preload(instance: &Instance) -> Finding {
     )
 }
 
-fn folder(instance: &Instance) -> Finding {
+fn folder(instance: &TargetInstance) -> DoctorFinding {
     let shown = instance.dir.display();
     match fs::metadata(&instance.dir) {
-        Err(_) => Finding::good("folder", format!("{shown}, created when needed")),
+        Err(_) => DoctorFinding::good("folder", format!("{shown}, created when needed")),
         Ok(found) if found.uid() == Uid::effective().as_raw() => {
-            Finding::good("folder", shown.to_string())
+            DoctorFinding::good("folder", shown.to_string())
         }
         Ok(_) if instance.is_shared => {
-            Finding::good("folder", format!("{shown}, of root's agent for all users"))
+            DoctorFinding::good("folder", format!("{shown}, of root's agent for all users"))
         }
         Ok(found) => {
             let owner = format!("{shown} belongs to user {}", found.uid());
-            Finding::missing(
+            DoctorFinding::missing(
                 "folder",
                 owner,
                 "set APPORTION_DIR to a folder that you own",
@@ -127,28 +129,28 @@ fn folder(instance: &Instance) -> Finding {
 }
 
 /// Looking at the cards below starts the daemon, as every use of simulated cards does.
-fn simulation(instance: &Instance) -> Finding {
+fn simulation(instance: &TargetInstance) -> DoctorFinding {
     let socket = &instance.driver_socket;
     if UnixStream::connect(socket).is_ok() {
-        return Finding::good("simulation", format!("running at {}", socket.display()));
+        return DoctorFinding::good("simulation", format!("running at {}", socket.display()));
     }
-    let started = instance
-        .prepare()
-        .and_then(|()| crate::simulation::ensure(instance, &crate::simulation::Shape::default()));
+    let started = instance.prepare().and_then(|()| {
+        crate::simulation::ensure(instance, &crate::simulation::SimulationSpec::default())
+    });
     match started {
-        Ok(_) => Finding::good("simulation", format!("started at {}", socket.display())),
-        Err(failure) => Finding::failed("simulation", &failure, INSTALL),
+        Ok(_) => DoctorFinding::good("simulation", format!("started at {}", socket.display())),
+        Err(failure) => DoctorFinding::failed("simulation", &failure, INSTALL),
     }
 }
 
-fn driver(instance: &Instance) -> Vec<Finding> {
+fn driver(instance: &TargetInstance) -> Vec<DoctorFinding> {
     let report = match probe::ask(instance) {
         Ok(report) => report,
-        Err(failure) => return vec![Finding::failed("driver", &failure, DRIVER)],
+        Err(failure) => return vec![DoctorFinding::failed("driver", &failure, DRIVER)],
     };
     let mut findings = vec![library("nvml", &report.nvml), library("cuda", &report.cuda)];
     findings.extend(card_memory(&report));
-    if let Answer::Found(nvml) = &report.nvml {
+    if let ProbeAnswer::Found(nvml) = &report.nvml {
         findings.push(own_limits(
             &nvml.version,
             Path::new("/sys/fs/cgroup/cgroup.controllers"),
@@ -157,16 +159,16 @@ fn driver(instance: &Instance) -> Vec<Finding> {
     findings
 }
 
-fn library(check: &'static str, answer: &Answer) -> Finding {
+fn library(check: &'static str, answer: &ProbeAnswer) -> DoctorFinding {
     match answer {
-        Answer::Error(error) => Finding::missing(check, error, DRIVER),
-        Answer::Found(found) if found.cards.is_empty() => {
+        ProbeAnswer::Error(error) => DoctorFinding::missing(check, error, DRIVER),
+        ProbeAnswer::Found(found) if found.cards.is_empty() => {
             let says = format!("version {}, no GPUs", found.version);
-            Finding::missing(check, says, "add a GPU, or use simulated GPUs with --sim")
+            DoctorFinding::missing(check, says, "add a GPU, or use simulated GPUs with --sim")
         }
-        Answer::Found(found) => {
+        ProbeAnswer::Found(found) => {
             let names: Vec<_> = found.cards.iter().map(|card| card.name.as_str()).collect();
-            Finding::good(
+            DoctorFinding::good(
                 check,
                 format!("version {}, {}", found.version, names.join(", ")),
             )
@@ -175,15 +177,15 @@ fn library(check: &'static str, answer: &Answer) -> Finding {
 }
 
 /// Of which cards somebody must say how much can be given: those that use the machine's memory.
-fn card_memory(report: &Report) -> Option<Finding> {
+fn card_memory(report: &ProbeReport) -> Option<DoctorFinding> {
     const MIB: u64 = 1 << 20;
-    let Answer::Found(nvml) = &report.nvml else {
+    let ProbeAnswer::Found(nvml) = &report.nvml else {
         return None;
     };
     let sizeless = nvml.cards.iter().find(|card| card.total_bytes == 0)?;
     let programs = match &report.cuda {
-        Answer::Found(cuda) => cuda.cards.iter().find(|card| card.uuid == sizeless.uuid),
-        Answer::Error(_) => None,
+        ProbeAnswer::Found(cuda) => cuda.cards.iter().find(|card| card.uuid == sizeless.uuid),
+        ProbeAnswer::Error(_) => None,
     };
     let name = &sizeless.name;
     let most = programs.map_or(0, |card| card.total_bytes / MIB);
@@ -197,11 +199,11 @@ fn card_memory(report: &Report) -> Option<Finding> {
         ),
     };
     let found = format!("{name} uses the machine's memory and has none of its own");
-    Some(Finding::note("card memory", found, &todo))
+    Some(DoctorFinding::note("card memory", found, &todo))
 }
 
 /// Whether the driver itself could hold a limit; Apportion's library does it on every driver.
-fn own_limits(version: &str, controllers: &Path) -> Finding {
+fn own_limits(version: &str, controllers: &Path) -> DoctorFinding {
     let major = version
         .split('.')
         .next()
@@ -214,50 +216,52 @@ fn own_limits(version: &str, controllers: &Path) -> Finding {
         }
         (false, _) => "none in this driver; Apportion's library limits",
     };
-    Finding::good("own limits", found)
+    DoctorFinding::good("own limits", found)
 }
 
-fn agent(instance: &Instance) -> Vec<Finding> {
+fn agent(instance: &TargetInstance) -> Vec<DoctorFinding> {
     let asked = block_on(async {
         match try_connect(instance).await {
             Ok(mut agent) => Ok(Some(agent.list().await?.node.unwrap_or_default())),
-            Err(Unreachable::Absent) => Ok(None),
-            Err(Unreachable::Failed(failure) | Unreachable::Silent(failure)) => Err(failure),
+            Err(AgentUnreachable::Absent) => Ok(None),
+            Err(AgentUnreachable::Failed(failure) | AgentUnreachable::Silent(failure)) => {
+                Err(failure)
+            }
         }
     });
     match asked {
-        Ok(None) => vec![Finding::good(
+        Ok(None) => vec![DoctorFinding::good(
             "agent",
             "not running; `apportion run` starts it",
         )],
         Ok(Some(node)) => vec![running(&node), metrics(&node)],
-        Err(failure) => vec![Finding::failed("agent", &failure, AGENT)],
+        Err(failure) => vec![DoctorFinding::failed("agent", &failure, AGENT)],
     }
 }
 
-fn running(node: &Node) -> Finding {
+fn running(node: &Node) -> DoctorFinding {
     let found = format!("version {}, pid {}", node.agent_version, node.pid);
     if node.agent_version == env!("CARGO_PKG_VERSION") {
-        return Finding::good("agent", found);
+        return DoctorFinding::good("agent", found);
     }
-    Finding::note(
+    DoctorFinding::note(
         "agent",
         found,
         "its version is not the version of this command; stop the agent when it is idle",
     )
 }
 
-fn metrics(node: &Node) -> Finding {
+fn metrics(node: &Node) -> DoctorFinding {
     let address = &node.metrics_address;
     if address.is_empty() {
-        return Finding::note(
+        return DoctorFinding::note(
             "metrics",
             "not served",
             "start the agent with --metrics-address",
         );
     }
     match metrics::get(address, "/healthz") {
-        Ok(_) => Finding::good("metrics", format!("http://{address}/metrics")),
-        Err(failure) => Finding::note("metrics", failure.to_string(), "see the agent's log"),
+        Ok(_) => DoctorFinding::good("metrics", format!("http://{address}/metrics")),
+        Err(failure) => DoctorFinding::note("metrics", failure.to_string(), "see the agent's log"),
     }
 }

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{COLUMNS, Finding, State};
-use crate::failure::Failure;
+use super::{COLUMNS, DoctorFinding, FindingState};
+use crate::failure::CommandFailure;
 use crate::output;
 use crate::table::lay_out;
 
@@ -21,24 +21,24 @@ mod containerd;
 mod facts;
 mod host;
 
-use choice::Choice;
-use facts::{Described, Facts, Selinux, Support};
-use host::Host;
+use choice::DeliveryChoice;
+use facts::{CdiSpecState, FeatureSupport, NodeEnvironment, SelinuxMode};
+use host::NodeFilesystem;
 
 /// The finding about what could not be read.
 const UNREAD: &str = "files";
 
 /// Everything that is printed.
 #[derive(Serialize)]
-struct Report {
-    findings: Vec<Finding>,
+struct NodeDoctorReport {
+    findings: Vec<DoctorFinding>,
     #[serde(flatten)]
-    choice: Choice,
+    choice: DeliveryChoice,
 }
 
 /// Looks at the node below `root` and prints it; that a limit cannot be delivered is a failure.
-pub(super) fn doctor(json: bool, root: &Path) -> Result<(), Failure> {
-    let host = Host::at(root);
+pub(super) fn doctor(json: bool, root: &Path) -> Result<(), CommandFailure> {
+    let host = NodeFilesystem::at(root);
     host.check()?;
     let report = report(&host);
     if json {
@@ -48,28 +48,31 @@ pub(super) fn doctor(json: bool, root: &Path) -> Result<(), Failure> {
     }
     let missing = report.findings.iter();
     let missing: Vec<_> = missing
-        .filter(|finding| finding.state == State::Missing)
+        .filter(|finding| finding.state == FindingState::Missing)
         .map(|finding| finding.check)
         .collect();
     match missing.as_slice() {
         [] => Ok(()),
-        missing => Err(Failure::new(format!("not ready: {}", missing.join(", ")))),
+        missing => Err(CommandFailure::new(format!(
+            "not ready: {}",
+            missing.join(", ")
+        ))),
     }
 }
 
-fn report(host: &Host) -> Report {
+fn report(host: &NodeFilesystem) -> NodeDoctorReport {
     let facts = facts::look(host);
     let choice = choice::choose(&facts);
     let mut findings = findings(&facts);
     findings.extend(unread(&host.unreadable()));
-    findings.push(Finding::good(
+    findings.push(DoctorFinding::good(
         "mode",
         format!("{}: {}", choice.mode, choice.reason),
     ));
-    Report { findings, choice }
+    NodeDoctorReport { findings, choice }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &NodeDoctorReport) -> String {
     let mut text = lay_out(COLUMNS, &report.findings);
     for finding in &report.findings {
         if let Some(todo) = &finding.todo {
@@ -101,24 +104,24 @@ fn text(report: &Report) -> String {
     text
 }
 
-fn findings(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![Finding::good("system", facts.system.as_str())];
+fn findings(facts: &NodeEnvironment) -> Vec<DoctorFinding> {
+    let mut findings = vec![DoctorFinding::good("system", facts.system.as_str())];
     findings.push(match &facts.kubernetes {
-        Some(version) => Finding::good("kubernetes", version),
-        None => Finding::note(
+        Some(version) => DoctorFinding::good("kubernetes", version),
+        None => DoctorFinding::note(
             "kubernetes",
             "no kubelet found",
             "run this on a node, or name its file system with --root",
         ),
     });
     findings.push(match &facts.kubelet_root {
-        Some(root) if facts.is_noexec => Finding::missing(
+        Some(root) if facts.is_noexec => DoctorFinding::missing(
             "kubelet",
             format!("{root} is mounted noexec"),
             "libraries in it cannot be loaded; mount it without noexec",
         ),
-        Some(root) => Finding::good("kubelet", root),
-        None => Finding::missing(
+        Some(root) => DoctorFinding::good("kubelet", root),
+        None => DoctorFinding::missing(
             "kubelet",
             "no device-plugins folder found",
             "set the chart's kubeletRoot to the kubelet's root folder",
@@ -139,13 +142,16 @@ fn findings(facts: &Facts) -> Vec<Finding> {
     findings.push(description(facts));
     findings.push(driver(facts));
     findings.push(match facts.selinux {
-        Selinux::Off => Finding::good("selinux", "off"),
-        Selinux::Permissive => Finding::good("selinux", "permissive"),
-        Selinux::Enforcing => Finding::good("selinux", "enforcing"),
+        SelinuxMode::Off => DoctorFinding::good("selinux", "off"),
+        SelinuxMode::Permissive => DoctorFinding::good("selinux", "permissive"),
+        SelinuxMode::Enforcing => DoctorFinding::good("selinux", "enforcing"),
     });
-    findings.push(Finding::good("cgroup", format!("version {}", facts.cgroup)));
+    findings.push(DoctorFinding::good(
+        "cgroup",
+        format!("version {}", facts.cgroup),
+    ));
     if let Some(found) = &facts.nvidia_plugin {
-        findings.push(Finding::note(
+        findings.push(DoctorFinding::note(
             "device plugin",
             found,
             "two device plugins would give out the same GPUs; turn NVIDIA's off with this node's label \
@@ -157,29 +163,29 @@ fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 /// That a part of the node could not be read, so that what is said of it is a guess.
-fn unread(unreadable: &[String]) -> Option<Finding> {
+fn unread(unreadable: &[String]) -> Option<DoctorFinding> {
     let first = unreadable.first()?;
     let more = match unreadable.len() {
         1 => String::new(),
         many => format!(" and {} more", many - 1),
     };
-    Some(Finding::missing(
+    Some(DoctorFinding::missing(
         UNREAD,
         format!("cannot read {first}{more}"),
         "what needs these files is reported as if they were not there; run this as root",
     ))
 }
 
-fn runtime(facts: &Facts) -> Finding {
+fn runtime(facts: &NodeEnvironment) -> DoctorFinding {
     let runtime = &facts.runtime;
     match (&runtime.name, &runtime.version) {
-        (Some(name), Some(version)) => Finding::good("runtime", format!("{name} {version}")),
-        (Some(name), None) => Finding::note(
+        (Some(name), Some(version)) => DoctorFinding::good("runtime", format!("{name} {version}")),
+        (Some(name), None) => DoctorFinding::note(
             "runtime",
             format!("{name}, version unknown"),
             "support of CDI and NRI depends on the version; `kubectl get nodes -o wide` shows it",
         ),
-        (None, _) => Finding::missing(
+        (None, _) => DoctorFinding::missing(
             "runtime",
             "neither containerd nor CRI-O found",
             "run this on a node, or name its file system with --root",
@@ -187,30 +193,30 @@ fn runtime(facts: &Facts) -> Finding {
     }
 }
 
-fn support(check: &'static str, support: Support, otherwise: &str) -> Finding {
+fn support(check: &'static str, support: FeatureSupport, otherwise: &str) -> DoctorFinding {
     match support {
-        Support::On => Finding::good(check, "on"),
-        Support::Off => Finding::note(check, "off", otherwise),
-        Support::Absent => Finding::note(check, "the runtime is too old", otherwise),
-        Support::Unknown => Finding::note(check, "unknown", otherwise),
+        FeatureSupport::On => DoctorFinding::good(check, "on"),
+        FeatureSupport::Off => DoctorFinding::note(check, "off", otherwise),
+        FeatureSupport::Absent => DoctorFinding::note(check, "the runtime is too old", otherwise),
+        FeatureSupport::Unknown => DoctorFinding::note(check, "unknown", otherwise),
     }
 }
 
-fn nvidia(facts: &Facts) -> Finding {
+fn nvidia(facts: &NodeEnvironment) -> DoctorFinding {
     let runtime = &facts.runtime;
     if !runtime.is_nvidia_default {
         let found = match runtime.has_nvidia {
             true => "installed, not the default",
             false => "none",
         };
-        return Finding::good("nvidia runtime", found);
+        return DoctorFinding::good("nvidia runtime", found);
     }
     match facts.is_hardened {
-        true => Finding::good(
+        true => DoctorFinding::good(
             "nvidia runtime",
             "the default; ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers",
         ),
-        false => Finding::note(
+        false => DoctorFinding::note(
             "nvidia runtime",
             "the default; any container that sets NVIDIA_VISIBLE_DEVICES gets GPUs",
             "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml, or label namespaces apportion.dev/guard=enabled",
@@ -218,11 +224,11 @@ fn nvidia(facts: &Facts) -> Finding {
     }
 }
 
-fn description(facts: &Facts) -> Finding {
+fn description(facts: &NodeEnvironment) -> DoctorFinding {
     match &facts.description {
-        Described::In(path) => Finding::good("nvidia cdi", path),
-        Described::No => Finding::good("nvidia cdi", "none"),
-        Described::Badly(problem) => Finding::missing(
+        CdiSpecState::In(path) => DoctorFinding::good("nvidia cdi", path),
+        CdiSpecState::No => DoctorFinding::good("nvidia cdi", "none"),
+        CdiSpecState::Badly(problem) => DoctorFinding::missing(
             "nvidia cdi",
             problem,
             "no container with a share can start; write the file again with `nvidia-ctk cdi generate`",
@@ -230,13 +236,13 @@ fn description(facts: &Facts) -> Finding {
     }
 }
 
-fn driver(facts: &Facts) -> Finding {
+fn driver(facts: &NodeEnvironment) -> DoctorFinding {
     match &facts.driver {
-        Some(driver) => Finding::good(
+        Some(driver) => DoctorFinding::good(
             "driver",
             format!("{}/{}", driver.root.trim_end_matches('/'), driver.libraries),
         ),
-        None => Finding::note(
+        None => DoctorFinding::note(
             "driver",
             "libnvidia-ml.so.1 not found",
             "install the NVIDIA driver, or set the chart's simulatedGpus",

@@ -5,29 +5,29 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::options::Access;
+use crate::options::KubeconfigOptions;
 
 /// How many objects of a kind are asked for at once.
 const PAGE: u32 = 500;
 const NO_CONFIG: &str = "name a file with --kubeconfig, or set KUBECONFIG";
 
 /// A cluster and whoever asks it.
-pub(crate) struct Cluster {
+pub(crate) struct ClusterConnection {
     pub(crate) client: Client,
     /// The options with which kubectl asks the same cluster.
     pub(crate) options: Vec<String>,
     server: String,
 }
 
-impl Cluster {
+impl ClusterConnection {
     /// Reads the kubeconfig. Nothing is asked yet.
-    pub(crate) async fn open(access: &Access) -> Result<Self, Failure> {
+    pub(crate) async fn open(access: &KubeconfigOptions) -> Result<Self, CommandFailure> {
         let chosen = KubeConfigOptions {
             context: access.context.clone(),
             ..KubeConfigOptions::default()
@@ -37,7 +37,7 @@ impl Cluster {
                 Some(path) => format!("failed to read {}", path.display()),
                 None => "failed to read the kubeconfig".to_owned(),
             };
-            Failure::usage(what).because(error).hint(NO_CONFIG)
+            CommandFailure::usage(what).because(error).hint(NO_CONFIG)
         };
         let config = match &access.kubeconfig {
             Some(path) => {
@@ -51,8 +51,9 @@ impl Cluster {
         config.connect_timeout = patience;
         config.read_timeout = patience;
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config)
-            .map_err(|error| Failure::new("failed to create a Kubernetes client").because(error))?;
+        let client = Client::try_from(config).map_err(|error| {
+            CommandFailure::new("failed to create a Kubernetes client").because(error)
+        })?;
         let named =
             |name: &str, value: Option<String>| value.map(|value| format!("--{name}={value}"));
         let path = |path: &PathBuf| path.display().to_string();
@@ -68,7 +69,7 @@ impl Cluster {
     }
 
     /// All objects of a kind, in all namespaces.
-    pub(crate) async fn all<K>(&self, plural: &str) -> Result<Vec<K>, Failure>
+    pub(crate) async fn all<K>(&self, plural: &str) -> Result<Vec<K>, CommandFailure>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
@@ -82,7 +83,7 @@ impl Cluster {
         api: Api<K>,
         plural: &str,
         wanted: ListParams,
-    ) -> Result<Vec<K>, Failure>
+    ) -> Result<Vec<K>, CommandFailure>
     where
         K: Clone + Debug + DeserializeOwned,
     {
@@ -105,7 +106,7 @@ impl Cluster {
         api: Api<K>,
         kind: &str,
         name: &str,
-    ) -> Result<Option<K>, Failure>
+    ) -> Result<Option<K>, CommandFailure>
     where
         K: Clone + Debug + DeserializeOwned,
     {
@@ -117,26 +118,26 @@ impl Cluster {
     }
 
     /// What a person reads of a request that failed.
-    fn failed(&self, doing: &str, error: kube::Error) -> Failure {
+    fn failed(&self, doing: &str, error: kube::Error) -> CommandFailure {
         match error {
             kube::Error::Api(status) => match status.code {
-                401 => Failure::new(format!(
+                401 => CommandFailure::new(format!(
                     "{} does not accept the credentials of the kubeconfig",
                     self.server
                 ))
                 .hint("log in again, or name another context with --context"),
-                403 => Failure::new(format!("failed to {doing}: {}", status.message))
+                403 => CommandFailure::new(format!("failed to {doing}: {}", status.message))
                     .hint("it needs the right that the message names; `kubectl auth can-i --list` shows yours"),
-                404 => Failure::new(format!("failed to {doing}: the cluster has no such kind"))
+                404 => CommandFailure::new(format!("failed to {doing}: the cluster has no such kind"))
                     .hint("is Apportion installed? Its chart brings the CRDs"),
-                _ => Failure::new(format!("failed to {doing}: {}", status.message)),
+                _ => CommandFailure::new(format!("failed to {doing}: {}", status.message)),
             },
             error @ (kube::Error::HyperError(_) | kube::Error::Service(_)) => {
-                Failure::new(format!("failed to reach the API server at {}", self.server))
+                CommandFailure::new(format!("failed to reach the API server at {}", self.server))
                     .because(last(&error))
                     .hint("check the network and the server of the kubeconfig")
             }
-            error => Failure::new(format!("failed to {doing}")).because(error),
+            error => CommandFailure::new(format!("failed to {doing}")).because(error),
         }
     }
 }

@@ -5,18 +5,18 @@
 
 use std::fmt::Write;
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use apportion::output;
-use apportion_abi::Plain;
+use apportion_abi::EscapedText;
 use apportion_crds::{GpuHolder, GpuNode, PodGroup, Queue};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 
-use crate::api::Cluster;
+use crate::api::ClusterConnection;
 use crate::gpus::{age, memory, trouble};
-use crate::options::Explain;
+use crate::options::ExplainOptions;
 use crate::pod::{GROUP, asks, condition, has_share, node_of, phase, queue_of, stuck};
 use crate::queues::{self, amount};
 
@@ -26,7 +26,7 @@ const EVENTS: usize = 5;
 /// What the objects say.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Explanation {
+struct KubectlExplanation {
     pod: String,
     phase: String,
     scheduler: String,
@@ -35,17 +35,17 @@ struct Explanation {
     queue: Option<String>,
     group: Option<String>,
     node: Option<String>,
-    shares: Vec<Share>,
+    shares: Vec<ExplainedShare>,
     /// Sentences, the most important ones first.
     because: Vec<String>,
     queue_line: Option<String>,
-    events: Vec<Said>,
+    events: Vec<ExplainedEvent>,
 }
 
 /// A part of a GPU that the pod has.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Share {
+struct ExplainedShare {
     gpu: i64,
     uuid: String,
     container: String,
@@ -54,7 +54,7 @@ struct Share {
 
 /// An event, shortened.
 #[derive(Debug, Serialize)]
-struct Said {
+struct ExplainedEvent {
     ago: String,
     kind: String,
     reason: String,
@@ -63,9 +63,12 @@ struct Said {
 }
 
 /// Prints what is known of a pod.
-pub(crate) async fn show(cluster: &Cluster, asked: &Explain) -> Result<(), Failure> {
+pub(crate) async fn show(
+    cluster: &ClusterConnection,
+    asked: &ExplainOptions,
+) -> Result<(), CommandFailure> {
     let pod = find(cluster, asked).await?;
-    let known = Known::of(cluster, &pod).await?;
+    let known = RelatedObjects::of(cluster, &pod).await?;
     let explanation = known.explain(&pod);
     match asked.format.json {
         true => output::json(&explanation),
@@ -74,7 +77,10 @@ pub(crate) async fn show(cluster: &Cluster, asked: &Explain) -> Result<(), Failu
 }
 
 /// The pod that was asked for.
-pub(crate) async fn find(cluster: &Cluster, asked: &Explain) -> Result<Pod, Failure> {
+pub(crate) async fn find(
+    cluster: &ClusterConnection,
+    asked: &ExplainOptions,
+) -> Result<Pod, CommandFailure> {
     let (namespace, name) = match asked.pod.split_once('/') {
         Some((namespace, name)) => (namespace, name),
         None => (
@@ -87,12 +93,12 @@ pub(crate) async fn find(cluster: &Cluster, asked: &Explain) -> Result<Pod, Fail
     };
     if name.is_empty() || namespace.is_empty() || name.contains('/') {
         let what = format!("{} is no pod's name", asked.pod);
-        return Err(Failure::usage(what).hint("use NAME or NAMESPACE/NAME"));
+        return Err(CommandFailure::usage(what).hint("use NAME or NAMESPACE/NAME"));
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let found = cluster.one(pods, "pod", name).await?;
     found.ok_or_else(|| {
-        Failure::new(format!(
+        CommandFailure::new(format!(
             "there is no pod {name} in the namespace {namespace}"
         ))
         .hint("name its namespace with -n NAMESPACE")
@@ -100,15 +106,15 @@ pub(crate) async fn find(cluster: &Cluster, asked: &Explain) -> Result<Pod, Fail
 }
 
 /// The objects that speak of a pod.
-struct Known {
+struct RelatedObjects {
     queue: Option<Option<Queue>>,
     group: Option<PodGroup>,
     node: Option<GpuNode>,
     events: Vec<Event>,
 }
 
-impl Known {
-    async fn of(cluster: &Cluster, pod: &Pod) -> Result<Self, Failure> {
+impl RelatedObjects {
+    async fn of(cluster: &ClusterConnection, pod: &Pod) -> Result<Self, CommandFailure> {
         let client = || cluster.client.clone();
         let namespace = pod.namespace().unwrap_or_default();
         let group = match pod.annotations().get(GROUP) {
@@ -145,12 +151,12 @@ impl Known {
         })
     }
 
-    fn explain(&self, pod: &Pod) -> Explanation {
+    fn explain(&self, pod: &Pod) -> KubectlExplanation {
         let spec = pod.spec.clone().unwrap_or_default();
         let queue = queue_of(pod, self.group.as_ref());
         let latest = self.events.len().saturating_sub(EVENTS);
         let in_use = self.queue.as_ref().and_then(Option::as_ref);
-        Explanation {
+        KubectlExplanation {
             pod: format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
             phase: phase(pod),
             scheduler: spec.scheduler_name.unwrap_or_default(),
@@ -166,7 +172,7 @@ impl Known {
     }
 
     /// What the pod has of its node's GPUs.
-    fn shares(&self, pod: &Pod) -> Vec<Share> {
+    fn shares(&self, pod: &Pod) -> Vec<ExplainedShare> {
         let status = self.node.as_ref().and_then(|node| node.status.clone());
         let (namespace, name) = (pod.namespace(), Some(pod.name_any()));
         let is_its = |holder: &GpuHolder| holder.namespace == namespace && holder.pod == name;
@@ -174,7 +180,7 @@ impl Known {
         let shares = cards.into_iter().flat_map(|card| {
             let holders = card.holders.into_iter().filter(is_its);
             let (gpu, uuid) = (card.index, card.uuid);
-            holders.map(move |holder| Share {
+            holders.map(move |holder| ExplainedShare {
                 gpu,
                 uuid: uuid.clone(),
                 container: holder.container,
@@ -255,9 +261,9 @@ fn when(event: &Event) -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1:
         .or_else(|| event.metadata.creation_timestamp.clone())
 }
 
-fn said(event: &Event) -> Said {
+fn said(event: &Event) -> ExplainedEvent {
     let series = event.series.as_ref().and_then(|series| series.count);
-    Said {
+    ExplainedEvent {
         ago: when(event).as_ref().map_or_else(|| "?".to_owned(), age),
         kind: event.type_.clone().unwrap_or_default(),
         reason: event.reason.clone().unwrap_or_default(),
@@ -266,10 +272,10 @@ fn said(event: &Event) -> Said {
     }
 }
 
-fn text(explanation: &Explanation) -> String {
+fn text(explanation: &KubectlExplanation) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
-        let _ = writeln!(text, "{}", Plain(&line));
+        let _ = writeln!(text, "{}", EscapedText(&line));
     };
     line(format!("pod {}", explanation.pod));
     let mut facts = vec![explanation.phase.clone()];
@@ -307,7 +313,7 @@ fn text(explanation: &Explanation) -> String {
             ..=1 => String::new(),
             count => format!(" (x{count})"),
         };
-        let Said {
+        let ExplainedEvent {
             ago,
             kind,
             reason,

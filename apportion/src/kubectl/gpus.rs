@@ -2,21 +2,21 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use apportion::output;
-use apportion::table::{Column, Side, lay_out};
+use apportion::table::{CellAlignment, TableColumn, lay_out};
 use apportion_abi::Bytes;
 use apportion_crds::{CardHealth, GpuCard, GpuNode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::api::Cluster;
+use crate::api::ClusterConnection;
 
 /// A GPU and the node that has it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Gpu {
+pub(crate) struct NodeGpu {
     pub(crate) node: String,
     /// Whether the node's agent gives shares: `True`, `False`, or `Unknown` where it is silent.
     pub(crate) ready: String,
@@ -24,66 +24,66 @@ pub(crate) struct Gpu {
     pub(crate) card: GpuCard,
 }
 
-const COLUMNS: &[Column<Gpu>] = &[
-    Column {
+const COLUMNS: &[TableColumn<NodeGpu>] = &[
+    TableColumn {
         title: "NODE",
         cell: |gpu| gpu.node.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "GPU",
         cell: |gpu| gpu.card.index.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "MODEL",
         cell: |gpu| gpu.card.model.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "ALLOCATABLE",
         cell: |gpu| memory(gpu.card.allocatable_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "ALLOCATED",
         cell: |gpu| memory(gpu.card.allocated_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "FREE",
         cell: |gpu| memory(gpu.card.free_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "USED",
         cell: |gpu| memory(gpu.card.used_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "UNMANAGED",
         cell: |gpu| memory(gpu.card.unmanaged_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "SHARES",
         cell: |gpu| gpu.card.holders.len().to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "HEALTH",
         cell: |gpu| health(gpu.card.health).to_owned(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "UUID",
         cell: |gpu| gpu.card.uuid.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
 /// Lists the GPUs.
-pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure> {
+pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let nodes = nodes(cluster).await?;
     let gpus = of(&nodes);
     match as_json {
@@ -93,21 +93,21 @@ pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure
 }
 
 /// What the agents report, by the names of their nodes.
-pub(crate) async fn nodes(cluster: &Cluster) -> Result<Vec<GpuNode>, Failure> {
+pub(crate) async fn nodes(cluster: &ClusterConnection) -> Result<Vec<GpuNode>, CommandFailure> {
     let mut nodes: Vec<GpuNode> = cluster.all("gpunodes").await?;
     nodes.sort_by_key(ResourceExt::name_any);
     Ok(nodes)
 }
 
 /// The GPUs of the nodes.
-pub(crate) fn of(nodes: &[GpuNode]) -> Vec<Gpu> {
+pub(crate) fn of(nodes: &[GpuNode]) -> Vec<NodeGpu> {
     let of_node = |node: &GpuNode| {
         let (name, ready) = (
             node.name_any(),
             ready(node).map(|ready| ready.status.clone()),
         );
         let cards = node.status.clone().unwrap_or_default().cards;
-        cards.into_iter().map(move |card| Gpu {
+        cards.into_iter().map(move |card| NodeGpu {
             node: name.clone(),
             ready: ready.clone().unwrap_or_else(|| "Unknown".to_owned()),
             card,
@@ -117,7 +117,7 @@ pub(crate) fn of(nodes: &[GpuNode]) -> Vec<Gpu> {
 }
 
 /// A table, and below it a sentence for each node that gives no shares.
-pub(crate) fn text(nodes: &[GpuNode], gpus: &[Gpu]) -> String {
+pub(crate) fn text(nodes: &[GpuNode], gpus: &[NodeGpu]) -> String {
     let table = match gpus {
         [] => "no GPUs: no agent has reported one\n".to_owned(),
         gpus => lay_out(COLUMNS, gpus),

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use clap::Parser;
 
 mod api;
@@ -18,16 +18,16 @@ mod queues;
 mod scheduler;
 mod top;
 
-use api::Cluster;
-use options::{Command, Options};
+use api::ClusterConnection;
+use options::{KubectlCommand, KubectlOptions};
 
 const HINT: &str = "see `kubectl apportion --help`";
 
 fn main() -> ExitCode {
-    let result = match Options::try_parse() {
+    let result = match KubectlOptions::try_parse() {
         Ok(options) => perform(&options),
-        Err(help) if !help.use_stderr() => help.print().map_err(Failure::from),
-        Err(mistake) => Err(Failure::from(mistake).hint(HINT)),
+        Err(help) if !help.use_stderr() => help.print().map_err(CommandFailure::from),
+        Err(mistake) => Err(CommandFailure::from(mistake).hint(HINT)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,19 +38,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(options: &Options) -> Result<(), Failure> {
+fn perform(options: &KubectlOptions) -> Result<(), CommandFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| Failure::new("failed to start").because(error))?;
+    let runtime = runtime.map_err(|error| CommandFailure::new("failed to start").because(error))?;
     runtime.block_on(async {
-        let cluster = Cluster::open(&options.access).await?;
+        let cluster = ClusterConnection::open(&options.access).await?;
         match &options.command {
-            Command::Top(format) => top::show(&cluster, format.json).await,
-            Command::Gpus(format) => gpus::show(&cluster, format.json).await,
-            Command::Queues(format) => queues::show(&cluster, format.json).await,
-            Command::Explain(asked) if asked.scheduler => scheduler::ask(&cluster, asked).await,
-            Command::Explain(asked) => explain::show(&cluster, asked).await,
+            KubectlCommand::Top(format) => top::show(&cluster, format.json).await,
+            KubectlCommand::Gpus(format) => gpus::show(&cluster, format.json).await,
+            KubectlCommand::Queues(format) => queues::show(&cluster, format.json).await,
+            KubectlCommand::Explain(asked) if asked.scheduler => {
+                scheduler::ask(&cluster, asked).await
+            }
+            KubectlCommand::Explain(asked) => explain::show(&cluster, asked).await,
         }
     })
 }

@@ -12,16 +12,16 @@ use clap::{Args, Parser, Subcommand};
     version,
     disable_help_subcommand = true
 )]
-pub(crate) struct Options {
+pub(crate) struct KubectlOptions {
     #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) access: KubeconfigOptions,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: KubectlCommand,
 }
 
 /// Which cluster is asked, and as whom.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Access {
+pub(crate) struct KubeconfigOptions {
     /// Kubeconfig file [default: KUBECONFIG, or ~/.kube/config].
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -36,20 +36,20 @@ pub(crate) struct Access {
 
 /// What to show.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum KubectlCommand {
     /// List the GPUs of all nodes, and who has which share of them.
-    Top(Format),
+    Top(KubectlFormat),
     /// List the GPUs of all nodes and the free memory of each.
-    Gpus(Format),
+    Gpus(KubectlFormat),
     /// List the queues with their quotas and what their pods have.
-    Queues(Format),
+    Queues(KubectlFormat),
     /// Show a pod's share, or why the pod waits.
-    Explain(Explain),
+    Explain(ExplainOptions),
 }
 
 /// How to print.
 #[derive(Debug, Args)]
-pub(crate) struct Format {
+pub(crate) struct KubectlFormat {
     /// Print JSON; memory is in bytes.
     #[arg(long)]
     pub(crate) json: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Format {
 
 /// What to explain.
 #[derive(Debug, Args)]
-pub(crate) struct Explain {
+pub(crate) struct ExplainOptions {
     /// Pod, as NAME or NAMESPACE/NAME.
     #[arg(value_name = "POD")]
     pub(crate) pod: String,
@@ -68,19 +68,19 @@ pub(crate) struct Explain {
     #[arg(long)]
     pub(crate) scheduler: bool,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) format: KubectlFormat,
 }
 
 #[cfg(test)]
 mod tests {
-    use apportion_reference::{Depth, commands, hold};
+    use apportion_reference::{HeadingDepth, commands, hold};
     use clap::CommandFactory;
 
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Options::command().debug_assert();
+        KubectlOptions::command().debug_assert();
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         hold(
             "kubectl",
             "commands",
-            &commands(Options::command(), Depth(2)),
+            &commands(KubectlOptions::command(), HeadingDepth(2)),
         );
     }
 }

@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use apportion::output;
-use apportion::table::{Column, Side, lay_out};
+use apportion::table::{CellAlignment, TableColumn, lay_out};
 use apportion_crds::{Amounts, PodGroup, Queue};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::api::Cluster;
+use crate::api::ClusterConnection;
 
 /// The resource by which queues count GPUs.
 const GPU: &str = "nvidia.com/gpu";
@@ -19,7 +19,7 @@ const GPU: &str = "nvidia.com/gpu";
 /// A queue, and where it stands in the tree.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct View {
+pub(crate) struct QueueListEntry {
     pub(crate) queue: String,
     parent: Option<String>,
     #[serde(skip)]
@@ -36,49 +36,49 @@ pub(crate) struct View {
     pub(crate) trouble: Option<String>,
 }
 
-const COLUMNS: &[Column<View>] = &[
-    Column {
+const COLUMNS: &[TableColumn<QueueListEntry>] = &[
+    TableColumn {
         title: "QUEUE",
         cell: |view| format!("{}{}", "  ".repeat(view.depth), view.queue),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "GPU QUOTA",
         cell: |view| amount(view.quota),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "LIMIT",
         cell: |view| amount(view.limit),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "ALLOCATED",
         cell: |view| amount(view.allocated),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "REQUESTED",
         cell: |view| amount(view.requested),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "WAITING GROUPS",
         cell: |view| view.waiting.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "USABLE",
         cell: |view| match view.trouble {
             Some(_) => "no".to_owned(),
             None => "yes".to_owned(),
         },
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
 ];
 
 /// Lists the queues.
-pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure> {
+pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let queues: Vec<Queue> = cluster.all("queues").await?;
     let groups: Vec<PodGroup> = cluster.all("podgroups").await?;
     let views = views(&queues, &groups);
@@ -97,7 +97,7 @@ pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure
 }
 
 /// Queues below each other, by name. Whoever has no parent in the cluster stands at the top.
-fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<View> {
+fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<QueueListEntry> {
     let by_name: BTreeMap<String, &Queue> = queues
         .iter()
         .map(|queue| (queue.name_any(), queue))
@@ -117,7 +117,7 @@ fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<View> {
     }
     let mut shown = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut enter = |top: &str, shown: &mut Vec<View>| {
+    let mut enter = |top: &str, shown: &mut Vec<QueueListEntry>| {
         let mut open = vec![(top.to_owned(), 0)];
         while let Some((name, depth)) = open.pop() {
             if !seen.insert(name.clone()) {
@@ -140,11 +140,11 @@ fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<View> {
 }
 
 /// One queue in numbers.
-pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> View {
+pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> QueueListEntry {
     let status = queue.status.clone().unwrap_or_default();
     let gpu = queue.spec.resources.clone().unwrap_or_default().gpu;
     let parent = queue.spec.parent_queue.clone();
-    View {
+    QueueListEntry {
         queue: queue.name_any(),
         parent: Some(parent).filter(|parent| !parent.is_empty()),
         depth,

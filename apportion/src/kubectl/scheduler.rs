@@ -6,15 +6,15 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use crate::api::Cluster;
+use crate::api::ClusterConnection;
 use crate::explain;
-use crate::options::Explain;
+use crate::options::ExplainOptions;
 
 /// What the chart writes on all that belongs to the scheduler.
 const LABEL: &str = "app.kubernetes.io/name=apportion-scheduler";
@@ -22,7 +22,10 @@ const LABEL: &str = "app.kubernetes.io/name=apportion-scheduler";
 const PORT: &str = "metrics";
 
 /// Becomes the kubectl that asks. Comes back only where that fails.
-pub(crate) async fn ask(cluster: &Cluster, asked: &Explain) -> Result<(), Failure> {
+pub(crate) async fn ask(
+    cluster: &ClusterConnection,
+    asked: &ExplainOptions,
+) -> Result<(), CommandFailure> {
     let pod = explain::find(cluster, asked).await?;
     let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
     let leader = leader(cluster).await?;
@@ -47,13 +50,13 @@ pub(crate) async fn ask(cluster: &Cluster, asked: &Explain) -> Result<(), Failur
         kubectl.arg("--json");
     }
     let error = kubectl.exec();
-    Err(Failure::new("failed to start kubectl")
+    Err(CommandFailure::new("failed to start kubectl")
         .because(error)
         .hint("put kubectl into the PATH"))
 }
 
 /// The pod of the scheduler that has the lease.
-async fn leader(cluster: &Cluster) -> Result<Pod, Failure> {
+async fn leader(cluster: &ClusterConnection) -> Result<Pod, CommandFailure> {
     let labelled = || ListParams::default().labels(LABEL);
     let client = || cluster.client.clone();
     let leases: Vec<Lease> = cluster
@@ -67,7 +70,7 @@ async fn leader(cluster: &Cluster) -> Result<Pod, Failure> {
     });
     let holders: Vec<(String, String)> = holders.filter(|(_, host)| !host.is_empty()).collect();
     let [(namespace, host), ..] = holders.as_slice() else {
-        return Err(Failure::new("no scheduler leads in this cluster")
+        return Err(CommandFailure::new("no scheduler leads in this cluster")
             .hint("look at the pods with the label app.kubernetes.io/name=apportion-scheduler"));
     };
     let pods = Api::namespaced(client(), namespace);
@@ -80,7 +83,7 @@ async fn leader(cluster: &Cluster) -> Result<Pod, Failure> {
     let alone = pods.len() == 1;
     let mut pods = pods.into_iter().filter(|pod| alone || is_it(pod));
     pods.next().ok_or_else(|| {
-        Failure::new(format!(
+        CommandFailure::new(format!(
             "the scheduler that leads, {host}, has no pod in {namespace}"
         ))
     })

@@ -3,18 +3,18 @@
 //! A share's limit is in the objects; what the share uses is not, because it changes all the time. The metrics have it,
 //! and `apportion top` on the share's node.
 
-use apportion::failure::Failure;
+use apportion::failure::CommandFailure;
 use apportion::output;
-use apportion::table::{Column, Side, lay_out};
+use apportion::table::{CellAlignment, TableColumn, lay_out};
 use serde::Serialize;
 
-use crate::api::Cluster;
-use crate::gpus::{self, Gpu, memory};
+use crate::api::ClusterConnection;
+use crate::gpus::{self, NodeGpu, memory};
 
 /// A share and the GPU that it is of.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Share {
+struct TopShare {
     /// None for a program outside a pod.
     namespace: Option<String>,
     pod: Option<String>,
@@ -28,59 +28,59 @@ struct Share {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
-    gpus: &'a [Gpu],
-    shares: &'a [Share],
+struct TopReport<'a> {
+    gpus: &'a [NodeGpu],
+    shares: &'a [TopShare],
 }
 
-const COLUMNS: &[Column<Share>] = &[
-    Column {
+const COLUMNS: &[TableColumn<TopShare>] = &[
+    TableColumn {
         title: "NAMESPACE",
         cell: |share| share.namespace.clone().unwrap_or_else(|| "-".to_owned()),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "POD",
         cell: |share| share.pod.clone().unwrap_or_else(|| "-".to_owned()),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "CONTAINER",
         cell: |share| match share.container.as_str() {
             "" => "-".to_owned(),
             name => name.to_owned(),
         },
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "NODE",
         cell: |share| share.node.clone(),
-        side: Side::Left,
+        side: CellAlignment::Left,
     },
-    Column {
+    TableColumn {
         title: "GPU",
         cell: |share| share.gpu.to_string(),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "LIMIT",
         cell: |share| memory(share.limit_bytes),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
-    Column {
+    TableColumn {
         title: "OF GPU",
         cell: |share| format!("{}%", share.percent),
-        side: Side::Right,
+        side: CellAlignment::Right,
     },
 ];
 
 /// Lists GPUs and shares.
-pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure> {
+pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let nodes = gpus::nodes(cluster).await?;
     let gpus = gpus::of(&nodes);
-    let shares: Vec<Share> = gpus.iter().flat_map(shares).collect();
+    let shares: Vec<TopShare> = gpus.iter().flat_map(shares).collect();
     if as_json {
-        return output::json(&Report {
+        return output::json(&TopReport {
             gpus: &gpus,
             shares: &shares,
         });
@@ -92,8 +92,8 @@ pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure
     output::all(&format!("{}\n{shares}", gpus::text(&nodes, &gpus)))
 }
 
-fn shares(gpu: &Gpu) -> impl Iterator<Item = Share> + '_ {
-    gpu.card.holders.iter().map(|holder| Share {
+fn shares(gpu: &NodeGpu) -> impl Iterator<Item = TopShare> + '_ {
+    gpu.card.holders.iter().map(|holder| TopShare {
         namespace: holder.namespace.clone(),
         pod: holder.pod.clone(),
         container: holder.container.clone(),

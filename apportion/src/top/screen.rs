@@ -5,7 +5,7 @@ use std::io::{Write, stdin, stdout};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use terminal_size::{Height, Width, terminal_size};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The other screen, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -16,14 +16,15 @@ const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
 
 /// The terminal in the hands of the view.
-pub(super) struct Screen {
+pub(super) struct TerminalScreen {
     before: Termios,
 }
 
-impl Screen {
+impl TerminalScreen {
     /// Takes the terminal: keys come one by one, unseen, and Ctrl-C is a key among them.
-    pub(super) fn open() -> Result<Self, Failure> {
-        let failed = |e: nix::Error| Failure::new("failed to set up the terminal").because(e);
+    pub(super) fn open() -> Result<Self, CommandFailure> {
+        let failed =
+            |e: nix::Error| CommandFailure::new("failed to set up the terminal").because(e);
         let before = tcgetattr(stdin()).map_err(failed)?;
         let mut now = before.clone();
         now.local_flags
@@ -35,7 +36,7 @@ impl Screen {
     }
 
     /// Shows as much of `text` as there is room for.
-    pub(super) fn draw(&self, text: &str) -> Result<(), Failure> {
+    pub(super) fn draw(&self, text: &str) -> Result<(), CommandFailure> {
         let (width, height) = match terminal_size() {
             Some((Width(width), Height(height))) => (width.into(), height.into()),
             None => (80, 24),
@@ -44,7 +45,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
         let _ = write(LEAVE);
         let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.before);
@@ -64,7 +65,7 @@ fn frame(text: &str, width: usize, height: usize) -> String {
     frame
 }
 
-fn write(text: &str) -> Result<(), Failure> {
+fn write(text: &str) -> Result<(), CommandFailure> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)

@@ -15,21 +15,21 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::books;
+use crate::stand_in_ledger;
 
 /// One stand-in.
 #[derive(Clone, Debug)]
-pub(crate) struct StandIn {
+pub(crate) struct StandInAgent {
     book: Arc<watch::Sender<v1::ListReply>>,
 }
 
-impl StandIn {
+impl StandInAgent {
     /// Serves a node in the background; says where.
     pub(crate) fn serve(folder: &Path, node: usize, cards: usize) -> Result<(Self, PathBuf)> {
         let path = folder.join(format!("agent-{node}.sock"));
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("failed to listen on {}", path.display()))?;
-        let (book, _) = watch::channel(books::idle(node, cards));
+        let (book, _) = watch::channel(stand_in_ledger::idle(node, cards));
         let stand_in = Self {
             book: Arc::new(book),
         };
@@ -52,7 +52,7 @@ impl StandIn {
 }
 
 #[tonic::async_trait]
-impl Agent for StandIn {
+impl Agent for StandInAgent {
     async fn node_state(
         &self,
         _: Request<v1::NodeStateRequest>,
@@ -65,7 +65,7 @@ impl Agent for StandIn {
         request: Request<v1::AllocateRequest>,
     ) -> Result<Response<v1::AllocateReply>, Status> {
         let ask = request.into_inner();
-        let reply = self.change(|book| books::allocate(book, ask))?;
+        let reply = self.change(|book| stand_in_ledger::allocate(book, ask))?;
         Ok(Response::new(reply))
     }
 
@@ -74,7 +74,7 @@ impl Agent for StandIn {
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitReply>, Status> {
         let ask = request.into_inner();
-        let found = self.change(|book| books::commit(book, ask))?;
+        let found = self.change(|book| stand_in_ledger::commit(book, ask))?;
         let allocation = Some(found.ok_or_else(|| Status::not_found("it is not in the book"))?);
         Ok(Response::new(v1::CommitReply { allocation }))
     }
@@ -84,7 +84,7 @@ impl Agent for StandIn {
         request: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseReply>, Status> {
         let v1::ReleaseRequest { id } = request.into_inner();
-        self.change(|book| books::release(book, &id))?;
+        self.change(|book| stand_in_ledger::release(book, &id))?;
         Ok(Response::new(v1::ReleaseReply { gone: true }))
     }
 

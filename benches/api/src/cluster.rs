@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout};
 
 use apportion_abi::names::HEARTBEAT;
 
-use crate::agents::StandIn;
-use crate::bound::{self, Bound};
+use crate::agents::StandInAgent;
+use crate::bind_times::{self, BindTimes};
 use crate::kubelet;
-use crate::objects::{self, Ask, NAMESPACE};
-use crate::publish::Publisher;
+use crate::objects::{self, BenchPodRequest, NAMESPACE};
+use crate::publish::NodePublisher;
 
 /// How many requests are under way at once.
 const AT_ONCE: usize = 32;
@@ -34,14 +34,14 @@ const KINDS: [&str; 3] = [
 ];
 
 /// The cluster.
-pub(crate) struct Cluster {
+pub(crate) struct BenchCluster {
     pods: Api<Pod>,
-    bound: watch::Receiver<Bound>,
+    bound: watch::Receiver<BindTimes>,
     ended: watch::Receiver<usize>,
-    agents: Vec<StandIn>,
+    agents: Vec<StandInAgent>,
 }
 
-impl Cluster {
+impl BenchCluster {
     /// Makes one of so many nodes.
     pub(crate) async fn make(plane: &ControlPlane, nodes: usize, cards: usize) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -67,7 +67,7 @@ impl Cluster {
         let (mut agents, mut made) = (Vec::new(), JoinSet::new());
         let free = Arc::new(Semaphore::new(AT_ONCE));
         for number in 0..nodes {
-            let (agent, socket) = StandIn::serve(plane.dir(), number, cards)?;
+            let (agent, socket) = StandInAgent::serve(plane.dir(), number, cards)?;
             let name = format!("node-{number:04}");
             let address = format!("unix:{}", socket.display());
             let node: Node = serde_json::from_value(objects::node(&name, &address))?;
@@ -78,7 +78,7 @@ impl Cluster {
                 let _turn = free.acquire().await;
                 let nodes: Api<Node> = Api::all(client.clone());
                 nodes.create(&PostParams::default(), &node).await?;
-                let publisher = Publisher::new(client, name);
+                let publisher = NodePublisher::new(client, name);
                 let now = book.borrow().clone();
                 publisher.begin(&now).await?;
                 tokio::spawn(publisher.keep(book, first));
@@ -91,14 +91,14 @@ impl Cluster {
         }
         Ok(Self {
             pods: Api::namespaced(client.clone(), NAMESPACE),
-            bound: bound::follow(client.clone()),
+            bound: bind_times::follow(client.clone()),
             ended: kubelet::follow(client),
             agents,
         })
     }
 
     /// Creates a pod and waits until it is bound; how long that took.
-    pub(crate) async fn time_of_one(&self, name: &str, ask: Ask) -> Result<Duration> {
+    pub(crate) async fn time_of_one(&self, name: &str, ask: BenchPodRequest) -> Result<Duration> {
         let began = create(&self.pods, name, ask).await?;
         let mut bound = self.bound.clone();
         let seen = bound.wait_for(|bound| bound.contains_key(name));
@@ -116,7 +116,12 @@ impl Cluster {
     pub(crate) async fn reclaim(&self, count: usize) -> Result<Duration> {
         let began = Instant::now();
         for number in 0..count {
-            create(&self.pods, &format!("reclaim-{number}"), Ask::Reclaim).await?;
+            create(
+                &self.pods,
+                &format!("reclaim-{number}"),
+                BenchPodRequest::Reclaim,
+            )
+            .await?;
         }
         let mut bound = self.bound.clone();
         let is_ours = |name: &&String| name.starts_with("reclaim-");
@@ -131,7 +136,7 @@ impl Cluster {
     /// took, and how long it took from the first to the last.
     pub(crate) async fn times_of(
         &self,
-        pods: Vec<(String, Ask)>,
+        pods: Vec<(String, BenchPodRequest)>,
     ) -> Result<(Vec<Duration>, Duration)> {
         let free = Arc::new(Semaphore::new(AT_ONCE));
         let (first, count, mut made) = (Instant::now(), pods.len(), JoinSet::new());
@@ -183,7 +188,7 @@ impl Cluster {
     }
 }
 
-async fn create(pods: &Api<Pod>, name: &str, ask: Ask) -> Result<Instant> {
+async fn create(pods: &Api<Pod>, name: &str, ask: BenchPodRequest) -> Result<Instant> {
     let pod: Pod = serde_json::from_value(objects::pod(name, ask))?;
     let began = Instant::now();
     pods.create(&PostParams::default(), &pod).await?;

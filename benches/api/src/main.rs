@@ -16,29 +16,29 @@ use apportion_tests::control_plane::ControlPlane;
 use clap::Parser;
 
 mod agents;
-mod books;
-mod bound;
+mod bind_times;
 mod cluster;
-mod distance;
+mod cpu_time;
 mod kubelet;
+mod latency;
 mod objects;
+mod percentiles;
 mod publish;
 mod requests;
 mod scheduler;
-mod spread;
-mod usage;
+mod stand_in_ledger;
 
-use cluster::Cluster;
-use objects::Ask;
-use requests::Requests;
-use scheduler::{LEADS, Scheduler, WAITS};
-use spread::Spread;
-use usage::Usage;
+use cluster::BenchCluster;
+use cpu_time::CpuTime;
+use objects::BenchPodRequest;
+use percentiles::LatencyPercentiles;
+use requests::RequestCounts;
+use scheduler::{LEADS, SchedulerProcess, WAITS};
 
 /// Measures the running scheduler against a real API server.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct ApiBenchArguments {
     /// How many nodes there are
     #[arg(long, default_value_t = 500, value_name = "N")]
     nodes: usize,
@@ -69,7 +69,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match measure(&Arguments::parse()) {
+    match measure(&ApiBenchArguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("apportion-bench-api: {error:#}");
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(arguments: &Arguments) -> Result<()> {
+fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     let plane = ControlPlane::new();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -88,16 +88,16 @@ fn measure(arguments: &Arguments) -> Result<()> {
     if arguments.idle > 0 {
         alone(&plane, Duration::from_secs(arguments.idle));
     }
-    let cluster = runtime.block_on(Cluster::make(&plane, arguments.nodes, arguments.cards))?;
+    let cluster = runtime.block_on(BenchCluster::make(&plane, arguments.nodes, arguments.cards))?;
     let delay = Duration::from_millis(arguments.delay);
     let kubeconfig = match arguments.delay {
         0 => plane.kubeconfig(),
-        _ => runtime.block_on(distance::between(&plane.kubeconfig(), delay))?,
+        _ => runtime.block_on(latency::between(&plane.kubeconfig(), delay))?,
     };
-    let mut scheduler = Scheduler::start(&plane, &kubeconfig, &arguments.log, LEADS)?;
-    let [now, _] = usage::resident(scheduler.process()).map(Bytes::as_mib);
+    let mut scheduler = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, LEADS)?;
+    let [now, _] = cpu_time::resident(scheduler.process()).map(Bytes::as_mib);
     println!("scheduler resident with no pods: {now} MiB");
-    let processes = |scheduler: &Scheduler| {
+    let processes = |scheduler: &SchedulerProcess| {
         let [etcd, apiserver] = plane.processes();
         let own = std::process::id();
         [
@@ -106,13 +106,13 @@ fn measure(arguments: &Arguments) -> Result<()> {
             ("etcd", etcd),
             ("agents and clients", own),
         ]
-        .map(|(name, process)| (name, Usage::of(process)))
+        .map(|(name, process)| (name, CpuTime::of(process)))
     };
 
     let times = runtime.block_on(one_by_one(&cluster, arguments.first))?;
     println!(
         "first share of an idle card, created to bound: {} (p99 below 200 ms)",
-        Spread::of(times)
+        LatencyPercentiles::of(times)
     );
 
     let before = processes(&scheduler);
@@ -126,40 +126,40 @@ fn measure(arguments: &Arguments) -> Result<()> {
     println!(
         "{count} pods at once, created to bound: all in {:.1} s (60 s), each in {}",
         whole.as_secs_f64(),
-        Spread::of(times)
+        LatencyPercentiles::of(times)
     );
     for ((name, before), (_, after)) in before.iter().zip(&after) {
         println!("  {name}: {}", after.since(before));
     }
-    let [now, most] = usage::resident(scheduler.process()).map(Bytes::as_mib);
+    let [now, most] = cpu_time::resident(scheduler.process()).map(Bytes::as_mib);
     println!("scheduler resident: {now} MiB, at most {most} MiB (100 MiB)");
     if arguments.reclaim > 0 {
         reclaim(&runtime, &cluster, arguments.reclaim)?;
-        let [now, most] = usage::resident(scheduler.process()).map(Bytes::as_mib);
+        let [now, most] = cpu_time::resident(scheduler.process()).map(Bytes::as_mib);
         println!("scheduler resident after it: {now} MiB, at most {most} MiB (100 MiB)");
     }
     if arguments.idle > 0 {
         let time = Duration::from_secs(arguments.idle);
         // What the burst left behind is done first.
         std::thread::sleep(Duration::from_secs(20));
-        let (before, asked) = (processes(&scheduler), Requests::of(&plane));
+        let (before, asked) = (processes(&scheduler), RequestCounts::of(&plane));
         std::thread::sleep(time);
         println!("nothing to do, parts of a processor (0.015 for the API server):");
         for ((name, before), (_, after)) in before.iter().zip(&processes(&scheduler)) {
             println!("  {name}: {:.3}", after.since(before).part_of(time));
         }
         println!("what the API server was asked meanwhile, each minute:");
-        for (name, count) in Requests::of(&plane).since(&asked) {
+        for (name, count) in RequestCounts::of(&plane).since(&asked) {
             println!("  {name}: {:.1}", count * 60.0 / time.as_secs_f64());
         }
     }
     if arguments.failover {
         // Somebody makes room.
         runtime.block_on(cluster.end_one("pod-0"))?;
-        let next = Scheduler::start(&plane, &kubeconfig, &arguments.log, WAITS)?;
+        let next = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, WAITS)?;
         std::thread::sleep(Duration::from_secs(10));
         scheduler.stop(&plane)?;
-        let took = runtime.block_on(cluster.time_of_one("after", Ask::Card))?;
+        let took = runtime.block_on(cluster.time_of_one("after", BenchPodRequest::Card))?;
         println!(
             "killed the leader; the next binding came after {:.1} s (5 s)",
             took.as_secs_f64()
@@ -173,7 +173,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
 fn alone(plane: &ControlPlane, time: Duration) {
     // It makes its own objects first.
     std::thread::sleep(Duration::from_secs(20));
-    let usage = || plane.processes().map(Usage::of);
+    let usage = || plane.processes().map(CpuTime::of);
     let before = usage();
     std::thread::sleep(time);
     for ((name, before), after) in ["etcd", "kube-apiserver"].iter().zip(before).zip(usage()) {
@@ -183,7 +183,7 @@ fn alone(plane: &ControlPlane, time: Duration) {
 }
 
 /// Pods that take the place of others. Who is evicted beyond them is a bug, on however busy a machine.
-fn reclaim(runtime: &tokio::runtime::Runtime, cluster: &Cluster, count: usize) -> Result<()> {
+fn reclaim(runtime: &tokio::runtime::Runtime, cluster: &BenchCluster, count: usize) -> Result<()> {
     let took = runtime.block_on(cluster.reclaim(count))?;
     // What was asked for in vain would show now.
     std::thread::sleep(Duration::from_secs(10));
@@ -195,35 +195,35 @@ fn reclaim(runtime: &tokio::runtime::Runtime, cluster: &Cluster, count: usize) -
 }
 
 /// Shares that fit on no card with another: each pod is gone before the next comes.
-async fn one_by_one(cluster: &Cluster, count: usize) -> Result<Vec<Duration>> {
+async fn one_by_one(cluster: &BenchCluster, count: usize) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for number in 0..count {
         let name = format!("first-{number}");
-        times.push(cluster.time_of_one(&name, Ask::Most).await?);
+        times.push(cluster.time_of_one(&name, BenchPodRequest::Most).await?);
         cluster.end(&name).await?;
     }
     Ok(times)
 }
 
 async fn at_once(
-    cluster: &Cluster,
+    cluster: &BenchCluster,
     count: usize,
     whole_cards: bool,
 ) -> Result<(Vec<Duration>, Duration)> {
     let ask = |number: usize| match number % 2 {
-        _ if whole_cards => Ask::Card,
-        0 => Ask::Card,
-        _ => Ask::Half,
+        _ if whole_cards => BenchPodRequest::Card,
+        0 => BenchPodRequest::Card,
+        _ => BenchPodRequest::Half,
     };
     let pods = (0..count).map(|number| (format!("pod-{number}"), ask(number)));
     cluster.times_of(pods.collect()).await
 }
 
-fn surroundings(arguments: &Arguments) -> String {
+fn surroundings(arguments: &ApiBenchArguments) -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
-    let Arguments { nodes, cards, .. } = arguments;
+    let ApiBenchArguments { nodes, cards, .. } = arguments;
     format!(
         "{nodes} nodes with {cards} cards each; {processors} processors, load {load} at the start"
     )

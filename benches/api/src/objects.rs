@@ -12,7 +12,7 @@ const SLOT: &str = "apportion.dev/gpu-slot";
 
 /// What a pod wants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ask {
+pub(crate) enum BenchPodRequest {
     /// A card for itself.
     Card,
     /// Half a card.
@@ -43,7 +43,7 @@ pub(crate) fn queue(name: &str, cards: usize) -> Value {
         "spec": {"resources": {"gpu": cards, "cpu": any, "memory": any}}})
 }
 
-pub(crate) fn pod(name: &str, ask: Ask) -> Value {
+pub(crate) fn pod(name: &str, ask: BenchPodRequest) -> Value {
     // What admission adds to each pod where there are service accounts.
     let access = json!({"name": "kube-api-access", "projected": {"sources": [
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
@@ -55,15 +55,15 @@ pub(crate) fn pod(name: &str, ask: Ask) -> Value {
             "command": ["python", "-m", "train", "--steps", "1000"],
             "resources": {"requests": {"cpu": "1", "memory": "4Gi"}}}]}});
     let fraction = match ask {
-        Ask::Card | Ask::Reclaim => {
-            if matches!(ask, Ask::Reclaim) {
+        BenchPodRequest::Card | BenchPodRequest::Reclaim => {
+            if matches!(ask, BenchPodRequest::Reclaim) {
                 pod["metadata"]["labels"]["kai.scheduler/queue"] = LENDER.into();
             }
             pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
             return pod;
         }
-        Ask::Half => "0.5",
-        Ask::Most => "0.9",
+        BenchPodRequest::Half => "0.5",
+        BenchPodRequest::Most => "0.9",
     };
     pod["metadata"]["annotations"]["gpu-fraction"] = fraction.into();
     let resources = &mut pod["spec"]["containers"][0]["resources"];

@@ -20,14 +20,14 @@ const FIELD_MANAGER: &str = "apportion-agent";
 
 /// Where one node's state is published.
 #[derive(Clone, Debug)]
-pub(crate) struct Publisher {
+pub(crate) struct NodePublisher {
     node: String,
     nodes: Api<Node>,
     gpu_nodes: Api<GpuNode>,
     since: Timestamp,
 }
 
-impl Publisher {
+impl NodePublisher {
     pub(crate) fn new(client: Client, node: String) -> Self {
         Self {
             node,

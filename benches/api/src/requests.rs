@@ -7,9 +7,9 @@ use apportion_tests::control_plane::ControlPlane;
 const SERIES: &str = "apiserver_request_total{";
 
 /// How many requests there were until now, by verb and resource.
-pub(crate) struct Requests(BTreeMap<String, f64>);
+pub(crate) struct RequestCounts(BTreeMap<String, f64>);
 
-impl Requests {
+impl RequestCounts {
     pub(crate) fn of(plane: &ControlPlane) -> Self {
         let mut counts = BTreeMap::new();
         for line in plane.kubectl(&["get", "--raw", "/metrics"]).lines() {

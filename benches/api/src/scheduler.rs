@@ -18,12 +18,12 @@ pub(crate) const WAITS: &str = "Another scheduler holds the lease";
 
 /// The process. It ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
+pub(crate) struct SchedulerProcess {
     child: Child,
     log: PathBuf,
 }
 
-impl Scheduler {
+impl SchedulerProcess {
     /// Starts it and waits until it says this.
     pub(crate) fn start(
         plane: &ControlPlane,
@@ -71,7 +71,7 @@ impl Scheduler {
     }
 }
 
-impl Drop for Scheduler {
+impl Drop for SchedulerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -7,12 +7,12 @@
 
 use crate::Card;
 use crate::contexts::ContextId;
+use crate::fallible_map::FallibleMap;
 use crate::linear::{BLOCK, SMALL, worst_case};
-use crate::map::Map;
 
 /// An array, or a whole mipmapped one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Array {
+pub struct ArrayAllocation {
     /// The card that it is on.
     pub card: Card,
     /// The context that it belongs to.
@@ -23,9 +23,9 @@ pub struct Array {
 
 /// An array that was taken out of the books.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenArray {
+pub struct RemovedArray {
     /// The array.
-    pub array: Array,
+    pub array: ArrayAllocation,
     /// What its end gives back.
     pub cost: u64,
 }
@@ -44,34 +44,34 @@ pub const fn format_bytes(format: u32) -> u64 {
 
 /// The small arrays of one context.
 #[derive(Clone, Copy, Debug, Default)]
-struct Shelf {
+struct SmallArrays {
     count: u64,
     bytes: u64,
     /// The most that `bytes` was since the shelf was empty.
     most: u64,
 }
 
-impl Shelf {
+impl SmallArrays {
     fn cost(self) -> u64 {
         worst_case(self.most)
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Arrays {
-    entries: Map<u64, Array>,
-    shelves: Map<ContextId, Shelf>,
+pub(crate) struct ArrayTable {
+    entries: FallibleMap<u64, ArrayAllocation>,
+    shelves: FallibleMap<ContextId, SmallArrays>,
 }
 
-impl Arrays {
+impl ArrayTable {
     /// Enters an array. Returns what it costs.
-    pub(crate) fn enter(&mut self, handle: u64, array: Array) -> u64 {
+    pub(crate) fn enter(&mut self, handle: u64, array: ArrayAllocation) -> u64 {
         if !self.entries.enter(handle, array) || array.bytes > SMALL {
             return worst_case(array.bytes);
         }
         let before = self.shelf(array.context);
         let bytes = before.bytes.saturating_add(room(array.bytes));
-        let after = Shelf {
+        let after = SmallArrays {
             count: before.count.saturating_add(1),
             bytes,
             most: before.most.max(bytes),
@@ -83,27 +83,27 @@ impl Arrays {
     }
 
     /// Takes an array out.
-    pub(crate) fn take(&mut self, handle: u64) -> Option<TakenArray> {
+    pub(crate) fn take(&mut self, handle: u64) -> Option<RemovedArray> {
         let array = self.entries.remove(handle)?;
         Some(self.close(array))
     }
 
     /// Takes out one array of a context.
-    pub(crate) fn take_of(&mut self, context: ContextId) -> Option<TakenArray> {
-        let chosen = |_, array: &Array| array.context == context;
+    pub(crate) fn take_of(&mut self, context: ContextId) -> Option<RemovedArray> {
+        let chosen = |_, array: &ArrayAllocation| array.context == context;
         let (_, array) = self.entries.remove_where(chosen)?;
         Some(self.close(array))
     }
 
-    fn close(&mut self, array: Array) -> TakenArray {
+    fn close(&mut self, array: ArrayAllocation) -> RemovedArray {
         let cost = match array.bytes > SMALL {
             true => worst_case(array.bytes),
             false => self.unshelve(array),
         };
-        TakenArray { array, cost }
+        RemovedArray { array, cost }
     }
 
-    fn unshelve(&mut self, array: Array) -> u64 {
+    fn unshelve(&mut self, array: ArrayAllocation) -> u64 {
         let Some(shelf) = self.shelves.get_mut(array.context) else {
             return 0;
         };
@@ -113,10 +113,10 @@ impl Arrays {
             return 0;
         }
         let gone = self.shelves.remove(array.context);
-        gone.map_or(0, Shelf::cost)
+        gone.map_or(0, SmallArrays::cost)
     }
 
-    fn shelf(&self, context: ContextId) -> Shelf {
+    fn shelf(&self, context: ContextId) -> SmallArrays {
         self.shelves.get(context).copied().unwrap_or_default()
     }
 }
@@ -133,8 +133,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn array(bytes: u64) -> Array {
-        Array {
+    fn array(bytes: u64) -> ArrayAllocation {
+        ArrayAllocation {
             card: 0,
             context: ContextId::first(),
             bytes,
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn small_arrays_share_blocks_until_the_last_is_gone() {
-        let mut arrays = Arrays::default();
+        let mut arrays = ArrayTable::default();
         let costs: Vec<u64> = (0..4).map(|n| arrays.enter(n, array(700_000))).collect();
         assert_eq!(costs, [2 * MIB, 0, 2 * MIB, 0]);
         let freed: Vec<u64> = (0..4)
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_large_array_counts_as_whole_blocks() {
-        let mut arrays = Arrays::default();
+        let mut arrays = ArrayTable::default();
         assert_eq!(arrays.enter(1, array(3 * MIB)), 4 * MIB);
         assert_eq!(arrays.take(1).map(|taken| taken.cost), Some(4 * MIB));
         assert_eq!(arrays.take(1), None);

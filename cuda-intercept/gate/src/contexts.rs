@@ -17,7 +17,7 @@
 //! over by whoever has waited long enough.
 
 use crate::Card;
-use crate::map::Map;
+use crate::fallible_map::FallibleMap;
 
 /// A context of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ impl ContextId {
 
 /// What contexts on a card are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserve {
+pub struct ContextReserve {
     /// The first of a process.
     pub first: u64,
     /// Each further one.
@@ -40,13 +40,13 @@ pub struct Reserve {
 
 /// A context that the driver is asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndingContext {
     handle: u64,
     pub(crate) id: ContextId,
     card: Card,
 }
 
-impl Ended {
+impl EndingContext {
     /// The card that the context is on.
     #[must_use]
     pub const fn card(&self) -> Card {
@@ -55,7 +55,7 @@ impl Ended {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct ContextEntry {
     card: Card,
     reserve: u64,
     device: i32,
@@ -65,27 +65,27 @@ struct Entry {
 }
 
 #[derive(Debug)]
-pub(crate) struct Contexts {
-    by_handle: Map<u64, (ContextId, Entry)>,
+pub(crate) struct ContextTable {
+    by_handle: FallibleMap<u64, (ContextId, ContextEntry)>,
     /// Ending ones whose handle another context has.
-    aside: Map<ContextId, Entry>,
+    aside: FallibleMap<ContextId, ContextEntry>,
     /// The thread whose turn it is to retain the primary context of a device.
-    turns: Map<i32, i32>,
+    turns: FallibleMap<i32, i32>,
     next: u64,
 }
 
-impl Default for Contexts {
+impl Default for ContextTable {
     fn default() -> Self {
         Self {
-            by_handle: Map::default(),
-            aside: Map::default(),
-            turns: Map::default(),
+            by_handle: FallibleMap::default(),
+            aside: FallibleMap::default(),
+            turns: FallibleMap::default(),
             next: ContextId::first().0,
         }
     }
 }
 
-impl Contexts {
+impl ContextTable {
     /// Enters a context. False if it is there already (or cannot be entered). One that is ending is there
     /// only for a caller that charged nothing: a reserve was charged for a new one.
     pub(crate) fn open(
@@ -103,7 +103,7 @@ impl Contexts {
             let (id, known) = (*id, *known);
             self.aside.enter(id, known);
         }
-        let entry = Entry {
+        let entry = ContextEntry {
             card,
             reserve,
             device,
@@ -134,7 +134,7 @@ impl Contexts {
         all.any(|(_, (_, entry))| entry.device == device)
     }
 
-    /// See [`crate::Books::name_primary`].
+    /// See [`crate::ProcessAllocations::name_primary`].
     pub(crate) fn name_primary(&mut self, device: i32, handle: u64) -> bool {
         let entry = self.by_handle.get_mut(handle).map(|(_, entry)| entry);
         let Some(entry) = entry.filter(|entry| entry.device == device) else {
@@ -144,7 +144,7 @@ impl Contexts {
         true
     }
 
-    /// See [`crate::Books::take_turn`].
+    /// See [`crate::ProcessAllocations::take_turn`].
     pub(crate) fn take_turn(&mut self, device: i32, thread: i32, is_tired: bool) -> bool {
         let other = self.turns.get(device).filter(|other| **other != thread);
         let is_free = other.is_none() || is_tired;
@@ -154,14 +154,14 @@ impl Contexts {
         is_free
     }
 
-    /// See [`crate::Books::end_turn`].
+    /// See [`crate::ProcessAllocations::end_turn`].
     pub(crate) fn end_turn(&mut self, device: i32, thread: i32) {
         if self.turns.get(device) == Some(&thread) {
             self.turns.remove(device);
         }
     }
 
-    /// See [`crate::Books::context_after`].
+    /// See [`crate::ProcessAllocations::context_after`].
     pub(crate) fn after(&self, after: Option<ContextId>) -> Option<(ContextId, Card)> {
         let all = self
             .by_handle
@@ -177,15 +177,15 @@ impl Contexts {
     }
 
     /// The driver is about to be asked to end it.
-    pub(crate) fn begin_end(&mut self, handle: u64) -> Option<Ended> {
+    pub(crate) fn begin_end(&mut self, handle: u64) -> Option<EndingContext> {
         let (id, entry) = self.by_handle.get_mut(handle)?;
         entry.ending = entry.ending.saturating_add(1);
         let (id, card) = (*id, entry.card);
-        Some(Ended { handle, id, card })
+        Some(EndingContext { handle, id, card })
     }
 
     /// The driver did not end it.
-    pub(crate) fn lives(&mut self, ended: Ended) {
+    pub(crate) fn lives(&mut self, ended: EndingContext) {
         if let Some((id, entry)) = self.by_handle.get_mut(ended.handle)
             && *id == ended.id
         {
@@ -194,8 +194,8 @@ impl Contexts {
     }
 
     /// It is gone: its reserve, for the first who says so.
-    pub(crate) fn remove(&mut self, ended: Ended) -> Option<u64> {
-        let is_there = |(id, _): &&(ContextId, Entry)| *id == ended.id;
+    pub(crate) fn remove(&mut self, ended: EndingContext) -> Option<u64> {
+        let is_there = |(id, _): &&(ContextId, ContextEntry)| *id == ended.id;
         let entry = match self.by_handle.get(ended.handle).filter(is_there) {
             Some(_) => self.by_handle.remove(ended.handle).map(|(_, entry)| entry),
             None => self.aside.remove(ended.id),
@@ -205,7 +205,7 @@ impl Contexts {
 
     /// What is given back for a context that is gone: its own reserve, or that of another on the card
     /// which takes over a larger one.
-    fn hand_on(&mut self, gone: Entry) -> u64 {
+    fn hand_on(&mut self, gone: ContextEntry) -> u64 {
         let current = self.by_handle.values_mut().map(|(_, entry)| entry);
         let all = current.chain(self.aside.values_mut());
         let here = all.filter(|entry| entry.card == gone.card && entry.reserve < gone.reserve);
@@ -215,8 +215,8 @@ impl Contexts {
         }
     }
 
-    /// See [`crate::Books::top_up`].
-    pub(crate) fn top_up(&mut self, handle: u64, reserve: Reserve) -> u64 {
+    /// See [`crate::ProcessAllocations::top_up`].
+    pub(crate) fn top_up(&mut self, handle: u64, reserve: ContextReserve) -> u64 {
         let Some((_, card)) = self.find(handle) else {
             return 0;
         };
@@ -242,8 +242,8 @@ mod tests {
 
     const PRIMARY: u64 = 7;
 
-    fn primary() -> Contexts {
-        let mut contexts = Contexts::default();
+    fn primary() -> ContextTable {
+        let mut contexts = ContextTable::default();
         assert!(contexts.open(PRIMARY, (0, 0), 100, true));
         contexts
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_turn_is_one_thread_s_until_it_ends_or_another_is_tired_of_waiting() {
         const DEVICE: i32 = 3;
-        let mut contexts = Contexts::default();
+        let mut contexts = ContextTable::default();
         assert!(contexts.take_turn(DEVICE, 1, false));
         assert!(
             contexts.take_turn(DEVICE, 1, false),
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_context_is_named_primary_where_it_is_entered() {
-        let mut contexts = Contexts::default();
+        let mut contexts = ContextTable::default();
         assert!(!contexts.is_any_on(0) && !contexts.name_primary(0, PRIMARY));
         assert!(contexts.open(PRIMARY, (0, 0), 100, false));
         assert!(contexts.is_any_on(0) && contexts.primary(0).is_none());
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_further_context_that_is_left_alone_before_it_is_entered_is_the_first() {
-        const RESERVE: Reserve = Reserve {
+        const RESERVE: ContextReserve = ContextReserve {
             first: 100,
             further: 30,
         };

@@ -6,15 +6,15 @@
 //! looking at the number that the descriptor had.
 
 use crate::Card;
-use crate::map::Map;
-use crate::shares::Memory;
+use crate::fallible_map::FallibleMap;
+use crate::shared_memory::HeldMemory;
 
 /// An inode: its device and its number.
 pub type Inode = (u64, u64);
 
 /// What is known of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct ExportedDescriptor {
     /// What lies on it.
     pub key: u64,
     /// The number that it had.
@@ -27,13 +27,13 @@ pub struct Descriptor {
 
 /// The descriptors of a process.
 #[derive(Debug, Default)]
-pub struct Descriptors {
-    all: Map<u64, (Memory, Descriptor)>,
-    adrift: Map<u64, (Card, u64)>,
+pub struct ExportedDescriptors {
+    all: FallibleMap<u64, (HeldMemory, ExportedDescriptor)>,
+    adrift: FallibleMap<u64, (Card, u64)>,
     next: u64,
 }
 
-impl Descriptors {
+impl ExportedDescriptors {
     fn number(&mut self) -> u64 {
         self.next = self.next.wrapping_add(1);
         self.next
@@ -50,8 +50,8 @@ impl Descriptors {
     }
 
     /// Enters a descriptor of a memory. False if it is known by this key, or there is no room.
-    pub fn enter(&mut self, memory: Memory, descriptor: Descriptor) -> bool {
-        let is_it = |known: &(Memory, Descriptor)| known.1.key == descriptor.key;
+    pub fn enter(&mut self, memory: HeldMemory, descriptor: ExportedDescriptor) -> bool {
+        let is_it = |known: &(HeldMemory, ExportedDescriptor)| known.1.key == descriptor.key;
         if self.all.iter().any(|(_, known)| is_it(known)) {
             return false;
         }
@@ -61,7 +61,7 @@ impl Descriptors {
 
     /// A memory was given up whose charge may be kept by a descriptor. Returns by what name it is adrift; none has
     /// one that has no descriptor.
-    pub fn set_adrift(&mut self, memory: Memory, charge: (Card, u64)) -> Option<Memory> {
+    pub fn set_adrift(&mut self, memory: HeldMemory, charge: (Card, u64)) -> Option<HeldMemory> {
         if !self.all.iter().any(|(_, (of, _))| *of == memory) {
             return None;
         }
@@ -69,7 +69,7 @@ impl Descriptors {
         if !self.adrift.enter(number, charge) {
             return None;
         }
-        let adrift = Memory::Adrift(number);
+        let adrift = HeldMemory::Adrift(number);
         let of_it = self.all.values_mut().filter(|(of, _)| *of == memory);
         of_it.for_each(|(of, _)| *of = adrift);
         Some(adrift)
@@ -77,8 +77,8 @@ impl Descriptors {
 
     /// The next descriptor after a number of a memory that is adrift.
     #[must_use]
-    pub fn adrift_after(&self, after: u64) -> Option<(u64, Descriptor)> {
-        let is_later = |at: u64, of: Memory| at > after && matches!(of, Memory::Adrift(_));
+    pub fn adrift_after(&self, after: u64) -> Option<(u64, ExportedDescriptor)> {
+        let is_later = |at: u64, of: HeldMemory| at > after && matches!(of, HeldMemory::Adrift(_));
         let later = self.all.iter().filter(|(at, (of, _))| is_later(*at, *of));
         later
             .map(|(at, (_, known))| (at, *known))
@@ -87,16 +87,19 @@ impl Descriptors {
 
     /// A descriptor is closed everywhere. Returns its probe if no other needs that, and what it was the last to
     /// keep.
-    pub fn closed(&mut self, number: u64) -> (Option<Descriptor>, Option<(Memory, Card, u64)>) {
+    pub fn closed(
+        &mut self,
+        number: u64,
+    ) -> (Option<ExportedDescriptor>, Option<(HeldMemory, Card, u64)>) {
         let Some((memory, gone)) = self.all.remove(number) else {
             return (None, None);
         };
-        let others_have = |known: &Descriptor| known.probe == gone.probe;
+        let others_have = |known: &ExportedDescriptor| known.probe == gone.probe;
         let is_needed = self.all.iter().any(|(_, (_, known))| others_have(known));
         let useless = (!is_needed && gone.probe.is_some()).then_some(gone);
         let is_kept = self.all.iter().any(|(_, (of, _))| *of == memory);
         let freed = match memory {
-            Memory::Adrift(at) if !is_kept => self.adrift.remove(at),
+            HeldMemory::Adrift(at) if !is_kept => self.adrift.remove(at),
             _ => None,
         };
         (useless, freed.map(|(card, bytes)| (memory, card, bytes)))
@@ -107,10 +110,10 @@ impl Descriptors {
 mod tests {
     use super::*;
 
-    const MEMORY: Memory = Memory::Physical(7);
+    const MEMORY: HeldMemory = HeldMemory::Physical(7);
 
-    fn descriptor(key: u64, inode: u64) -> Descriptor {
-        Descriptor {
+    fn descriptor(key: u64, inode: u64) -> ExportedDescriptor {
+        ExportedDescriptor {
             key,
             number: 3,
             inode: (1, inode),
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_charge_is_adrift_until_the_last_descriptor_is_closed() {
-        let mut all = Descriptors::default();
+        let mut all = ExportedDescriptors::default();
         assert_eq!(all.set_adrift(MEMORY, (0, 100)), None);
         assert!(all.enter(MEMORY, descriptor(1, 10)) && all.enter(MEMORY, descriptor(2, 11)));
         assert!(!all.enter(MEMORY, descriptor(1, 10)), "it is known");
@@ -139,9 +142,9 @@ mod tests {
 
     #[test]
     fn descriptors_of_one_inode_share_a_probe() {
-        let mut all = Descriptors::default();
+        let mut all = ExportedDescriptors::default();
         all.enter(MEMORY, descriptor(1, 10));
-        all.enter(Memory::Physical(8), descriptor(2, 10));
+        all.enter(HeldMemory::Physical(8), descriptor(2, 10));
         assert_eq!((all.probe((1, 10)), all.probe((1, 11))), (Some(10), None));
         all.set_adrift(MEMORY, (0, 100));
         let (number, _) = all.adrift_after(0).unwrap();

@@ -16,15 +16,15 @@
 //! memory, so as long as it has all that it allocates, a launch is a later one, trimmed or not.
 
 use crate::Card;
+use crate::fallible_map::FallibleMap;
 use crate::linear::worst_case;
-use crate::map::Map;
 use crate::pools::worst_growth;
 
 mod conditionals;
-mod flights;
+mod in_flight;
 
-pub use conditionals::{Bodies, Conditionals};
-pub use flights::{Flight, Flights};
+pub use conditionals::{ConditionalBodies, ConditionalNodes};
+pub use in_flight::{GraphLaunch, InFlightLaunches};
 
 /// What stands before the number of a device in the handle of its graphs' pool; no pool of a program lies
 /// there.
@@ -44,7 +44,7 @@ pub fn device_of_graphs(pool: u64) -> Option<i32> {
 
 /// What a graph allocates on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct GraphFootprint {
     /// The card.
     pub card: Card,
     /// The same card as the driver numbers it.
@@ -59,7 +59,7 @@ pub struct Need {
 
 /// What a node allocates, by its address, which is its own from the start.
 #[derive(Clone, Copy, Debug)]
-struct Allocation {
+struct NodeAllocation {
     exec: u64,
     card: Card,
     bytes: u64,
@@ -68,25 +68,25 @@ struct Allocation {
 
 /// Executable graphs that allocate, with what each needs of each card.
 #[derive(Debug, Default)]
-pub struct Graphs {
-    needs: Map<(u64, Card), Need>,
-    allocations: Map<u64, Allocation>,
+pub struct GraphTable {
+    needs: FallibleMap<(u64, Card), GraphFootprint>,
+    allocations: FallibleMap<u64, NodeAllocation>,
     /// Which graph frees which address.
-    frees: Map<(u64, u64), ()>,
+    frees: FallibleMap<(u64, u64), ()>,
     /// Graphs that free at a launch what the one before left allocated.
-    freeing: Map<u64, ()>,
+    freeing: FallibleMap<u64, ()>,
     /// What may be running.
-    pub flights: Flights,
+    pub flights: InFlightLaunches,
     /// Nodes with bodies, of all graphs.
-    pub conditionals: Conditionals,
+    pub conditionals: ConditionalNodes,
 }
 
-impl Graphs {
+impl GraphTable {
     /// Counts one allocation of an executable graph.
     pub fn add(&mut self, exec: u64, (card, device): (Card, i32), (address, bytes): (u64, u64)) {
         let key = (exec, card);
         let known = self.needs.get(key).copied();
-        let need = Need {
+        let need = GraphFootprint {
             card,
             device,
             growth: known
@@ -98,7 +98,7 @@ impl Graphs {
             is_resident: false,
         };
         self.needs.enter(key, need);
-        let allocation = Allocation {
+        let allocation = NodeAllocation {
             exec,
             card,
             bytes: worst_case(bytes),
@@ -129,7 +129,7 @@ impl Graphs {
     #[must_use]
     pub fn has_others(&self, exec: u64, card: Card) -> bool {
         let mut all = self.needs.iter();
-        let is_live = |allocation: &Allocation| allocation.is_live && allocation.card == card;
+        let is_live = |allocation: &NodeAllocation| allocation.is_live && allocation.card == card;
         all.any(|((of, on), _)| of != exec && on == card)
             || self.allocations.iter().any(|(_, all)| is_live(all))
     }
@@ -155,7 +155,7 @@ impl Graphs {
 
     /// What an executable graph needs of the first card after `after`.
     #[must_use]
-    pub fn need_after(&self, exec: u64, after: Option<Card>) -> Option<Need> {
+    pub fn need_after(&self, exec: u64, after: Option<Card>) -> Option<GraphFootprint> {
         let all = self.needs.iter().filter(|((of, _), _)| *of == exec);
         let later = all.filter(|((_, card), _)| after.is_none_or(|after| *card > after));
         later.map(|(_, need)| *need).min_by_key(|need| need.card)
@@ -166,7 +166,7 @@ impl Graphs {
         let mut after = None;
         while let Some(need) = self.need_after(exec, after) {
             after = Some(need.card);
-            let resident = Need {
+            let resident = GraphFootprint {
                 is_resident: true,
                 ..need
             };
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_graph_needs_all_that_its_nodes_allocate_until_it_was_launched() {
-        let mut graphs = Graphs::default();
+        let mut graphs = GraphTable::default();
         for (card, device, mib) in [(1, 0, 32), (1, 0, 33), (4, 2, 1)] {
             graphs.add(7, (card, device), (mib, mib * MIB));
         }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_a_graph_keeps_counts_beside_others_until_it_is_freed() {
-        let mut graphs = Graphs::default();
+        let mut graphs = GraphTable::default();
         for (exec, address) in [(7, 0x1000), (8, 0x2000), (9, 0x3000)] {
             graphs.add(exec, (0, 0), (address, MIB));
         }
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_graph_that_frees_at_its_launches_has_what_it_left() {
-        let mut graphs = Graphs::default();
+        let mut graphs = GraphTable::default();
         for address in [0x1000, 0x2000] {
             graphs.add(7, (0, 0), (address, MIB));
         }

@@ -10,14 +10,14 @@
 //! for.
 
 use crate::Card;
-use crate::map::Map;
+use crate::fallible_map::FallibleMap;
 
 /// The number that a physical memory has in the books.
 pub type PhysicalId = u64;
 
 /// By what a program names physical memory.
 #[derive(Clone, Copy, Debug)]
-pub enum Named {
+pub enum PhysicalName {
     /// A handle.
     Handle(u64),
     /// An address that it is mapped at.
@@ -25,7 +25,7 @@ pub enum Named {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Physical {
+struct PhysicalMemory {
     /// Where it is charged, if it is.
     charged: Option<(Card, u64)>,
     references: u32,
@@ -34,20 +34,20 @@ struct Physical {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Handle {
+struct HandleEntry {
     physical: PhysicalId,
     count: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Mapping {
+struct MappingEntry {
     physical: PhysicalId,
     bytes: u64,
 }
 
 /// A reference that was given up: what is to be given back with it, if it was the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedReference {
     /// The card and the bytes.
     pub charge: Option<(Card, u64)>,
     /// The memory, if this was the last reference of this process to it.
@@ -58,39 +58,39 @@ pub struct Dropped {
 
 /// A handle reference that is being released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released {
+pub struct PendingRelease {
     handle: u64,
     physical: PhysicalId,
 }
 
 /// A mapping that is being removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unmapped {
+pub struct PendingUnmap {
     address: u64,
     bytes: u64,
     physical: PhysicalId,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Handles {
-    physical: Map<PhysicalId, Physical>,
-    handles: Map<u64, Handle>,
-    mappings: Map<u64, Mapping>,
+pub(crate) struct VmmHandles {
+    physical: FallibleMap<PhysicalId, PhysicalMemory>,
+    handles: FallibleMap<u64, HandleEntry>,
+    mappings: FallibleMap<u64, MappingEntry>,
     next: PhysicalId,
 }
 
-impl Handles {
+impl VmmHandles {
     /// Enters a new handle on new physical memory, and says which that is.
     pub(crate) fn create(&mut self, handle: u64, charged: Option<(Card, u64)>) -> PhysicalId {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let physical = Physical {
+        let physical = PhysicalMemory {
             charged,
             references: 1,
             is_shared: false,
         };
         if self.physical.enter(id, physical) {
-            let handle_entry = Handle {
+            let handle_entry = HandleEntry {
                 physical: id,
                 count: 1,
             };
@@ -128,15 +128,15 @@ impl Handles {
     }
 
     /// Gives such a reference up.
-    pub(crate) fn let_go(&mut self, id: PhysicalId) -> Dropped {
+    pub(crate) fn let_go(&mut self, id: PhysicalId) -> DroppedReference {
         self.drop_reference(id)
     }
 
     /// A memory, and where it is charged.
-    pub(crate) fn memory(&self, named: Named) -> Option<(PhysicalId, Option<(Card, u64)>)> {
+    pub(crate) fn memory(&self, named: PhysicalName) -> Option<(PhysicalId, Option<(Card, u64)>)> {
         let id = match named {
-            Named::Handle(handle) => self.handles.get(handle)?.physical,
-            Named::At(address) => self.mapped_at(address)?,
+            PhysicalName::Handle(handle) => self.handles.get(handle)?.physical,
+            PhysicalName::At(address) => self.mapped_at(address)?,
         };
         Some((id, self.physical.get(id)?.charged))
     }
@@ -157,7 +157,7 @@ impl Handles {
     }
 
     fn mapped_at(&self, address: u64) -> Option<PhysicalId> {
-        let at = |(start, mapping): &(u64, &Mapping)| {
+        let at = |(start, mapping): &(u64, &MappingEntry)| {
             (*start..start.saturating_add(mapping.bytes)).contains(&address)
         };
         match self.mappings.get(address) {
@@ -172,7 +172,7 @@ impl Handles {
                 known.count = known.count.saturating_add(1);
             }
             Some(_) | None => {
-                let entry = Handle { physical, count: 1 };
+                let entry = HandleEntry { physical, count: 1 };
                 if !self.handles.enter(handle, entry) {
                     return;
                 }
@@ -188,24 +188,24 @@ impl Handles {
     }
 
     /// Takes a reference of a handle out, before the driver is asked to release it.
-    pub(crate) fn release(&mut self, handle: u64) -> Option<Released> {
+    pub(crate) fn release(&mut self, handle: u64) -> Option<PendingRelease> {
         let entry = self.handles.get_mut(handle)?;
         let physical = entry.physical;
         entry.count = entry.count.saturating_sub(1);
         if entry.count == 0 {
             self.handles.remove(handle);
         }
-        Some(Released { handle, physical })
+        Some(PendingRelease { handle, physical })
     }
 
     /// The driver did not release it.
-    pub(crate) fn still_held(&mut self, released: Released) {
+    pub(crate) fn still_held(&mut self, released: PendingRelease) {
         self.refer(released.handle, released.physical);
         self.drop_reference(released.physical);
     }
 
     /// The driver released it.
-    pub(crate) fn released(&mut self, released: Released) -> Dropped {
+    pub(crate) fn released(&mut self, released: PendingRelease) -> DroppedReference {
         self.drop_reference(released.physical)
     }
 
@@ -214,13 +214,16 @@ impl Handles {
         let Some(physical) = self.handles.get(handle).map(|entry| entry.physical) else {
             return;
         };
-        if self.mappings.enter(address, Mapping { physical, bytes }) {
+        if self
+            .mappings
+            .enter(address, MappingEntry { physical, bytes })
+        {
             self.count_up(physical);
         }
     }
 
     /// Takes one mapping out of a range, before the driver is asked to unmap it.
-    pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Option<Unmapped> {
+    pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Option<PendingUnmap> {
         let exact = self
             .mappings
             .get(address)
@@ -232,7 +235,7 @@ impl Handles {
             self.mappings
                 .remove_where(|start, _| (address..end).contains(&start))
         };
-        found.map(|(address, mapping)| Unmapped {
+        found.map(|(address, mapping)| PendingUnmap {
             address,
             bytes: mapping.bytes,
             physical: mapping.physical,
@@ -240,22 +243,23 @@ impl Handles {
     }
 
     /// The driver did not unmap it.
-    pub(crate) fn still_mapped(&mut self, unmapped: Unmapped) {
-        let Unmapped {
+    pub(crate) fn still_mapped(&mut self, unmapped: PendingUnmap) {
+        let PendingUnmap {
             address,
             bytes,
             physical,
         } = unmapped;
-        self.mappings.enter(address, Mapping { physical, bytes });
+        self.mappings
+            .enter(address, MappingEntry { physical, bytes });
     }
 
     /// The driver unmapped it.
-    pub(crate) fn unmapped(&mut self, unmapped: Unmapped) -> Dropped {
+    pub(crate) fn unmapped(&mut self, unmapped: PendingUnmap) -> DroppedReference {
         self.drop_reference(unmapped.physical)
     }
 
-    fn drop_reference(&mut self, id: PhysicalId) -> Dropped {
-        let nothing = Dropped {
+    fn drop_reference(&mut self, id: PhysicalId) -> DroppedReference {
+        let nothing = DroppedReference {
             charge: None,
             last_of: None,
             is_shared: false,
@@ -268,7 +272,7 @@ impl Handles {
             return nothing;
         }
         let gone = self.physical.remove(id);
-        Dropped {
+        DroppedReference {
             charge: gone.and_then(|memory| memory.charged),
             last_of: Some(id),
             is_shared: gone.is_some_and(|memory| memory.is_shared),
@@ -284,19 +288,19 @@ mod tests {
     const PAID: Option<(Card, u64)> = Some((0, 2 * MIB));
     const HELD: Option<(Card, u64)> = None;
 
-    fn release(handles: &mut Handles, handle: u64) -> Option<Option<(Card, u64)>> {
+    fn release(handles: &mut VmmHandles, handle: u64) -> Option<Option<(Card, u64)>> {
         let released = handles.release(handle)?;
         Some(handles.released(released).charge)
     }
 
-    fn unmap(handles: &mut Handles, address: u64, bytes: u64) -> Option<Option<(Card, u64)>> {
+    fn unmap(handles: &mut VmmHandles, address: u64, bytes: u64) -> Option<Option<(Card, u64)>> {
         let unmapped = handles.unmap(address, bytes)?;
         Some(handles.unmapped(unmapped).charge)
     }
 
     #[test]
     fn a_mapping_keeps_released_memory_charged() {
-        let mut handles = Handles::default();
+        let mut handles = VmmHandles::default();
         handles.create(7, Some((0, 2 * MIB)));
         handles.map(0x1000, 2 * MIB, 7);
         assert_eq!(release(&mut handles, 7), Some(HELD));
@@ -305,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_handle_value_that_is_used_again_is_other_memory() {
-        let mut handles = Handles::default();
+        let mut handles = VmmHandles::default();
         handles.create(7, Some((0, 2 * MIB)));
         handles.map(0x1000, 2 * MIB, 7);
         release(&mut handles, 7);
@@ -316,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_retained_handle_keeps_unmapped_memory_charged() {
-        let mut handles = Handles::default();
+        let mut handles = VmmHandles::default();
         handles.create(7, Some((0, 2 * MIB)));
         handles.map(0x1000, 2 * MIB, 7);
         release(&mut handles, 7);
@@ -327,7 +331,7 @@ mod tests {
 
     #[test]
     fn an_imported_handle_costs_nothing() {
-        let mut handles = Handles::default();
+        let mut handles = VmmHandles::default();
         handles.import(5);
         handles.map(0x1000, 2 * MIB, 5);
         assert_eq!(release(&mut handles, 5), Some(HELD));
@@ -336,7 +340,7 @@ mod tests {
 
     #[test]
     fn one_unmap_can_end_many_mappings() {
-        let mut handles = Handles::default();
+        let mut handles = VmmHandles::default();
         handles.create(7, Some((0, 2 * MIB)));
         handles.map(0x1000, MIB, 7);
         handles.map(0x1000 + MIB, MIB, 7);
@@ -348,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_release_that_failed_changes_nothing() {
-        let mut handles = Handles::default();
+        let mut handles = VmmHandles::default();
         handles.create(7, Some((0, 2 * MIB)));
         if let Some(released) = handles.release(7) {
             handles.still_held(released);

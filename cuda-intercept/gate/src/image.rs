@@ -13,10 +13,10 @@
 
 mod bundle;
 mod lz4;
-mod text;
+mod ptx;
 
 pub use bundle::bundle;
-pub use text::text;
+pub use ptx::text;
 
 /// The first four bytes of a cubin.
 pub const CUBIN: u32 = 0x464c_457f;
@@ -27,7 +27,7 @@ pub const WRAPPER: u32 = 0x4662_43b1;
 
 /// What an image takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub struct ImageFootprint {
     /// Variables: taken when the image is loaded.
     pub variables: u64,
     /// Code and its constants: taken then too, or function by function where the driver is lazy.
@@ -55,7 +55,7 @@ const CONSTANTS: &[u8] = b".nv.constant";
 
 /// Reads a cubin.
 #[must_use]
-pub fn cubin(read: &Reader<'_>) -> Option<Image> {
+pub fn cubin(read: &Reader<'_>) -> Option<ImageFootprint> {
     let is_cubin = u32_at(read, 0)? == CUBIN && u16_at(read, 18)? == MACHINE;
     if !is_cubin || u16_at(read, 58)? != SECTION {
         return None;
@@ -63,7 +63,7 @@ pub fn cubin(read: &Reader<'_>) -> Option<Image> {
     let (table, count) = (u64_at(read, 40)?, u16_at(read, 60)?);
     let section = |at: u16| table.checked_add(u64::from(at).wrapping_mul(u64::from(SECTION)));
     let names = u64_at(read, section(u16_at(read, 62)?)?.checked_add(24)?)?;
-    let mut image = Image::default();
+    let mut image = ImageFootprint::default();
     for at in 0..count {
         let head = section(at)?;
         let flags = u64_at(read, head.checked_add(8)?)?;

@@ -18,36 +18,39 @@
 extern crate alloc;
 
 mod arrays;
-mod books;
+mod bindings;
+mod context_settings;
 mod contexts;
+mod deferred_frees;
 mod descriptors;
+mod fallible_map;
 mod graphs;
 mod handles;
-mod holds;
 pub mod image;
-mod late;
 mod linear;
-mod loads;
-mod map;
+mod loaded_images;
 mod pools;
-mod settings;
-mod shares;
+mod process_allocations;
+mod shared_memory;
 
-pub use arrays::{Array, TakenArray, format_bytes};
-pub use books::{Books, Held};
-pub use contexts::{ContextId, Ended, Reserve};
-pub use descriptors::{Descriptor, Descriptors, Inode};
+pub use arrays::{ArrayAllocation, RemovedArray, format_bytes};
+pub use bindings::{BindingHolder, BindingRegion};
+pub use context_settings::{ContextSettings, LocalMemoryFit, LocalMemoryGrowth, thread_bytes};
+pub use contexts::{ContextId, ContextReserve, EndingContext};
+pub use deferred_frees::{DeferredFree, DeferredFrees};
+pub use descriptors::{ExportedDescriptor, ExportedDescriptors, Inode};
 pub use graphs::{
-    Bodies, Conditionals, Flight, Flights, Graphs, Need, device_of_graphs, graph_pool,
+    ConditionalBodies, ConditionalNodes, GraphFootprint, GraphLaunch, GraphTable, InFlightLaunches,
+    device_of_graphs, graph_pool,
 };
-pub use handles::{Dropped, Named, PhysicalId, Released, Unmapped};
-pub use holds::{Holder, Place};
-pub use late::{Free, LateFrees};
-pub use linear::{BLOCK, Taken, worst_case};
-pub use loads::{Loads, Module};
-pub use pools::{Doomed, GROWTH, Growth, Pooled, Pools, Settled, worst_growth};
-pub use settings::{Grown, Room, Settings, thread_bytes};
-pub use shares::{Hold, Memory, Shares};
+pub use handles::{DroppedReference, PendingRelease, PendingUnmap, PhysicalId, PhysicalName};
+pub use linear::{BLOCK, RemovedLinear, worst_case};
+pub use loaded_images::{LoadedImages, LoadedModule};
+pub use pools::{
+    EndingPool, GROWTH, PoolGrowth, PoolSettlement, PoolTable, RemovedPooled, worst_growth,
+};
+pub use process_allocations::{FreeTarget, ProcessAllocations};
+pub use shared_memory::{HeldMemory, Hold, SharedMemoryTable};
 
 /// A card by its position in the account.
 pub type Card = usize;

@@ -13,7 +13,7 @@
 
 use crate::Card;
 use crate::contexts::ContextId;
-use crate::map::Map;
+use crate::fallible_map::FallibleMap;
 
 /// The unit in which the driver takes memory from a card.
 pub const BLOCK: u64 = 2 << 20;
@@ -31,7 +31,7 @@ pub const fn worst_case(bytes: u64) -> u64 {
 
 /// An allocation that was taken out of the books.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct RemovedLinear {
     /// Its address.
     pub address: u64,
     /// Its size as it was asked for.
@@ -45,20 +45,20 @@ pub struct Taken {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LinearEntry {
     bytes: u64,
     card: Card,
     context: ContextId,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Linear {
-    entries: Map<u64, Entry>,
+pub(crate) struct LinearTable {
+    entries: FallibleMap<u64, LinearEntry>,
     /// How many small allocations lie in a block, by the block's number.
-    shared: Map<u64, u32>,
+    shared: FallibleMap<u64, u32>,
 }
 
-impl Linear {
+impl LinearTable {
     /// Enters an allocation. Returns what it costs now that its address is known.
     pub(crate) fn enter(
         &mut self,
@@ -67,7 +67,7 @@ impl Linear {
         card: Card,
         context: ContextId,
     ) -> u64 {
-        let entry = Entry {
+        let entry = LinearEntry {
             bytes,
             card,
             context,
@@ -81,14 +81,14 @@ impl Linear {
     }
 
     /// Takes an allocation out.
-    pub(crate) fn take(&mut self, address: u64) -> Option<Taken> {
+    pub(crate) fn take(&mut self, address: u64) -> Option<RemovedLinear> {
         let entry = self.entries.remove(address)?;
         Some(self.close(address, entry))
     }
 
     /// The allocation that an address lies in: where it starts, its bytes, its card and its context.
     pub(crate) fn at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
-        let is_in = |(start, entry): &(u64, &Entry)| {
+        let is_in = |(start, entry): &(u64, &LinearEntry)| {
             (*start..start.saturating_add(entry.bytes)).contains(&address)
         };
         let exact = self.entries.get(address).map(|entry| (address, entry));
@@ -97,21 +97,21 @@ impl Linear {
     }
 
     /// Takes out one allocation of a context.
-    pub(crate) fn take_of(&mut self, context: ContextId) -> Option<Taken> {
+    pub(crate) fn take_of(&mut self, context: ContextId) -> Option<RemovedLinear> {
         let (address, entry) = self
             .entries
             .remove_where(|_, entry| entry.context == context)?;
         Some(self.close(address, entry))
     }
 
-    fn close(&mut self, address: u64, entry: Entry) -> Taken {
+    fn close(&mut self, address: u64, entry: LinearEntry) -> RemovedLinear {
         let cost = match entry.bytes > SMALL {
             true => worst_case(entry.bytes),
             false => touched(address, entry.bytes)
                 .filter(|block| self.untouch(*block))
                 .fold(0_u64, |cost, _| cost.saturating_add(BLOCK)),
         };
-        Taken {
+        RemovedLinear {
             address,
             bytes: entry.bytes,
             card: entry.card,
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn small_allocations_share_a_block() {
-        let mut linear = Linear::default();
+        let mut linear = LinearTable::default();
         assert_eq!(linear.enter(BASE, 512, 0, HERE), BLOCK);
         assert_eq!(linear.enter(BASE + 512, 1 << 20, 0, HERE), 0);
         assert_eq!(linear.take(BASE).map(|taken| taken.cost), Some(0));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_large_allocation_costs_whole_blocks() {
-        let mut linear = Linear::default();
+        let mut linear = LinearTable::default();
         let bytes = 5 * BLOCK + 1;
         assert_eq!(linear.enter(BASE, bytes, 0, HERE), worst_case(bytes));
         assert_eq!(
@@ -184,19 +184,19 @@ mod tests {
 
     #[test]
     fn a_large_allocation_does_not_open_a_block_for_small_ones() {
-        let mut linear = Linear::default();
+        let mut linear = LinearTable::default();
         assert_eq!(linear.enter(BASE, 3 * BLOCK - 512, 0, HERE), 3 * BLOCK);
         assert_eq!(linear.enter(BASE + 3 * BLOCK - 512, 7, 0, HERE), BLOCK);
     }
 
     #[test]
     fn an_allocation_across_a_boundary_costs_both_blocks() {
-        let mut linear = Linear::default();
+        let mut linear = LinearTable::default();
         assert_eq!(linear.enter(BASE + BLOCK - 8, 16, 0, HERE), 2 * BLOCK);
     }
 
     #[test]
     fn an_address_that_was_never_entered_is_no_ones() {
-        assert_eq!(Linear::default().take(BASE), None);
+        assert_eq!(LinearTable::default().take(BASE), None);
     }
 }

@@ -9,15 +9,15 @@
 //! read; else it may only raise what is charged.
 //!
 //! A thread looks at all pools of the process, also at one that another thread is about to destroy, and
-//! the driver need not bear a question about a pool that is gone. So who asks says so ([`Pools::look`]),
+//! the driver need not bear a question about a pool that is gone. So who asks says so ([`PoolTable::look`]),
 //! and who destroys waits for those who look. How a pool ends is told in `ends`.
 
 use crate::Card;
-use crate::map::Map;
+use crate::fallible_map::FallibleMap;
 
-mod ends;
+mod retired;
 
-pub use ends::{Doomed, Pooled};
+pub use retired::{EndingPool, RemovedPooled};
 
 /// The unit in which a pool grows.
 pub const GROWTH: u64 = 32 << 20;
@@ -33,7 +33,7 @@ pub const fn worst_growth(bytes: u64) -> u64 {
 
 /// What a settlement means for the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum PoolSettlement {
     /// Nothing changed.
     Even,
     /// So many bytes are to be given back.
@@ -48,14 +48,14 @@ struct PoolId(u64);
 
 /// A growth that is under way.
 #[derive(Clone, Copy, Debug)]
-pub struct Growth {
+pub struct PoolGrowth {
     pool: u64,
     id: PoolId,
     bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pool {
+struct PoolEntry {
     id: PoolId,
     /// `None` where nothing is charged for the pool: its memory is in the host, or on a card that the
     /// account does not name.
@@ -74,18 +74,18 @@ struct Pool {
 
 /// The pools of a process.
 #[derive(Debug, Default)]
-pub struct Pools {
-    by_handle: Map<u64, Pool>,
-    ends: ends::Ends,
+pub struct PoolTable {
+    by_handle: FallibleMap<u64, PoolEntry>,
+    ends: retired::RetiredPools,
     last: u64,
 }
 
-impl Pools {
+impl PoolTable {
     /// Enters a pool, if it is new.
     pub fn enter(&mut self, pool: u64, card: Option<Card>) {
         if self.by_handle.get(pool).is_none() {
             self.last = self.last.wrapping_add(1);
-            let empty = Pool {
+            let empty = PoolEntry {
                 id: PoolId(self.last),
                 card,
                 charged: 0,
@@ -105,18 +105,18 @@ impl Pools {
     }
 
     /// A growth begins, for an allocation that is about to be asked for; it has been charged. Ends with
-    /// [`Pools::settle`] and then [`Pools::made`].
-    pub fn begin(&mut self, pool: u64, bytes: u64) -> Option<Growth> {
+    /// [`PoolTable::settle`] and then [`PoolTable::made`].
+    pub fn begin(&mut self, pool: u64, bytes: u64) -> Option<PoolGrowth> {
         let entry = self.by_handle.get_mut(pool)?;
         entry.growing = entry.growing.saturating_add(bytes);
         entry.epoch = entry.epoch.wrapping_add(1);
         entry.live = entry.live.saturating_add(1);
         let id = entry.id;
-        Some(Growth { pool, id, bytes })
+        Some(PoolGrowth { pool, id, bytes })
     }
 
-    /// The driver is about to be asked about a pool: what to hand to [`Pools::settle`] with the answer.
-    /// `None` if there is no such pool, and then it must not be asked. Ends with [`Pools::looked`].
+    /// The driver is about to be asked about a pool: what to hand to [`PoolTable::settle`] with the answer.
+    /// `None` if there is no such pool, and then it must not be asked. Ends with [`PoolTable::looked`].
     #[must_use]
     pub fn look(&mut self, pool: u64) -> Option<u64> {
         let pool = self.by_handle.get_mut(pool)?;
@@ -146,13 +146,13 @@ impl Pools {
         pool: u64,
         epoch: u64,
         reserved: u64,
-        ended: Option<Growth>,
-    ) -> Settled {
+        ended: Option<PoolGrowth>,
+    ) -> PoolSettlement {
         let Some(pool) = self.by_handle.get_mut(pool) else {
-            return Settled::Even;
+            return PoolSettlement::Even;
         };
         let Some(card) = pool.card else {
-            return Settled::Even;
+            return PoolSettlement::Even;
         };
         let ended = ended.filter(|growth| growth.id == pool.id);
         let ended = ended.map_or(0, |growth| growth.bytes);
@@ -169,9 +169,9 @@ impl Pools {
         }
         let after = pool.total();
         match after >= before {
-            true if after == before => Settled::Even,
-            true => Settled::Take(card, after.saturating_sub(before)),
-            false => Settled::GiveBack(card, before.saturating_sub(after)),
+            true if after == before => PoolSettlement::Even,
+            true => PoolSettlement::Take(card, after.saturating_sub(before)),
+            false => PoolSettlement::GiveBack(card, before.saturating_sub(after)),
         }
     }
 
@@ -201,17 +201,17 @@ impl Pools {
     }
 }
 
-impl Pool {
+impl PoolEntry {
     /// All that is charged for it.
     const fn total(&self) -> u64 {
         self.charged.saturating_add(self.growing)
     }
 
     /// What its end means for the account.
-    const fn gone(&self) -> Settled {
+    const fn gone(&self) -> PoolSettlement {
         match self.card {
-            Some(card) => Settled::GiveBack(card, self.total()),
-            None => Settled::Even,
+            Some(card) => PoolSettlement::GiveBack(card, self.total()),
+            None => PoolSettlement::Even,
         }
     }
 }
@@ -222,8 +222,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn pool() -> Pools {
-        let mut pools = Pools::default();
+    fn pool() -> PoolTable {
+        let mut pools = PoolTable::default();
         pools.enter(1, Some(0));
         pools
     }
@@ -234,7 +234,7 @@ mod tests {
         let growth = pools.begin(1, 64 * MIB);
         let epoch = pools.look(1).unwrap_or_default();
         let settled = pools.settle(1, epoch, 32 * MIB, growth);
-        assert_eq!(settled, Settled::GiveBack(0, 32 * MIB));
+        assert_eq!(settled, PoolSettlement::GiveBack(0, 32 * MIB));
     }
 
     #[test]
@@ -243,7 +243,10 @@ mod tests {
         let first = pools.begin(1, 32 * MIB);
         let _second = pools.begin(1, 32 * MIB);
         let epoch = pools.look(1).unwrap_or_default();
-        assert_eq!(pools.settle(1, epoch, 32 * MIB, first), Settled::Even);
+        assert_eq!(
+            pools.settle(1, epoch, 32 * MIB, first),
+            PoolSettlement::Even
+        );
     }
 
     #[test]
@@ -253,7 +256,7 @@ mod tests {
         let epoch = pools.look(1).unwrap_or_default();
         let _second = pools.begin(1, 32 * MIB);
         let settled = pools.settle(1, epoch, 0, first);
-        assert_eq!(settled, Settled::Even);
+        assert_eq!(settled, PoolSettlement::Even);
     }
 
     #[test]
@@ -266,7 +269,7 @@ mod tests {
         assert_eq!(pools.charged_after(None), Some(1));
         assert_eq!(
             pools.settle(1, epoch, 0, None),
-            Settled::GiveBack(0, 32 * MIB)
+            PoolSettlement::GiveBack(0, 32 * MIB)
         );
         assert_eq!(pools.charged_after(None), None);
     }

@@ -6,26 +6,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_gate::{BLOCK, Books, GROWTH, Held, Settled, worst_case, worst_growth};
+use apportion_gate::{
+    BLOCK, FreeTarget, GROWTH, PoolSettlement, ProcessAllocations, worst_case, worst_growth,
+};
 use proptest::prelude::*;
 
 const CONTEXT: u64 = 0xc0;
 const MIB: u64 = 1 << 20;
 
-fn books() -> Books {
-    let mut books = Books::default();
+fn books() -> ProcessAllocations {
+    let mut books = ProcessAllocations::default();
     books.open_context(CONTEXT, (0, 0), 0, true);
     books
 }
 
 /// A driver that puts small requests side by side into blocks, and each large one into its own.
 #[derive(Default)]
-struct Driver {
+struct ModelDriver {
     live: BTreeMap<u64, u64>,
     next_large: u64,
 }
 
-impl Driver {
+impl ModelDriver {
     fn alloc(&mut self, bytes: u64) -> u64 {
         let address = if bytes > MIB {
             self.next_large += worst_case(bytes);
@@ -53,16 +55,16 @@ impl Driver {
     }
 }
 
-fn apply(settled: Settled, charged: &mut u64) {
+fn apply(settled: PoolSettlement, charged: &mut u64) {
     match settled {
-        Settled::Even => {}
-        Settled::GiveBack(_, bytes) => *charged -= bytes,
-        Settled::Take(_, bytes) => *charged += bytes,
+        PoolSettlement::Even => {}
+        PoolSettlement::GiveBack(_, bytes) => *charged -= bytes,
+        PoolSettlement::Take(_, bytes) => *charged += bytes,
     }
 }
 
 /// A pool as the driver has it: every allocation from it takes one step of growth.
-struct Pool {
+struct ModelPool {
     handle: u64,
     has_name: bool,
     live: Vec<u64>,
@@ -77,7 +79,7 @@ proptest! {
     fn linear_memory_is_charged_as_the_driver_takes_it(
         steps in prop::collection::vec((any::<bool>(), 1..8 * MIB, any::<prop::sample::Index>()), 1..120),
     ) {
-        let (mut books, mut driver, mut charged) = (books(), Driver::default(), 0);
+        let (mut books, mut driver, mut charged) = (books(), ModelDriver::default(), 0);
         let context = books.context(CONTEXT).map(|(id, _)| id);
         prop_assume!(context.is_some());
         for (frees, bytes, which) in steps {
@@ -86,8 +88,8 @@ proptest! {
                 let address = addresses[which.index(addresses.len())];
                 driver.live.remove(&address);
                 match books.take(address) {
-                    Some(Held::Linear(taken)) => charged -= taken.cost,
-                    Some(Held::Pooled(_)) | None => {}
+                    Some(FreeTarget::Linear(taken)) => charged -= taken.cost,
+                    Some(FreeTarget::Pooled(_)) | None => {}
                 }
             } else if let Some(context) = context {
                 let bytes = if bytes % 3 == 0 { bytes } else { bytes % MIB + 1 };
@@ -231,7 +233,7 @@ proptest! {
         steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), any::<bool>()), 1..150),
     ) {
         let mut books = books();
-        let (mut pools, mut charged): (Vec<Pool>, u64) = (Vec::new(), 0);
+        let (mut pools, mut charged): (Vec<ModelPool>, u64) = (Vec::new(), 0);
         for (step, which, fails) in steps {
             let named: Vec<usize> = (0..pools.len()).filter(|p| pools[*p].has_name).collect();
             let live: Vec<(usize, u64)> = (0..pools.len())
@@ -242,7 +244,7 @@ proptest! {
                     let free = |handle: &u64| !pools.iter().any(|p| p.has_name && p.handle == *handle);
                     let handle = (1..).find(free).unwrap_or_default();
                     books.pools.enter(handle, Some(0));
-                    pools.push(Pool { handle, has_name: true, live: Vec::new(), reserved: 0 });
+                    pools.push(ModelPool { handle, has_name: true, live: Vec::new(), reserved: 0 });
                 }
                 1 if !named.is_empty() => {
                     let free = |address: &u64| !live.iter().any(|(_, taken)| taken == address);
@@ -257,17 +259,17 @@ proptest! {
                     apply(settled, &mut charged);
                     pool.live.extend((!fails).then_some(address));
                     let made = growth.map(|growth| books.pools.made(growth, (!fails).then_some(address)));
-                    prop_assert_eq!(made, Some(Settled::Even));
+                    prop_assert_eq!(made, Some(PoolSettlement::Even));
                 }
                 2 if !live.is_empty() => {
                     let (pool, address) = live[which.index(live.len())];
                     match books.take(address) {
-                        Some(Held::Pooled(pooled)) if fails => books.pools.lives(pooled),
-                        Some(Held::Pooled(pooled)) => {
+                        Some(FreeTarget::Pooled(pooled)) if fails => books.pools.lives(pooled),
+                        Some(FreeTarget::Pooled(pooled)) => {
                             pools[pool].live.retain(|live| *live != address);
                             apply(books.pools.freed(pooled), &mut charged);
                         }
-                        Some(Held::Linear(_)) | None => prop_assert!(false, "it was entered"),
+                        Some(FreeTarget::Linear(_)) | None => prop_assert!(false, "it was entered"),
                     }
                 }
                 3 if !named.is_empty() => {

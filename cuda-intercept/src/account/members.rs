@@ -6,17 +6,17 @@
 
 use core::ffi::CStr;
 
-use apportion_abi::account::Registration;
+use apportion_abi::account::ProcessRegistration;
 
-use super::Account;
+use super::MappedAccount;
 use super::path::PathBuffer;
 use super::peers::{concatenate, decimal, namespace, number, read};
 use crate::errno;
 
-impl Account {
+impl MappedAccount {
     /// Whether a process is of this account: this very one, or one that has a slot.
     pub(crate) fn has_process(&self, pid: u32) -> bool {
-        let _kept = errno::Kept::now();
+        let _kept = errno::ErrnoGuard::now();
         // SAFETY: the call cannot fail.
         if u32::try_from(unsafe { libc::getpid() }) == Ok(pid) {
             return true;
@@ -37,7 +37,7 @@ impl Account {
 }
 
 /// Whether a slot is that of a pid in a namespace.
-const fn is_known_by(one: Registration, pid: u32, namespace: u64) -> bool {
+const fn is_known_by(one: ProcessRegistration, pid: u32, namespace: u64) -> bool {
     namespace != 0 && one.pid_namespace == namespace && one.pid == pid
 }
 
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn a_pid_means_nothing_without_its_namespace() {
-        let one = Registration {
+        let one = ProcessRegistration {
             pid: 7,
             start_time: 1,
             pid_namespace: 9,
         };
         assert!(is_known_by(one, 7, 9));
         assert!(!is_known_by(one, 7, 8) && !is_known_by(one, 8, 9));
-        let unknown = Registration {
+        let unknown = ProcessRegistration {
             pid_namespace: 0,
             ..one
         };

@@ -4,17 +4,17 @@
 //! process is known by its pid, its start time and its namespace, and one that cannot be seen from here
 //! is never taken for dead; the agent, which sees all, retires it.
 
-use apportion_abi::account::Registration;
+use apportion_abi::account::ProcessRegistration;
 
 use super::PathBuffer;
 use crate::errno;
 
 /// This process.
-pub(super) fn own() -> Registration {
+pub(super) fn own() -> ProcessRegistration {
     // SAFETY: the call cannot fail.
     let pid = unsafe { libc::getpid() };
     let pid = u32::try_from(pid).unwrap_or(1);
-    Registration {
+    ProcessRegistration {
         pid,
         start_time: look(pid).map_or(0, |seen| seen.start_time),
         pid_namespace: namespace(),
@@ -22,17 +22,17 @@ pub(super) fn own() -> Registration {
 }
 
 /// Whether both are the same process.
-pub(super) fn is_same(one: Registration, other: Registration) -> bool {
+pub(super) fn is_same(one: ProcessRegistration, other: ProcessRegistration) -> bool {
     one == other && one.start_time != 0
 }
 
 /// Whether a process is of the pid namespace `here`, so that it can be seen.
-pub(super) const fn is_from(process: Registration, here: u64) -> bool {
+pub(super) const fn is_from(process: ProcessRegistration, here: u64) -> bool {
     process.pid_namespace != 0 && process.pid_namespace == here
 }
 
 /// Whether a process is gone for certain, as far as that is seen from the pid namespace `here`.
-pub(super) fn is_dead(process: Registration, here: u64) -> bool {
+pub(super) fn is_dead(process: ProcessRegistration, here: u64) -> bool {
     if !is_from(process, here) {
         return false;
     }
@@ -50,13 +50,13 @@ pub(super) fn is_dead(process: Registration, here: u64) -> bool {
     })
 }
 
-struct Seen {
+struct ProcStat {
     is_gone: bool,
     start_time: u64,
 }
 
 /// What `/proc/<pid>/stat` says.
-fn look(pid: u32) -> Option<Seen> {
+fn look(pid: u32) -> Option<ProcStat> {
     let mut digits = [0; 10];
     let mut folder = [0_u8; 32];
     let mut text = [0_u8; 1024];
@@ -65,7 +65,7 @@ fn look(pid: u32) -> Option<Seen> {
     parse(read(path.join(folder, "stat")?, &mut text)?)
 }
 
-fn parse(stat: &[u8]) -> Option<Seen> {
+fn parse(stat: &[u8]) -> Option<ProcStat> {
     // The second field is the program's name in brackets, which may itself hold any character.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(end..)?.split(|byte| *byte == b' ').skip(1);
@@ -74,7 +74,7 @@ fn parse(stat: &[u8]) -> Option<Seen> {
     let start_time = number(fields.nth(1)?)?;
     // A first thread that called `pthread_exit` is a zombie while the others go on.
     let is_gone = matches!(state, b'Z' | b'X' | b'x') && threads <= 1;
-    Some(Seen {
+    Some(ProcStat {
         is_gone,
         start_time,
     })
@@ -167,7 +167,7 @@ mod tests {
             .spawn()
             .expect("true runs");
         let started = look(child.id()).expect("it is there").start_time;
-        let who = Registration {
+        let who = ProcessRegistration {
             pid: child.id(),
             start_time: started,
             pid_namespace: namespace(),

@@ -1,14 +1,14 @@
 //! What this process says in its account of memory that others may hold too, and by which key.
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{Join, Share};
+use apportion_abi::account::{JoinOutcome, Share};
 use apportion_gate::Hold;
 
-use super::{Account, marks};
+use super::{MappedAccount, descriptor_keys};
 
 /// What came of joining the holders of memory that another process shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub(crate) enum JoinedMemory {
     /// It is held from now on.
     Held(Hold),
     /// It is not this account's memory, or cannot be told.
@@ -17,7 +17,7 @@ pub(crate) enum Joined {
     Refused,
 }
 
-impl Account {
+impl MappedAccount {
     /// Says that memory which this process has charged is shown to others.
     pub(crate) fn offer(&self, card: usize, key: u64, bytes: u64) -> Option<Hold> {
         let usage = self.usage.usage();
@@ -28,23 +28,23 @@ impl Account {
     }
 
     /// Joins those who hold memory that is known by a key.
-    pub(crate) fn join(&self, key: u64) -> Joined {
+    pub(crate) fn join(&self, key: u64) -> JoinedMemory {
         let usage = self.usage.usage();
         let Some(owner) = self.owner(&usage) else {
-            return Joined::Refused;
+            return JoinedMemory::Refused;
         };
         let ask = || usage.join(owner, key, |card| self.limits.cards().get(card));
         let joined = match ask() {
-            Join::Refused => {
+            JoinOutcome::Refused => {
                 self.retire_the_dead();
                 ask()
             }
-            decided @ (Join::Joined(_) | Join::Unknown) => decided,
+            decided @ (JoinOutcome::Joined(_) | JoinOutcome::Unknown) => decided,
         };
         match joined {
-            Join::Joined(share) => Joined::Held(share.words()),
-            Join::Unknown => Joined::Foreign,
-            Join::Refused => Joined::Refused,
+            JoinOutcome::Joined(share) => JoinedMemory::Held(share.words()),
+            JoinOutcome::Unknown => JoinedMemory::Foreign,
+            JoinOutcome::Refused => JoinedMemory::Refused,
         }
     }
 
@@ -55,12 +55,12 @@ impl Account {
 
     /// The key on a descriptor.
     pub(crate) fn key_on(descriptor: i32) -> Option<u64> {
-        marks::find(descriptor)
+        descriptor_keys::find(descriptor)
     }
 
     /// Leaves a key on a descriptor: `known`, or a new one. `None` where that cannot be done.
     pub(crate) fn put_key_on(descriptor: i32, known: Option<u64>) -> Option<u64> {
-        let key = known.unwrap_or_else(marks::fresh);
-        marks::mark(descriptor, key).then_some(key)
+        let key = known.unwrap_or_else(descriptor_keys::fresh);
+        descriptor_keys::mark(descriptor, key).then_some(key)
     }
 }

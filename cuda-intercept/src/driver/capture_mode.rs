@@ -19,26 +19,26 @@ use crate::foreign::{CAPTURE_RELAXED, SUCCESS};
 
 /// A question that the driver answers in every mode.
 #[must_use]
-pub(super) struct Anytime;
+pub(super) struct AnyCaptureMode;
 
 /// While it lives, this thread is in the relaxed mode.
 #[must_use]
-pub(super) struct Relaxed {
+pub(super) struct RelaxedModeGuard {
     before: Option<u32>,
 }
 
 /// For questions that no capture forbids.
-pub(super) const fn anytime() -> Anytime {
-    Anytime
+pub(super) const fn anytime() -> AnyCaptureMode {
+    AnyCaptureMode
 }
 
 /// For questions that one may forbid. A driver without modes (before CUDA 10.1) is asked as it is.
-pub(super) fn relaxed() -> Relaxed {
+pub(super) fn relaxed() -> RelaxedModeGuard {
     let before = exchange(CAPTURE_RELAXED).filter(|mode| *mode != CAPTURE_RELAXED);
-    Relaxed { before }
+    RelaxedModeGuard { before }
 }
 
-impl Drop for Relaxed {
+impl Drop for RelaxedModeGuard {
     fn drop(&mut self) {
         if let Some(mode) = self.before {
             let _ = exchange(mode);

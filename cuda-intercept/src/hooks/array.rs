@@ -4,27 +4,28 @@
 //! what it would see on a full card. Sparse and deferred arrays have no memory of their own, and what is
 //! mapped into them is held (see `hold`) until they are destroyed.
 
-use apportion_abi::account::Api;
-use apportion_gate::{Array, Holder, format_bytes, worst_case};
+use apportion_abi::account::ApiFamily;
+use apportion_gate::{ArrayAllocation, BindingHolder, format_bytes, worst_case};
 
 use crate::driver;
 use crate::foreign::{
-    Array3d, ArrayRequirements, Describes, Extent, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
+    ArrayExtent, ArrayRequirements, ArrayShape3d, DescribesArray, OUT_OF_MEMORY, Opaque, SUCCESS,
+    Status,
 };
-use crate::process::{self, Ground, Site};
+use crate::process::{self, ChargeScope, ChargeTarget};
 
 type Create<D> = unsafe extern "C" fn(*mut Opaque, *const D) -> Status;
-type CreateMipmapped = unsafe extern "C" fn(*mut Opaque, *const Array3d, u32) -> Status;
+type CreateMipmapped = unsafe extern "C" fn(*mut Opaque, *const ArrayShape3d, u32) -> Status;
 type Destroy = unsafe extern "C" fn(Opaque) -> Status;
 
 /// The two kinds, as far as the driver has functions of its own for them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ArrayKind {
     Plain,
     Mipmapped,
 }
 
-impl Kind {
+impl ArrayKind {
     fn destroy(self, array: Opaque) {
         let _ = match self {
             // SAFETY: the array was just created and nobody else knows it.
@@ -50,7 +51,7 @@ impl Kind {
 }
 
 /// A chain of mipmaps takes at most twice its first level.
-fn estimate(extent: Extent, levels: u32) -> u64 {
+fn estimate(extent: ArrayExtent, levels: u32) -> u64 {
     let element = format_bytes(extent.format).saturating_mul(u64::from(extent.channels.max(1)));
     let first = extent.elements.saturating_mul(element);
     if levels > 1 {
@@ -62,15 +63,15 @@ fn estimate(extent: Extent, levels: u32) -> u64 {
 
 /// Charges, calls `ask`, corrects the charge and enters the array.
 fn open(
-    site: Site,
-    kind: Kind,
+    site: ChargeTarget,
+    kind: ArrayKind,
     estimate: u64,
     place: *mut Opaque,
     ask: impl Fn(*mut Opaque) -> Status,
 ) -> Status {
     let process = site.process;
     let estimated = worst_case(estimate);
-    if !process.charge_for(Api::Array, site.card, estimated) {
+    if !process.charge_for(ApiFamily::Array, site.card, estimated) {
         return process.refusal(site.card, estimate, || {
             let mut array: Opaque = core::ptr::null_mut();
             let status = ask(&raw mut array);
@@ -88,12 +89,12 @@ fn open(
     }
     let bytes = kind.requirement(array).unwrap_or(estimate);
     let more = worst_case(bytes).saturating_sub(estimated);
-    if more > 0 && !process.charge_for(Api::Array, site.card, more) {
+    if more > 0 && !process.charge_for(ApiFamily::Array, site.card, more) {
         kind.destroy(array);
         process.uncharge(site.card, estimated);
         return OUT_OF_MEMORY;
     }
-    let entry = Array {
+    let entry = ArrayAllocation {
         card: site.card,
         context: site.context,
         bytes,
@@ -107,8 +108,8 @@ fn open(
 
 /// # Safety
 /// `shape` must be null or what the driver takes.
-unsafe fn create_any<D: Describes>(
-    kind: Kind,
+unsafe fn create_any<D: DescribesArray>(
+    kind: ArrayKind,
     levels: u32,
     array: *mut Opaque,
     shape: *const D,
@@ -118,15 +119,15 @@ unsafe fn create_any<D: Describes>(
     let shape = unsafe { shape.as_ref() }.map(|shape| shape.extent());
     let shape = shape.filter(|shape| !array.is_null() && !shape.is_empty);
     match (process::ground(), shape) {
-        (Ground::Charged(site), Some(shape)) => {
+        (ChargeScope::Charged(site), Some(shape)) => {
             open(site, kind, estimate(shape, levels), array, ask)
         }
-        (Ground::Closed, Some(_)) => OUT_OF_MEMORY,
-        (Ground::Charged(_) | Ground::Closed | Ground::Free, _) => ask(array),
+        (ChargeScope::Closed, Some(_)) => OUT_OF_MEMORY,
+        (ChargeScope::Charged(_) | ChargeScope::Closed | ChargeScope::Free, _) => ask(array),
     }
 }
 
-pub(crate) unsafe fn create<D: Describes>(
+pub(crate) unsafe fn create<D: DescribesArray>(
     real: Create<D>,
     array: *mut Opaque,
     shape: *const D,
@@ -134,19 +135,19 @@ pub(crate) unsafe fn create<D: Describes>(
     // SAFETY: the shape is the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, shape) };
     // SAFETY: the caller passes a shape, or null, as to the driver.
-    unsafe { create_any(Kind::Plain, 1, array, shape, ask) }
+    unsafe { create_any(ArrayKind::Plain, 1, array, shape, ask) }
 }
 
 pub(crate) unsafe fn create_mipmapped(
     real: CreateMipmapped,
     array: *mut Opaque,
-    shape: *const Array3d,
+    shape: *const ArrayShape3d,
     levels: u32,
 ) -> Status {
     // SAFETY: as for `create`.
     let ask = |place| unsafe { real(place, shape, levels) };
     // SAFETY: as for `create`.
-    unsafe { create_any(Kind::Mipmapped, levels, array, shape, ask) }
+    unsafe { create_any(ArrayKind::Mipmapped, levels, array, shape, ask) }
 }
 
 pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
@@ -158,7 +159,7 @@ pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
     let Some(taken) = process.books.lock().take_array(array as u64) else {
         let status = ask();
         if status == SUCCESS && process.account().is_some() {
-            super::hold::let_go_of(process, Holder::Array(array as u64));
+            super::bindings::let_go_of(process, BindingHolder::Array(array as u64));
         }
         return status;
     };

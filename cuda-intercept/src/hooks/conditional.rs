@@ -6,11 +6,11 @@
 
 use alloc::vec::Vec;
 
-use apportion_gate::Bodies;
+use apportion_gate::ConditionalBodies;
 
 use crate::driver;
 use crate::foreign::{NodeParameters, Opaque, SUCCESS, Status};
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 
 type AddNode =
     unsafe extern "C" fn(*mut Opaque, Opaque, Opaque, usize, *mut NodeParameters) -> Status;
@@ -22,13 +22,13 @@ type Destroy = unsafe extern "C" fn(Opaque) -> Status;
 pub(super) const CONDITIONAL: u32 = 13;
 
 /// The graphs in a node that is there; none where nobody can tell.
-pub(super) fn bodies_of(process: &Process, node: Opaque) -> Vec<Opaque> {
+pub(super) fn bodies_of(process: &ProcessState, node: Opaque) -> Vec<Opaque> {
     let known = process.books.lock().graphs.conditionals.bodies(node as u64);
     let bodies = known.or_else(|| driver::conditional_of(node));
     bodies.map(graphs_of).unwrap_or_default()
 }
 
-fn graphs_of(bodies: Bodies) -> Vec<Opaque> {
+fn graphs_of(bodies: ConditionalBodies) -> Vec<Opaque> {
     let mut graphs = Vec::new();
     let count = bodies.count as usize;
     if bodies.at != 0 && graphs.try_reserve_exact(count).is_ok() {
@@ -95,7 +95,7 @@ pub(crate) unsafe fn add_node_after(
 }
 
 /// Forgets the nodes of a graph, and of the graphs in them, which go with it.
-fn forget_in(process: &Process, graph: Opaque) {
+fn forget_in(process: &ProcessState, graph: Opaque) {
     loop {
         let taken = process
             .books
@@ -111,7 +111,7 @@ fn forget_in(process: &Process, graph: Opaque) {
 }
 
 /// This process, if it has any such node.
-fn with_nodes() -> Option<&'static Process> {
+fn with_nodes() -> Option<&'static ProcessState> {
     process::limited().filter(|process| !process.books.lock().graphs.conditionals.is_empty())
 }
 

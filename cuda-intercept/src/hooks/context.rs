@@ -8,11 +8,11 @@
 //! A primary context that came by a way of the driver's own is entered like any other when it is first met. That it
 //! is the primary one is known once the program retains it too, and is found out before a reset ends it.
 
-use apportion_gate::{Memory, Reserve};
+use apportion_gate::{ContextReserve, HeldMemory};
 
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
-use crate::process::{self, Process};
-use crate::{driver, seen, spin};
+use crate::process::{self, ProcessState};
+use crate::{driver, launch_cache, spin_lock};
 
 type Create = unsafe extern "C" fn(*mut Context, u32, Device) -> Status;
 type CreateV3 = unsafe extern "C" fn(*mut Context, Opaque, i32, u32, Device) -> Status;
@@ -25,14 +25,14 @@ type Release = unsafe extern "C" fn(Device) -> Status;
 
 /// The turn of this thread to retain the primary context of a device. The others wait for what comes of it, and
 /// hold nothing meanwhile; one whose driver asks for the context again gets its own turn again.
-struct Turn {
-    process: &'static Process,
+struct RetainTurn {
+    process: &'static ProcessState,
     device: Device,
     thread: i32,
 }
 
-impl Turn {
-    fn wait(process: &'static Process, device: Device) -> Self {
+impl RetainTurn {
+    fn wait(process: &'static ProcessState, device: Device) -> Self {
         /// Each is some seconds. A card may need as long for a first context.
         const TURNS: u32 = 8;
         // SAFETY: the call cannot fail.
@@ -42,7 +42,7 @@ impl Turn {
             let is_ours = (process.books.lock()).take_turn(device, thread, is_tired);
             is_ours.then_some(())
         };
-        if !(0..TURNS).any(|_| spin::wait_for(|| take(false)).is_some()) {
+        if !(0..TURNS).any(|_| spin_lock::wait_for(|| take(false)).is_some()) {
             let _ = take(true);
         }
         Self {
@@ -53,7 +53,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for RetainTurn {
     fn drop(&mut self) {
         let mut books = self.process.books.lock();
         books.end_turn(self.device, self.thread);
@@ -75,7 +75,7 @@ fn open_with(
     device: Device,
     is_primary: bool,
     place: *mut Context,
-    also: impl Fn(Reserve) -> u64,
+    also: impl Fn(ContextReserve) -> u64,
     ask: impl Fn(*mut Context) -> Status,
 ) -> Status {
     let process = match process::to_charge() {
@@ -86,7 +86,7 @@ fn open_with(
     let Some((account, card)) = limited.filter(|_| !place.is_null()) else {
         return ask(place);
     };
-    let _turn = is_primary.then(|| Turn::wait(process, device));
+    let _turn = is_primary.then(|| RetainTurn::wait(process, device));
     let is_there = is_primary
         && process.books.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
@@ -132,12 +132,12 @@ fn open_with(
 /// Calls `ask`, and gives back what was charged for a context if the driver says, or `has_ended` sees,
 /// that it is gone.
 fn close(
-    process: &Process,
+    process: &ProcessState,
     handle: u64,
     ask: impl Fn() -> Status,
     has_ended: impl Fn() -> bool,
 ) -> Status {
-    seen::forget();
+    launch_cache::forget();
     let Some(ended) = process.books.lock().end_context(handle) else {
         return ask();
     };
@@ -151,8 +151,8 @@ fn close(
         let mut books = process.books.lock();
         (books.context_ended(ended), books.reserves(card))
     };
-    super::share::leave(process, Memory::Ended);
-    super::hold::let_go_in(process, ended);
+    super::shared_memory::leave(process, HeldMemory::Ended);
+    super::bindings::let_go_in(process, ended);
     process.uncharge(card, freed);
     if let Some(account) = process.account() {
         account.set_reserve(card, reserves);
@@ -211,7 +211,7 @@ pub(crate) unsafe fn create_green(
 ) -> Status {
     // SAFETY: as for `create`.
     let ask = |place| unsafe { real(place, description, device, flags) };
-    let also = |reserves: Reserve| match driver::primary_is_active(device) {
+    let also = |reserves: ContextReserve| match driver::primary_is_active(device) {
         Some(false) => reserves.further,
         Some(true) | None => 0,
     };
@@ -276,7 +276,7 @@ pub(crate) unsafe fn detach(real: Destroy, context: Context) -> Status {
 
 /// Ends a use of the primary context: it is gone if the driver says afterwards that it is not active.
 fn end_primary(
-    handle_of: impl Fn(&Process) -> Option<u64>,
+    handle_of: impl Fn(&ProcessState) -> Option<u64>,
     device: Device,
     ask: impl Fn() -> Status,
 ) -> Status {
@@ -284,7 +284,7 @@ fn end_primary(
         return ask();
     };
     // Also for one that came by a way of the driver's own, which nobody calls primary here.
-    seen::forget();
+    launch_cache::forget();
     let Some(handle) = handle_of(process) else {
         return ask();
     };
@@ -295,14 +295,14 @@ fn end_primary(
 pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
     let ask = || unsafe { real(device) };
-    let known = |process: &Process| process.books.lock().primary(device);
+    let known = |process: &ProcessState| process.books.lock().primary(device);
     end_primary(known, device, ask)
 }
 
 /// The handle of a device's primary context that is about to be reset, if it is entered. Where nobody called it
 /// primary yet but some context is on the device, the driver says which it is: one more use of it, given back at once,
 /// has its handle. That would end a context of which the driver counts no use, which is why only a reset asks.
-fn primary_to_reset(process: &Process, device: Device) -> Option<u64> {
+fn primary_to_reset(process: &ProcessState, device: Device) -> Option<u64> {
     let (known, may_be) = {
         let books = process.books.lock();
         (books.primary(device), books.has_context_on(device))

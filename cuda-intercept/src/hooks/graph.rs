@@ -12,16 +12,16 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-use apportion_gate::{Card, Flight, Growth, Need, graph_pool, worst_growth};
+use apportion_gate::{Card, GraphFootprint, GraphLaunch, PoolGrowth, graph_pool, worst_growth};
 
 use crate::driver;
 use crate::foreign::{
     AllocationNode, Device, DevicePointer, OUT_OF_MEMORY, Opaque, SUCCESS, Status, Stream,
 };
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 
 use super::conditional::{CONDITIONAL, bodies_of};
-use super::{pool, room};
+use super::{local_memory, pool};
 
 type Instantiate = unsafe extern "C" fn(*mut Opaque, Opaque, Opaque, Opaque, usize) -> Status;
 type InstantiateFlags = unsafe extern "C" fn(*mut Opaque, Opaque, u64) -> Status;
@@ -47,7 +47,7 @@ const DEEPEST: u32 = 16;
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Counts the allocations of a graph for `exec`, those of the graphs in it included.
-fn count(process: &Process, exec: u64, graph: Opaque, depth: u32) {
+fn count(process: &ProcessState, exec: u64, graph: Opaque, depth: u32) {
     let Some(nodes) = nodes_of(graph) else { return };
     for node in nodes {
         match driver::node_type(node) {
@@ -67,7 +67,7 @@ fn count(process: &Process, exec: u64, graph: Opaque, depth: u32) {
     }
 }
 
-fn count_one(process: &Process, exec: u64, node: Opaque) {
+fn count_one(process: &ProcessState, exec: u64, node: Opaque) {
     let mut allocation = AllocationNode::default();
     // SAFETY: the node is one of a graph that the caller holds, the pointer to a local variable.
     let status = unsafe { driver::allocation_node(node, &raw mut allocation) };
@@ -92,7 +92,7 @@ pub(super) fn fits(graph: Opaque, depth: u32) -> bool {
     };
     let mut nodes = nodes.into_iter();
     nodes.all(|node| match driver::node_type(node) {
-        Some(KERNEL) => driver::kernel_of(node).is_none_or(|kernel| room::fits(&kernel)),
+        Some(KERNEL) => driver::kernel_of(node).is_none_or(|kernel| local_memory::fits(&kernel)),
         Some(CHILD) if depth < DEEPEST => {
             let child = driver::child_of(node);
             child.is_none_or(|child| fits(child, depth.saturating_add(1)))
@@ -204,14 +204,14 @@ pub(crate) unsafe fn instantiate_with_parameters(
 }
 
 /// What was charged for one launch on one card.
-struct Begun {
-    need: Need,
-    growth: Option<Growth>,
+struct GraphLaunchCharge {
+    need: GraphFootprint,
+    growth: Option<PoolGrowth>,
     flight: Option<u64>,
 }
 
 /// What graphs take of a card that were launched into other streams and may still run.
-fn in_flight(process: &Process, own: Flight) -> u64 {
+fn in_flight(process: &ProcessState, own: GraphLaunch) -> u64 {
     let (mut last, mut sum) = (0, 0_u64);
     loop {
         let next = process.books.lock().graphs.flights.ask_after(last);
@@ -231,8 +231,13 @@ fn in_flight(process: &Process, own: Flight) -> u64 {
 
 /// What the pool may grow by for a launch that found its memory there before, and the launch's number. With no
 /// other graph on the card there is none.
-fn again(process: &Process, need: Need, exec: u64, stream: Stream) -> (u64, Option<u64>) {
-    let flight = Flight {
+fn again(
+    process: &ProcessState,
+    need: GraphFootprint,
+    exec: u64,
+    stream: Stream,
+) -> (u64, Option<u64>) {
+    let flight = GraphLaunch {
         exec,
         stream: stream as u64,
         card: need.card,
@@ -253,9 +258,14 @@ fn again(process: &Process, need: Need, exec: u64, stream: Stream) -> (u64, Opti
     (worst_growth(beyond).min(need.growth), Some(number))
 }
 
-impl Begun {
+impl GraphLaunchCharge {
     /// Charges for the growth of a pool, if it is to be expected.
-    fn charge(process: &Process, need: Need, exec: u64, stream: Stream) -> Option<Self> {
+    fn charge(
+        process: &ProcessState,
+        need: GraphFootprint,
+        exec: u64,
+        stream: Stream,
+    ) -> Option<Self> {
         let (more, flight) = again(process, need, exec, stream);
         let has_all = process.books.lock().graphs.has_all(exec, need.card);
         let growth = match need.is_resident || has_all {
@@ -283,7 +293,7 @@ impl Begun {
     }
 
     /// Settles with what the pool reserves now.
-    fn end(self, process: &Process, stream: Stream) {
+    fn end(self, process: &ProcessState, stream: Stream) {
         if let Some(number) = self.flight {
             let event = driver::event_behind(stream).map(|event| event as u64);
             let next = || process.books.lock().graphs.flights.launched(number, event);
@@ -302,7 +312,7 @@ impl Begun {
 /// Charges for every card that the graph allocates on, launches, and settles, in this order on the way in
 /// and in the other on the way out.
 fn launch_after(
-    process: &Process,
+    process: &ProcessState,
     exec: u64,
     stream: Stream,
     after: Option<Card>,
@@ -310,7 +320,7 @@ fn launch_after(
 ) -> Status {
     let need = process.books.lock().graphs.need_after(exec, after);
     let Some(need) = need else { return ask() };
-    let Some(begun) = Begun::charge(process, need, exec, stream) else {
+    let Some(begun) = GraphLaunchCharge::charge(process, need, exec, stream) else {
         return OUT_OF_MEMORY;
     };
     let status = launch_after(process, exec, stream, Some(need.card), ask);
@@ -338,7 +348,7 @@ pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Statu
 }
 
 /// The program freed something that is in no book; it may be what a graph allocated.
-pub(super) fn freed(process: &Process, address: DevicePointer) {
+pub(super) fn freed(process: &ProcessState, address: DevicePointer) {
     if ANY.load(Relaxed) && process.account().is_some() {
         process.books.lock().graphs.freed(address);
     }

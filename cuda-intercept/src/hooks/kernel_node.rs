@@ -3,7 +3,7 @@
 use crate::foreign::{KernelNode, NodeParameters, OUT_OF_MEMORY, Opaque, Status};
 
 use super::graph::{self, CHILD, KERNEL};
-use super::room;
+use super::local_memory;
 
 type UpdateV1 = unsafe extern "C" fn(Opaque, Opaque, *mut Opaque, *mut u32) -> Status;
 type Update = unsafe extern "C" fn(Opaque, Opaque, Opaque) -> Status;
@@ -48,7 +48,7 @@ pub(crate) unsafe fn set(
     kernel: *const KernelNode,
 ) -> Status {
     // SAFETY: the caller passes null or a kernel, as to the driver.
-    let fits = unsafe { kernel.as_ref() }.is_none_or(room::fits);
+    let fits = unsafe { kernel.as_ref() }.is_none_or(local_memory::fits);
     // SAFETY: the arguments are the caller's own.
     after(fits, || unsafe { real(exec, node, kernel) })
 }
@@ -62,7 +62,7 @@ pub(crate) unsafe fn set_v1(
 ) -> Status {
     // SAFETY: the caller passes null or a kernel, whose function comes first.
     let function = unsafe { kernel.cast::<Opaque>().as_ref() };
-    let fits = function.is_none_or(|function| room::fits_function(*function, None));
+    let fits = function.is_none_or(|function| local_memory::fits_function(*function, None));
     // SAFETY: the arguments are the caller's own.
     after(fits, || unsafe { real(exec, node, kernel) })
 }
@@ -76,7 +76,9 @@ pub(crate) unsafe fn set_node(
     // SAFETY: the caller passes null or parameters, as to the driver.
     let fits = unsafe { parameters.as_ref() }.is_none_or(|parameters| match parameters.kind {
         // SAFETY: of this kind, a kernel is what they go on with.
-        KERNEL => unsafe { room::fits(&*(&raw const parameters.rest).cast::<KernelNode>()) },
+        KERNEL => unsafe {
+            local_memory::fits(&*(&raw const parameters.rest).cast::<KernelNode>())
+        },
         CHILD => graph::fits(parameters.child(), 0),
         _ => true,
     });

@@ -1,14 +1,14 @@
-//! Launches, of whatever kind: each comes by [`room`](super::room) first.
+//! Launches, of whatever kind: each comes by [`room`](super::local_memory) first.
 //!
 //! A kernel that is in no context (`CUkernel`) is launched like a function, but must be asked about in
 //! another way; so the handles of those are kept.
 
 use core::ffi::c_char;
 
-use crate::foreign::{LaunchConfig, LaunchOne, Opaque, SUCCESS, Status, Stream};
+use crate::foreign::{LaunchConfig, LaunchParams, Opaque, SUCCESS, Status, Stream};
 use crate::{driver, process};
 
-use super::room::after;
+use super::local_memory::after;
 
 type Kernel = unsafe extern "C" fn(
     Opaque,
@@ -26,7 +26,7 @@ type Kernel = unsafe extern "C" fn(
 type Cooperative =
     unsafe extern "C" fn(Opaque, u32, u32, u32, u32, u32, u32, u32, Stream, Opaque) -> Status;
 type Configured = unsafe extern "C" fn(*const LaunchConfig, Opaque, Opaque, Opaque) -> Status;
-type OnMany = unsafe extern "C" fn(*const LaunchOne, u32, u32) -> Status;
+type OnMany = unsafe extern "C" fn(*const LaunchParams, u32, u32) -> Status;
 type Once = unsafe extern "C" fn(Opaque) -> Status;
 type Grid = unsafe extern "C" fn(Opaque, i32, i32) -> Status;
 type GridAsync = unsafe extern "C" fn(Opaque, i32, i32, Stream) -> Status;
@@ -102,7 +102,7 @@ pub(crate) unsafe fn configured(
 }
 
 /// One after the other; the last of them launches all.
-fn on_each(launches: &[LaunchOne], ask: &dyn Fn() -> Status) -> Status {
+fn on_each(launches: &[LaunchParams], ask: &dyn Fn() -> Status) -> Status {
     match launches.split_first() {
         Some((first, rest)) => after(first.function, first.stream, || on_each(rest, ask)),
         None => ask(),
@@ -111,7 +111,7 @@ fn on_each(launches: &[LaunchOne], ask: &dyn Fn() -> Status) -> Status {
 
 pub(crate) unsafe fn on_many(
     real: OnMany,
-    launches: *const LaunchOne,
+    launches: *const LaunchParams,
     count: u32,
     flags: u32,
 ) -> Status {

@@ -3,12 +3,12 @@
 //! Managed memory is charged in full although it is on the card only while it is used there: a program
 //! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
 
-use apportion_abi::account::Api;
-use apportion_gate::{Held, Memory, Settled, worst_case};
+use apportion_abi::account::ApiFamily;
+use apportion_gate::{FreeTarget, HeldMemory, PoolSettlement, worst_case};
 
 use crate::driver;
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
-use crate::process::{self, Ground, Process, Site};
+use crate::process::{self, ChargeScope, ChargeTarget, ProcessState};
 
 /// Pitched rows are a multiple of this; where the driver pads more, the difference is charged after.
 const PITCH: u64 = 512;
@@ -22,7 +22,7 @@ type Free = unsafe extern "C" fn(DevicePointer) -> Status;
 type FreeV1 = unsafe extern "C" fn(u32) -> Status;
 
 /// What the driver gave.
-struct Given<T> {
+struct NewAllocation<T> {
     address: u64,
     bytes: u64,
     /// What it wrote.
@@ -31,9 +31,9 @@ struct Given<T> {
 
 /// Charges for `bytes`, calls `ask`, and enters what it gave. `Err` is what the program gets.
 fn take<T>(
-    (site, api): (Site, Api),
+    (site, api): (ChargeTarget, ApiFamily),
     bytes: u64,
-    ask: impl FnOnce() -> Result<Given<T>, Status>,
+    ask: impl FnOnce() -> Result<NewAllocation<T>, Status>,
 ) -> Result<T, Status> {
     let charged = worst_case(bytes);
     if !site.process.charge_for(api, site.card, charged) {
@@ -67,7 +67,7 @@ fn take<T>(
 pub(super) fn give(
     address: u64,
     ask: impl FnOnce() -> Status,
-    settle: impl FnOnce(&Process, Settled),
+    settle: impl FnOnce(&ProcessState, PoolSettlement),
 ) -> Status {
     let Some(process) = process::current() else {
         return ask();
@@ -81,25 +81,25 @@ pub(super) fn give(
     };
     let status = ask();
     match (held, status) {
-        (Held::Linear(taken), SUCCESS) => {
-            let memory = Memory::Linear(taken.address);
-            if !super::adrift::keep(process, memory, (taken.card, taken.cost)) {
-                super::share::leave(process, memory);
+        (FreeTarget::Linear(taken), SUCCESS) => {
+            let memory = HeldMemory::Linear(taken.address);
+            if !super::exported_descriptors::keep(process, memory, (taken.card, taken.cost)) {
+                super::shared_memory::leave(process, memory);
                 process.uncharge(taken.card, taken.cost);
             }
         }
-        (Held::Linear(taken), _) => {
+        (FreeTarget::Linear(taken), _) => {
             let cost = {
                 let mut books = process.books.lock();
                 books.enter(taken.address, taken.bytes, taken.card, taken.context)
             };
             process.adjust(taken.card, taken.cost, cost);
         }
-        (Held::Pooled(pooled), SUCCESS) => {
+        (FreeTarget::Pooled(pooled), SUCCESS) => {
             let settled = process.books.lock().pools.freed(pooled);
             settle(process, settled);
         }
-        (Held::Pooled(pooled), _) => process.books.lock().pools.lives(pooled),
+        (FreeTarget::Pooled(pooled), _) => process.books.lock().pools.lives(pooled),
     }
     status
 }
@@ -110,20 +110,20 @@ pub(super) fn give(
 /// `address` must be what the caller passed, and `ask` must write an address where it says that it
 /// succeeded.
 unsafe fn allocate<A: Copy + Default + Into<u64>>(
-    api: Api,
+    api: ApiFamily,
     address: *mut A,
     bytes: u64,
     ask: impl Fn(*mut A) -> Status,
 ) -> Status {
     let site = match process::ground() {
-        Ground::Charged(site) if !address.is_null() && bytes > 0 => site,
-        Ground::Closed => return OUT_OF_MEMORY,
-        Ground::Charged(_) | Ground::Free => return ask(address),
+        ChargeScope::Charged(site) if !address.is_null() && bytes > 0 => site,
+        ChargeScope::Closed => return OUT_OF_MEMORY,
+        ChargeScope::Charged(_) | ChargeScope::Free => return ask(address),
     };
     let taken = take((site, api), bytes, || {
         let mut given = A::default();
         match ask(&raw mut given) {
-            SUCCESS => Ok(Given {
+            SUCCESS => Ok(NewAllocation {
                 address: given.into(),
                 bytes,
                 written: given,
@@ -145,14 +145,14 @@ pub(crate) unsafe fn alloc(real: Alloc, address: *mut DevicePointer, bytes: usiz
     // SAFETY: the size is the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, bytes) };
     // SAFETY: the driver writes an address when it succeeds.
-    unsafe { allocate(Api::Alloc, address, bytes as u64, ask) }
+    unsafe { allocate(ApiFamily::Alloc, address, bytes as u64, ask) }
 }
 
 pub(crate) unsafe fn alloc_v1(real: AllocV1, address: *mut u32, bytes: u32) -> Status {
     // SAFETY: as for `alloc`.
     let ask = |place| unsafe { real(place, bytes) };
     // SAFETY: as for `alloc`.
-    unsafe { allocate(Api::Alloc, address, u64::from(bytes), ask) }
+    unsafe { allocate(ApiFamily::Alloc, address, u64::from(bytes), ask) }
 }
 
 pub(crate) unsafe fn alloc_managed(
@@ -164,7 +164,7 @@ pub(crate) unsafe fn alloc_managed(
     // SAFETY: as for `alloc`.
     let ask = |place| unsafe { real(place, bytes, flags) };
     // SAFETY: as for `alloc`.
-    unsafe { allocate(Api::Managed, address, bytes as u64, ask) }
+    unsafe { allocate(ApiFamily::Managed, address, bytes as u64, ask) }
 }
 
 /// What rows of that width are charged before their pitch is known.
@@ -187,14 +187,14 @@ unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
 ) -> Status {
     let valid = !address.is_null() && !pitch.is_null() && width > 0 && height > 0;
     let site = match process::ground() {
-        Ground::Charged(site) if valid => site,
-        Ground::Closed => return OUT_OF_MEMORY,
-        Ground::Charged(_) | Ground::Free => return ask(address, pitch),
+        ChargeScope::Charged(site) if valid => site,
+        ChargeScope::Closed => return OUT_OF_MEMORY,
+        ChargeScope::Charged(_) | ChargeScope::Free => return ask(address, pitch),
     };
-    let taken = take((site, Api::Alloc), estimate(width, height), || {
+    let taken = take((site, ApiFamily::Alloc), estimate(width, height), || {
         let (mut given, mut row) = (A::default(), P::default());
         match ask(&raw mut given, &raw mut row) {
-            SUCCESS => Ok(Given {
+            SUCCESS => Ok(NewAllocation {
                 address: given.into(),
                 bytes: bytes_of(row).saturating_mul(height),
                 written: (given, row),
@@ -246,7 +246,7 @@ pub(crate) unsafe fn alloc_pitch_v1(
 
 pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {
     // SAFETY: the address is the caller's own.
-    let status = give(address, || unsafe { real(address) }, Process::settle);
+    let status = give(address, || unsafe { real(address) }, ProcessState::settle);
     super::pool::settle_all();
     status
 }
@@ -254,7 +254,7 @@ pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {
 pub(crate) unsafe fn free_v1(real: FreeV1, address: u32) -> Status {
     // SAFETY: the address is the caller's own.
     let ask = || unsafe { real(address) };
-    give(u64::from(address), ask, Process::settle)
+    give(u64::from(address), ask, ProcessState::settle)
 }
 
 #[cfg(test)]

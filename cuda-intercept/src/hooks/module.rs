@@ -10,13 +10,13 @@
 
 use core::ffi::c_char;
 
-use apportion_abi::account::Api;
-use apportion_gate::image::Image;
-use apportion_gate::{Card, ContextId, Module, worst_case};
+use apportion_abi::account::ApiFamily;
+use apportion_gate::image::ImageFootprint;
+use apportion_gate::{Card, ContextId, LoadedModule, worst_case};
 
 use crate::foreign::{OUT_OF_MEMORY, Opaque, SUCCESS, Status};
-use crate::process::{self, Ground, Process};
-use crate::{driver, image, seen};
+use crate::process::{self, ChargeScope, ProcessState};
+use crate::{driver, image, launch_cache};
 
 type Load = unsafe extern "C" fn(*mut Opaque, Opaque) -> Status;
 type LoadFile = unsafe extern "C" fn(*mut Opaque, *const c_char) -> Status;
@@ -36,7 +36,7 @@ type LoadLibraryFile = unsafe extern "C" fn(
 type Unload = unsafe extern "C" fn(Opaque) -> Status;
 
 /// What is charged for an image; zero for one that cannot be read.
-fn cost(image: Option<Image>) -> u64 {
+fn cost(image: Option<ImageFootprint>) -> u64 {
     let Some(image) = image else { return 0 };
     match image.is_bundled && driver::loads_lazily() {
         true => image.variables,
@@ -45,12 +45,12 @@ fn cost(image: Option<Image>) -> u64 {
 }
 
 /// Puts an image into a context's account, if it fits.
-fn put(process: &Process, (context, card): (ContextId, Card), bytes: u64) -> bool {
+fn put(process: &ProcessState, (context, card): (ContextId, Card), bytes: u64) -> bool {
     if process.books.lock().loads.fill(context, bytes) {
         return true;
     }
     let charged = worst_case(bytes);
-    if !process.charge_for(Api::Module, card, charged) {
+    if !process.charge_for(ApiFamily::Module, card, charged) {
         return false;
     }
     let cost = process.books.lock().loads.add(context, card, bytes);
@@ -60,7 +60,7 @@ fn put(process: &Process, (context, card): (ContextId, Card), bytes: u64) -> boo
 }
 
 /// Takes an image out of a context's account.
-fn take_out(process: &Process, context: ContextId, bytes: u64) {
+fn take_out(process: &ProcessState, context: ContextId, bytes: u64) {
     let taken = process.books.lock().loads.remove(context, bytes);
     if let Some((card, freed)) = taken {
         process.uncharge(card, freed);
@@ -71,9 +71,9 @@ fn take_out(process: &Process, context: ContextId, bytes: u64) {
 /// Loads an image into the current context.
 fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
     let site = match process::ground() {
-        Ground::Charged(site) if !module.is_null() && bytes > 0 => site,
-        Ground::Closed => return OUT_OF_MEMORY,
-        Ground::Charged(_) | Ground::Free => return ask(module),
+        ChargeScope::Charged(site) if !module.is_null() && bytes > 0 => site,
+        ChargeScope::Closed => return OUT_OF_MEMORY,
+        ChargeScope::Charged(_) | ChargeScope::Free => return ask(module),
     };
     let (process, context) = (site.process, site.context);
     if !put(process, (context, site.card), bytes) {
@@ -85,7 +85,7 @@ fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) ->
         take_out(process, context, bytes);
         return status;
     }
-    let named = Module { context, bytes };
+    let named = LoadedModule { context, bytes };
     process.books.lock().loads.name(loaded as u64, named);
     // SAFETY: the caller passes a place for the module, as to the driver.
     unsafe { module.write(loaded) };
@@ -129,7 +129,7 @@ pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
     let Some(process) = process::limited() else {
         return ask();
     };
-    seen::forget();
+    launch_cache::forget();
     let Some(named) = process.books.lock().loads.take(module as u64) else {
         return ask();
     };
@@ -142,7 +142,7 @@ pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
 }
 
 /// Takes a library out of the contexts up to one, or of all.
-fn take_out_of_all(process: &Process, last: Option<ContextId>, bytes: u64) {
+fn take_out_of_all(process: &ProcessState, last: Option<ContextId>, bytes: u64) {
     let mut before = None;
     loop {
         let next = process.books.lock().context_after(before);
@@ -155,7 +155,7 @@ fn take_out_of_all(process: &Process, last: Option<ContextId>, bytes: u64) {
 }
 
 /// Puts a library into every context, or into none.
-fn put_into_all(process: &Process, bytes: u64) -> bool {
+fn put_into_all(process: &ProcessState, bytes: u64) -> bool {
     let mut before = None;
     loop {
         let next = process.books.lock().context_after(before);
@@ -173,7 +173,7 @@ fn put_into_all(process: &Process, bytes: u64) -> bool {
 /// Loads a library.
 fn open_library(library: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
     // Enters the current context, should nobody have seen it being made.
-    if matches!(process::ground(), Ground::Closed) {
+    if matches!(process::ground(), ChargeScope::Closed) {
         return OUT_OF_MEMORY;
     }
     let Some(process) = process::limited().filter(|_| !library.is_null() && bytes > 0) else {
@@ -265,7 +265,7 @@ pub(crate) unsafe fn unload_library(real: Unload, library: Opaque) -> Status {
     let Some(process) = process::limited() else {
         return ask();
     };
-    seen::forget();
+    launch_cache::forget();
     process.books.lock().loads.forget_kernels(library as u64);
     let Some(bytes) = process.books.lock().loads.take_library(library as u64) else {
         return ask();

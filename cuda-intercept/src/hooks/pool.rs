@@ -12,18 +12,18 @@
 //! trim, up to one step of its growth: nobody but the driver knows whether such a request makes it grow,
 //! and the promise is that the limit holds.
 
-use apportion_abi::account::Api;
-use apportion_gate::{Card, Growth, device_of_graphs, worst_growth};
+use apportion_abi::account::ApiFamily;
+use apportion_gate::{Card, PoolGrowth, device_of_graphs, worst_growth};
 
-use crate::driver::{self, Reading};
+use crate::driver::{self, PoolReading};
 use crate::foreign::{
-    Context, Device, DevicePointer, Location, OUT_OF_MEMORY, Pool, PoolProperties, SUCCESS, Status,
-    Stream,
+    Context, Device, DevicePointer, MemoryLocation, OUT_OF_MEMORY, Pool, PoolProperties, SUCCESS,
+    Status, Stream,
 };
-use crate::process::{self, Ground, Process};
-use crate::spin;
+use crate::process::{self, ChargeScope, ProcessState};
+use crate::spin_lock;
 
-use super::{adrift, late};
+use super::{deferred_free, exported_descriptors};
 
 type AllocAsync = unsafe extern "C" fn(*mut DevicePointer, usize, Stream) -> Status;
 type AllocFromPool = unsafe extern "C" fn(*mut DevicePointer, usize, Pool, Stream) -> Status;
@@ -32,12 +32,12 @@ type Create = unsafe extern "C" fn(*mut Pool, *const PoolProperties) -> Status;
 type Destroy = unsafe extern "C" fn(Pool) -> Status;
 type Trim = unsafe extern "C" fn(Pool, usize) -> Status;
 type OfDevice = unsafe extern "C" fn(*mut Pool, Device) -> Status;
-type AtLocation = unsafe extern "C" fn(*mut Pool, *const Location, u32) -> Status;
+type AtLocation = unsafe extern "C" fn(*mut Pool, *const MemoryLocation, u32) -> Status;
 type ContextSynchronize = unsafe extern "C" fn() -> Status;
 type Synchronize = unsafe extern "C" fn(Context) -> Status;
 
 /// Reads what a pool reserves and settles its charge; `ended` is growth that is over.
-pub(super) fn settle(process: &Process, pool: u64, ended: Option<Growth>) {
+pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth>) {
     let Some(epoch) = process.books.lock().pools.look(pool) else {
         return;
     };
@@ -46,17 +46,17 @@ pub(super) fn settle(process: &Process, pool: u64, ended: Option<Growth>) {
         let mut books = process.books.lock();
         books.pools.looked(pool);
         match read {
-            Reading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
+            PoolReading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
             // Believed to have grown by as much as it could.
-            Reading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
-            Reading::NoPool => books.pools.vanished(pool),
+            PoolReading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
+            PoolReading::NoPool => books.pools.vanished(pool),
         }
     };
     process.settle(settled);
 }
 
 /// Does `act` to every pool for which something is charged.
-fn each_charged(process: &Process, act: impl Fn(u64)) {
+fn each_charged(process: &ProcessState, act: impl Fn(u64)) {
     let mut last = None;
     loop {
         let next = process.books.lock().pools.charged_after(last);
@@ -69,15 +69,15 @@ fn each_charged(process: &Process, act: impl Fn(u64)) {
 /// Settles all pools of this process.
 pub(crate) fn settle_all() {
     if let Some(process) = process::current() {
-        late::look(process, None);
-        adrift::look(process);
+        deferred_free::look(process, None);
+        exported_descriptors::look(process);
         each_charged(process, |pool| settle(process, pool, None));
     }
 }
 
 /// Makes the pools on a card give back what they do not use. True if any did.
-pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
-    let is_late = late::look(process, Some(card)) | adrift::look(process);
+pub(crate) fn trim_all(process: &ProcessState, card: Card) -> bool {
+    let is_late = deferred_free::look(process, Some(card)) | exported_descriptors::look(process);
     let before = process.books.lock().pools.charged_on(card);
     each_charged(process, |pool| {
         let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
@@ -97,14 +97,14 @@ pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
 
 /// Allocates from `pool`, which is on a card of the account.
 fn allocate(
-    process: &Process,
+    process: &ProcessState,
     (pool, card): (u64, Card),
     bytes: usize,
     address: *mut DevicePointer,
     ask: impl Fn(*mut DevicePointer) -> Status,
 ) -> Status {
     let growth = worst_growth(bytes as u64);
-    if !process.charge_for(Api::Pool, card, growth) {
+    if !process.charge_for(ApiFamily::Pool, card, growth) {
         return process.refusal(card, bytes as u64, || {
             let mut given = 0;
             let status = ask(&raw mut given);
@@ -136,7 +136,7 @@ fn allocate(
 }
 
 /// The pool that a stream allocates from: the current one of its device.
-fn pool_of(process: &Process, stream: Stream) -> Option<(u64, Card)> {
+fn pool_of(process: &ProcessState, stream: Stream) -> Option<(u64, Card)> {
     let device = device_of(process, stream)?;
     let card = process.card_of(device)?;
     let mut pool: Pool = core::ptr::null_mut();
@@ -152,7 +152,7 @@ fn pool_of(process: &Process, stream: Stream) -> Option<(u64, Card)> {
 }
 
 /// Named streams belong to the device of their context, the default ones to the current device.
-fn device_of(process: &Process, stream: Stream) -> Option<Device> {
+fn device_of(process: &ProcessState, stream: Stream) -> Option<Device> {
     let current = driver::current_device();
     match driver::context_of(stream) {
         Some(context) if driver::current_context() != Some(context) => {
@@ -171,9 +171,9 @@ pub(crate) unsafe fn alloc_async(
     // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, bytes, stream) };
     let process = match process::ground() {
-        Ground::Charged(site) if !address.is_null() && bytes > 0 => site.process,
-        Ground::Closed => return OUT_OF_MEMORY,
-        Ground::Charged(_) | Ground::Free => return ask(address),
+        ChargeScope::Charged(site) if !address.is_null() && bytes > 0 => site.process,
+        ChargeScope::Closed => return OUT_OF_MEMORY,
+        ChargeScope::Charged(_) | ChargeScope::Free => return ask(address),
     };
     if driver::is_capturing(stream) {
         return ask(address);
@@ -210,7 +210,7 @@ pub(crate) unsafe fn alloc_from_pool(
     }
     let card = known.unwrap_or_else(|| {
         let card = device_of(process, stream).and_then(|device| process.card_of(device));
-        card.filter(|_| driver::pool_reserved(pool as u64) != Reading::NoPool)
+        card.filter(|_| driver::pool_reserved(pool as u64) != PoolReading::NoPool)
     });
     match card {
         Some(card) => allocate(process, (pool as u64, card), bytes, address, ask),
@@ -223,7 +223,7 @@ pub(crate) unsafe fn free_async(real: FreeAsync, address: DevicePointer, stream:
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(address, stream) };
     let status = super::linear::give(address, ask, |process, settled| {
-        late::settle(process, settled, stream);
+        deferred_free::settle(process, settled, stream);
     });
     settle_all();
     status
@@ -274,7 +274,7 @@ pub(crate) unsafe fn of_device(real: OfDevice, pool: *mut Pool, device: Device) 
 pub(crate) unsafe fn at_location(
     real: AtLocation,
     pool: *mut Pool,
-    location: *const Location,
+    location: *const MemoryLocation,
     kind: u32,
 ) -> Status {
     // SAFETY: the arguments are the caller's own.
@@ -282,7 +282,7 @@ pub(crate) unsafe fn at_location(
     // SAFETY: the driver accepted the location.
     let device = unsafe { location.as_ref() }
         .copied()
-        .and_then(Location::device);
+        .and_then(MemoryLocation::device);
     if status == SUCCESS {
         // SAFETY: the driver accepted the pointer and wrote the pool.
         unsafe { enter(pool, device) };
@@ -299,7 +299,7 @@ pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
     };
     // The last reading of what it reserves: nobody can ask once it is destroyed.
     settle(process, pool as u64, None);
-    let begun = spin::wait_for(|| {
+    let begun = spin_lock::wait_for(|| {
         let mut books = process.books.lock();
         let is_free = !books.pools.is_looked_at(pool as u64);
         is_free.then(|| books.pools.begin_destroy(pool as u64))

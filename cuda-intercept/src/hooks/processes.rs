@@ -2,7 +2,7 @@
 //!
 //! NVML reports pids as the caller's pid namespace has them, and leaves out what cannot be seen from there
 //! (NVIDIA's kernel modules ask the kernel for each). So what is looked for in the account is that
-//! very number; see [`Account::has_process`](crate::account::Account::has_process).
+//! very number; see [`Account::has_process`](crate::account::MappedAccount::has_process).
 //!
 //! The driver writes its whole list into a buffer of ours. What is kept of it is then given by NVML's own
 //! rules: with too little room the number of entries and `NVML_ERROR_INSUFFICIENT_SIZE`, and for
@@ -17,7 +17,7 @@ use crate::foreign::{
     NVML_INSUFFICIENT_SIZE, NVML_MEMORY, NVML_NOT_FOUND, NvmlDevice, Opaque, ProcessDetailList,
     ProcessUtilization, SUCCESS, Status,
 };
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 
 type List = unsafe extern "C" fn(NvmlDevice, *mut u32, Opaque) -> Status;
 type Utilization = unsafe extern "C" fn(NvmlDevice, Opaque, *mut u32, u64) -> Status;
@@ -38,7 +38,7 @@ const STATISTICS: usize = 512;
 
 /// What the entries of a list look like.
 #[derive(Clone, Copy)]
-struct Entries {
+struct EntryLayout {
     /// How long one is.
     bytes: usize,
     /// How long one is where the driver writes more.
@@ -49,7 +49,7 @@ struct Entries {
     when_none: Status,
 }
 
-impl Entries {
+impl EntryLayout {
     const fn of(bytes: usize) -> Self {
         Self {
             bytes,
@@ -61,35 +61,35 @@ impl Entries {
 }
 
 /// `nvmlProcessInfo_v1_t` and `_v2_t`. Drivers 535.43 to 535.86 write 8 bytes more in what they call the third.
-const FIRST: Entries = Entries::of(16);
-const SECOND: Entries = Entries::of(24);
-const THIRD: Entries = Entries {
+const FIRST: EntryLayout = EntryLayout::of(16);
+const SECOND: EntryLayout = EntryLayout::of(24);
+const THIRD: EntryLayout = EntryLayout {
     or_bytes: 32,
     ..SECOND
 };
 /// `nvmlProcessDetail_v1_t`.
-const DETAILS: Entries = Entries::of(32);
+const DETAILS: EntryLayout = EntryLayout::of(32);
 /// `nvmlProcessUtilizationSample_t` and `nvmlProcessUtilizationInfo_v1_t`.
-const SAMPLES: Entries = Entries {
+const SAMPLES: EntryLayout = EntryLayout {
     when_none: NVML_NOT_FOUND,
-    ..Entries::of(32)
+    ..EntryLayout::of(32)
 };
-const UTILIZATIONS: Entries = Entries {
+const UTILIZATIONS: EntryLayout = EntryLayout {
     pid_at: 8,
     when_none: NVML_NOT_FOUND,
-    ..Entries::of(40)
+    ..EntryLayout::of(40)
 };
 /// Pids and nothing else.
-const PIDS: Entries = Entries::of(4);
+const PIDS: EntryLayout = EntryLayout::of(4);
 
 /// The driver gives no list.
-struct Refused {
+struct ProcessListError {
     status: Status,
     /// The number of entries, where the driver wrote one all the same.
     count: Option<u32>,
 }
 
-impl Refused {
+impl ProcessListError {
     const fn with(status: Status) -> Self {
         let count = None;
         Self { status, count }
@@ -97,22 +97,25 @@ impl Refused {
 }
 
 /// The whole list as the driver gives it.
-struct All {
+struct ProcessList {
     words: Vec<u64>,
     count: usize,
     bytes: usize,
 }
 
-impl All {
+impl ProcessList {
     /// Asks for it until it fits.
-    fn read(entries: Entries, ask: &dyn Fn(&mut u32, Opaque) -> Status) -> Result<Self, Refused> {
+    fn read(
+        entries: EntryLayout,
+        ask: &dyn Fn(&mut u32, Opaque) -> Status,
+    ) -> Result<Self, ProcessListError> {
         let mut room = ROOM;
         for _ in 0..TURNS {
             let bytes = (room as usize).saturating_mul(entries.or_bytes);
             let mut words = Vec::new();
             let needed = bytes.div_ceil(size_of::<u64>());
             if words.try_reserve_exact(needed).is_err() {
-                return Err(Refused::with(NVML_MEMORY));
+                return Err(ProcessListError::with(NVML_MEMORY));
             }
             words.resize(needed, UNTOUCHED);
             let mut count = room;
@@ -124,15 +127,15 @@ impl All {
                 NVML_INSUFFICIENT_SIZE => room = count.max(room).saturating_add(MORE_ROOM),
                 status => {
                     let count = (count != room).then_some(count);
-                    return Err(Refused { status, count });
+                    return Err(ProcessListError { status, count });
                 }
             }
         }
-        Err(Refused::with(NVML_INSUFFICIENT_SIZE))
+        Err(ProcessListError::with(NVML_INSUFFICIENT_SIZE))
     }
 
     /// The driver writes entries of one length or of the other; the end of the last says which.
-    fn of(entries: Entries, words: Vec<u64>, count: usize) -> Self {
+    fn of(entries: EntryLayout, words: Vec<u64>, count: usize) -> Self {
         let end = count.saturating_mul(entries.bytes) / size_of::<u64>();
         let wrote_more = words.get(end).is_some_and(|word| *word != UNTOUCHED);
         let bytes = match count > 0 && entries.or_bytes > entries.bytes && wrote_more {
@@ -171,8 +174,8 @@ impl All {
 /// # Safety
 /// `count` and `list` must be what the caller passes as to the driver.
 unsafe fn show(
-    process: &Process,
-    entries: Entries,
+    process: &ProcessState,
+    entries: EntryLayout,
     (count, list): (*mut u32, Opaque),
     ask: &dyn Fn(&mut u32, Opaque) -> Status,
 ) -> Status {
@@ -183,22 +186,22 @@ unsafe fn show(
         true => {
             let mut number = room;
             match ask(&mut number, list) {
-                SUCCESS => All::read(entries, ask),
+                SUCCESS => ProcessList::read(entries, ask),
                 NVML_INSUFFICIENT_SIZE => {
                     asks_for_size = true;
-                    All::read(entries, ask)
+                    ProcessList::read(entries, ask)
                 }
-                status => Err(Refused {
+                status => Err(ProcessListError {
                     status,
                     count: Some(number),
                 }),
             }
         }
-        false => All::read(entries, ask),
+        false => ProcessList::read(entries, ask),
     };
     let mut all = match all {
         Ok(all) => all,
-        Err(Refused {
+        Err(ProcessListError {
             status,
             count: number,
         }) => {
@@ -226,7 +229,7 @@ unsafe fn show(
 }
 
 /// Whether a process is of this one's account.
-fn has(process: &Process, pid: u32) -> bool {
+fn has(process: &ProcessState, pid: u32) -> bool {
     process
         .account()
         .is_some_and(|account| account.has_process(pid))
@@ -234,7 +237,7 @@ fn has(process: &Process, pid: u32) -> bool {
 
 /// This process, where it is limited. Those in its account that are gone, whose pids others may have now, are taken out
 /// every 10 ms at most, as for questions about memory, so that a list costs the same whoever else is in the account.
-fn limited() -> Option<&'static Process> {
+fn limited() -> Option<&'static ProcessState> {
     let process = process::limited()?;
     process.account()?.retire_the_dead_in_time();
     Some(process)
@@ -246,7 +249,7 @@ fn limited() -> Option<&'static Process> {
 /// As for the driver's function.
 unsafe fn list(
     real: List,
-    entries: Entries,
+    entries: EntryLayout,
     device: NvmlDevice,
     count: *mut u32,
     list: Opaque,
@@ -331,7 +334,7 @@ unsafe fn in_structure<T: Copy>(
     real: unsafe extern "C" fn(NvmlDevice, *mut T) -> Status,
     device: NvmlDevice,
     list: *mut T,
-    entries: Entries,
+    entries: EntryLayout,
     parts: fn(&mut T) -> (&mut u32, &mut Opaque),
 ) -> Status {
     // SAFETY: the caller passes null or a structure, as to the driver.

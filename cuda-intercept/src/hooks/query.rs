@@ -10,10 +10,10 @@ use core::str::FromStr;
 use apportion_abi::CardUuid;
 use apportion_gate::Card;
 
-use crate::account::{Account, View};
+use crate::account::{CardMemoryView, MappedAccount};
 use crate::driver;
 use crate::foreign::{Device, NvmlDevice, NvmlMemory, NvmlMemoryV2, SUCCESS, Status};
-use crate::process::{self, Ground};
+use crate::process::{self, ChargeScope};
 
 type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> Status;
 type MemoryInfoV1 = unsafe extern "C" fn(*mut u32, *mut u32) -> Status;
@@ -23,12 +23,12 @@ type Nvml = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> Status;
 type NvmlV2 = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemoryV2) -> Status;
 
 /// A number that the driver wrote, in whichever width.
-trait Number: Copy {
+trait DriverInteger: Copy {
     fn widen(self) -> u64;
     fn narrow(value: u64) -> Self;
 }
 
-impl Number for u32 {
+impl DriverInteger for u32 {
     fn widen(self) -> u64 {
         u64::from(self)
     }
@@ -38,7 +38,7 @@ impl Number for u32 {
     }
 }
 
-impl Number for usize {
+impl DriverInteger for usize {
     fn widen(self) -> u64 {
         self as u64
     }
@@ -52,7 +52,7 @@ impl Number for usize {
 ///
 /// # Safety
 /// `place` must be null or point to what the driver wrote.
-unsafe fn read<N: Number>(place: *const N) -> u64 {
+unsafe fn read<N: DriverInteger>(place: *const N) -> u64 {
     if place.is_null() {
         return u64::MAX;
     }
@@ -62,7 +62,7 @@ unsafe fn read<N: Number>(place: *const N) -> u64 {
 
 /// # Safety
 /// `place` must be null or point to what the driver wrote.
-unsafe fn write<N: Number>(place: *mut N, value: u64) {
+unsafe fn write<N: DriverInteger>(place: *mut N, value: u64) {
     if !place.is_null() {
         // SAFETY: the caller guarantees it.
         unsafe { place.write(N::narrow(value)) };
@@ -71,7 +71,7 @@ unsafe fn write<N: Number>(place: *mut N, value: u64) {
 
 /// A card without what nobody holds any more, however late the agent hears of an end: a process that has waited for
 /// another's end is shown its memory as free, as by the driver alone, and everybody 10 ms after the end at the latest.
-fn settled(account: &Account, card: Card, total: u64, free: u64) -> View {
+fn settled(account: &MappedAccount, card: Card, total: u64, free: u64) -> CardMemoryView {
     super::pool::settle_all();
     account.retire_the_dead_in_time();
     account.view(card, total, free)
@@ -79,8 +79,8 @@ fn settled(account: &Account, card: Card, total: u64, free: u64) -> View {
 
 /// # Safety
 /// Both must be null or point to what the driver wrote.
-unsafe fn shrink<N: Number>(free: *mut N, total: *mut N) {
-    let Ground::Charged(site) = process::ground() else {
+unsafe fn shrink<N: DriverInteger>(free: *mut N, total: *mut N) {
+    let ChargeScope::Charged(site) = process::ground() else {
         return;
     };
     // SAFETY: passed on from the caller.
@@ -116,7 +116,7 @@ pub(crate) unsafe fn memory_info_v1(real: MemoryInfoV1, free: *mut u32, total: *
 
 /// # Safety
 /// `bytes` must be null or point to what the driver wrote.
-unsafe fn shrink_total<N: Number>(bytes: *mut N, device: Device) {
+unsafe fn shrink_total<N: DriverInteger>(bytes: *mut N, device: Device) {
     let Some(process) = process::current() else {
         return;
     };
@@ -152,7 +152,7 @@ pub(crate) unsafe fn total_v1(real: TotalV1, bytes: *mut u32, device: Device) ->
 }
 
 /// The view of a card that NVML was asked about.
-fn nvml_view(device: NvmlDevice, total: u64, free: u64) -> Option<View> {
+fn nvml_view(device: NvmlDevice, total: u64, free: u64) -> Option<CardMemoryView> {
     let process = process::current()?;
     let account = process.account()?;
     let mut text = [0_u8; 96];

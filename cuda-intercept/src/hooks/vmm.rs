@@ -5,12 +5,12 @@
 //! location is the host. Reserving addresses costs nothing. What else holds memory is in `hold`. A handle that was imported is followed like one
 //! of our own, and paid for by the process that made it; see `share`.
 
-use apportion_abi::account::Api;
-use apportion_gate::{Card, Dropped, Holder, Memory};
+use apportion_abi::account::ApiFamily;
+use apportion_gate::{BindingHolder, Card, DroppedReference, HeldMemory};
 
 use crate::driver;
 use crate::foreign::{AllocationProperties, DevicePointer, Handle, Opaque, SUCCESS, Status};
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 
 type Create = unsafe extern "C" fn(*mut Handle, usize, *const AllocationProperties, u64) -> Status;
 type Release = unsafe extern "C" fn(Handle) -> Status;
@@ -20,31 +20,35 @@ type Retain = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
 
 /// Gives back what hung on a reference, if it was the last: first what others know, then the charge. Who has no
 /// charge may be a multicast object, which lets go of what it holds.
-pub(super) fn give_back(process: &Process, dropped: Dropped) {
+pub(super) fn give_back(process: &ProcessState, dropped: DroppedReference) {
     give_back_with(process, dropped, |card, bytes| {
         process.uncharge(card, bytes)
     });
 }
 
 /// The same; `uncharge` says how.
-pub(super) fn give_back_with(process: &Process, dropped: Dropped, uncharge: impl Fn(Card, u64)) {
+pub(super) fn give_back_with(
+    process: &ProcessState,
+    dropped: DroppedReference,
+    uncharge: impl Fn(Card, u64),
+) {
     let Some(id) = dropped.last_of else { return };
-    let memory = Memory::Physical(id);
+    let memory = HeldMemory::Physical(id);
     if let Some(charge) = dropped.charge
-        && super::adrift::keep(process, memory, charge)
+        && super::exported_descriptors::keep(process, memory, charge)
     {
         return;
     }
-    super::share::leave(process, memory);
+    super::shared_memory::leave(process, memory);
     match dropped.charge {
         Some((card, bytes)) => uncharge(card, bytes),
         None if dropped.is_shared => {}
-        None => super::hold::let_go_of(process, Holder::Multicast(id)),
+        None => super::bindings::let_go_of(process, BindingHolder::Multicast(id)),
     }
 }
 
 /// This process, if anything of it is counted.
-pub(super) fn counted() -> Option<&'static Process> {
+pub(super) fn counted() -> Option<&'static ProcessState> {
     process::current().filter(|process| process.account().is_some())
 }
 
@@ -70,7 +74,7 @@ pub(crate) unsafe fn create(
     let card = device.and_then(|device| process.card_of(device));
     let charged = card.map(|card| (card, bytes as u64));
     if let Some((card, bytes)) = charged
-        && !process.charge_for(Api::Virtual, card, bytes)
+        && !process.charge_for(ApiFamily::Virtual, card, bytes)
     {
         return process.refusal(card, bytes, || {
             let mut created = 0;

@@ -12,10 +12,10 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use apportion_intercept::{Library, ROWS};
+use apportion_intercept::{DriverLibrary, ROWS};
 
-use crate::cuda::{Cuda, Pointer, Properties};
-use crate::stage::{MIB, Machine, NO_ACCOUNT, run_inside, this_program};
+use crate::cuda::{LoadedCuda, PinnedProperties, Pointer};
+use crate::stage::{MIB, MachineDaemon, NO_ACCOUNT, run_inside, this_program};
 
 /// Where a run writes what it saw.
 const TRANSCRIPT: &str = "APPORTION_TEST_TRANSCRIPT";
@@ -32,7 +32,7 @@ const RELEASE_THRESHOLD: u64 = 4;
 const IMAGE: &CStr = c".version 8.0\n.target sm_80\n.address_size 64\n";
 
 /// Calls a function of the driver with so many arguments, and zeroes for the rest.
-fn call(cuda: &Cuda, symbol: &CStr, arguments: &[u64]) -> c_int {
+fn call(cuda: &LoadedCuda, symbol: &CStr, arguments: &[u64]) -> c_int {
     let address = cuda.address(symbol);
     assert!(address != 0, "the driver has no {symbol:?}");
     let mut all = [0; 12];
@@ -46,7 +46,7 @@ fn call(cuda: &Cuda, symbol: &CStr, arguments: &[u64]) -> c_int {
 
 /// Calls a function that gives one number in its first argument, and works.
 #[track_caller]
-fn get(cuda: &Cuda, symbol: &CStr, rest: &[u64]) -> u64 {
+fn get(cuda: &LoadedCuda, symbol: &CStr, rest: &[u64]) -> u64 {
     let mut value = 0_u64;
     let place = [&raw mut value as u64];
     let status = call(cuda, symbol, &[&place, rest].concat());
@@ -55,8 +55,8 @@ fn get(cuda: &Cuda, symbol: &CStr, rest: &[u64]) -> u64 {
 }
 
 /// What a program has when a capture begins.
-struct Scene<'a> {
-    cuda: &'a Cuda,
+struct CaptureFixture<'a> {
+    cuda: &'a LoadedCuda,
     context: u64,
     /// The stream that is captured, and one that is not.
     captured: u64,
@@ -78,21 +78,24 @@ struct Scene<'a> {
 }
 
 /// Memory that a stream allocates of a pool.
-fn from_pool(cuda: &Cuda, pool: u64, bytes: u64, stream: u64) -> u64 {
+fn from_pool(cuda: &LoadedCuda, pool: u64, bytes: u64, stream: u64) -> u64 {
     get(cuda, c"cuMemAllocFromPoolAsync", &[bytes, pool, stream])
 }
 
-fn keeping_pool(cuda: &Cuda) -> u64 {
+fn keeping_pool(cuda: &LoadedCuda) -> u64 {
     let (mut pool, mut keep): (Pointer, _) = (std::ptr::null_mut(), u64::MAX);
-    assert_eq!(cuda.pool_create(&raw mut pool, &Properties::device(0)), 0);
+    assert_eq!(
+        cuda.pool_create(&raw mut pool, &PinnedProperties::device(0)),
+        0
+    );
     let keep = [pool as u64, RELEASE_THRESHOLD, &raw mut keep as u64];
     assert_eq!(call(cuda, c"cuMemPoolSetAttribute", &keep), 0);
     pool as u64
 }
 
-impl<'a> Scene<'a> {
+impl<'a> CaptureFixture<'a> {
     /// A scene whose captured stream has these flags.
-    fn new(cuda: &'a Cuda, flags: u64) -> Self {
+    fn new(cuda: &'a LoadedCuda, flags: u64) -> Self {
         let context = get(cuda, c"cuDevicePrimaryCtxRetain", &[0]);
         assert_eq!(call(cuda, c"cuCtxSetCurrent", &[context]), 0);
         let captured = get(cuda, c"cuStreamCreate", &[flags]);
@@ -158,7 +161,7 @@ impl<'a> Scene<'a> {
 }
 
 /// A graph that allocates and frees, by capture, and the same made executable.
-fn allocating(cuda: &Cuda) -> (u64, u64) {
+fn allocating(cuda: &LoadedCuda) -> (u64, u64) {
     let stream = get(cuda, c"cuStreamCreate", &[NON_BLOCKING]);
     assert_eq!(call(cuda, c"cuStreamBeginCapture_v2", &[stream, 2]), 0);
     let address = get(cuda, c"cuMemAllocAsync", &[4 * MIB, stream]);
@@ -177,7 +180,7 @@ fn out() -> u64 {
 }
 
 /// A call of a program, and its name.
-type Step = (&'static str, fn(&Scene<'_>) -> c_int);
+type Step = (&'static str, fn(&CaptureFixture<'_>) -> c_int);
 
 /// Calls with arguments that work, where nothing is captured.
 const STEPS: &[Step] = &[
@@ -226,7 +229,7 @@ const STEPS: &[Step] = &[
     }),
     ("create physical memory", |s| {
         let mut handle = 0;
-        let properties = Properties::device(0);
+        let properties = PinnedProperties::device(0);
         let bytes = (2 * MIB) as usize;
         let status = s.cuda.mem_create(&raw mut handle, bytes, &properties, 0);
         match status {
@@ -238,7 +241,7 @@ const STEPS: &[Step] = &[
         "create physical memory in place of what a pool keeps",
         |s| {
             let mut handle = 0;
-            let properties = Properties::device(0);
+            let properties = PinnedProperties::device(0);
             let bytes = s.spare() as usize;
             let status = s.cuda.mem_create(&raw mut handle, bytes, &properties, 0);
             match status {
@@ -298,7 +301,8 @@ const STEPS: &[Step] = &[
     ("destroy a pool", |s| s.call(c"cuMemPoolDestroy", &[s.pool])),
     ("create a pool", |s| {
         let mut pool = std::ptr::null_mut();
-        s.cuda.pool_create(&raw mut pool, &Properties::device(0))
+        s.cuda
+            .pool_create(&raw mut pool, &PinnedProperties::device(0))
     }),
     ("set a limit of the context", |s| {
         s.call(c"cuCtxSetLimit", &[2, 8 * MIB])
@@ -308,14 +312,14 @@ const STEPS: &[Step] = &[
     }),
 ];
 
-impl Scene<'_> {
+impl CaptureFixture<'_> {
     /// What is free of 1500 MiB and half of what the pool keeps, so that a limit of so many has room for it
     /// only if the pool is trimmed. Known from outside: the driver alone has no limit to ask for.
     fn spare(&self) -> u64 {
         const LIMIT: u64 = 1500 * MIB;
         let account = env::var_os(apportion_abi::place::ENV_ACCOUNT).expect("every run has one");
         let claimed = match Path::new(&account).exists() {
-            true => crate::stage::Account::inherited().claimed(0),
+            true => crate::stage::AgentAccount::inherited().claimed(0),
             false => return 64 * MIB,
         };
         (LIMIT - claimed + 2 * MIB).next_multiple_of(2 * MIB)
@@ -324,7 +328,7 @@ impl Scene<'_> {
 
 /// One case: what the call said, what became of the capture, and how it ended.
 fn case(
-    scene: &Scene<'_>,
+    scene: &CaptureFixture<'_>,
     modes: (u32, u32),
     is_aside: bool,
     step: &(dyn Fn() -> c_int + Sync),
@@ -371,7 +375,12 @@ fn case(
 }
 
 /// Every case of one call.
-fn cases(cuda: &Cuda, name: &str, seen: &mut String, step: &(dyn Fn(&Scene<'_>) -> c_int + Sync)) {
+fn cases(
+    cuda: &LoadedCuda,
+    name: &str,
+    seen: &mut String,
+    step: &(dyn Fn(&CaptureFixture<'_>) -> c_int + Sync),
+) {
     for (capture_mode, thread_mode) in MODES
         .into_iter()
         .flat_map(|one| MODES.map(|two| (one, two)))
@@ -379,7 +388,7 @@ fn cases(cuda: &Cuda, name: &str, seen: &mut String, step: &(dyn Fn(&Scene<'_>) 
         for is_aside in [false, true] {
             // A blocking stream, in every other case.
             let flags = u64::from(capture_mode == thread_mode);
-            let scene = Scene::new(cuda, flags);
+            let scene = CaptureFixture::new(cuda, flags);
             let modes = (capture_mode, thread_mode);
             let line = case(&scene, modes, is_aside, &|| step(&scene));
             writeln!(seen, "{name}, {modes:?}, aside {is_aside}: {line}").expect("room");
@@ -388,12 +397,12 @@ fn cases(cuda: &Cuda, name: &str, seen: &mut String, step: &(dyn Fn(&Scene<'_>) 
     }
 }
 
-fn script(cuda: &Cuda) -> String {
+fn script(cuda: &LoadedCuda) -> String {
     let mut seen = String::new();
     for (name, step) in STEPS {
         cases(cuda, name, &mut seen, &|scene| step(scene));
     }
-    for row in ROWS.iter().filter(|row| row.library == Library::Cuda) {
+    for row in ROWS.iter().filter(|row| row.library == DriverLibrary::Cuda) {
         if cuda.address(row.symbol) != 0 {
             let name = row.symbol.to_str().expect("names are plain");
             cases(cuda, name, &mut seen, &|scene| scene.call(row.symbol, &[]));
@@ -404,7 +413,7 @@ fn script(cuda: &Cuda) -> String {
 
 #[test]
 fn a_capture_survives_under_a_limit_what_it_survives_without() {
-    fn run<F: Fn()>(machine: &Machine, account: &Path, is_limited: bool, _: &F) -> String {
+    fn run<F: Fn()>(machine: &MachineDaemon, account: &Path, is_limited: bool, _: &F) -> String {
         let folder = tempfile::tempdir().expect("there is room for a folder");
         let file = folder.path().join("transcript");
         let mut command = machine.command(this_program(), account);
@@ -417,12 +426,12 @@ fn a_capture_survives_under_a_limit_what_it_survives_without() {
     }
     let body = || {
         let file = env::var_os(TRANSCRIPT).expect("the run outside has set it");
-        fs::write(file, script(&Cuda::load())).expect("the folder is writable");
+        fs::write(file, script(&LoadedCuda::load())).expect("the folder is writable");
     };
     if env::var_os(TRANSCRIPT).is_some() {
         return body();
     }
-    let machine = Machine::start(&[8192]);
+    let machine = MachineDaemon::start(&[8192]);
     let account = machine.account(&[1500]);
     let alone = run(&machine, Path::new(NO_ACCOUNT), false, &body);
     let limited = run(&machine, account.folder(), true, &body);

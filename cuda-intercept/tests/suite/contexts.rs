@@ -6,7 +6,7 @@ use apportion_abi::Bytes;
 
 use crate::cuda::OUT_OF_MEMORY;
 use crate::lookup::past_us;
-use crate::stage::{Account, CONTEXT, FURTHER_CONTEXT, MIB, held, limited};
+use crate::stage::{AgentAccount, CONTEXT, FURTHER_CONTEXT, MIB, held, limited};
 
 #[test]
 fn a_retained_context_is_charged_once() {
@@ -141,7 +141,7 @@ fn all_that_was_in_a_context_ends_with_it() {
 }
 
 /// What an agent writes that has measured it.
-fn knows_further_contexts(account: &Account) {
+fn knows_further_contexts(account: &AgentAccount) {
     let known = Some(Bytes(FURTHER_CONTEXT));
     let cards = account.limits.cards().iter();
     cards.for_each(|card| card.set_further_reserve(known));

@@ -8,13 +8,13 @@ pub(crate) const OUT_OF_MEMORY: i32 = 2;
 pub(crate) type Pointer = *mut c_void;
 
 /// A loaded driver with a context on the first card.
-pub(crate) struct Cuda {
+pub(crate) struct LoadedCuda {
     handle: usize,
 }
 
 /// `CUmemAllocationProp` and the start of `CUmemPoolProps`: pinned memory on a device or in the host.
 #[repr(C)]
-pub(crate) struct Properties {
+pub(crate) struct PinnedProperties {
     kind: u32,
     handle_types: u32,
     location_kind: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Properties {
     rest: [u64; 9],
 }
 
-impl Properties {
+impl PinnedProperties {
     pub(crate) fn device(device: i32) -> Self {
         Self::at(1, device)
     }
@@ -44,7 +44,7 @@ impl Properties {
 
 macro_rules! functions {
     ($($method:ident = $symbol:literal($($arg:ident: $type:ty),*);)*) => {
-        impl Cuda {$(
+        impl LoadedCuda {$(
             pub(crate) fn $method(&self, $($arg: $type),*) -> i32 {
                 let function: unsafe extern "C" fn($($type),*) -> i32 = self.function($symbol);
                 // SAFETY: the signature is the driver's; the tests pass what the driver takes.
@@ -71,7 +71,7 @@ functions! {
     mem_free_v1 = c"cuMemFree"(address: u32);
     mem_get_info = c"cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     device_total = c"cuDeviceTotalMem_v2"(bytes: *mut usize, device: c_int);
-    mem_create = c"cuMemCreate"(handle: *mut u64, bytes: usize, properties: *const Properties, flags: c_ulonglong);
+    mem_create = c"cuMemCreate"(handle: *mut u64, bytes: usize, properties: *const PinnedProperties, flags: c_ulonglong);
     mem_release = c"cuMemRelease"(handle: u64);
     address_reserve = c"cuMemAddressReserve"(address: *mut u64, bytes: usize, alignment: usize, wish: u64, flags: c_ulonglong);
     mem_map = c"cuMemMap"(address: u64, bytes: usize, offset: usize, handle: u64, flags: c_ulonglong);
@@ -81,7 +81,7 @@ functions! {
     alloc_async_ptsz = c"cuMemAllocAsync_ptsz"(address: *mut u64, bytes: usize, stream: Pointer);
     alloc_from_pool = c"cuMemAllocFromPoolAsync"(address: *mut u64, bytes: usize, pool: Pointer, stream: Pointer);
     free_async = c"cuMemFreeAsync"(address: u64, stream: Pointer);
-    pool_create = c"cuMemPoolCreate"(pool: *mut Pointer, properties: *const Properties);
+    pool_create = c"cuMemPoolCreate"(pool: *mut Pointer, properties: *const PinnedProperties);
     pool_default_at = c"cuMemGetDefaultMemPool"(pool: *mut Pointer, location: *const [c_int; 2], kind: c_uint);
     pool_current_at = c"cuMemGetMemPool"(pool: *mut Pointer, location: *const [c_int; 2], kind: c_uint);
     pool_destroy = c"cuMemPoolDestroy"(pool: Pointer);
@@ -102,7 +102,7 @@ pub(crate) struct ArrayShape {
     pub(crate) channels: u32,
 }
 
-impl Cuda {
+impl LoadedCuda {
     /// Loads the driver without a context.
     pub(crate) fn load() -> Self {
         // SAFETY: loading a library runs its constructors, and the driver has none that matter.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::null_mut;
 
-use crate::cuda::{Cuda, OUT_OF_MEMORY};
+use crate::cuda::{LoadedCuda, OUT_OF_MEMORY};
 use crate::lookup::past_us;
-use crate::stage::{MIB, Machine, NO_ACCOUNT, preload, run_inside, this_program};
+use crate::stage::{MIB, MachineDaemon, NO_ACCOUNT, preload, run_inside, this_program};
 
 fn preloaded(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
@@ -159,14 +159,14 @@ fn without_an_account(account: &Path, body: impl Fn()) {
     if env::var_os("APPORTION_TEST_INSIDE").is_some() {
         return body();
     }
-    let machine = Machine::start(&[4096]);
+    let machine = MachineDaemon::start(&[4096]);
     inside(&mut machine.command(this_program(), account), &body);
 }
 
 #[test]
 fn a_program_without_an_account_has_the_whole_gpu() {
     without_an_account(Path::new(NO_ACCOUNT), || {
-        let cuda = Cuda::start();
+        let cuda = LoadedCuda::start();
         assert_eq!(cuda.info().1, 4096 * MIB);
         assert!(cuda.alloc(3000 * MIB).is_ok());
     });
@@ -181,7 +181,7 @@ fn nothing_is_given_while_an_account_that_is_named_cannot_be_opened() {
     for account in [garbage.path(), &nowhere] {
         without_an_account(account, || {
             let mut context = null_mut();
-            let refused = Cuda::load().primary_retain(&raw mut context, 0);
+            let refused = LoadedCuda::load().primary_retain(&raw mut context, 0);
             assert_eq!((refused, context), (OUT_OF_MEMORY, null_mut()));
         });
     }
@@ -190,7 +190,7 @@ fn nothing_is_given_while_an_account_that_is_named_cannot_be_opened() {
 #[test]
 fn a_program_without_a_limit_launches_by_the_driver_s_own_functions() {
     without_an_account(Path::new(NO_ACCOUNT), || {
-        let cuda = Cuda::start();
+        let cuda = LoadedCuda::start();
         let launch = c"cuLaunchKernel";
         assert_eq!(cuda.address(launch), past_us(launch));
         let mut found = null_mut();

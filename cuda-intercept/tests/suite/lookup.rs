@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use apportion_intercept::ROWS;
 
-use crate::cuda::{Cuda, Pointer};
+use crate::cuda::{LoadedCuda, Pointer};
 use crate::stage::limited;
 
 const VERSIONS: &[c_int] = &[
@@ -127,7 +127,7 @@ fn names() -> Vec<CString> {
 
 #[test]
 fn the_first_version_of_the_lookup_hands_out_hooks_too() {
-    limited(&[1000], |cuda: &Cuda, _| {
+    limited(&[1000], |cuda: &LoadedCuda, _| {
         let mut found = null_mut();
         let status = cuda.get_proc_address(c"cuMemAlloc".as_ptr(), &raw mut found, 3020, 0);
         assert_eq!(

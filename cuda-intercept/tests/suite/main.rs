@@ -13,14 +13,14 @@
 mod capture;
 mod contexts;
 mod cuda;
-mod doors;
+mod dlopen;
+mod driver_lookups;
 mod harmless;
 mod library;
 mod linear;
 mod lookup;
 mod management;
-mod nonsense;
-mod opening;
+mod null_arguments;
 mod pools;
 mod queries;
 mod shared;

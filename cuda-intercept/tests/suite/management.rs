@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::harmless::compile;
-use crate::stage::{Account, Machine, NO_ACCOUNT, uuid};
+use crate::stage::{AgentAccount, MachineDaemon, NO_ACCOUNT, uuid};
 
 /// An NVML with one card of 16 GiB, whose processes are the numbers in `PIDS`. Entries of the third version
 /// have 8 bytes more where `WIDE` is set. What it asks itself it asks by its exported names.
@@ -193,9 +193,9 @@ const PROGRAM: &str = r#"
 "#;
 
 /// A process that sleeps until it is dropped.
-struct Sleeper(Child);
+struct SleepingProcess(Child);
 
-impl Sleeper {
+impl SleepingProcess {
     fn start() -> Self {
         let child = Command::new("sleep")
             .arg("600")
@@ -209,7 +209,7 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
+impl Drop for SleepingProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -225,10 +225,10 @@ fn start_time(pid: u32) -> u64 {
 }
 
 /// Enters a process into an account, as its hooks would.
-fn enter(account: &Account, pid: u32) {
+fn enter(account: &AgentAccount, pid: u32) {
     use std::os::unix::fs::MetadataExt;
     let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).expect("it runs");
-    let registration = apportion_abi::account::Registration {
+    let registration = apportion_abi::account::ProcessRegistration {
         pid,
         start_time: start_time(pid),
         pid_namespace: namespace.ino(),
@@ -237,20 +237,20 @@ fn enter(account: &Account, pid: u32) {
 }
 
 /// The library and the program, and a machine and an account to run them with.
-struct Stage {
-    machine: Machine,
-    account: Account,
+struct NvmlFixture {
+    machine: MachineDaemon,
+    account: AgentAccount,
     folder: tempfile::TempDir,
     program: PathBuf,
 }
 
-impl Stage {
+impl NvmlFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("there is room for a folder");
         let flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"];
         compile(folder.path(), "libnvidia-ml.so.1", LIBRARY, &flags);
         let program = compile(folder.path(), "program", PROGRAM, &[]);
-        let machine = Machine::start(&[8192]);
+        let machine = MachineDaemon::start(&[8192]);
         let account = machine.account(&[1000]);
         Self {
             machine,
@@ -287,8 +287,8 @@ impl Stage {
 
 #[test]
 fn what_nvml_asks_itself_is_answered_by_nvml() {
-    let stage = Stage::new();
-    let neighbour = Sleeper::start();
+    let stage = NvmlFixture::new();
+    let neighbour = SleepingProcess::start();
     let limited = stage.said(true, &[neighbour.pid()], false);
     assert_eq!(limited[0], "total 1000, its own 16384 16384");
     assert_eq!(limited[1], "its own processes 1");
@@ -301,8 +301,8 @@ fn what_nvml_asks_itself_is_answered_by_nvml() {
 /// that there are, in every protocol: no room, too little, enough, plenty, and nothing at all.
 #[test]
 fn lists_have_the_processes_of_the_allocation_and_no_others() {
-    let stage = Stage::new();
-    let all: Vec<_> = (0..100).map(|_| Sleeper::start()).collect();
+    let stage = NvmlFixture::new();
+    let all: Vec<_> = (0..100).map(|_| SleepingProcess::start()).collect();
     // Every subset is as good as another: some from the front, from the end, and from between.
     let is_ours = |place: usize| place.is_multiple_of(7) || place == 99;
     for (_, sleeper) in all.iter().enumerate().filter(|(place, _)| is_ours(*place)) {
@@ -310,7 +310,7 @@ fn lists_have_the_processes_of_the_allocation_and_no_others() {
     }
     for (from, to) in [(0, 100), (0, 1), (1, 7), (3, 20), (99, 100), (0, 0)] {
         for is_wide in [false, true] {
-            let pids: Vec<_> = all[from..to].iter().map(Sleeper::pid).collect();
+            let pids: Vec<_> = all[from..to].iter().map(SleepingProcess::pid).collect();
             let ours: Vec<_> = (from..to).filter(|place| is_ours(*place)).collect();
             let our_pids: Vec<_> = ours.iter().map(|place| all[*place].pid()).collect();
             let limited = stage.said(true, &pids, is_wide);
@@ -360,9 +360,9 @@ fn renumbered(lines: &[String], ours: &[usize], from: usize) -> Vec<String> {
 
 #[test]
 fn a_process_of_another_namespace_with_the_same_number_is_not_ours() {
-    let stage = Stage::new();
-    let neighbour = Sleeper::start();
-    let registration = apportion_abi::account::Registration {
+    let stage = NvmlFixture::new();
+    let neighbour = SleepingProcess::start();
+    let registration = apportion_abi::account::ProcessRegistration {
         pid: neighbour.pid(),
         start_time: start_time(neighbour.pid()),
         pid_namespace: 1,

@@ -3,13 +3,13 @@
 use std::ptr::null_mut;
 use std::thread;
 
-use crate::cuda::{Cuda, OUT_OF_MEMORY, Pointer, Properties};
+use crate::cuda::{LoadedCuda, OUT_OF_MEMORY, PinnedProperties, Pointer};
 use crate::stage::{CONTEXT, MIB, held, limited};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const RELEASE_THRESHOLD: u32 = 4;
 
-fn alloc(cuda: &Cuda, bytes: u64) -> Result<u64, i32> {
+fn alloc(cuda: &LoadedCuda, bytes: u64) -> Result<u64, i32> {
     let mut address = 0;
     match cuda.alloc_async(&raw mut address, bytes as usize, null_mut()) {
         0 => Ok(address),
@@ -17,14 +17,17 @@ fn alloc(cuda: &Cuda, bytes: u64) -> Result<u64, i32> {
     }
 }
 
-fn pool(cuda: &Cuda, keep: u64) -> Pointer {
+fn pool(cuda: &LoadedCuda, keep: u64) -> Pointer {
     let (mut pool, mut keep) = (null_mut(), keep);
-    assert_eq!(cuda.pool_create(&raw mut pool, &Properties::device(0)), 0);
+    assert_eq!(
+        cuda.pool_create(&raw mut pool, &PinnedProperties::device(0)),
+        0
+    );
     assert_eq!(cuda.pool_set(pool, RELEASE_THRESHOLD, &raw mut keep), 0);
     pool
 }
 
-fn alloc_from(cuda: &Cuda, pool: Pointer, bytes: u64) -> Result<u64, i32> {
+fn alloc_from(cuda: &LoadedCuda, pool: Pointer, bytes: u64) -> Result<u64, i32> {
     let mut address = 0;
     match cuda.alloc_from_pool(&raw mut address, bytes as usize, pool, null_mut()) {
         0 => Ok(address),
@@ -168,7 +171,10 @@ fn stream_ordered_memory_can_be_freed_like_plain_memory() {
 fn a_pool_in_the_host_costs_nothing() {
     limited(&[1000], |cuda, account| {
         let mut pool = null_mut();
-        assert_eq!(cuda.pool_create(&raw mut pool, &Properties::host()), 0);
+        assert_eq!(
+            cuda.pool_create(&raw mut pool, &PinnedProperties::host()),
+            0
+        );
         alloc_from(cuda, pool, 2000 * MIB).expect("the host has room");
         assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
     });
@@ -178,7 +184,10 @@ fn a_pool_in_the_host_costs_nothing() {
 fn a_pool_is_charged_to_the_card_that_it_is_on() {
     limited(&[1000, 1000], |cuda, account| {
         let mut pool = null_mut();
-        assert_eq!(cuda.pool_create(&raw mut pool, &Properties::device(1)), 0);
+        assert_eq!(
+            cuda.pool_create(&raw mut pool, &PinnedProperties::device(1)),
+            0
+        );
         alloc_from(cuda, pool, 100 * MIB).expect("it fits");
         assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
         assert_eq!(account.claimed(1), held(1));

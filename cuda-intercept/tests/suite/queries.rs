@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use crate::cuda::Properties;
+use crate::cuda::PinnedProperties;
 use crate::stage::{CONTEXT, MIB, limited, uuid};
 
 #[test]
@@ -57,7 +57,7 @@ fn a_limit_that_ends_within_a_block_is_a_card_of_whole_blocks() {
                 .expect("all that is free can be had at once");
             assert_eq!(cuda.info().0, 0);
             assert_eq!(cuda.mem_free(address), 0);
-            let (card, mut handle) = (Properties::device(0), 0);
+            let (card, mut handle) = (PinnedProperties::device(0), 0);
             let status = cuda.mem_create(&raw mut handle, free as usize, &raw const card, 0);
             assert_eq!((status, cuda.info().0), (0, 0));
             assert_eq!(cuda.mem_release(handle), 0);

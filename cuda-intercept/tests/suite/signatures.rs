@@ -17,17 +17,17 @@ use cudarc::driver::sys;
 use nvml_wrapper_sys::bindings::{nvmlProcessDetailList_t, nvmlProcessesUtilizationInfo_t};
 
 /// The sizes of the result and of the arguments.
-trait Signature {
+trait SignatureSizes {
     const SIZES: &'static [usize];
 }
 
 macro_rules! signatures {
     ($(($($arg:ident),*))*) => {$(
-        impl<R $(, $arg)*> Signature for unsafe extern "C" fn($($arg),*) -> R {
+        impl<R $(, $arg)*> SignatureSizes for unsafe extern "C" fn($($arg),*) -> R {
             const SIZES: &'static [usize] = &[size_of::<R>() $(, size_of::<$arg>())*];
         }
 
-        impl<R $(, $arg)*> Signature for unsafe fn($($arg),*) -> R {
+        impl<R $(, $arg)*> SignatureSizes for unsafe fn($($arg),*) -> R {
             const SIZES: &'static [usize] = &[size_of::<R>() $(, size_of::<$arg>())*];
         }
     )*};
@@ -54,7 +54,7 @@ const fn same(one: &[usize], other: &[usize]) -> bool {
 }
 
 /// Does not compile for two functions that differ.
-fn compare<A: Signature, B: Signature>(_: A, _: B) {
+fn compare<A: SignatureSizes, B: SignatureSizes>(_: A, _: B) {
     const { assert!(same(A::SIZES, B::SIZES), "the hook has another signature") }
 }
 

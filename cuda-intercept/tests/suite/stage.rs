@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
 use apportion_abi::{Bytes, CardUuid, place};
 
-use crate::cuda::Cuda;
+use crate::cuda::LoadedCuda;
 
 /// Set for a test that runs inside.
 const INSIDE: &str = "APPORTION_TEST_INSIDE";
@@ -69,19 +69,19 @@ pub(crate) fn uuid(card: usize) -> String {
 }
 
 /// A machine with its daemon, gone when dropped.
-pub(crate) struct Machine {
+pub(crate) struct MachineDaemon {
     daemon: Child,
     folder: tempfile::TempDir,
 }
 
-impl Drop for Machine {
+impl Drop for MachineDaemon {
     fn drop(&mut self) {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
 }
 
-impl Machine {
+impl MachineDaemon {
     /// A machine with cards of so many MiB that programs can have.
     pub(crate) fn start(cards: &[u64]) -> Self {
         let folder = tempfile::tempdir().expect("there is room for a folder");
@@ -113,8 +113,8 @@ impl Machine {
     }
 
     /// An account with a limit in MiB on each of the first cards.
-    pub(crate) fn account(&self, limits: &[u64]) -> Account {
-        Account::create(&self.folder.path().join("account"), limits)
+    pub(crate) fn account(&self, limits: &[u64]) -> AgentAccount {
+        AgentAccount::create(&self.folder.path().join("account"), limits)
     }
 
     /// A command on this machine, with the library preloaded.
@@ -137,7 +137,7 @@ impl Machine {
 pub(crate) const NO_ACCOUNT: &str = "";
 
 /// The agent's side of an account.
-pub(crate) struct Account {
+pub(crate) struct AgentAccount {
     folder: PathBuf,
     pub(crate) limits: LimitsMap,
     pub(crate) usage: UsageMap,
@@ -147,7 +147,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("paths hold no zero")
 }
 
-impl Account {
+impl AgentAccount {
     fn create(folder: &Path, limits: &[u64]) -> Self {
         fs::create_dir(folder).expect("the folder is writable");
         let card = |(place, mib): (usize, &u64)| NewCard {
@@ -218,16 +218,16 @@ pub(crate) fn held(card: usize) -> u64 {
 
 /// Runs the calling test's body under a limit of so many MiB on each of the first cards of a machine
 /// with cards of 8 GiB.
-pub(crate) fn limited<F: Fn(&Cuda, &Account)>(limits: &[u64], body: F) {
+pub(crate) fn limited<F: Fn(&LoadedCuda, &AgentAccount)>(limits: &[u64], body: F) {
     on(&[8192, 8192], limits, body);
 }
 
 /// Runs the calling test's body under limits, on a machine with cards of so many MiB.
-pub(crate) fn on<F: Fn(&Cuda, &Account)>(cards: &[u64], limits: &[u64], body: F) {
+pub(crate) fn on<F: Fn(&LoadedCuda, &AgentAccount)>(cards: &[u64], limits: &[u64], body: F) {
     if env::var_os(INSIDE).is_some() {
-        return body(&Cuda::start(), &Account::inherited());
+        return body(&LoadedCuda::start(), &AgentAccount::inherited());
     }
-    let machine = Machine::start(cards);
+    let machine = MachineDaemon::start(cards);
     let account = machine.account(limits);
     let mut command = machine.command(this_program(), account.folder());
     run_inside::<F>(&mut command);

@@ -16,7 +16,7 @@ const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 
 /// What stands above a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Above {
+pub(crate) enum ParentCgroup {
     /// Nothing, or something that says nothing.
     Root,
     /// The kubelet's group of all pods.
@@ -29,7 +29,7 @@ pub(crate) enum Above {
 
 /// A component.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Component {
+pub(crate) enum CgroupComponent {
     /// A login session: its owner names what is below.
     Session,
     /// A pod's group.
@@ -38,27 +38,30 @@ pub(crate) enum Component {
     /// systemd makes of a path in systemd's notation.
     PodAndContainer(PodUid, ContainerId),
     /// Neither, and what it is to the next one.
-    Other(Above),
+    Other(ParentCgroup),
 }
 
 /// Reads one component above a pod.
-pub(crate) fn read(above: Above, component: &str) -> Component {
+pub(crate) fn read(above: ParentCgroup, component: &str) -> CgroupComponent {
     if component == "user.slice" || is_user_manager(component) {
-        return Component::Session;
+        return CgroupComponent::Session;
     }
     if let Some(pod) = pod_group(above, component).or_else(|| pod_slice(component)) {
-        return Component::Pod(pod);
+        return CgroupComponent::Pod(pod);
     }
     if let Some((pod, container)) = joined(component) {
-        return Component::PodAndContainer(pod, container);
+        return CgroupComponent::PodAndContainer(pod, container);
     }
-    Component::Other(match component {
-        ".." => Above::Outside,
-        "kubepods" => Above::Pods,
-        class if CLASSES.contains(&class) && matches!(above, Above::Pods | Above::Outside) => {
-            Above::Class
+    CgroupComponent::Other(match component {
+        ".." => ParentCgroup::Outside,
+        "kubepods" => ParentCgroup::Pods,
+        class
+            if CLASSES.contains(&class)
+                && matches!(above, ParentCgroup::Pods | ParentCgroup::Outside) =>
+        {
+            ParentCgroup::Class
         }
-        _ => Above::Root,
+        _ => ParentCgroup::Root,
     })
 }
 
@@ -78,9 +81,9 @@ fn is_user_manager(component: &str) -> bool {
     component.starts_with("user@") && component.ends_with(".service")
 }
 
-fn pod_group(above: Above, component: &str) -> Option<PodUid> {
+fn pod_group(above: ParentCgroup, component: &str) -> Option<PodUid> {
     let uid = component.strip_prefix("pod")?;
-    (above != Above::Root).then(|| PodUid::read(uid))?
+    (above != ParentCgroup::Root).then(|| PodUid::read(uid))?
 }
 
 /// `kubepods-burstable-podUID.slice`, with whatever slices the kubelet was put below before it.

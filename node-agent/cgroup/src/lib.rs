@@ -16,12 +16,12 @@
 mod component;
 mod names;
 
-use component::{Above, Component};
+use component::{CgroupComponent, ParentCgroup};
 pub use names::{ContainerId, PodUid};
 
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct CgroupOwner {
     /// The pod.
     pub pod: PodUid,
     /// The container; `None` where the group is the pod's own or is not named after a container.
@@ -30,13 +30,13 @@ pub struct Place {
 
 /// The place of a process, from the text of its `/proc/PID/cgroup`.
 #[must_use]
-pub fn place(text: &str) -> Option<Place> {
-    let mut found: Option<Place> = None;
+pub fn place(text: &str) -> Option<CgroupOwner> {
+    let mut found: Option<CgroupOwner> = None;
     for line in text.lines() {
         match place_of_line(line) {
-            Found::Nothing => {}
-            Found::Monitor => return None,
-            Found::Place(place) => match &mut found {
+            HierarchyMatch::Nothing => {}
+            HierarchyMatch::Monitor => return None,
+            HierarchyMatch::Place(place) => match &mut found {
                 None => found = Some(place),
                 Some(known) => agree(known, place)?,
             },
@@ -46,15 +46,15 @@ pub fn place(text: &str) -> Option<Place> {
 }
 
 /// What one hierarchy says.
-enum Found {
+enum HierarchyMatch {
     Nothing,
     /// A runtime's monitor of a container, which is not in it.
     Monitor,
-    Place(Place),
+    Place(CgroupOwner),
 }
 
 /// Completes one hierarchy's word with another's; `None` where they contradict each other.
-fn agree(known: &mut Place, other: Place) -> Option<()> {
+fn agree(known: &mut CgroupOwner, other: CgroupOwner) -> Option<()> {
     let is_same = known.pod == other.pod
         && (known.container.is_none()
             || other.container.is_none()
@@ -62,36 +62,36 @@ fn agree(known: &mut Place, other: Place) -> Option<()> {
     is_same.then(|| known.container = known.container.take().or(other.container))
 }
 
-fn place_of_line(line: &str) -> Found {
+fn place_of_line(line: &str) -> HierarchyMatch {
     // The number of the hierarchy, its controllers, the path.
     let Some(path) = line.splitn(3, ':').nth(2) else {
-        return Found::Nothing;
+        return HierarchyMatch::Nothing;
     };
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let Some(below_root) = path.strip_prefix('/') else {
-        return Found::Nothing;
+        return HierarchyMatch::Nothing;
     };
-    let mut above = Above::Root;
+    let mut above = ParentCgroup::Root;
     let mut components = below_root.split('/');
     while let Some(component) = components.next() {
         match component::read(above, component) {
-            Component::Session => return Found::Nothing,
-            Component::Other(next) => above = next,
-            Component::Pod(pod) => return inside(pod, components.next().unwrap_or_default()),
-            Component::PodAndContainer(pod, container) => {
+            CgroupComponent::Session => return HierarchyMatch::Nothing,
+            CgroupComponent::Other(next) => above = next,
+            CgroupComponent::Pod(pod) => return inside(pod, components.next().unwrap_or_default()),
+            CgroupComponent::PodAndContainer(pod, container) => {
                 let container = Some(container);
-                return Found::Place(Place { pod, container });
+                return HierarchyMatch::Place(CgroupOwner { pod, container });
             }
         }
     }
-    Found::Nothing
+    HierarchyMatch::Nothing
 }
 
 /// The group right below a pod's.
-fn inside(pod: PodUid, component: &str) -> Found {
+fn inside(pod: PodUid, component: &str) -> HierarchyMatch {
     match component::is_monitor(component) {
-        true => Found::Monitor,
-        false => Found::Place(Place {
+        true => HierarchyMatch::Monitor,
+        false => HierarchyMatch::Place(CgroupOwner {
             pod,
             container: component::container(component),
         }),

@@ -3,38 +3,46 @@
 
 use std::collections::BTreeSet;
 
-use apportion_abi::{Ask, Bytes, CardUuid, fits};
+use apportion_abi::{Bytes, CardRequest, CardUuid, fits};
 
-use crate::allocation::{Allocation, AllocationId, Grant, State};
+use crate::allocation::{Allocation, AllocationId, AllocationPhase, CardGrant};
 use crate::card::Health;
-use crate::event::{Effect, NoticeKind, Proposal, Refusal, Time};
+use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, NoticeKind, PlacementProposal};
 use crate::ledger::Ledger;
 
 impl Ledger {
-    pub(crate) fn allocate(&mut self, now: Time, proposal: Proposal) -> Vec<Effect> {
+    pub(crate) fn allocate(
+        &mut self,
+        now: EpochMillis,
+        proposal: PlacementProposal,
+    ) -> Vec<LedgerEffect> {
         match self.admit(now, proposal) {
             Ok((id, true)) => vec![
-                Effect::OpenAccount(id.clone()),
-                Effect::Save,
+                LedgerEffect::OpenAccount(id.clone()),
+                LedgerEffect::Save,
                 self.notice(NoticeKind::Allocated, &id),
-                Effect::Answer(Ok(id)),
+                LedgerEffect::Answer(Ok(id)),
             ],
-            Ok((id, false)) => vec![Effect::Answer(Ok(id))],
-            Err(refusal) => vec![Effect::Answer(Err(refusal))],
+            Ok((id, false)) => vec![LedgerEffect::Answer(Ok(id))],
+            Err(refusal) => vec![LedgerEffect::Answer(Err(refusal))],
         }
     }
 
     /// The allocation for a proposal, and whether it is new.
-    fn admit(&mut self, now: Time, proposal: Proposal) -> Result<(AllocationId, bool), Refusal> {
+    fn admit(
+        &mut self,
+        now: EpochMillis,
+        proposal: PlacementProposal,
+    ) -> Result<(AllocationId, bool), AllocationRefusal> {
         // First, because a fraction of a card without a size is zero bytes.
         if let Some(ask) = proposal.asks.iter().find(|ask| self.is_sizeless(ask.card)) {
-            return Err(Refusal::Sizeless(ask.card));
+            return Err(AllocationRefusal::Sizeless(ask.card));
         }
         well_formed(&proposal.asks)?;
         if let Some(known) = self.with_key(&proposal.key) {
             return match is_same(known, &proposal) {
                 true => Ok((known.id.clone(), false)),
-                false => Err(Refusal::KeyReused(proposal.key)),
+                false => Err(AllocationRefusal::KeyReused(proposal.key)),
             };
         }
         for ask in &proposal.asks {
@@ -44,10 +52,10 @@ impl Ledger {
         let grants = proposal
             .asks
             .iter()
-            .map(|ask| Grant::new(ask.card, ask.bytes))
+            .map(|ask| CardGrant::new(ask.card, ask.bytes))
             .collect();
-        let Proposal { key, name, ttl, .. } = proposal;
-        let state = State::Reserved {
+        let PlacementProposal { key, name, ttl, .. } = proposal;
+        let state = AllocationPhase::Reserved {
             expires: now.after(ttl),
         };
         let allocation = Allocation {
@@ -63,15 +71,15 @@ impl Ledger {
         Ok((id, true))
     }
 
-    pub(crate) fn resize(&mut self, id: &AllocationId, asks: &[Ask]) -> Vec<Effect> {
+    pub(crate) fn resize(&mut self, id: &AllocationId, asks: &[CardRequest]) -> Vec<LedgerEffect> {
         let changed = match self.change_limits(id, asks) {
             Ok(changed) => changed,
-            Err(refusal) => return vec![Effect::Answer(Err(refusal))],
+            Err(refusal) => return vec![LedgerEffect::Answer(Err(refusal))],
         };
         let mut effects = Vec::new();
         if !changed.is_empty() {
-            effects.push(Effect::Save);
-            let set = |ask: Ask| Effect::SetLimit {
+            effects.push(LedgerEffect::Save);
+            let set = |ask: CardRequest| LedgerEffect::SetLimit {
                 id: id.clone(),
                 card: ask.card,
                 limit: ask.bytes,
@@ -79,23 +87,27 @@ impl Ledger {
             effects.extend(changed.into_iter().map(set));
             effects.push(self.notice(NoticeKind::Resized, id));
         }
-        effects.push(Effect::Answer(Ok(id.clone())));
+        effects.push(LedgerEffect::Answer(Ok(id.clone())));
         effects
     }
 
     /// Sets all new limits or none, and says which differ from the old ones.
-    fn change_limits(&mut self, id: &AllocationId, asks: &[Ask]) -> Result<Vec<Ask>, Refusal> {
+    fn change_limits(
+        &mut self,
+        id: &AllocationId,
+        asks: &[CardRequest],
+    ) -> Result<Vec<CardRequest>, AllocationRefusal> {
         well_formed(asks)?;
         let mut changed = Vec::new();
         let allocation = self.find(id)?.clone();
-        if allocation.state == State::Draining {
-            return Err(Refusal::Draining(id.clone()));
+        if allocation.state == AllocationPhase::Draining {
+            return Err(AllocationRefusal::Draining(id.clone()));
         }
         if allocation.is_whole {
-            return Err(Refusal::Whole(id.clone()));
+            return Err(AllocationRefusal::Whole(id.clone()));
         }
         for ask in asks {
-            let not_granted = || Refusal::NotGranted {
+            let not_granted = || AllocationRefusal::NotGranted {
                 id: id.clone(),
                 card: ask.card,
             };
@@ -118,13 +130,19 @@ impl Ledger {
     }
 
     /// Whether a healthy card has room beside what all but `except` hold.
-    fn judge(&self, ask: Ask, except: Option<&AllocationId>) -> Result<(), Refusal> {
-        let card = self.card(ask.card).ok_or(Refusal::UnknownCard(ask.card))?;
+    fn judge(
+        &self,
+        ask: CardRequest,
+        except: Option<&AllocationId>,
+    ) -> Result<(), AllocationRefusal> {
+        let card = self
+            .card(ask.card)
+            .ok_or(AllocationRefusal::UnknownCard(ask.card))?;
         if card.health != Health::Healthy {
-            return Err(Refusal::Unhealthy(ask.card));
+            return Err(AllocationRefusal::Unhealthy(ask.card));
         }
         let holders = self.holders(ask.card, except);
-        fits(card.capacity, &holders, card.unmanaged, ask).map_err(Refusal::Shortfall)
+        fits(card.capacity, &holders, card.unmanaged, ask).map_err(AllocationRefusal::Shortfall)
     }
 
     fn is_sizeless(&self, card: CardUuid) -> bool {
@@ -141,7 +159,7 @@ impl Ledger {
 
 /// A shrink holds what was held until a sample that began after it shows how much is really used: the
 /// program may just have taken all of its old limit.
-fn set_limit(grant: &mut Grant, ask: Ask, generation: u64) {
+fn set_limit(grant: &mut CardGrant, ask: CardRequest, generation: u64) {
     if ask.bytes < grant.limit {
         grant.shrunk = generation + 1;
     }
@@ -150,23 +168,23 @@ fn set_limit(grant: &mut Grant, ask: Ask, generation: u64) {
     grant.allowed = grant.allowed.max(ask.bytes);
 }
 
-fn well_formed(asks: &[Ask]) -> Result<(), Refusal> {
+fn well_formed(asks: &[CardRequest]) -> Result<(), AllocationRefusal> {
     let distinct: BTreeSet<_> = asks.iter().map(|ask| ask.card).collect();
     if asks.is_empty() {
-        return Err(Refusal::Malformed("no GPU is named"));
+        return Err(AllocationRefusal::Malformed("no GPU is named"));
     }
     if distinct.len() != asks.len() {
-        return Err(Refusal::Malformed("a GPU is named twice"));
+        return Err(AllocationRefusal::Malformed("a GPU is named twice"));
     }
     match asks.iter().any(|ask| ask.bytes.0 == 0) {
-        true => Err(Refusal::Malformed("a share is at least 2 MiB")),
+        true => Err(AllocationRefusal::Malformed("a share is at least 2 MiB")),
         false => Ok(()),
     }
 }
 
 /// Whether this is the allocation of an earlier copy of the proposal. The limits are not compared:
 /// they may have been changed since.
-fn is_same(allocation: &Allocation, proposal: &Proposal) -> bool {
+fn is_same(allocation: &Allocation, proposal: &PlacementProposal) -> bool {
     let granted = allocation.grants.iter().map(|grant| grant.card);
     allocation.name == proposal.name && granted.eq(proposal.asks.iter().map(|ask| ask.card))
 }

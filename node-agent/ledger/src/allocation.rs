@@ -5,8 +5,8 @@ use std::fmt;
 
 use apportion_abi::{Bytes, CardUuid};
 
-use crate::estimate::Estimate;
-use crate::event::Time;
+use crate::estimate::OverheadEstimate;
+use crate::event::EpochMillis;
 
 /// The name of an allocation inside the agent, and of its account's directory.
 ///
@@ -47,7 +47,7 @@ pub struct ProcessId {
 
 /// For whom an allocation is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum AllocationOwner {
     /// A process of this machine.
     Process(ProcessId),
     /// A pod, by UID.
@@ -56,21 +56,21 @@ pub enum Owner {
 
 /// How far an allocation has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum AllocationPhase {
     /// Accepted and not yet committed.
     Reserved {
         /// When it ends unless it is committed.
-        expires: Time,
+        expires: EpochMillis,
     },
     /// Committed.
-    Allocated(Owner),
+    Allocated(AllocationOwner),
     /// Given back, or its owner is gone; it holds its memory until its last process ends.
     Draining,
 }
 
 /// Whether the limit of a grant is being kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Enforcement {
+pub enum LimitEnforcement {
     /// No process uses the card yet.
     #[default]
     Pending,
@@ -88,7 +88,7 @@ pub enum Enforcement {
 
 /// What an allocation has of one card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct CardGrant {
     /// The card.
     pub card: CardUuid,
     /// The most that its processes may take together.
@@ -100,16 +100,16 @@ pub struct Grant {
     /// What NVML says its processes use.
     pub nvml: Bytes,
     /// Whether the limit is being kept.
-    pub enforcement: Enforcement,
+    pub enforcement: LimitEnforcement,
     /// The most that its processes may use without offence: the limit, or what they used when it was
     /// lowered and still do.
     pub(crate) allowed: Bytes,
-    pub(crate) estimates: BTreeMap<ProcessId, Estimate>,
+    pub(crate) estimates: BTreeMap<ProcessId, OverheadEstimate>,
     /// The ledger's generation at the latest shrink: older samples do not show it.
     pub(crate) shrunk: u64,
 }
 
-impl Grant {
+impl CardGrant {
     /// A grant that nothing uses yet.
     #[must_use]
     pub fn new(card: CardUuid, limit: Bytes) -> Self {
@@ -119,7 +119,7 @@ impl Grant {
             held: limit,
             overhead: Bytes::ZERO,
             nvml: Bytes::ZERO,
-            enforcement: Enforcement::Pending,
+            enforcement: LimitEnforcement::Pending,
             allowed: limit,
             estimates: BTreeMap::new(),
             shrunk: 0,
@@ -128,7 +128,11 @@ impl Grant {
 
     /// Adds up the overhead of all processes and says whether it changed.
     pub(crate) fn add_up(&mut self) -> bool {
-        let overhead = self.estimates.values().map(Estimate::overhead).sum();
+        let overhead = self
+            .estimates
+            .values()
+            .map(OverheadEstimate::overhead)
+            .sum();
         overhead != std::mem::replace(&mut self.overhead, overhead)
     }
 }
@@ -143,11 +147,11 @@ pub struct Allocation {
     /// What people call it.
     pub name: String,
     /// How far it has come.
-    pub state: State,
+    pub state: AllocationPhase,
     /// When it was accepted.
-    pub created: Time,
+    pub created: EpochMillis,
     /// What it has of each card, in the order in which it was asked for.
-    pub grants: Vec<Grant>,
+    pub grants: Vec<CardGrant>,
     /// Whether its containers have the cards to themselves, with nothing between them and the driver.
     pub is_whole: bool,
 }
@@ -155,11 +159,11 @@ pub struct Allocation {
 impl Allocation {
     /// What it has of one card.
     #[must_use]
-    pub fn grant(&self, card: CardUuid) -> Option<&Grant> {
+    pub fn grant(&self, card: CardUuid) -> Option<&CardGrant> {
         self.grants.iter().find(|grant| grant.card == card)
     }
 
-    pub(crate) fn grant_mut(&mut self, card: CardUuid) -> Option<&mut Grant> {
+    pub(crate) fn grant_mut(&mut self, card: CardUuid) -> Option<&mut CardGrant> {
         self.grants.iter_mut().find(|grant| grant.card == card)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use apportion_abi::{Bytes, Capacity};
+use apportion_abi::{Bytes, CardCapacity};
 
-use crate::fault::{Fault, Withdrawal};
+use crate::fault::{CardWithdrawal, XidSeverity};
 
 /// Whether a card can be given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,21 +25,21 @@ const UNTOLD_SAMPLES: usize = 4;
 
 /// One card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct LedgerCard {
     /// What it has.
-    pub capacity: Capacity,
+    pub capacity: CardCapacity,
     /// Whether it can be given out.
     pub health: Health,
     /// What processes use that have no allocation on it.
     pub unmanaged: Bytes,
     /// How it answered last.
     answered: Health,
-    withdrawn: Option<Withdrawal>,
+    withdrawn: Option<CardWithdrawal>,
     untold: VecDeque<Bytes>,
 }
 
-impl Card {
-    pub(crate) fn new(capacity: Capacity) -> Self {
+impl LedgerCard {
+    pub(crate) fn new(capacity: CardCapacity) -> Self {
         Self {
             capacity,
             health: Health::Healthy,
@@ -58,8 +58,8 @@ impl Card {
 
     /// Enters an error that it reported.
     pub(crate) fn fail(&mut self, xid: u64) {
-        if Fault::of(xid).withdraws() {
-            self.withdrawn = Some(Withdrawal::default());
+        if XidSeverity::of(xid).withdraws() {
+            self.withdrawn = Some(CardWithdrawal::default());
         }
         self.conclude();
     }
@@ -68,7 +68,7 @@ impl Card {
     /// never heard, such as before the agent started.
     pub(crate) fn check(&mut self, needs_recovery: bool) {
         let withdrawn = match needs_recovery {
-            true => self.withdrawn.or(Some(Withdrawal::default())),
+            true => self.withdrawn.or(Some(CardWithdrawal::default())),
             false => self.withdrawn,
         };
         self.withdrawn = withdrawn.and_then(|withdrawn| withdrawn.check(needs_recovery));
@@ -99,8 +99,8 @@ impl Card {
 mod tests {
     use super::*;
 
-    fn card() -> Card {
-        Card::new(Capacity {
+    fn card() -> LedgerCard {
+        LedgerCard::new(CardCapacity {
             total: Bytes(1000),
             reserved: Bytes(0),
         })

@@ -20,11 +20,11 @@ const REMEMBERED: usize = 4;
 
 /// What is known of one process on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Estimate {
+pub(crate) struct OverheadEstimate {
     bounds: VecDeque<Bytes>,
 }
 
-impl Estimate {
+impl OverheadEstimate {
     /// Enters one sample.
     pub(crate) fn observe(&mut self, nvml: Bytes, claimed: ClaimWindow) {
         if claimed.is_quiet() {
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_quiet_sample_is_exact_in_both_directions() {
-        let mut estimate = Estimate::default();
+        let mut estimate = OverheadEstimate::default();
         estimate.observe(Bytes(150), quiet(100));
         assert_eq!(estimate.overhead(), Bytes(50));
         estimate.observe(Bytes(110), quiet(100));
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_allocation_during_the_sample_is_not_overhead() {
-        let mut estimate = Estimate::default();
+        let mut estimate = OverheadEstimate::default();
         let racing = ClaimWindow {
             lowest: Bytes(100),
             highest: Bytes(400),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_restless_sample_neither_forgets_nor_keeps_an_overhead_for_ever() {
-        let mut estimate = Estimate::default();
+        let mut estimate = OverheadEstimate::default();
         estimate.observe(Bytes(150), quiet(100));
         let racing = ClaimWindow {
             lowest: Bytes(0),

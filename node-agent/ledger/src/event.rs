@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid, Shortfall};
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 
-use crate::allocation::{Allocation, AllocationId, Owner, ProcessId};
+use crate::allocation::{Allocation, AllocationId, AllocationOwner, ProcessId};
 use crate::card::Health;
-use crate::sample::Sample;
+use crate::sample::NodeSample;
 
 /// Milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(pub u64);
+pub struct EpochMillis(pub u64);
 
-impl Time {
+impl EpochMillis {
     /// This long after.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
@@ -37,26 +37,26 @@ pub enum OffenderPolicy {
 
 /// A placement that somebody chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proposal {
+pub struct PlacementProposal {
     /// Unique to the wish.
     pub key: String,
     /// What people call it.
     pub name: String,
     /// What is wanted, one entry a card.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<CardRequest>,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
 }
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum LedgerEvent {
     /// A card is there. Repeating it changes its capacity.
     CardFound {
         /// Which.
         card: CardUuid,
         /// What it has.
-        capacity: Capacity,
+        capacity: CardCapacity,
     },
     /// A card's health changed.
     CardHealth {
@@ -82,13 +82,13 @@ pub enum Event {
     /// An allocation of an earlier run of the agent. It was accepted then and is not judged again.
     Adopted(Allocation),
     /// Somebody wants an allocation.
-    Allocate(Proposal),
+    Allocate(PlacementProposal),
     /// A reserved allocation got its owner.
     Commit {
         /// Which.
         id: AllocationId,
         /// For whom it is.
-        owner: Owner,
+        owner: AllocationOwner,
     },
     /// The cards of an allocation are given whole: nothing in its containers keeps a limit.
     GivenWhole {
@@ -114,7 +114,7 @@ pub enum Event {
         /// Which.
         id: AllocationId,
         /// The new limits.
-        asks: Vec<Ask>,
+        asks: Vec<CardRequest>,
     },
     /// The owner of an allocation is no more.
     OwnerGone {
@@ -135,14 +135,14 @@ pub enum Event {
         id: AllocationId,
     },
     /// The cards and accounts were looked at.
-    Sampled(Sample),
+    Sampled(NodeSample),
     /// Time passed.
     Tick,
 }
 
 /// What the agent must do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum LedgerEffect {
     /// Create the account with its limits.
     OpenAccount(AllocationId),
     /// Write one limit.
@@ -168,16 +168,16 @@ pub enum Effect {
     /// End one process.
     Kill(ProcessId),
     /// Tell whoever watches.
-    Notice(Notice),
+    Notice(LedgerNotice),
     /// Write the checkpoint before the answer is given.
     Save,
     /// The answer to a request.
-    Answer(Result<AllocationId, Refusal>),
+    Answer(Result<AllocationId, AllocationRefusal>),
 }
 
 /// Something to tell, once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct LedgerNotice {
     /// What happened.
     pub kind: NoticeKind,
     /// To which allocation, with what people call it.
@@ -227,7 +227,7 @@ pub enum NoticeKind {
 
 /// Why a request was not met.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum AllocationRefusal {
     /// It does not fit.
     #[error("{0}")]
     Shortfall(Shortfall),

@@ -10,7 +10,7 @@ const PROOFS: u8 = 2;
 
 /// What an error means for its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum XidSeverity {
     /// A program's own doing; the card is well.
     Application,
     /// The hardware did its work around a fault, or it is not known what it is; the card goes on.
@@ -23,38 +23,38 @@ pub enum Fault {
     Lost,
 }
 
-/// The numbers that mean something else than [`Fault::Warning`], and a word for each.
-const NUMBERS: &[(u64, Fault)] = &[
+/// The numbers that mean something else than [`XidSeverity::Warning`], and a word for each.
+const NUMBERS: &[(u64, XidSeverity)] = &[
     // Graphics engine exception.
-    (13, Fault::Application),
+    (13, XidSeverity::Application),
     // Memory page fault.
-    (31, Fault::Application),
+    (31, XidSeverity::Application),
     // The card stopped processing for a program's error.
-    (43, Fault::Application),
+    (43, XidSeverity::Application),
     // Cleaning up after a program that ended.
-    (45, Fault::Application),
+    (45, XidSeverity::Application),
     // Video decoder exception.
-    (68, Fault::Application),
+    (68, XidSeverity::Application),
     // Graphics engine class error.
-    (69, Fault::Application),
+    (69, XidSeverity::Application),
     // Context switch timeout.
-    (109, Fault::Application),
+    (109, XidSeverity::Application),
     // Double bit error.
-    (48, Fault::Drain),
+    (48, XidSeverity::Drain),
     // A row could not be remapped.
-    (64, Fault::Drain),
+    (64, XidSeverity::Drain),
     // NVLink error.
-    (74, Fault::Drain),
+    (74, XidSeverity::Drain),
     // Fallen off the bus.
-    (79, Fault::Lost),
+    (79, XidSeverity::Lost),
     // Uncontained memory error.
-    (95, Fault::Reset),
+    (95, XidSeverity::Reset),
     // The system processor does not answer.
-    (119, Fault::Reset),
-    (120, Fault::Reset),
+    (119, XidSeverity::Reset),
+    (120, XidSeverity::Reset),
 ];
 
-impl Fault {
+impl XidSeverity {
     /// What the error with this number means.
     #[must_use]
     pub fn of(xid: u64) -> Self {
@@ -86,11 +86,11 @@ impl Fault {
 
 /// A card that was withdrawn, and how far it has proved itself since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Withdrawal {
+pub(crate) struct CardWithdrawal {
     proofs: u8,
 }
 
-impl Withdrawal {
+impl CardWithdrawal {
     /// Enters a check; nothing is left of the withdrawal once it is proved that the card is well.
     pub(crate) fn check(self, needs_recovery: bool) -> Option<Self> {
         let proofs = match needs_recovery {
@@ -108,18 +108,23 @@ mod tests {
     #[test]
     fn a_programs_own_error_withdraws_no_card_and_a_lost_one_is_withdrawn() {
         let own = [13, 31, 43, 45, 68, 69, 109];
-        assert!(own.iter().all(|xid| Fault::of(*xid) == Fault::Application));
         assert!(
-            !Fault::of(63).withdraws() && !Fault::of(94).withdraws() && !Fault::of(92).withdraws()
+            own.iter()
+                .all(|xid| XidSeverity::of(*xid) == XidSeverity::Application)
+        );
+        assert!(
+            !XidSeverity::of(63).withdraws()
+                && !XidSeverity::of(94).withdraws()
+                && !XidSeverity::of(92).withdraws()
         );
         let grave = [48, 64, 74, 79, 95, 119, 120];
-        assert!(grave.iter().all(|xid| Fault::of(*xid).withdraws()));
-        assert_eq!(Fault::of(999_999), Fault::Warning);
+        assert!(grave.iter().all(|xid| XidSeverity::of(*xid).withdraws()));
+        assert_eq!(XidSeverity::of(999_999), XidSeverity::Warning);
     }
 
     #[test]
     fn only_checks_in_a_row_are_proof() {
-        let withdrawn = Some(Withdrawal::default());
+        let withdrawn = Some(CardWithdrawal::default());
         let check = |checks: &[bool]| {
             checks
                 .iter()

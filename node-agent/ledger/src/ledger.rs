@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Bytes, CardUuid, Holder, Workload};
+use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
 
-use crate::allocation::{Allocation, AllocationId, State};
-use crate::card::{Card, Health};
-use crate::event::{Effect, Event, Notice, NoticeKind, OffenderPolicy, Refusal, Time};
+use crate::allocation::{Allocation, AllocationId, AllocationPhase};
+use crate::card::{Health, LedgerCard};
+use crate::event::{
+    AllocationRefusal, EpochMillis, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind,
+    OffenderPolicy,
+};
 use crate::reconcile::Offences;
 
 /// The node's book of allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    pub(crate) cards: BTreeMap<CardUuid, Card>,
+    pub(crate) cards: BTreeMap<CardUuid, LedgerCard>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     policy: OffenderPolicy,
     policies: BTreeMap<String, OffenderPolicy>,
@@ -56,7 +59,7 @@ impl Ledger {
     /// What is done to an offender of this allocation.
     pub(crate) fn policy_of(&self, id: &AllocationId) -> OffenderPolicy {
         let name = self.allocations.get(id).map(|of| of.name.as_str());
-        let namespace = name.and_then(Workload::of).map(|of| of.namespace);
+        let namespace = name.and_then(ContainerRef::of).map(|of| of.namespace);
         let own = namespace.and_then(|namespace| self.policies.get(namespace));
         own.copied().unwrap_or(self.policy)
     }
@@ -70,32 +73,34 @@ impl Ledger {
     /// Enters what happened and says what must be done. Whatever the event, reservations that are
     /// overdue by `now` expire first.
     #[must_use]
-    pub fn apply(&mut self, now: Time, event: Event) -> Vec<Effect> {
+    pub fn apply(&mut self, now: EpochMillis, event: LedgerEvent) -> Vec<LedgerEffect> {
         let mut effects = self.expire(now);
         effects.extend(match event {
-            Event::CardFound { card, capacity } => self.card_found(card, capacity),
-            Event::CardHealth { card, health } => {
+            LedgerEvent::CardFound { card, capacity } => self.card_found(card, capacity),
+            LedgerEvent::CardHealth { card, health } => {
                 self.card_changes(card, |card| card.answer(health))
             }
-            Event::CardFault { card, xid } => self.card_changes(card, |card| card.fail(xid)),
-            Event::CardChecked {
+            LedgerEvent::CardFault { card, xid } => self.card_changes(card, |card| card.fail(xid)),
+            LedgerEvent::CardChecked {
                 card,
                 needs_recovery,
             } => self.card_changes(card, |card| card.check(needs_recovery)),
-            Event::Adopted(allocation) => self.adopt(allocation),
-            Event::Allocate(proposal) => self.allocate(now, proposal),
-            Event::Commit { id, owner } => self.commit(&id, owner),
-            Event::GivenWhole { id } => self.given_whole(&id),
-            Event::TakenWhole { pod, name, cards } => self.taken_whole(now, &pod, name, &cards),
-            Event::Release { id } => self.release(&id),
-            Event::Resize { id, asks } => self.resize(&id, &asks),
-            Event::OwnerGone { id } => self.owner_gone(&id),
-            Event::ProcessGone { id, process } => self.process_gone(&id, process),
-            Event::Emptied { id } => self.emptied(&id),
-            Event::Sampled(sample) => self.reconcile(sample),
-            Event::Tick => Vec::new(),
+            LedgerEvent::Adopted(allocation) => self.adopt(allocation),
+            LedgerEvent::Allocate(proposal) => self.allocate(now, proposal),
+            LedgerEvent::Commit { id, owner } => self.commit(&id, owner),
+            LedgerEvent::GivenWhole { id } => self.given_whole(&id),
+            LedgerEvent::TakenWhole { pod, name, cards } => {
+                self.taken_whole(now, &pod, name, &cards)
+            }
+            LedgerEvent::Release { id } => self.release(&id),
+            LedgerEvent::Resize { id, asks } => self.resize(&id, &asks),
+            LedgerEvent::OwnerGone { id } => self.owner_gone(&id),
+            LedgerEvent::ProcessGone { id, process } => self.process_gone(&id, process),
+            LedgerEvent::Emptied { id } => self.emptied(&id),
+            LedgerEvent::Sampled(sample) => self.reconcile(sample),
+            LedgerEvent::Tick => Vec::new(),
         });
-        if effects.contains(&Effect::Save) {
+        if effects.contains(&LedgerEffect::Save) {
             self.generation += 1;
         }
         effects
@@ -132,7 +137,7 @@ impl Ledger {
 
     /// One card.
     #[must_use]
-    pub fn card(&self, card: CardUuid) -> Option<&Card> {
+    pub fn card(&self, card: CardUuid) -> Option<&LedgerCard> {
         self.cards.get(&card)
     }
 
@@ -158,12 +163,12 @@ impl Ledger {
 
     /// When the next reservation ends.
     #[must_use]
-    pub fn next_expiry(&self) -> Option<Time> {
+    pub fn next_expiry(&self) -> Option<EpochMillis> {
         let expiries = self
             .allocations
             .values()
             .filter_map(|allocation| match allocation.state {
-                State::Reserved { expires } => Some(expires),
+                AllocationPhase::Reserved { expires } => Some(expires),
                 _ => None,
             });
         expiries.min()
@@ -174,7 +179,7 @@ impl Ledger {
         let others = self
             .grants(card)
             .filter(|(allocation, _)| Some(&allocation.id) != except);
-        let holder = |(allocation, grant): (&Allocation, &crate::Grant)| Holder {
+        let holder = |(allocation, grant): (&Allocation, &crate::CardGrant)| Holder {
             name: allocation.name.clone(),
             bytes: grant.held,
         };
@@ -186,13 +191,13 @@ impl Ledger {
         AllocationId(format!("{:x}-{}", self.epoch, self.serial))
     }
 
-    pub(crate) fn notice(&self, kind: NoticeKind, id: &AllocationId) -> Effect {
+    pub(crate) fn notice(&self, kind: NoticeKind, id: &AllocationId) -> LedgerEffect {
         let name = self
             .allocations
             .get(id)
             .map(|allocation| allocation.name.clone());
         let allocation = Some((id.clone(), name.unwrap_or_default()));
-        Effect::Notice(Notice {
+        LedgerEffect::Notice(LedgerNotice {
             kind,
             allocation,
             card: None,
@@ -200,16 +205,16 @@ impl Ledger {
         })
     }
 
-    pub(crate) fn find(&mut self, id: &AllocationId) -> Result<&mut Allocation, Refusal> {
+    pub(crate) fn find(&mut self, id: &AllocationId) -> Result<&mut Allocation, AllocationRefusal> {
         self.allocations
             .get_mut(id)
-            .ok_or_else(|| Refusal::UnknownAllocation(id.clone()))
+            .ok_or_else(|| AllocationRefusal::UnknownAllocation(id.clone()))
     }
 
     pub(crate) fn grants(
         &self,
         card: CardUuid,
-    ) -> impl Iterator<Item = (&Allocation, &crate::Grant)> {
+    ) -> impl Iterator<Item = (&Allocation, &crate::CardGrant)> {
         self.allocations
             .values()
             .filter_map(move |allocation| Some((allocation, allocation.grant(card)?)))

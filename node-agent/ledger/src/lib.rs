@@ -1,6 +1,6 @@
 //! The node's book of allocations: who holds how much of which card, and since when.
 //!
-//! Pure: [`Ledger::apply`] takes the time and an [`Event`] and returns the [`Effect`]s that the agent
+//! Pure: [`Ledger::apply`] takes the time and an [`LedgerEvent`] and returns the [`LedgerEffect`]s that the agent
 //! must perform. There is no I/O, no clock and no randomness here, so that everything that can be
 //! wrong about giving memory away is tested without a process.
 //!
@@ -21,19 +21,27 @@ mod estimate;
 mod event;
 mod fault;
 mod ledger;
-mod life;
+mod lifecycle;
 mod reconcile;
 mod sample;
 mod slots;
 mod topology;
 mod whole;
 
-pub use allocation::{Allocation, AllocationId, Enforcement, Grant, Owner, ProcessId, State};
-pub use card::{Card, Health};
-pub use event::{Effect, Event, Notice, NoticeKind, OffenderPolicy, Proposal, Refusal, Time};
-pub use fault::Fault;
+pub use allocation::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement,
+    ProcessId,
+};
+pub use card::{Health, LedgerCard};
+pub use event::{
+    AllocationRefusal, EpochMillis, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind,
+    OffenderPolicy, PlacementProposal,
+};
+pub use fault::XidSeverity;
 pub use ledger::Ledger;
-pub use sample::{AccountSample, CardSample, ClaimWindow, ProcessSample, Sample};
-pub use slots::{Slot, SlotEffect, SlotEvent, SlotId, SlotRefusal, Slots};
-pub use topology::{Closeness, Topology};
-pub use whole::{Offer, WholeId, WholePlan, WholeRefusal, Wholes, WholesSeen};
+pub use sample::{AccountSample, CardSample, ClaimWindow, NodeSample, ProcessSample};
+pub use slots::{SlotEffect, SlotEvent, SlotId, SlotRefusal, SlotState, SlotTable};
+pub use topology::{CardCloseness, GpuTopology};
+pub use whole::{
+    WholeCardId, WholeCardOffer, WholeCardPlan, WholeCardRefusal, WholeCardTable, WholeCardUpdate,
+};

@@ -41,10 +41,13 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid};
 
-use crate::allocation::{Allocation, AllocationId, Enforcement, Grant, Owner, ProcessId, State};
-use crate::event::{Effect, Notice, NoticeKind, OffenderPolicy};
+use crate::allocation::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement,
+    ProcessId,
+};
+use crate::event::{LedgerEffect, LedgerNotice, NoticeKind, OffenderPolicy};
 use crate::ledger::Ledger;
-use crate::sample::{CardSample, ProcessSample, Sample};
+use crate::sample::{CardSample, NodeSample, ProcessSample};
 
 /// How many samples in a row must show an offence before its process is killed.
 const STRIKES: u32 = 3;
@@ -53,18 +56,18 @@ const STRIKES: u32 = 3;
 const ASK_AGAIN: u32 = 40;
 
 /// What the processes of one allocation do wrong, and in how many samples in a row.
-pub(crate) type Offences = BTreeMap<Offence, u32>;
+pub(crate) type Offences = BTreeMap<LimitViolation, u32>;
 
 /// One wrong, by one process, on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Offence {
+pub(crate) struct LimitViolation {
     kind: NoticeKind,
     card: CardUuid,
     process: ProcessId,
 }
 
 impl Ledger {
-    pub(crate) fn reconcile(&mut self, sample: Sample) -> Vec<Effect> {
+    pub(crate) fn reconcile(&mut self, sample: NodeSample) -> Vec<LedgerEffect> {
         let mut effects = Vec::new();
         for seen in &sample.cards {
             let (strangers, untold) = self.strangers(seen);
@@ -78,7 +81,7 @@ impl Ledger {
             };
             let mut found = Vec::new();
             let is_whole = allocation.is_whole;
-            let is_missing = |grant: &Grant| grant.enforcement == Enforcement::Missing;
+            let is_missing = |grant: &CardGrant| grant.enforcement == LimitEnforcement::Missing;
             let was_damaged = allocation.grants.iter().any(is_missing);
             for seen in &sample.cards {
                 found.extend(ungranted(allocation, seen));
@@ -86,17 +89,17 @@ impl Ledger {
                     continue;
                 };
                 let claimed = account.claimed.iter().find(|(card, _)| *card == seen.card);
-                let view = View {
+                let view = AccountView {
                     seen,
                     id: &account.id,
                     claimed: claimed.map_or(Bytes::ZERO, |c| c.1),
                 };
                 if view.enter(grant, &mut found) {
                     let (id, card, overhead) = (account.id.clone(), grant.card, grant.overhead);
-                    effects.push(Effect::SetOverhead { id, card, overhead });
+                    effects.push(LedgerEffect::SetOverhead { id, card, overhead });
                 }
                 if is_whole {
-                    grant.enforcement = Enforcement::Whole;
+                    grant.enforcement = LimitEnforcement::Whole;
                 }
                 if grant.shrunk <= sample.generation {
                     // Claims are the programs' to inflate: they keep memory held and never hold more.
@@ -112,9 +115,9 @@ impl Ledger {
                 allocation
                     .grants
                     .iter_mut()
-                    .for_each(|grant| grant.enforcement = Enforcement::Missing);
+                    .for_each(|grant| grant.enforcement = LimitEnforcement::Missing);
                 if !was_damaged {
-                    effects.push(Effect::Notice(Notice {
+                    effects.push(LedgerEffect::Notice(LedgerNotice {
                         kind: NoticeKind::Damaged,
                         allocation: Some((account.id.clone(), allocation.name.clone())),
                         card: None,
@@ -127,7 +130,11 @@ impl Ledger {
         effects
     }
 
-    pub(crate) fn process_gone(&mut self, id: &AllocationId, process: ProcessId) -> Vec<Effect> {
+    pub(crate) fn process_gone(
+        &mut self,
+        id: &AllocationId,
+        process: ProcessId,
+    ) -> Vec<LedgerEffect> {
         let Some(allocation) = self.allocations.get_mut(id) else {
             return Vec::new();
         };
@@ -135,7 +142,7 @@ impl Ledger {
         for grant in &mut allocation.grants {
             if grant.estimates.remove(&process).is_some() && grant.add_up() {
                 let (id, card, overhead) = (id.clone(), grant.card, grant.overhead);
-                effects.push(Effect::SetOverhead { id, card, overhead });
+                effects.push(LedgerEffect::SetOverhead { id, card, overhead });
             }
         }
         effects
@@ -172,7 +179,7 @@ impl Ledger {
     }
 
     /// Counts strikes, tells of new offences, and kills where that is the policy.
-    fn punish(&mut self, id: &AllocationId, found: Vec<Offence>) -> Vec<Effect> {
+    fn punish(&mut self, id: &AllocationId, found: Vec<LimitViolation>) -> Vec<LedgerEffect> {
         let before = self.offences.remove(id).unwrap_or_default();
         let mut effects = Vec::new();
         let mut after = Offences::new();
@@ -202,7 +209,7 @@ impl Ledger {
                     }
                 }
                 OffenderPolicy::Evict | OffenderPolicy::Kill if !is_killed => {
-                    effects.push(Effect::Kill(offence.process));
+                    effects.push(LedgerEffect::Kill(offence.process));
                     effects.push(self.tell(NoticeKind::Killed, id, offence));
                 }
                 OffenderPolicy::Evict | OffenderPolicy::Kill => {}
@@ -216,15 +223,18 @@ impl Ledger {
 
     fn is_pods(&self, id: &AllocationId) -> bool {
         let owner = self.allocations.get(id).map(|of| &of.state);
-        matches!(owner, Some(State::Allocated(Owner::Pod(_))))
+        matches!(
+            owner,
+            Some(AllocationPhase::Allocated(AllocationOwner::Pod(_)))
+        )
     }
 
-    fn tell(&self, kind: NoticeKind, id: &AllocationId, offence: Offence) -> Effect {
+    fn tell(&self, kind: NoticeKind, id: &AllocationId, offence: LimitViolation) -> LedgerEffect {
         let name = self
             .allocations
             .get(id)
             .map(|allocation| allocation.name.clone());
-        Effect::Notice(Notice {
+        LedgerEffect::Notice(LedgerNotice {
             kind,
             allocation: Some((id.clone(), name.unwrap_or_default())),
             card: Some(offence.card),
@@ -234,15 +244,15 @@ impl Ledger {
 }
 
 /// One account on one card, as seen.
-struct View<'a> {
+struct AccountView<'a> {
     seen: &'a CardSample,
     id: &'a AllocationId,
     claimed: Bytes,
 }
 
-impl View<'_> {
+impl AccountView<'_> {
     /// Enters the sample into the grant and says whether its overhead changed.
-    fn enter(&self, grant: &mut Grant, found: &mut Vec<Offence>) -> bool {
+    fn enter(&self, grant: &mut CardGrant, found: &mut Vec<LimitViolation>) -> bool {
         let own = || {
             self.seen
                 .processes
@@ -273,10 +283,12 @@ impl View<'_> {
         let bypassing: Vec<_> = bypassing.collect();
         let exceeds = grant.nvml > grant.limit;
         grant.enforcement = match () {
-            () if !bypassing.is_empty() => Enforcement::Bypassed,
-            () if exceeds => Enforcement::Overlimit,
-            () if self.claimed > Bytes::ZERO || own().next().is_some() => Enforcement::Attached,
-            () => Enforcement::Pending,
+            () if !bypassing.is_empty() => LimitEnforcement::Bypassed,
+            () if exceeds => LimitEnforcement::Overlimit,
+            () if self.claimed > Bytes::ZERO || own().next().is_some() => {
+                LimitEnforcement::Attached
+            }
+            () => LimitEnforcement::Pending,
         };
         if exceeds_allowed {
             // One that is dead already cannot be ended.
@@ -287,8 +299,8 @@ impl View<'_> {
         changed
     }
 
-    fn offence(&self, kind: NoticeKind, process: &ProcessSample) -> Offence {
-        Offence {
+    fn offence(&self, kind: NoticeKind, process: &ProcessSample) -> LimitViolation {
+        LimitViolation {
             kind,
             card: self.seen.card,
             process: process.process,
@@ -296,8 +308,8 @@ impl View<'_> {
     }
 }
 
-fn is_eviction(effect: &Effect) -> bool {
-    matches!(effect, Effect::Notice(notice) if notice.kind == NoticeKind::Evicted)
+fn is_eviction(effect: &LedgerEffect) -> bool {
+    matches!(effect, LedgerEffect::Notice(notice) if notice.kind == NoticeKind::Evicted)
 }
 
 /// What NVML sees of a process beyond its claims.
@@ -326,7 +338,7 @@ fn bypasses(process: &ProcessSample, exceeds_allowed: bool) -> bool {
 }
 
 /// The processes of an allocation that use a card which it was not granted.
-fn ungranted(allocation: &Allocation, seen: &CardSample) -> Vec<Offence> {
+fn ungranted(allocation: &Allocation, seen: &CardSample) -> Vec<LimitViolation> {
     if allocation.grant(seen.card).is_some() {
         return Vec::new();
     }
@@ -334,7 +346,7 @@ fn ungranted(allocation: &Allocation, seen: &CardSample) -> Vec<Offence> {
         .processes
         .iter()
         .filter(|p| p.owner.as_ref() == Some(&allocation.id));
-    let offence = |process: &ProcessSample| Offence {
+    let offence = |process: &ProcessSample| LimitViolation {
         kind: NoticeKind::Ungranted,
         card: seen.card,
         process: process.process,

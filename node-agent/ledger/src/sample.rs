@@ -6,7 +6,7 @@ use crate::allocation::{AllocationId, ProcessId};
 
 /// Everything that was seen in one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct NodeSample {
     /// The ledger's generation when the round began: a later shrink is not in it.
     pub generation: u64,
     /// The cards that answered.

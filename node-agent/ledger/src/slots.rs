@@ -14,8 +14,8 @@
 //! the slot is not offered and no other pod starts on it. It is caution and not what keeps pods apart,
 //! because no two allocations share an account; so a book that begins anew may do without it.
 
-mod book;
 mod slot;
+mod table;
 
-pub use book::{SlotEffect, SlotEvent, SlotRefusal, Slots};
-pub use slot::{Slot, SlotId};
+pub use slot::{SlotId, SlotState};
+pub use table::{SlotEffect, SlotEvent, SlotRefusal, SlotTable};

@@ -14,7 +14,7 @@ const MOST_SETS: usize = 50_000;
 
 /// What lies between two cards, the nearer the greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Closeness {
+pub enum CardCloseness {
     /// The link between processors, or nothing is known.
     #[default]
     System,
@@ -32,7 +32,7 @@ pub enum Closeness {
     Links(u32),
 }
 
-impl Closeness {
+impl CardCloseness {
     /// What a pair is worth in a set. A single direct link is worth more than any way through the bus.
     fn worth(self) -> u64 {
         match self {
@@ -49,13 +49,13 @@ impl Closeness {
 
 /// The node's cards in the driver's order, and how they lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Topology {
+pub struct GpuTopology {
     cards: Vec<CardUuid>,
     numa: BTreeMap<CardUuid, u32>,
-    pairs: BTreeMap<(CardUuid, CardUuid), Closeness>,
+    pairs: BTreeMap<(CardUuid, CardUuid), CardCloseness>,
 }
 
-impl Topology {
+impl GpuTopology {
     /// Adds a card that is not there yet, with its NUMA node where it is known.
     pub fn add(&mut self, card: CardUuid, numa: Option<u32>) {
         if !self.cards.contains(&card) {
@@ -65,7 +65,7 @@ impl Topology {
     }
 
     /// Enters what lies between two cards. Of two ways the closer counts.
-    pub fn connect(&mut self, one: CardUuid, other: CardUuid, closeness: Closeness) {
+    pub fn connect(&mut self, one: CardUuid, other: CardUuid, closeness: CardCloseness) {
         let known = self.pairs.entry(pair(one, other)).or_default();
         *known = closeness.max(*known);
     }
@@ -211,8 +211,8 @@ mod tests {
     }
 
     /// `count` cards, four to a NUMA node.
-    fn machine(count: u8, links: &[(u8, u8, u32)]) -> Topology {
-        let mut topology = Topology::default();
+    fn machine(count: u8, links: &[(u8, u8, u32)]) -> GpuTopology {
+        let mut topology = GpuTopology::default();
         for number in 0..count {
             topology.add(card(number), Some(u32::from(number / 4)));
         }
@@ -220,20 +220,20 @@ mod tests {
             for other in one + 1..count {
                 let is_near = one / 4 == other / 4;
                 let way = if is_near {
-                    Closeness::Node
+                    CardCloseness::Node
                 } else {
-                    Closeness::System
+                    CardCloseness::System
                 };
                 topology.connect(card(one), card(other), way);
             }
         }
         for (one, other, count) in links {
-            topology.connect(card(*one), card(*other), Closeness::Links(*count));
+            topology.connect(card(*one), card(*other), CardCloseness::Links(*count));
         }
         topology
     }
 
-    fn best(topology: &Topology, free: &[u8], must: &[u8], count: usize) -> Vec<u8> {
+    fn best(topology: &GpuTopology, free: &[u8], must: &[u8], count: usize) -> Vec<u8> {
         let set = |numbers: &[u8]| numbers.iter().map(|number| card(*number)).collect();
         let best = topology.best(&set(free), &set(must), count);
         best.iter().map(|card| card.0[0]).collect()

@@ -21,22 +21,22 @@
 //! The kubelet knows which pod has which devices, the ledger which pod has which cards; the lowest device
 //! of a pod is its first card, and so on.
 
-mod book;
-mod give;
-mod taken;
+mod assign;
+mod foreign;
+mod table;
 
 use std::fmt;
 use std::str::FromStr;
 
 use apportion_abi::{Bytes, CardUuid};
 
-use crate::allocation::{Allocation, AllocationId, Owner, State};
+use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPhase};
 use crate::card::Health;
-use crate::event::{Effect, Refusal};
+use crate::event::{AllocationRefusal, LedgerEffect};
 use crate::ledger::Ledger;
 
-pub use book::{Offer, Wholes, WholesSeen};
-pub use give::{WholePlan, WholeRefusal};
+pub use assign::{WholeCardPlan, WholeCardRefusal};
+pub use table::{WholeCardOffer, WholeCardTable, WholeCardUpdate};
 
 /// What the keys of holds begin with.
 const HOLD: &str = "whole/";
@@ -44,9 +44,9 @@ const HOLD: &str = "whole/";
 /// The number of a whole card's device, from one. It is written `w-0001`, the kubelet's device id and the
 /// name of the CDI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WholeId(pub u16);
+pub struct WholeCardId(pub u16);
 
-impl WholeId {
+impl WholeCardId {
     /// The key under which a card is held for it.
     #[must_use]
     pub fn hold_key(self) -> String {
@@ -58,13 +58,13 @@ impl WholeId {
     }
 }
 
-impl fmt::Display for WholeId {
+impl fmt::Display for WholeCardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "w-{:04}", self.0)
     }
 }
 
-impl FromStr for WholeId {
+impl FromStr for WholeCardId {
     type Err = String;
 
     /// Reads what `Display` writes and nothing else, so that a device has one name.
@@ -78,21 +78,23 @@ impl FromStr for WholeId {
 }
 
 impl Ledger {
-    pub(crate) fn given_whole(&mut self, id: &AllocationId) -> Vec<Effect> {
+    pub(crate) fn given_whole(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
         let Some(allocation) = self.allocations.get(id) else {
-            return vec![Effect::Answer(Err(Refusal::UnknownAllocation(id.clone())))];
+            return vec![LedgerEffect::Answer(Err(
+                AllocationRefusal::UnknownAllocation(id.clone()),
+            ))];
         };
         if allocation.is_whole {
-            return vec![Effect::Answer(Ok(id.clone()))];
+            return vec![LedgerEffect::Answer(Ok(id.clone()))];
         }
         if !self.takes_all(allocation) {
             let why = "a share is not a whole GPU";
-            return vec![Effect::Answer(Err(Refusal::Malformed(why)))];
+            return vec![LedgerEffect::Answer(Err(AllocationRefusal::Malformed(why)))];
         }
         if let Some(allocation) = self.allocations.get_mut(id) {
             allocation.is_whole = true;
         }
-        vec![Effect::Save, Effect::Answer(Ok(id.clone()))]
+        vec![LedgerEffect::Save, LedgerEffect::Answer(Ok(id.clone()))]
     }
 
     /// Whether nobody has anything of the card and it can be given.
@@ -107,7 +109,7 @@ impl Ledger {
 
     /// Whether the allocation leaves nothing of its cards.
     fn takes_all(&self, allocation: &Allocation) -> bool {
-        let is_all = |grant: &crate::Grant| {
+        let is_all = |grant: &crate::CardGrant| {
             let card = self.card(grant.card);
             card.is_some_and(|card| grant.limit >= card.capacity.allocatable())
         };
@@ -120,26 +122,32 @@ impl Ledger {
         let all = self.allocations().into_iter();
         all.filter_map(|allocation| {
             let pod = match &allocation.state {
-                State::Allocated(Owner::Pod(pod)) => pod.as_str(),
-                State::Reserved { .. } if WholeId::of_hold(&allocation.key).is_none() => {
+                AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod.as_str(),
+                AllocationPhase::Reserved { .. }
+                    if WholeCardId::of_hold(&allocation.key).is_none() =>
+                {
                     allocation.key.split('/').next()?
                 }
-                State::Reserved { .. } | State::Allocated(Owner::Process(_)) | State::Draining => {
+                AllocationPhase::Reserved { .. }
+                | AllocationPhase::Allocated(AllocationOwner::Process(_))
+                | AllocationPhase::Draining => {
                     return None;
                 }
             };
-            let is_ours = !taken::is_of_others(allocation);
+            let is_ours = !foreign::is_of_others(allocation);
             (is_ours && (allocation.is_whole || self.takes_all(allocation)))
                 .then_some((allocation, pod))
         })
     }
 
     /// What is held for devices that were handed out.
-    fn holds(&self) -> impl Iterator<Item = (WholeId, &Allocation)> {
+    fn holds(&self) -> impl Iterator<Item = (WholeCardId, &Allocation)> {
         let all = self.allocations.values();
         all.filter_map(|allocation| match allocation.state {
-            State::Reserved { .. } => Some((WholeId::of_hold(&allocation.key)?, allocation)),
-            State::Allocated(_) | State::Draining => None,
+            AllocationPhase::Reserved { .. } => {
+                Some((WholeCardId::of_hold(&allocation.key)?, allocation))
+            }
+            AllocationPhase::Allocated(_) | AllocationPhase::Draining => None,
         })
     }
 }
@@ -150,10 +158,13 @@ mod tests {
 
     #[test]
     fn a_device_has_one_name() {
-        assert_eq!("w-0001".parse(), Ok(WholeId(1)));
+        assert_eq!("w-0001".parse(), Ok(WholeCardId(1)));
         for text in ["w-0", "w-1", "w-00001", "s-0001", "GPU-1", ""] {
-            assert!(text.parse::<WholeId>().is_err(), "{text}");
+            assert!(text.parse::<WholeCardId>().is_err(), "{text}");
         }
-        assert_eq!(WholeId::of_hold(&WholeId(7).hold_key()), Some(WholeId(7)));
+        assert_eq!(
+            WholeCardId::of_hold(&WholeCardId(7).hold_key()),
+            Some(WholeCardId(7))
+        );
     }
 }

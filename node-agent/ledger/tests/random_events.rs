@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
-    Allocation, AllocationId, CardSample, Effect, Event, Ledger, OffenderPolicy, Owner, ProcessId,
-    ProcessSample, Proposal, Sample, State, Time,
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardSample, EpochMillis, Ledger,
+    LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId,
+    ProcessSample,
 };
 use proptest::prelude::*;
 
@@ -15,7 +16,7 @@ const CARDS: u8 = 3;
 const TTL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
-enum Step {
+enum LedgerStep {
     Allocate { key: u8, shares: Vec<(u8, u64)> },
     Commit { which: usize, pid: u32 },
     Release { which: usize },
@@ -30,19 +31,19 @@ fn card(number: u8) -> CardUuid {
     CardUuid([number % CARDS; 16])
 }
 
-fn asks(shares: &[(u8, u64)]) -> Vec<Ask> {
+fn asks(shares: &[(u8, u64)]) -> Vec<CardRequest> {
     shares
         .iter()
-        .map(|(number, bytes)| Ask {
+        .map(|(number, bytes)| CardRequest {
             card: card(*number),
             bytes: Bytes(*bytes),
         })
         .collect()
 }
 
-fn proposal(key: u8, shares: &[(u8, u64)]) -> Event {
+fn proposal(key: u8, shares: &[(u8, u64)]) -> LedgerEvent {
     let (key, name) = (format!("key-{key}"), format!("name-{key}"));
-    Event::Allocate(Proposal {
+    LedgerEvent::Allocate(PlacementProposal {
         key,
         name,
         asks: asks(shares),
@@ -50,32 +51,32 @@ fn proposal(key: u8, shares: &[(u8, u64)]) -> Event {
     })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LedgerStep> {
     let which = 0..8_usize;
     let shares = proptest::collection::vec((0..CARDS, 0..700_u64), 0..3);
     prop_oneof![
-        4 => (0..12_u8, shares).prop_map(|(key, shares)| Step::Allocate { key, shares }),
-        2 => (which.clone(), 1..4_u32).prop_map(|(which, pid)| Step::Commit { which, pid }),
-        2 => which.clone().prop_map(|which| Step::Release { which }),
+        4 => (0..12_u8, shares).prop_map(|(key, shares)| LedgerStep::Allocate { key, shares }),
+        2 => (which.clone(), 1..4_u32).prop_map(|(which, pid)| LedgerStep::Commit { which, pid }),
+        2 => which.clone().prop_map(|which| LedgerStep::Release { which }),
         3 => (which.clone(), 0..CARDS, 0..1200_u64)
-            .prop_map(|(which, card, bytes)| Step::Resize { which, card, bytes }),
-        1 => which.clone().prop_map(|which| Step::OwnerGone { which }),
-        2 => which.prop_map(|which| Step::Emptied { which }),
-        2 => (0..CARDS, 0..600_u64).prop_map(|(card, bytes)| Step::Stranger { card, bytes }),
-        1 => (0..80_u64).prop_map(|millis| Step::Wait { millis }),
+            .prop_map(|(which, card, bytes)| LedgerStep::Resize { which, card, bytes }),
+        1 => which.clone().prop_map(|which| LedgerStep::OwnerGone { which }),
+        2 => which.prop_map(|which| LedgerStep::Emptied { which }),
+        2 => (0..CARDS, 0..600_u64).prop_map(|(card, bytes)| LedgerStep::Stranger { card, bytes }),
+        1 => (0..80_u64).prop_map(|millis| LedgerStep::Wait { millis }),
     ]
 }
 
 fn node() -> Ledger {
     let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
-    let capacity = Capacity {
+    let capacity = CardCapacity {
         total: Bytes(ALLOCATABLE + 24),
         reserved: Bytes(24),
     };
     for number in 0..CARDS {
         let _ = ledger.apply(
-            Time(0),
-            Event::CardFound {
+            EpochMillis(0),
+            LedgerEvent::CardFound {
                 card: card(number),
                 capacity,
             },
@@ -93,28 +94,28 @@ fn chosen(ledger: &Ledger, which: usize) -> AllocationId {
         })
 }
 
-fn event(ledger: &Ledger, step: &Step) -> Event {
+fn event(ledger: &Ledger, step: &LedgerStep) -> LedgerEvent {
     let id = |which: &usize| chosen(ledger, *which);
     match step {
-        Step::Allocate { key, shares } => proposal(*key, shares),
-        Step::Commit { which, pid } => {
-            let owner = Owner::Process(ProcessId {
+        LedgerStep::Allocate { key, shares } => proposal(*key, shares),
+        LedgerStep::Commit { which, pid } => {
+            let owner = AllocationOwner::Process(ProcessId {
                 pid: *pid,
                 start: 7,
             });
-            Event::Commit {
+            LedgerEvent::Commit {
                 id: id(which),
                 owner,
             }
         }
-        Step::Release { which } => Event::Release { id: id(which) },
-        Step::Resize { which, card, bytes } => Event::Resize {
+        LedgerStep::Release { which } => LedgerEvent::Release { id: id(which) },
+        LedgerStep::Resize { which, card, bytes } => LedgerEvent::Resize {
             id: id(which),
             asks: asks(&[(*card, *bytes)]),
         },
-        Step::OwnerGone { which } => Event::OwnerGone { id: id(which) },
-        Step::Emptied { which } => Event::Emptied { id: id(which) },
-        Step::Stranger {
+        LedgerStep::OwnerGone { which } => LedgerEvent::OwnerGone { id: id(which) },
+        LedgerStep::Emptied { which } => LedgerEvent::Emptied { id: id(which) },
+        LedgerStep::Stranger {
             card: number,
             bytes,
         } => {
@@ -135,13 +136,13 @@ fn event(ledger: &Ledger, step: &Step) -> Event {
                 processes: vec![stranger],
             };
             let generation = ledger.generation();
-            Event::Sampled(Sample {
+            LedgerEvent::Sampled(NodeSample {
                 generation,
                 cards: vec![seen],
                 accounts: Vec::new(),
             })
         }
-        Step::Wait { .. } => Event::Tick,
+        LedgerStep::Wait { .. } => LedgerEvent::Tick,
     }
 }
 
@@ -169,12 +170,17 @@ fn nothing_is_promised_twice(ledger: &Ledger) -> Result<(), TestCaseError> {
 }
 
 /// Follows the accounts: opened once, closed once, and changed only while open.
-fn accounts(open: &mut BTreeSet<AllocationId>, effects: &[Effect]) -> Result<(), TestCaseError> {
+fn accounts(
+    open: &mut BTreeSet<AllocationId>,
+    effects: &[LedgerEffect],
+) -> Result<(), TestCaseError> {
     for effect in effects {
         match effect {
-            Effect::OpenAccount(id) => prop_assert!(open.insert(id.clone()), "{id} opened twice"),
-            Effect::CloseAccount(id) => prop_assert!(open.remove(id), "{id} closed twice"),
-            Effect::SetLimit { id, .. } => prop_assert!(open.contains(id)),
+            LedgerEffect::OpenAccount(id) => {
+                prop_assert!(open.insert(id.clone()), "{id} opened twice")
+            }
+            LedgerEffect::CloseAccount(id) => prop_assert!(open.remove(id), "{id} closed twice"),
+            LedgerEffect::SetLimit { id, .. } => prop_assert!(open.contains(id)),
             _ => {}
         }
     }
@@ -186,9 +192,9 @@ proptest! {
     fn nothing_is_promised_twice_and_everything_comes_back(
         steps in proptest::collection::vec(step(), 0..80),
     ) {
-        let (mut ledger, mut now, mut open) = (node(), Time(0), BTreeSet::new());
+        let (mut ledger, mut now, mut open) = (node(), EpochMillis(0), BTreeSet::new());
         for step in &steps {
-            if let Step::Wait { millis } = step {
+            if let LedgerStep::Wait { millis } = step {
                 now = now.after(Duration::from_millis(*millis));
             }
             let event = event(&ledger, step);
@@ -199,8 +205,8 @@ proptest! {
             prop_assert_eq!(&live, &open);
         }
         for id in open.clone() {
-            accounts(&mut open, &ledger.apply(now, Event::Release { id: id.clone() }))?;
-            accounts(&mut open, &ledger.apply(now, Event::Emptied { id }))?;
+            accounts(&mut open, &ledger.apply(now, LedgerEvent::Release { id: id.clone() }))?;
+            accounts(&mut open, &ledger.apply(now, LedgerEvent::Emptied { id }))?;
         }
         prop_assert!(open.is_empty());
         for number in 0..CARDS {
@@ -212,14 +218,14 @@ proptest! {
     fn saying_anything_twice_changes_nothing_more(
         steps in proptest::collection::vec(step(), 0..40),
     ) {
-        let (mut ledger, mut now) = (node(), Time(0));
+        let (mut ledger, mut now) = (node(), EpochMillis(0));
         for step in &steps {
-            if let Step::Wait { millis } = step {
+            if let LedgerStep::Wait { millis } = step {
                 now = now.after(Duration::from_millis(*millis));
             }
             let event = event(&ledger, step);
-            let answer = |effects: Vec<Effect>| {
-                effects.into_iter().find(|effect| matches!(effect, Effect::Answer(_)))
+            let answer = |effects: Vec<LedgerEffect>| {
+                effects.into_iter().find(|effect| matches!(effect, LedgerEffect::Answer(_)))
             };
             let first = answer(ledger.apply(now, event.clone()));
             let once: Vec<_> = ledger.allocations().into_iter().cloned().collect();
@@ -240,10 +246,10 @@ proptest! {
         turned.reverse();
         let (mut straight, mut shuffled) = (node(), node());
         for (key, share) in shares.iter().enumerate() {
-            let _ = straight.apply(Time(0), proposal(key as u8, &[*share]));
+            let _ = straight.apply(EpochMillis(0), proposal(key as u8, &[*share]));
         }
         for (key, share) in turned {
-            let _ = shuffled.apply(Time(0), proposal(key as u8, &[*share]));
+            let _ = shuffled.apply(EpochMillis(0), proposal(key as u8, &[*share]));
         }
         for number in 0..CARDS {
             prop_assert_eq!(straight.free(card(number)), shuffled.free(card(number)));
@@ -259,25 +265,29 @@ proptest! {
 #[test]
 fn a_reservation_that_nobody_commits_expires_and_a_committed_one_does_not() {
     let mut ledger = node();
-    let _ = ledger.apply(Time(0), proposal(1, &[(0, 400)]));
-    let _ = ledger.apply(Time(0), proposal(2, &[(0, 400)]));
+    let _ = ledger.apply(EpochMillis(0), proposal(1, &[(0, 400)]));
+    let _ = ledger.apply(EpochMillis(0), proposal(2, &[(0, 400)]));
     let id = chosen(&ledger, 1);
-    let owner = Owner::Pod("uid".into());
+    let owner = AllocationOwner::Pod("uid".into());
     let _ = ledger.apply(
-        Time(10),
-        Event::Commit {
+        EpochMillis(10),
+        LedgerEvent::Commit {
             id: id.clone(),
             owner: owner.clone(),
         },
     );
-    let effects = ledger.apply(Time(50), Event::Tick);
+    let effects = ledger.apply(EpochMillis(50), LedgerEvent::Tick);
     assert!(matches!(
         effects.as_slice(),
-        [Effect::Save, Effect::CloseAccount(_), Effect::Notice(_)]
+        [
+            LedgerEffect::Save,
+            LedgerEffect::CloseAccount(_),
+            LedgerEffect::Notice(_)
+        ]
     ));
     assert_eq!(
         ledger.allocation(&id).map(|a| &a.state),
-        Some(&State::Allocated(owner))
+        Some(&AllocationPhase::Allocated(owner))
     );
     assert_eq!(ledger.free(card(0)), Bytes(600));
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
-    AccountSample, AllocationId, CardSample, ClaimWindow, Effect, Enforcement, Event, Ledger,
-    NoticeKind, OffenderPolicy, Owner, ProcessId, ProcessSample, Proposal, Refusal, Sample, Time,
+    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CardSample, ClaimWindow,
+    EpochMillis, Ledger, LedgerEffect, LedgerEvent, LimitEnforcement, NodeSample, NoticeKind,
+    OffenderPolicy, PlacementProposal, ProcessId, ProcessSample,
 };
 
 const CARD: CardUuid = CardUuid([1; 16]);
@@ -15,48 +16,56 @@ const PROGRAM: ProcessId = ProcessId { pid: 10, start: 1 };
 /// A node of two cards of 1000 bytes with one allocation of 500 on the first.
 fn node(policy: OffenderPolicy) -> (Ledger, AllocationId) {
     let mut ledger = Ledger::new(1, policy);
-    let capacity = Capacity {
+    let capacity = CardCapacity {
         total: Bytes(1000),
         reserved: Bytes(0),
     };
     for card in [CARD, OTHER] {
-        let _ = ledger.apply(Time(0), Event::CardFound { card, capacity });
+        let _ = ledger.apply(EpochMillis(0), LedgerEvent::CardFound { card, capacity });
     }
     let id = allocate(&mut ledger, "train", 500).expect("an empty card has room");
     (ledger, id)
 }
 
-fn allocate(ledger: &mut Ledger, name: &str, bytes: u64) -> Result<AllocationId, Refusal> {
-    let asks = vec![Ask {
+fn allocate(
+    ledger: &mut Ledger,
+    name: &str,
+    bytes: u64,
+) -> Result<AllocationId, AllocationRefusal> {
+    let asks = vec![CardRequest {
         card: CARD,
         bytes: Bytes(bytes),
     }];
     let ttl = Duration::from_secs(3600);
-    let proposal = Proposal {
+    let proposal = PlacementProposal {
         key: name.into(),
         name: name.into(),
         asks,
         ttl,
     };
-    answer(ledger.apply(Time(0), Event::Allocate(proposal)))
+    answer(ledger.apply(EpochMillis(0), LedgerEvent::Allocate(proposal)))
 }
 
-fn answer(effects: Vec<Effect>) -> Result<AllocationId, Refusal> {
+fn answer(effects: Vec<LedgerEffect>) -> Result<AllocationId, AllocationRefusal> {
     let mut answers = effects.into_iter().filter_map(|effect| match effect {
-        Effect::Answer(answer) => Some(answer),
+        LedgerEffect::Answer(answer) => Some(answer),
         _ => None,
     });
     answers.next_back().expect("requests are answered")
 }
 
-fn resize(ledger: &mut Ledger, id: &AllocationId, bytes: u64) -> Result<AllocationId, Refusal> {
-    let asks = vec![Ask {
+fn resize(
+    ledger: &mut Ledger,
+    id: &AllocationId,
+    bytes: u64,
+) -> Result<AllocationId, AllocationRefusal> {
+    let asks = vec![CardRequest {
         card: CARD,
         bytes: Bytes(bytes),
     }];
     answer(ledger.apply(
-        Time(0),
-        Event::Resize {
+        EpochMillis(0),
+        LedgerEvent::Resize {
             id: id.clone(),
             asks,
         },
@@ -78,7 +87,12 @@ fn uses(id: &AllocationId, nvml: u64, claimed: Option<u64>) -> ProcessSample {
     }
 }
 
-fn sample(ledger: &Ledger, id: &AllocationId, card: CardUuid, process: ProcessSample) -> Event {
+fn sample(
+    ledger: &Ledger,
+    id: &AllocationId,
+    card: CardUuid,
+    process: ProcessSample,
+) -> LedgerEvent {
     let claimed = process
         .claimed
         .map_or(Bytes::ZERO, |claimed| claimed.highest);
@@ -95,27 +109,27 @@ fn sample(ledger: &Ledger, id: &AllocationId, card: CardUuid, process: ProcessSa
         leeway: Bytes::ZERO,
         processes: vec![process],
     };
-    Event::Sampled(Sample {
+    LedgerEvent::Sampled(NodeSample {
         generation: ledger.generation(),
         cards: vec![seen],
         accounts: vec![account],
     })
 }
 
-fn see(ledger: &mut Ledger, id: &AllocationId, process: ProcessSample) -> Vec<Effect> {
+fn see(ledger: &mut Ledger, id: &AllocationId, process: ProcessSample) -> Vec<LedgerEffect> {
     let event = sample(ledger, id, CARD, process);
-    ledger.apply(Time(0), event)
+    ledger.apply(EpochMillis(0), event)
 }
 
-fn notices(effects: &[Effect]) -> Vec<NoticeKind> {
-    let kind = |effect: &Effect| match effect {
-        Effect::Notice(notice) => Some(notice.kind),
+fn notices(effects: &[LedgerEffect]) -> Vec<NoticeKind> {
+    let kind = |effect: &LedgerEffect| match effect {
+        LedgerEffect::Notice(notice) => Some(notice.kind),
         _ => None,
     };
     effects.iter().filter_map(kind).collect()
 }
 
-fn enforcement(ledger: &Ledger, id: &AllocationId) -> Enforcement {
+fn enforcement(ledger: &Ledger, id: &AllocationId) -> LimitEnforcement {
     let grant = ledger
         .allocation(id)
         .and_then(|allocation| allocation.grant(CARD));
@@ -125,7 +139,7 @@ fn enforcement(ledger: &Ledger, id: &AllocationId) -> Enforcement {
 #[test]
 fn what_the_driver_takes_beyond_the_claims_becomes_overhead_and_goes_with_the_process() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
-    let set = |overhead| Effect::SetOverhead {
+    let set = |overhead| LedgerEffect::SetOverhead {
         id: id.clone(),
         card: CARD,
         overhead,
@@ -135,7 +149,7 @@ fn what_the_driver_takes_beyond_the_claims_becomes_overhead_and_goes_with_the_pr
         [set(Bytes(30))]
     );
     assert_eq!(see(&mut ledger, &id, uses(&id, 130, Some(100))), []);
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Attached);
     let account = AccountSample {
         id: id.clone(),
         is_sound: true,
@@ -148,16 +162,16 @@ fn what_the_driver_takes_beyond_the_claims_becomes_overhead_and_goes_with_the_pr
         leeway: Bytes::ZERO,
         processes: Vec::new(),
     };
-    let quiet = Sample {
+    let quiet = NodeSample {
         generation: 9,
         cards: vec![seen],
         accounts: vec![account],
     };
     assert_eq!(
-        ledger.apply(Time(0), Event::Sampled(quiet)),
+        ledger.apply(EpochMillis(0), LedgerEvent::Sampled(quiet)),
         [set(Bytes(0))]
     );
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Pending);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Pending);
 }
 
 #[test]
@@ -169,7 +183,7 @@ fn a_strangers_memory_cannot_be_given() {
     };
     assert_eq!(see(&mut ledger, &id, stranger), []);
     assert_eq!(ledger.free(CARD), Bytes(300));
-    let Err(Refusal::Shortfall(shortfall)) = allocate(&mut ledger, "late", 301) else {
+    let Err(AllocationRefusal::Shortfall(shortfall)) = allocate(&mut ledger, "late", 301) else {
         panic!("301 of 300 free bytes were given")
     };
     assert_eq!(
@@ -184,7 +198,7 @@ fn a_strangers_memory_cannot_be_given() {
 fn a_process_without_a_claim_is_overhead_up_to_the_limit_and_an_offender_in_the_sample_above_it() {
     for policy in [OffenderPolicy::Observe, OffenderPolicy::Kill] {
         let (mut ledger, id) = node(policy);
-        let set = |bytes| Effect::SetOverhead {
+        let set = |bytes| LedgerEffect::SetOverhead {
             id: id.clone(),
             card: CARD,
             overhead: Bytes(bytes),
@@ -194,13 +208,13 @@ fn a_process_without_a_claim_is_overhead_up_to_the_limit_and_an_offender_in_the_
             for _ in 0..5 {
                 assert_eq!(see(&mut ledger, &id, uses(&id, used, None)), []);
             }
-            assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+            assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Attached);
         }
         let told = notices(&see(&mut ledger, &id, uses(&id, 501, None)));
         assert!(told.contains(&NoticeKind::Bypassed), "{told:?}");
-        assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
+        assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Bypassed);
         let _ = see(&mut ledger, &id, uses(&id, 400, None));
-        assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+        assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Attached);
     }
 }
 
@@ -210,7 +224,7 @@ fn what_claims_and_what_does_not_count_together() {
     let encoder = ProcessId { pid: 11, start: 1 };
     let both = |ledger: &mut Ledger, claimed: u64, unclaimed: u64| {
         let mut event = sample(ledger, &id, CARD, uses(&id, claimed, Some(claimed)));
-        let Event::Sampled(seen) = &mut event else {
+        let LedgerEvent::Sampled(seen) = &mut event else {
             panic!("it is a sample")
         };
         seen.cards[0].processes.push(ProcessSample {
@@ -218,13 +232,13 @@ fn what_claims_and_what_does_not_count_together() {
             ..uses(&id, unclaimed, None)
         });
         seen.cards[0].used = Bytes(claimed + unclaimed);
-        notices(&ledger.apply(Time(0), event))
+        notices(&ledger.apply(EpochMillis(0), event))
     };
     assert_eq!(both(&mut ledger, 300, 200), []);
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Attached);
     let told = both(&mut ledger, 300, 201);
     assert_eq!(told, [NoticeKind::Overlimit, NoticeKind::Bypassed]);
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Bypassed);
 }
 
 #[test]
@@ -240,7 +254,7 @@ fn a_process_that_claims_nothing_and_whose_use_nobody_knows_bypasses_at_once() {
     );
     let idle = uses(&id, 0, None);
     assert_eq!(notices(&see(&mut ledger, &id, idle)), []);
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Attached);
 }
 
 #[test]
@@ -256,10 +270,10 @@ fn a_process_without_a_claim_above_the_limit_is_told_once_and_killed_where_that_
         for _ in 0..5 {
             all.extend(see(&mut ledger, &id, uses(&id, 501, None)));
         }
-        assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
+        assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Bypassed);
         let kills = all
             .iter()
-            .filter(|effect| **effect == Effect::Kill(PROGRAM))
+            .filter(|effect| **effect == LedgerEffect::Kill(PROGRAM))
             .count();
         match policy {
             OffenderPolicy::Observe => {
@@ -283,10 +297,10 @@ fn a_process_without_a_claim_above_the_limit_is_told_once_and_killed_where_that_
 #[test]
 fn the_pod_of_an_offender_is_evicted_and_asked_for_again_only_much_later() {
     let (mut ledger, id) = node(OffenderPolicy::Evict);
-    let owner = Owner::Pod("uid".into());
+    let owner = AllocationOwner::Pod("uid".into());
     let _ = ledger.apply(
-        Time(0),
-        Event::Commit {
+        EpochMillis(0),
+        LedgerEvent::Commit {
             id: id.clone(),
             owner,
         },
@@ -294,7 +308,7 @@ fn the_pod_of_an_offender_is_evicted_and_asked_for_again_only_much_later() {
     let mut told = Vec::new();
     for _ in 0..45 {
         let effects = see(&mut ledger, &id, uses(&id, 700, None));
-        assert!(!effects.contains(&Effect::Kill(PROGRAM)));
+        assert!(!effects.contains(&LedgerEffect::Kill(PROGRAM)));
         told.extend(notices(&effects));
     }
     let evictions = told.iter().filter(|kind| **kind == NoticeKind::Evicted);
@@ -306,7 +320,7 @@ fn use_above_the_limit_is_an_offence_and_cannot_be_given_to_others() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
     let effects = see(&mut ledger, &id, uses(&id, 700, Some(400)));
     assert_eq!(notices(&effects), [NoticeKind::Overlimit]);
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Overlimit);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Overlimit);
     assert_eq!(ledger.free(CARD), Bytes(300));
 }
 
@@ -319,23 +333,23 @@ fn use_that_stays_above_the_limit_is_told_once_and_ended_where_that_is_the_polic
     }
     let told = [NoticeKind::Overlimit, NoticeKind::Killed];
     assert_eq!(notices(&all), told);
-    assert!(all.contains(&Effect::Kill(PROGRAM)));
+    assert!(all.contains(&LedgerEffect::Kill(PROGRAM)));
 }
 
 /// Several samples of these processes of an allocation, each of which may take 60 bytes beyond its claims.
-fn watch(ledger: &mut Ledger, id: &AllocationId, processes: &[ProcessSample]) -> Vec<Effect> {
+fn watch(ledger: &mut Ledger, id: &AllocationId, processes: &[ProcessSample]) -> Vec<LedgerEffect> {
     let mut all = Vec::new();
     for _ in 0..5 {
-        let Event::Sampled(mut seen) = sample(ledger, id, CARD, processes[0].clone()) else {
+        let LedgerEvent::Sampled(mut seen) = sample(ledger, id, CARD, processes[0].clone()) else {
             unreachable!("it is a sample");
         };
         let used = processes.iter().filter_map(|process| process.nvml);
         seen.cards[0].used = used.sum();
         seen.cards[0].leeway = Bytes(60);
         seen.cards[0].processes = processes.to_vec();
-        all.extend(ledger.apply(Time(0), Event::Sampled(seen)));
+        all.extend(ledger.apply(EpochMillis(0), LedgerEvent::Sampled(seen)));
     }
-    all.retain(|effect| !matches!(effect, Effect::SetOverhead { .. }));
+    all.retain(|effect| !matches!(effect, LedgerEffect::SetOverhead { .. }));
     all
 }
 
@@ -354,7 +368,7 @@ fn what_the_driver_takes_by_itself_of_a_full_limit_is_shown_and_no_offence() {
         let (mut ledger, id) = node(policy);
         assert_eq!(watch(&mut ledger, &id, &[uses(&id, 500, Some(500))]), []);
         assert_eq!(watch(&mut ledger, &id, &[uses(&id, 560, Some(500))]), []);
-        assert_eq!(enforcement(&ledger, &id), Enforcement::Overlimit);
+        assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Overlimit);
         assert_eq!(ledger.free(CARD), Bytes(440), "nobody else gets it");
         let workers = [
             uses(&id, 310, Some(250)),
@@ -373,7 +387,7 @@ fn more_than_a_driver_takes_by_itself_is_an_offence_of_who_took_most() {
     ];
     let all = watch(&mut ledger, &id, &processes);
     assert_eq!(notices(&all), [NoticeKind::Overlimit, NoticeKind::Killed]);
-    assert!(all.contains(&Effect::Kill(processes[1].process)));
+    assert!(all.contains(&LedgerEffect::Kill(processes[1].process)));
 }
 
 #[test]
@@ -386,8 +400,11 @@ fn a_process_without_a_claim_has_no_leeway_and_is_not_blamed_for_that_of_others(
         let (mut ledger, id) = node(OffenderPolicy::Kill);
         let sly = other(11, uses(&id, 51, claimed));
         let all = watch(&mut ledger, &id, &[honest.clone(), sly.clone()]);
-        assert!(all.contains(&Effect::Kill(sly.process)), "{claimed:?}");
-        assert!(!all.contains(&Effect::Kill(honest.process)));
+        assert!(
+            all.contains(&LedgerEffect::Kill(sly.process)),
+            "{claimed:?}"
+        );
+        assert!(!all.contains(&LedgerEffect::Kill(honest.process)));
     }
 }
 
@@ -414,7 +431,7 @@ fn memory_that_a_dead_process_keeps_is_no_offence_up_to_the_limit() {
     let all = watch(&mut ledger, &id, &[heir.clone(), dead(&id, 501)]);
     assert_eq!(notices(&all), [NoticeKind::Overlimit, NoticeKind::Killed]);
     assert!(
-        all.contains(&Effect::Kill(heir.process)),
+        all.contains(&LedgerEffect::Kill(heir.process)),
         "the dead cannot be ended"
     );
 }
@@ -445,16 +462,16 @@ fn a_namespace_has_a_policy_of_its_own() {
         ("others/train", Some(NoticeKind::Evicted)),
     ] {
         let (mut ledger, id) = node(OffenderPolicy::Evict);
-        let _ = ledger.apply(Time(0), Event::Release { id });
+        let _ = ledger.apply(EpochMillis(0), LedgerEvent::Release { id });
         ledger.override_policy("lenient".into(), OffenderPolicy::Observe);
         ledger.override_policy("strict".into(), OffenderPolicy::Kill);
         let id = allocate(&mut ledger, name, 500).expect("the card is empty");
-        let owner = Owner::Pod("uid".into());
-        let commit = Event::Commit {
+        let owner = AllocationOwner::Pod("uid".into());
+        let commit = LedgerEvent::Commit {
             id: id.clone(),
             owner,
         };
-        let _ = ledger.apply(Time(0), commit);
+        let _ = ledger.apply(EpochMillis(0), commit);
         let mut told = Vec::new();
         for _ in 0..5 {
             told.extend(notices(&see(&mut ledger, &id, uses(&id, 700, Some(400)))));
@@ -477,7 +494,10 @@ fn a_process_that_does_two_wrongs_is_ended_once() {
     for _ in 0..5 {
         all.extend(see(&mut ledger, &id, uses(&id, 700, None)));
     }
-    let kills = all.iter().filter(|e| **e == Effect::Kill(PROGRAM)).count();
+    let kills = all
+        .iter()
+        .filter(|e| **e == LedgerEffect::Kill(PROGRAM))
+        .count();
     let mut told = notices(&all);
     told.sort_unstable();
     let mut expected = [
@@ -493,7 +513,7 @@ fn a_process_that_does_two_wrongs_is_ended_once() {
 fn what_was_used_when_an_agent_took_over_is_no_offence_and_more_is() {
     let (mut ledger, id) = node(OffenderPolicy::Kill);
     let allocation = ledger.allocation(&id).unwrap().clone();
-    let _ = ledger.apply(Time(0), Event::Adopted(allocation));
+    let _ = ledger.apply(EpochMillis(0), LedgerEvent::Adopted(allocation));
     for _ in 0..5 {
         let effects = see(&mut ledger, &id, uses(&id, 700, Some(700)));
         assert_eq!(notices(&effects), []);
@@ -516,11 +536,11 @@ fn a_limit_lowered_below_the_use_is_shown_and_never_punished() {
         let effects = see(&mut ledger, &id, uses(&id, 400, Some(400)));
         assert_eq!(notices(&effects), []);
     }
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Overlimit);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Overlimit);
     assert_eq!(ledger.free(CARD), Bytes(600));
     let _ = see(&mut ledger, &id, uses(&id, 90, Some(90)));
     assert_eq!(ledger.free(CARD), Bytes(900));
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Attached);
 }
 
 #[test]
@@ -528,7 +548,7 @@ fn a_sample_from_before_a_shrink_frees_nothing() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
     let old = sample(&ledger, &id, CARD, uses(&id, 50, Some(50)));
     assert!(resize(&mut ledger, &id, 100).is_ok());
-    let _ = ledger.apply(Time(0), old);
+    let _ = ledger.apply(EpochMillis(0), old);
     assert_eq!(ledger.free(CARD), Bytes(500));
     let _ = see(&mut ledger, &id, uses(&id, 50, Some(50)));
     assert_eq!(ledger.free(CARD), Bytes(900));
@@ -538,7 +558,7 @@ fn a_sample_from_before_a_shrink_frees_nothing() {
 fn growing_beside_others_is_refused_whole_and_shrinking_never() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
     let second = allocate(&mut ledger, "second", 400).unwrap();
-    let Err(Refusal::Shortfall(shortfall)) = resize(&mut ledger, &id, 601) else {
+    let Err(AllocationRefusal::Shortfall(shortfall)) = resize(&mut ledger, &id, 601) else {
         panic!("601 beside 400 of 1000 fitted")
     };
     assert_eq!(shortfall.free, Bytes(600));
@@ -551,7 +571,7 @@ fn a_card_that_was_not_granted_is_an_offence_and_counts_as_unmanaged() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
     let event = sample(&ledger, &id, OTHER, uses(&id, 250, None));
     assert_eq!(
-        notices(&ledger.apply(Time(0), event)),
+        notices(&ledger.apply(EpochMillis(0), event)),
         [NoticeKind::Ungranted]
     );
     assert_eq!(ledger.free(OTHER), Bytes(750));
@@ -560,15 +580,16 @@ fn a_card_that_was_not_granted_is_an_offence_and_counts_as_unmanaged() {
 #[test]
 fn a_damaged_account_is_shown_as_missing() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
-    let Event::Sampled(mut sample) = sample(&ledger, &id, CARD, uses(&id, 10, Some(10))) else {
+    let LedgerEvent::Sampled(mut sample) = sample(&ledger, &id, CARD, uses(&id, 10, Some(10)))
+    else {
         unreachable!("a sample is sampled")
     };
     sample.accounts[0].is_sound = false;
     let told = [NoticeKind::Damaged];
-    let effects = ledger.apply(Time(0), Event::Sampled(sample.clone()));
+    let effects = ledger.apply(EpochMillis(0), LedgerEvent::Sampled(sample.clone()));
     assert_eq!(notices(&effects), told);
-    assert_eq!(enforcement(&ledger, &id), Enforcement::Missing);
-    let effects = ledger.apply(Time(1), Event::Sampled(sample));
+    assert_eq!(enforcement(&ledger, &id), LimitEnforcement::Missing);
+    let effects = ledger.apply(EpochMillis(1), LedgerEvent::Sampled(sample));
     assert_eq!(notices(&effects), [], "it is told once");
 }
 
@@ -583,17 +604,17 @@ fn claims_that_nothing_backs_take_nothing_from_others() {
 fn the_overhead_of_a_process_goes_at_once_when_it_ends() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
     let _ = see(&mut ledger, &id, uses(&id, 130, Some(100)));
-    let gone = Event::ProcessGone {
+    let gone = LedgerEvent::ProcessGone {
         id: id.clone(),
         process: PROGRAM,
     };
-    let none = Effect::SetOverhead {
+    let none = LedgerEffect::SetOverhead {
         id: id.clone(),
         card: CARD,
         overhead: Bytes(0),
     };
-    assert_eq!(ledger.apply(Time(0), gone.clone()), [none]);
-    assert_eq!(ledger.apply(Time(0), gone), []);
+    assert_eq!(ledger.apply(EpochMillis(0), gone.clone()), [none]);
+    assert_eq!(ledger.apply(EpochMillis(0), gone), []);
 }
 
 #[test]
@@ -608,12 +629,12 @@ fn memory_that_its_process_claimed_is_explained_though_nvml_does_not_list_the_pr
             leeway: Bytes::ZERO,
             processes: Vec::new(),
         };
-        let sample = Sample {
+        let sample = NodeSample {
             generation: 9,
             cards: vec![seen],
             accounts: Vec::new(),
         };
-        let _ = ledger.apply(Time(0), Event::Sampled(sample));
+        let _ = ledger.apply(EpochMillis(0), LedgerEvent::Sampled(sample));
     }
     assert_eq!(ledger.free(CARD), Bytes(480), "the rest is a stranger's");
 }

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_ledger::{AllocationId, Slot, SlotEffect, SlotEvent, SlotId, SlotRefusal, Slots};
+use apportion_ledger::{
+    AllocationId, SlotEffect, SlotEvent, SlotId, SlotRefusal, SlotState, SlotTable,
+};
 use proptest::prelude::*;
 
 const SLOTS: u16 = 50;
@@ -11,19 +13,19 @@ const PODS: usize = 1000;
 
 /// A pod on the node: it exists for the kubelet until it leaves, its allocation until it is empty.
 #[derive(Debug)]
-struct Pod {
+struct SlotPod {
     slot: SlotId,
     is_held: bool,
     has_started: bool,
 }
 
 #[derive(Debug)]
-struct Node {
-    slots: Slots,
+struct SlotNode {
+    slots: SlotTable,
     /// The grants on disk.
     disk: BTreeMap<SlotId, AllocationId>,
     /// Allocations that the ledger has, by pod number.
-    pods: BTreeMap<usize, Pod>,
+    pods: BTreeMap<usize, SlotPod>,
     created: usize,
     started: usize,
 }
@@ -36,10 +38,10 @@ fn id(number: usize) -> AllocationId {
     AllocationId(format!("1-{number}"))
 }
 
-impl Node {
+impl SlotNode {
     fn new() -> Self {
         Self {
-            slots: Slots::new(SLOTS),
+            slots: SlotTable::new(SLOTS),
             disk: BTreeMap::new(),
             pods: BTreeMap::new(),
             created: 0,
@@ -92,7 +94,7 @@ impl Node {
             return;
         };
         self.created += 1;
-        let pod = Pod {
+        let pod = SlotPod {
             slot,
             is_held: true,
             has_started: false,
@@ -150,7 +152,7 @@ impl Node {
 
     /// A new agent: it finds what is on disk and asks the kubelet.
     fn restart(&mut self) {
-        self.slots = Slots::new(SLOTS);
+        self.slots = SlotTable::new(SLOTS);
         for (slot, allocation) in self.disk.clone() {
             let known = self
                 .pods
@@ -176,7 +178,7 @@ impl Node {
     /// Every grant on disk is that of a pod that has not gone, and of the slot's holder if it started.
     fn check(&self) {
         for (slot, allocation) in &self.disk {
-            let Some(Slot::Prepared {
+            let Some(SlotState::Prepared {
                 allocation: known, ..
             }) = self.slots.slot(*slot)
             else {
@@ -222,7 +224,7 @@ proptest! {
     fn a_thousand_pods_go_through_fifty_slots_and_none_gets_the_grant_of_another(
         steps in proptest::collection::vec((0..13_u8, any::<usize>()), 6000..7000),
     ) {
-        let mut node = Node::new();
+        let mut node = SlotNode::new();
         for (kind, choice) in steps {
             node.step(kind, choice);
         }
@@ -241,7 +243,7 @@ proptest! {
         prop_assert!(node.started >= PODS / 2);
         prop_assert!(node.disk.is_empty(), "grants are left: {:?}", node.disk);
         prop_assert_eq!(&node.slots, &{
-            let mut all_free = Slots::new(SLOTS);
+            let mut all_free = SlotTable::new(SLOTS);
             let _ = all_free.apply(SlotEvent::Held(BTreeMap::new()));
             all_free
         });
@@ -258,7 +260,7 @@ fn prepare(slot: u16, number: usize) -> SlotEvent {
 
 #[test]
 fn a_slot_waits_for_the_processes_of_the_pod_before() {
-    let mut slots = Slots::new(1);
+    let mut slots = SlotTable::new(1);
     let _ = slots.apply(prepare(1, 1));
     let removed = slots.apply(SlotEvent::Held(BTreeMap::new()));
     assert_eq!(removed, [SlotEffect::Remove(SlotId(1)), SlotEffect::List]);
@@ -277,14 +279,14 @@ fn a_slot_waits_for_the_processes_of_the_pod_before() {
 
 #[test]
 fn a_container_that_starts_again_finds_its_grant_again() {
-    let mut slots = Slots::new(1);
+    let mut slots = SlotTable::new(1);
     let first = slots.apply(prepare(1, 1));
     assert_eq!(slots.apply(prepare(1, 1)), first);
 }
 
 #[test]
 fn a_grant_is_taken_away_with_its_allocation() {
-    let mut slots = Slots::new(1);
+    let mut slots = SlotTable::new(1);
     let _ = slots.apply(prepare(1, 1));
     assert_eq!(
         slots.apply(SlotEvent::Gone(id(1))),
@@ -294,7 +296,7 @@ fn a_grant_is_taken_away_with_its_allocation() {
 
 #[test]
 fn a_pod_that_the_kubelet_had_lost_for_a_moment_has_its_grant_back() {
-    let mut slots = Slots::new(1);
+    let mut slots = SlotTable::new(1);
     let _ = slots.apply(prepare(1, 1));
     let _ = slots.apply(SlotEvent::Held(BTreeMap::new()));
     let back = slots.apply(SlotEvent::Held([(SlotId(1), uid(1))].into()));
@@ -306,7 +308,7 @@ fn a_pod_that_the_kubelet_had_lost_for_a_moment_has_its_grant_back() {
 
 #[test]
 fn a_slot_beyond_the_present_number_goes_with_its_pod() {
-    let mut slots = Slots::new(1);
+    let mut slots = SlotTable::new(1);
     let (slot, pod, allocation) = (SlotId(3), uid(1), id(1));
     let held: BTreeMap<_, _> = [(slot, pod.clone())].into();
     let found = SlotEvent::Found {

@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::frame::{Decoder, FrameError, encode};
-use crate::session::{Break, News, Session, Stage, WISHES};
-use crate::verdict::{Grants, Rules};
+use crate::frame::{FrameDecoder, FrameError, encode};
+use crate::session::{NriEvent, NriSession, NriSessionError, NriStage, WISHES};
+use crate::verdict::{Grants, VerdictRules};
 
 /// The pauses between attempts: each is twice the one before, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ const READ: usize = 64 << 10;
 
 /// Where to connect, and as whom.
 #[derive(Clone, Debug)]
-pub struct Plugin {
+pub struct NriClientConfig {
     /// The runtime's socket.
     pub socket: PathBuf,
     /// Letters, digits, `-`, `_`, `.` and `+`.
@@ -39,12 +39,12 @@ pub struct Plugin {
     /// Two digits: plugins are asked in this order.
     pub index: String,
     /// How to judge.
-    pub rules: Rules,
+    pub rules: VerdictRules,
 }
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum NriConnectionError {
     #[error("failed to connect")]
     Connect(#[source] io::Error),
     #[error("the connection failed")]
@@ -58,30 +58,39 @@ enum Ended {
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error(transparent)]
-    Session(#[from] Break),
+    Session(#[from] NriSessionError),
 }
 
 /// Keeps the plugin connected until nobody listens to its news any more.
-pub async fn run(plugin: Plugin, grants: watch::Receiver<Arc<Grants>>, news: mpsc::Sender<News>) {
+pub async fn run(
+    plugin: NriClientConfig,
+    grants: watch::Receiver<Arc<Grants>>,
+    news: mpsc::Sender<NriEvent>,
+) {
     let mut pause = FIRST_PAUSE;
     let mut wish = 0;
     let mut was_told = false;
     while !news.is_closed() {
-        let mut stage = Stage::Registering;
+        let mut stage = NriStage::Registering;
         let events = WISHES[wish];
         let ended = connect(&plugin, events, &grants, &news, &mut stage).await;
         match stage {
-            Stage::Synchronized => {
+            NriStage::Synchronized => {
                 warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection lost");
-                let _ = news.send(News::Disconnected).await;
+                let _ = news.send(NriEvent::Disconnected).await;
                 pause = FIRST_PAUSE;
                 was_told = true;
             }
             // It went away on hearing the wish, so the next attempt wishes for less.
-            Stage::Configured if matches!(ended, Ended::Closed | Ended::Socket(_)) => {
+            NriStage::Configured
+                if matches!(
+                    ended,
+                    NriConnectionError::Closed | NriConnectionError::Socket(_)
+                ) =>
+            {
                 wish = (wish + 1) % WISHES.len()
             }
-            Stage::Configured | Stage::Registering => {}
+            NriStage::Configured | NriStage::Registering => {}
         }
         if !std::mem::replace(&mut was_told, true) {
             warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection failed");
@@ -96,18 +105,18 @@ pub async fn run(plugin: Plugin, grants: watch::Receiver<Arc<Grants>>, news: mps
 
 /// Serves one connection, and says how far it came and why it ended.
 async fn connect(
-    plugin: &Plugin,
+    plugin: &NriClientConfig,
     events: i32,
     grants: &watch::Receiver<Arc<Grants>>,
-    news: &mpsc::Sender<News>,
-    stage: &mut Stage,
-) -> Ended {
+    news: &mpsc::Sender<NriEvent>,
+    stage: &mut NriStage,
+) -> NriConnectionError {
     let serving = async {
         let socket = UnixStream::connect(&plugin.socket);
-        let mut socket = socket.await.map_err(Ended::Connect)?;
-        let (mut session, (lane, register)) = Session::open(&plugin.name, &plugin.index, events);
+        let mut socket = socket.await.map_err(NriConnectionError::Connect)?;
+        let (mut session, (lane, register)) = NriSession::open(&plugin.name, &plugin.index, events);
         write(&mut socket, &encode(lane, &register)).await?;
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         let mut bytes = vec![0; READ];
         loop {
             let read = read(&mut socket, &mut bytes, *stage, news).await?;
@@ -117,7 +126,7 @@ async fn connect(
                 if let Some((lane, answer)) = step.answer {
                     write(&mut socket, &encode(lane, &answer)).await?;
                 }
-                if session.stage() == Stage::Synchronized && *stage != Stage::Synchronized {
+                if session.stage() == NriStage::Synchronized && *stage != NriStage::Synchronized {
                     info!(socket = %plugin.socket.display(), events, "NRI plugin connected");
                 }
                 *stage = session.stage();
@@ -128,7 +137,7 @@ async fn connect(
             }
         }
     };
-    let served: Result<std::convert::Infallible, Ended> = serving.await;
+    let served: Result<std::convert::Infallible, NriConnectionError> = serving.await;
     match served {
         Err(ended) => ended,
         Ok(never) => match never {},
@@ -139,24 +148,24 @@ async fn connect(
 async fn read(
     socket: &mut UnixStream,
     bytes: &mut [u8],
-    stage: Stage,
-    news: &mpsc::Sender<News>,
-) -> Result<usize, Ended> {
+    stage: NriStage,
+    news: &mpsc::Sender<NriEvent>,
+) -> Result<usize, NriConnectionError> {
     let patience = match stage {
-        Stage::Synchronized => Duration::MAX,
-        Stage::Registering | Stage::Configured => START_TIMEOUT,
+        NriStage::Synchronized => Duration::MAX,
+        NriStage::Registering | NriStage::Configured => START_TIMEOUT,
     };
     let read = tokio::select! {
         read = timeout(patience, socket.read(bytes)) => read,
-        () = news.closed() => return Err(Ended::Closed),
+        () = news.closed() => return Err(NriConnectionError::Closed),
     };
-    match read.map_err(|_| Ended::Silent)?? {
-        0 => Err(Ended::Closed),
+    match read.map_err(|_| NriConnectionError::Silent)?? {
+        0 => Err(NriConnectionError::Closed),
         read => Ok(read),
     }
 }
 
-async fn write(socket: &mut UnixStream, bytes: &[u8]) -> Result<(), Ended> {
+async fn write(socket: &mut UnixStream, bytes: &[u8]) -> Result<(), NriConnectionError> {
     let written = timeout(WRITE_TIMEOUT, socket.write_all(bytes)).await;
-    Ok(written.map_err(|_| Ended::Stuck)??)
+    Ok(written.map_err(|_| NriConnectionError::Stuck)??)
 }

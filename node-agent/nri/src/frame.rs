@@ -23,7 +23,7 @@ pub const PIECE: usize = 4096;
 
 /// Which of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum MuxConnection {
     /// The runtime calls the plugin.
     Plugin,
     /// The plugin calls the runtime.
@@ -43,7 +43,7 @@ pub enum Kind {
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct TtrpcMessage {
     /// Which call: the caller's numbers are odd.
     pub stream: u32,
     /// Call or answer.
@@ -65,23 +65,23 @@ pub enum FrameError {
 
 /// Takes apart what comes in.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct FrameDecoder {
     socket: Vec<u8>,
     plugin: Vec<u8>,
     runtime: Vec<u8>,
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// Enters bytes as they came from the socket and returns the messages that are now complete.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<(Lane, Message)>, FrameError> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<(MuxConnection, TtrpcMessage)>, FrameError> {
         self.socket.extend_from_slice(bytes);
         let mut messages = Vec::new();
         while let Some((lane, piece)) = take_piece(&mut self.socket)? {
             // A connection that nobody has opened is not listened to.
             let Some(lane) = lane else { continue };
             let stream = match lane {
-                Lane::Plugin => &mut self.plugin,
-                Lane::Runtime => &mut self.runtime,
+                MuxConnection::Plugin => &mut self.plugin,
+                MuxConnection::Runtime => &mut self.runtime,
             };
             stream.extend_from_slice(&piece);
             while let Some(message) = take_message(stream)? {
@@ -94,7 +94,7 @@ impl Decoder {
 
 /// The bytes of one message on one connection.
 #[must_use]
-pub fn encode(lane: Lane, message: &Message) -> Vec<u8> {
+pub fn encode(lane: MuxConnection, message: &TtrpcMessage) -> Vec<u8> {
     let mut whole = Vec::with_capacity(MESSAGE_HEADER + message.payload.len());
     whole.extend(length(message.payload.len()).to_be_bytes());
     whole.extend(message.stream.to_be_bytes());
@@ -107,8 +107,8 @@ pub fn encode(lane: Lane, message: &Message) -> Vec<u8> {
     whole.push(0);
     whole.extend(&message.payload);
     let number: u32 = match lane {
-        Lane::Plugin => 1,
-        Lane::Runtime => 2,
+        MuxConnection::Plugin => 1,
+        MuxConnection::Runtime => 2,
     };
     let piece = |piece: &[u8]| {
         let header = [number.to_be_bytes(), length(piece.len()).to_be_bytes()].concat();
@@ -122,7 +122,7 @@ fn length(bytes: usize) -> u32 {
 }
 
 /// A piece, and its connection if it is one of ours.
-type Piece = (Option<Lane>, Vec<u8>);
+type Piece = (Option<MuxConnection>, Vec<u8>);
 
 fn take_piece(socket: &mut Vec<u8>) -> Result<Option<Piece>, FrameError> {
     let (Some(number), Some(length)) = (number(socket, 0), number(socket, 4)) else {
@@ -136,14 +136,14 @@ fn take_piece(socket: &mut Vec<u8>) -> Result<Option<Piece>, FrameError> {
         return Ok(None);
     };
     let lane = match number {
-        1 => Some(Lane::Plugin),
-        2 => Some(Lane::Runtime),
+        1 => Some(MuxConnection::Plugin),
+        2 => Some(MuxConnection::Runtime),
         _ => None,
     };
     Ok(Some((lane, piece)))
 }
 
-fn take_message(stream: &mut Vec<u8>) -> Result<Option<Message>, FrameError> {
+fn take_message(stream: &mut Vec<u8>) -> Result<Option<TtrpcMessage>, FrameError> {
     let (Some(length), Some(call), Some(kind)) =
         (number(stream, 0), number(stream, 4), stream.get(8).copied())
     else {
@@ -154,7 +154,7 @@ fn take_message(stream: &mut Vec<u8>) -> Result<Option<Message>, FrameError> {
         return Err(FrameError::Message(length));
     }
     let payload = take(stream, MESSAGE_HEADER, length);
-    Ok(payload.map(|payload| Message {
+    Ok(payload.map(|payload| TtrpcMessage {
         stream: call,
         kind: match kind {
             1 => Kind::Request,
@@ -186,24 +186,24 @@ mod tests {
 
     #[test]
     fn a_message_reads_byte_for_byte_as_the_runtime_writes_it() {
-        let message = Message {
+        let message = TtrpcMessage {
             stream: 1,
             kind: Kind::Request,
             payload: vec![7, 8],
         };
         let bytes = [0, 0, 0, 2, 0, 0, 0, 12, 0, 0, 0, 2, 0, 0, 0, 1, 1, 0, 7, 8];
-        assert_eq!(encode(Lane::Runtime, &message), bytes);
-        let read = Decoder::default().feed(&bytes);
-        assert_eq!(read, Ok(vec![(Lane::Runtime, message)]));
+        assert_eq!(encode(MuxConnection::Runtime, &message), bytes);
+        let read = FrameDecoder::default().feed(&bytes);
+        assert_eq!(read, Ok(vec![(MuxConnection::Runtime, message)]));
     }
 
     #[test]
     fn nothing_is_kept_for_a_length_that_is_not_allowed() {
         let piece = [0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff];
-        let error = Decoder::default().feed(&piece);
+        let error = FrameDecoder::default().feed(&piece);
         assert_eq!(error, Err(FrameError::Piece(0xffff_ffff)));
         let message = [0, 0, 0, 1, 0, 0, 0, 10, 0, 0x40, 0, 1, 0, 0, 0, 1, 1, 0];
-        let error = Decoder::default().feed(&message);
+        let error = FrameDecoder::default().feed(&message);
         assert_eq!(error, Err(FrameError::Message(MESSAGE_MAX + 1)));
     }
 }

@@ -8,14 +8,16 @@
 
 #![forbid(unsafe_code)]
 
-mod asked;
 mod client;
+mod container;
 pub mod frame;
 mod session;
 mod verdict;
 pub mod wire;
 
-pub use asked::Asked;
-pub use client::{Plugin, run};
-pub use session::{Break, News, Session, Stage, Step, WISHES};
-pub use verdict::{Granted, Grants, Mode, Reason, Rules, Verdict, judge};
+pub use client::{NriClientConfig, run};
+pub use container::NriContainer;
+pub use session::{NriEvent, NriSession, NriSessionError, NriStage, NriStep, WISHES};
+pub use verdict::{
+    ContainerVerdict, GrantHolder, Grants, VerdictMode, VerdictReason, VerdictRules, judge,
+};

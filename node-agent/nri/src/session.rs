@@ -12,9 +12,9 @@
 
 use prost::Message as _;
 
-use crate::asked::Asked;
-use crate::frame::{Kind, Lane, Message};
-use crate::verdict::{self, Grants, Rules, Verdict};
+use crate::container::NriContainer;
+use crate::frame::{Kind, MuxConnection, TtrpcMessage};
+use crate::verdict::{self, ContainerVerdict, Grants, VerdictRules};
 use crate::wire;
 
 /// The numbers of the events.
@@ -39,20 +39,20 @@ const INVALID: i32 = 3;
 
 /// Something that others want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum NriEvent {
     /// The runtime asks from now on, and these containers exist.
-    Synchronized(Vec<Asked>),
+    Synchronized(Vec<NriContainer>),
     /// A container was judged.
-    Judged(Asked, Verdict),
+    Judged(NriContainer, ContainerVerdict),
     /// A container is no more.
-    Removed(Asked),
+    Removed(NriContainer),
     /// The runtime no longer asks.
     Disconnected,
 }
 
 /// Why a connection is of no use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Break {
+pub enum NriSessionError {
     /// The runtime does not want the plugin.
     #[error("the runtime refused the plugin: {0}")]
     Refused(String),
@@ -66,7 +66,7 @@ pub enum Break {
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum NriStage {
     /// Registration was sent.
     Registering,
     /// The wish for events was sent.
@@ -77,25 +77,25 @@ pub enum Stage {
 
 /// What to do after a message.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct NriStep {
     /// To be sent.
-    pub answer: Option<(Lane, Message)>,
+    pub answer: Option<(MuxConnection, TtrpcMessage)>,
     /// To be told.
-    pub news: Option<News>,
+    pub news: Option<NriEvent>,
 }
 
 /// One connection.
 #[derive(Debug)]
-pub struct Session {
-    stage: Stage,
+pub struct NriSession {
+    stage: NriStage,
     events: i32,
-    running: Vec<Asked>,
+    running: Vec<NriContainer>,
 }
 
-impl Session {
+impl NriSession {
     /// A connection that wishes for these events, and its first message.
     #[must_use]
-    pub fn open(name: &str, index: &str, events: i32) -> (Self, (Lane, Message)) {
+    pub fn open(name: &str, index: &str, events: i32) -> (Self, (MuxConnection, TtrpcMessage)) {
         let register = wire::RegisterPluginRequest {
             plugin_name: name.to_owned(),
             plugin_idx: index.to_owned(),
@@ -106,41 +106,46 @@ impl Session {
             payload: register.encode_to_vec(),
             timeout_nano: 0,
         };
-        let message = Message {
+        let message = TtrpcMessage {
             stream: REGISTER,
             kind: Kind::Request,
             payload: request.encode_to_vec(),
         };
         let session = Self {
-            stage: Stage::Registering,
+            stage: NriStage::Registering,
             events,
             running: Vec::new(),
         };
-        (session, (Lane::Runtime, message))
+        (session, (MuxConnection::Runtime, message))
     }
 
     /// How far it has come.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> NriStage {
         self.stage
     }
 
     /// Takes a message in.
     pub fn take(
         &mut self,
-        lane: Lane,
-        message: &Message,
+        lane: MuxConnection,
+        message: &TtrpcMessage,
         grants: &Grants,
-        rules: &Rules,
-    ) -> Result<Step, Break> {
+        rules: &VerdictRules,
+    ) -> Result<NriStep, NriSessionError> {
         match (lane, message.kind) {
-            (Lane::Runtime, Kind::Response) => registered(message),
-            (Lane::Plugin, Kind::Request) => self.called(message, grants, rules),
-            (Lane::Plugin | Lane::Runtime, _) => Ok(Step::default()),
+            (MuxConnection::Runtime, Kind::Response) => registered(message),
+            (MuxConnection::Plugin, Kind::Request) => self.called(message, grants, rules),
+            (MuxConnection::Plugin | MuxConnection::Runtime, _) => Ok(NriStep::default()),
         }
     }
 
-    fn called(&mut self, message: &Message, grants: &Grants, rules: &Rules) -> Result<Step, Break> {
+    fn called(
+        &mut self,
+        message: &TtrpcMessage,
+        grants: &Grants,
+        rules: &VerdictRules,
+    ) -> Result<NriStep, NriSessionError> {
         let request = wire::Request::decode(message.payload.as_slice())?;
         let (response, news) = match request.service == PLUGIN {
             true => self.dispatch(&request, grants, rules)?,
@@ -149,13 +154,13 @@ impl Session {
                 None,
             ),
         };
-        let answer = Message {
+        let answer = TtrpcMessage {
             stream: message.stream,
             kind: Kind::Response,
             payload: response.encode_to_vec(),
         };
-        Ok(Step {
-            answer: Some((Lane::Plugin, answer)),
+        Ok(NriStep {
+            answer: Some((MuxConnection::Plugin, answer)),
             news,
         })
     }
@@ -164,8 +169,8 @@ impl Session {
         &mut self,
         request: &wire::Request,
         grants: &Grants,
-        rules: &Rules,
-    ) -> Result<(wire::Response, Option<News>), Break> {
+        rules: &VerdictRules,
+    ) -> Result<(wire::Response, Option<NriEvent>), NriSessionError> {
         let payload = request.payload.as_slice();
         Ok(match request.method.as_str() {
             "Configure" => (self.configure(), None),
@@ -184,94 +189,99 @@ impl Session {
                 let removed = wire::ContainerRequest::decode(payload)?;
                 let asked = removed
                     .container
-                    .map(|c| Asked::new(removed.pod.as_ref(), &c));
-                (succeed(&wire::Empty {}), asked.map(News::Removed))
+                    .map(|c| NriContainer::new(removed.pod.as_ref(), &c));
+                (succeed(&wire::Empty {}), asked.map(NriEvent::Removed))
             }
-            "Shutdown" => return Err(Break::Shutdown),
+            "Shutdown" => return Err(NriSessionError::Shutdown),
             // Whatever else it tells of needs no more than a nod: nothing of it was asked for.
             _ => (succeed(&wire::Empty {}), None),
         })
     }
 
     fn configure(&mut self) -> wire::Response {
-        self.stage = self.stage.max(Stage::Configured);
+        self.stage = self.stage.max(NriStage::Configured);
         succeed(&wire::ConfigureResponse {
             events: self.events,
         })
     }
 
     /// Everything that runs may come in several parts.
-    fn synchronize(&mut self, part: wire::SynchronizeRequest) -> (wire::Response, Option<News>) {
+    fn synchronize(
+        &mut self,
+        part: wire::SynchronizeRequest,
+    ) -> (wire::Response, Option<NriEvent>) {
         let pod = |container: &wire::Container| {
             let mut pods = part.pods.iter();
             pods.find(|pod| pod.id == container.pod_sandbox_id)
         };
         let containers = part.containers.iter();
-        let running = containers.map(|container| Asked::new(pod(container), container));
+        let running = containers.map(|container| NriContainer::new(pod(container), container));
         self.running.extend(running);
         let response = succeed(&wire::SynchronizeResponse { more: part.more });
         if part.more {
             return (response, None);
         }
-        self.stage = Stage::Synchronized;
+        self.stage = NriStage::Synchronized;
         let running = std::mem::take(&mut self.running);
-        (response, Some(News::Synchronized(running)))
+        (response, Some(NriEvent::Synchronized(running)))
     }
 }
 
-fn registered(message: &Message) -> Result<Step, Break> {
+fn registered(message: &TtrpcMessage) -> Result<NriStep, NriSessionError> {
     let response = wire::Response::decode(message.payload.as_slice())?;
     match response.status.filter(|status| status.code != 0) {
-        Some(status) => Err(Break::Refused(status.message)),
-        None => Ok(Step::default()),
+        Some(status) => Err(NriSessionError::Refused(status.message)),
+        None => Ok(NriStep::default()),
     }
 }
 
 fn create(
     request: &wire::CreateContainerRequest,
     grants: &Grants,
-    rules: &Rules,
-) -> (wire::Response, Option<News>) {
+    rules: &VerdictRules,
+) -> (wire::Response, Option<NriEvent>) {
     let Some(container) = &request.container else {
         return (fail(INVALID, "no container".to_owned()), None);
     };
-    let asked = Asked::new(request.pod.as_ref(), container);
+    let asked = NriContainer::new(request.pod.as_ref(), container);
     let verdict = verdict::judge(&asked, grants, rules);
     let response = match &verdict {
-        Verdict::Admit(env) => succeed(&wire::CreateContainerResponse { adjust: set(env) }),
-        Verdict::Audit(_) => succeed(&wire::CreateContainerResponse { adjust: None }),
-        Verdict::Refuse(reason) => fail(PERMISSION_DENIED, reason.to_string()),
+        ContainerVerdict::Admit(env) => {
+            succeed(&wire::CreateContainerResponse { adjust: set(env) })
+        }
+        ContainerVerdict::Audit(_) => succeed(&wire::CreateContainerResponse { adjust: None }),
+        ContainerVerdict::Refuse(reason) => fail(PERMISSION_DENIED, reason.to_string()),
     };
-    (response, Some(News::Judged(asked, verdict)))
+    (response, Some(NriEvent::Judged(asked, verdict)))
 }
 
 /// What all plugins together made of a container. News only where it is worse than what was judged before.
 fn validate(
     request: &wire::ValidateContainerAdjustmentRequest,
     grants: &Grants,
-    rules: &Rules,
-) -> (wire::Response, Option<News>) {
+    rules: &VerdictRules,
+) -> (wire::Response, Option<NriEvent>) {
     let (Some(container), Some(adjust)) = (&request.container, &request.adjust) else {
         return (
             succeed(&wire::ValidateContainerAdjustmentResponse::default()),
             None,
         );
     };
-    let before = Asked::new(request.pod.as_ref(), container);
+    let before = NriContainer::new(request.pod.as_ref(), container);
     let known = verdict::judge(&before, grants, rules);
     let after = before.adjusted(adjust);
     let verdict = verdict::judge(&after, grants, rules);
     let response = wire::ValidateContainerAdjustmentResponse {
-        reject: matches!(verdict, Verdict::Refuse(_)),
+        reject: matches!(verdict, ContainerVerdict::Refuse(_)),
         reason: match &verdict {
-            Verdict::Refuse(reason) => reason.to_string(),
-            Verdict::Admit(_) | Verdict::Audit(_) => String::new(),
+            ContainerVerdict::Refuse(reason) => reason.to_string(),
+            ContainerVerdict::Admit(_) | ContainerVerdict::Audit(_) => String::new(),
         },
     };
-    let is_news = !matches!(verdict, Verdict::Admit(_)) && verdict != known;
+    let is_news = !matches!(verdict, ContainerVerdict::Admit(_)) && verdict != known;
     (
         succeed(&response),
-        is_news.then_some(News::Judged(after, verdict)),
+        is_news.then_some(NriEvent::Judged(after, verdict)),
     )
 }
 

@@ -15,7 +15,7 @@ use std::path::Path;
 use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
 use apportion_abi::place;
 
-use crate::asked::Asked;
+use crate::container::NriContainer;
 
 /// Which cards NVIDIA's runtime shows, and the values that mean none.
 const NO_DEVICES: [&str; 3] = ["", "void", "none"];
@@ -32,7 +32,7 @@ const CDI_VENDOR: &str = "nvidia.com/";
 
 /// What is done with a container that must not be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum VerdictMode {
     /// It is let through, and told of.
     #[default]
     Audit,
@@ -42,9 +42,9 @@ pub enum Mode {
 
 /// What does not change while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct VerdictRules {
     /// What is done with a container that must not be.
-    pub mode: Mode,
+    pub mode: VerdictMode,
     /// The namespaces of the node's own infrastructure, which may use GPUs without a grant.
     pub exempt: Vec<String>,
     /// The folder of all accounts on the host.
@@ -55,7 +55,7 @@ pub struct Rules {
 
 /// To whom a grant was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantHolder {
     /// The pod's UID.
     pub pod: String,
     /// The container's name; `None` where the grant is every container's of the pod.
@@ -67,22 +67,22 @@ pub struct Granted {
 }
 
 /// All grants of the node, by id.
-pub type Grants = BTreeMap<String, Granted>;
+pub type Grants = BTreeMap<String, GrantHolder>;
 
 /// What is done with a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ContainerVerdict {
     /// It is created, with these variables set.
     Admit(Vec<(String, String)>),
     /// It is created, and told of.
-    Audit(Reason),
+    Audit(VerdictReason),
     /// It is not created.
-    Refuse(Reason),
+    Refuse(VerdictReason),
 }
 
 /// What is wrong with a container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum VerdictReason {
     /// The grant that it names is none.
     #[error("container {container} names grant {grant}, which does not exist on this node")]
     UnknownGrant {
@@ -131,7 +131,7 @@ pub enum Reason {
     },
 }
 
-impl Reason {
+impl VerdictReason {
     /// A word for a metric.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -147,18 +147,22 @@ impl Reason {
 
 /// Judges a container that is to be created.
 #[must_use]
-pub fn judge(asked: &Asked, grants: &Grants, rules: &Rules) -> Verdict {
+pub fn judge(asked: &NriContainer, grants: &Grants, rules: &VerdictRules) -> ContainerVerdict {
     match find(asked, grants, rules) {
-        Ok(env) => Verdict::Admit(env),
+        Ok(env) => ContainerVerdict::Admit(env),
         Err(reason) => match rules.mode {
-            Mode::Audit => Verdict::Audit(reason),
-            Mode::Enforce => Verdict::Refuse(reason),
+            VerdictMode::Audit => ContainerVerdict::Audit(reason),
+            VerdictMode::Enforce => ContainerVerdict::Refuse(reason),
         },
     }
 }
 
 /// What must be set in the container, or what is wrong with it.
-fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, String)>, Reason> {
+fn find(
+    asked: &NriContainer,
+    grants: &Grants,
+    rules: &VerdictRules,
+) -> Result<Vec<(String, String)>, VerdictReason> {
     let container = || asked.name.clone();
     let grant = asked.env(ENV_GRANT).filter(|grant| !grant.is_empty());
     let granted = grant.and_then(|grant| grants.get(grant));
@@ -167,14 +171,14 @@ fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, St
         let is_exempt = rules.exempt.contains(&asked.namespace);
         return match way_to_gpu(asked).filter(|_| !is_exempt) {
             None => Ok(Vec::new()),
-            Some(way) => Err(Reason::NoGrant {
+            Some(way) => Err(VerdictReason::NoGrant {
                 container: container(),
                 way,
             }),
         };
     };
     let Some(granted) = granted else {
-        return Err(Reason::UnknownGrant {
+        return Err(VerdictReason::UnknownGrant {
             container: container(),
             grant: grant.to_owned(),
         });
@@ -185,7 +189,7 @@ fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, St
             .as_ref()
             .is_none_or(|name| *name == asked.name);
     if !is_its {
-        return Err(Reason::OtherGrant {
+        return Err(VerdictReason::OtherGrant {
             container: container(),
             grant: grant.to_owned(),
         });
@@ -195,7 +199,7 @@ fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, St
 
 /// The variables that do not stand there exactly once with the value that they must have. A program that
 /// reads the first of two would see the pod's own value.
-fn amiss(asked: &Asked, expected: &[(String, String)]) -> Vec<(String, String)> {
+fn amiss(asked: &NriContainer, expected: &[(String, String)]) -> Vec<(String, String)> {
     let is_amiss = |(name, value): &&(String, String)| {
         let mut values = asked.env.iter().filter(|(known, _)| known == name);
         values.next().map(|(_, found)| found) != Some(value) || values.next().is_some()
@@ -204,7 +208,11 @@ fn amiss(asked: &Asked, expected: &[(String, String)]) -> Vec<(String, String)> 
 }
 
 /// Nothing is mounted from the accounts but the container's own, and nothing but ours where ours is.
-fn look_at_mounts(asked: &Asked, granted: Option<&Granted>, rules: &Rules) -> Result<(), Reason> {
+fn look_at_mounts(
+    asked: &NriContainer,
+    granted: Option<&GrantHolder>,
+    rules: &VerdictRules,
+) -> Result<(), VerdictReason> {
     if rules.accounts.is_empty() {
         return Ok(());
     }
@@ -219,14 +227,14 @@ fn look_at_mounts(asked: &Asked, granted: Option<&Granted>, rules: &Rules) -> Re
         let (container, source) = (asked.name.clone(), Path::new(source_path));
         let (source_path, place) = (source_path.clone(), place.clone());
         if source.starts_with(accounts) && !is_own(source) {
-            return Err(Reason::OtherAccount {
+            return Err(VerdictReason::OtherAccount {
                 container,
                 source_path,
             });
         }
         let mut places = OUR_PLACES.iter();
         if places.any(|ours| Path::new(&place).starts_with(ours)) && !is_ours(source) {
-            return Err(Reason::Hidden {
+            return Err(VerdictReason::Hidden {
                 container,
                 source_path,
                 place,
@@ -237,7 +245,7 @@ fn look_at_mounts(asked: &Asked, granted: Option<&Granted>, rules: &Rules) -> Re
 }
 
 /// Through what the container would reach a GPU.
-fn way_to_gpu(asked: &Asked) -> Option<String> {
+fn way_to_gpu(asked: &NriContainer) -> Option<String> {
     let node = asked
         .devices
         .iter()

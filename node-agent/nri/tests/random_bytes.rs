@@ -1,22 +1,22 @@
 //! Whatever comes over the socket, and in whatever pieces, is either understood or refused.
 
-use apportion_nri::frame::{Decoder, Kind, Lane, Message, encode};
-use apportion_nri::{Grants, Rules, Session, WISHES, wire};
+use apportion_nri::frame::{FrameDecoder, Kind, MuxConnection, TtrpcMessage, encode};
+use apportion_nri::{Grants, NriSession, VerdictRules, WISHES, wire};
 use proptest::prelude::*;
 use prost::Message as _;
 
-fn lane() -> impl Strategy<Value = Lane> {
-    prop_oneof![Just(Lane::Plugin), Just(Lane::Runtime)]
+fn lane() -> impl Strategy<Value = MuxConnection> {
+    prop_oneof![Just(MuxConnection::Plugin), Just(MuxConnection::Runtime)]
 }
 
-fn message() -> impl Strategy<Value = Message> {
+fn message() -> impl Strategy<Value = TtrpcMessage> {
     let kind = prop_oneof![
         Just(Kind::Request),
         Just(Kind::Response),
         (3u8..).prop_map(Kind::Other)
     ];
     let payload = prop::collection::vec(any::<u8>(), 0..10_000);
-    (any::<u32>(), kind, payload).prop_map(|(stream, kind, payload)| Message {
+    (any::<u32>(), kind, payload).prop_map(|(stream, kind, payload)| TtrpcMessage {
         stream,
         kind,
         payload,
@@ -42,7 +42,7 @@ proptest! {
         cuts in prop::collection::vec(1usize..5000, 1..8),
     ) {
         let bytes: Vec<u8> = messages.iter().flat_map(|(lane, message)| encode(*lane, message)).collect();
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         let (mut read, mut rest) = (Vec::new(), bytes.as_slice());
         for cut in cuts.iter().cycle() {
             if rest.is_empty() {
@@ -57,7 +57,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_the_decoder_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8)) {
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         for piece in pieces {
             if decoder.feed(&piece).is_err() {
                 break;
@@ -71,17 +71,17 @@ proptest! {
         payload in prop::collection::vec(any::<u8>(), 0..300),
         stream: u32,
     ) {
-        let (mut session, _) = Session::open("apportion", "10", WISHES[0]);
+        let (mut session, _) = NriSession::open("apportion", "10", WISHES[0]);
         let request = wire::Request {
             service: "nri.pkg.api.v1alpha1.Plugin".to_owned(),
             method,
             payload,
             timeout_nano: 0,
         };
-        let call = Message { stream, kind: Kind::Request, payload: request.encode_to_vec() };
-        if let Ok(step) = session.take(Lane::Plugin, &call, &Grants::new(), &Rules::default()) {
+        let call = TtrpcMessage { stream, kind: Kind::Request, payload: request.encode_to_vec() };
+        if let Ok(step) = session.take(MuxConnection::Plugin, &call, &Grants::new(), &VerdictRules::default()) {
             let (lane, answer) = step.answer.expect("a call is answered");
-            prop_assert_eq!((lane, answer.stream, answer.kind), (Lane::Plugin, stream, Kind::Response));
+            prop_assert_eq!((lane, answer.stream, answer.kind), (MuxConnection::Plugin, stream, Kind::Response));
             prop_assert!(wire::Response::decode(answer.payload.as_slice()).is_ok());
         }
     }

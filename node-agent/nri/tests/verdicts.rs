@@ -1,88 +1,90 @@
 //! Who is let through, who is refused and why, as one table.
 
-use apportion_nri::{Asked, Granted, Grants, Mode, Rules, Verdict, judge};
+use apportion_nri::{
+    ContainerVerdict, GrantHolder, Grants, NriContainer, VerdictMode, VerdictRules, judge,
+};
 
 const POD: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
 const ACCOUNTS: &str = "/run/apportion/accounts";
 
 /// What a container asks for beyond being `main` of the pod in namespace `team`; what is wrong with it.
-struct Row(&'static str, fn(&mut Asked), Option<&'static str>);
+struct VerdictCase(&'static str, fn(&mut NriContainer), Option<&'static str>);
 
-fn env(asked: &mut Asked, name: &str, value: &str) {
+fn env(asked: &mut NriContainer, name: &str, value: &str) {
     asked.env.push((name.to_owned(), value.to_owned()));
 }
 
-fn device(asked: &mut Asked, path: &str) {
+fn device(asked: &mut NriContainer, path: &str) {
     asked.devices.push(path.to_owned());
 }
 
-fn mount(asked: &mut Asked, destination: &str, source: &str) {
+fn mount(asked: &mut NriContainer, destination: &str, source: &str) {
     let mount = (destination.to_owned(), source.to_owned());
     asked.mounts.push(mount);
 }
 
-fn annotation(asked: &mut Asked, key: &str) {
+fn annotation(asked: &mut NriContainer, key: &str) {
     let value = "nvidia.com/gpu=0".to_owned();
     asked.annotations.insert(key.to_owned(), value);
 }
 
 #[rustfmt::skip]
-const ROWS: &[Row] = &[
-    Row("nothing of a GPU", |_| {}, None),
-    Row("other devices", |a| { device(a, "/dev/null"); device(a, "/dev/fuse"); }, None),
-    Row("void", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "void"), None),
-    Row("none", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "none"), None),
-    Row("empty", |a| env(a, "NVIDIA_VISIBLE_DEVICES", ""), None),
-    Row("the image's all, overridden by void",
+const ROWS: &[VerdictCase] = &[
+    VerdictCase("nothing of a GPU", |_| {}, None),
+    VerdictCase("other devices", |a| { device(a, "/dev/null"); device(a, "/dev/fuse"); }, None),
+    VerdictCase("void", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "void"), None),
+    VerdictCase("none", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "none"), None),
+    VerdictCase("empty", |a| env(a, "NVIDIA_VISIBLE_DEVICES", ""), None),
+    VerdictCase("the image's all, overridden by void",
         |a| { env(a, "NVIDIA_VISIBLE_DEVICES", "all"); env(a, "NVIDIA_VISIBLE_DEVICES", "void"); }, None),
-    Row("another's driver settings", |a| env(a, "NVIDIA_DRIVER_CAPABILITIES", "all"), None),
-    Row("all", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "all"), Some("no_grant")),
-    Row("a card by number", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "0"), Some("no_grant")),
-    Row("void, overridden by all",
+    VerdictCase("another's driver settings", |a| env(a, "NVIDIA_DRIVER_CAPABILITIES", "all"), None),
+    VerdictCase("all", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "all"), Some("no_grant")),
+    VerdictCase("a card by number", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "0"), Some("no_grant")),
+    VerdictCase("void, overridden by all",
         |a| { env(a, "NVIDIA_VISIBLE_DEVICES", "void"); env(a, "NVIDIA_VISIBLE_DEVICES", "all"); }, Some("no_grant")),
-    Row("a card's node", |a| device(a, "/dev/nvidia0"), Some("no_grant")),
-    Row("the control node", |a| device(a, "/dev/nvidiactl"), Some("no_grant")),
-    Row("a node below a folder", |a| device(a, "/dev/nvidia-caps/nvidia-cap1"), Some("no_grant")),
-    Row("a node by mount", |a| mount(a, "/dev/x", "/dev/nvidia0"), Some("no_grant")),
-    Row("a CDI device", |a| a.cdi.push("nvidia.com/gpu=all".to_owned()), Some("no_grant")),
-    Row("a CDI device of the management kind", |a| a.cdi.push("management.nvidia.com/gpu=all".to_owned()), Some("no_grant")),
-    Row("another vendor's CDI device", |a| a.cdi.push("example.com/net=1".to_owned()), None),
-    Row("an annotation for the pod", |a| annotation(a, "nvidia.cdi.k8s.io/gpus"), Some("no_grant")),
-    Row("an annotation for it", |a| annotation(a, "nvidia.cdi.k8s.io/container.main"), Some("no_grant")),
-    Row("an annotation for another container", |a| annotation(a, "nvidia.cdi.k8s.io/container.other"), None),
-    Row("an infrastructure namespace", |a| { a.namespace = "gpu-operator".to_owned(); device(a, "/dev/nvidia0"); }, None),
-    Row("its grant", |a| { env(a, "APPORTION_GRANT", "7-1"); device(a, "/dev/nvidia0"); }, None),
-    Row("its grant and its account",
+    VerdictCase("a card's node", |a| device(a, "/dev/nvidia0"), Some("no_grant")),
+    VerdictCase("the control node", |a| device(a, "/dev/nvidiactl"), Some("no_grant")),
+    VerdictCase("a node below a folder", |a| device(a, "/dev/nvidia-caps/nvidia-cap1"), Some("no_grant")),
+    VerdictCase("a node by mount", |a| mount(a, "/dev/x", "/dev/nvidia0"), Some("no_grant")),
+    VerdictCase("a CDI device", |a| a.cdi.push("nvidia.com/gpu=all".to_owned()), Some("no_grant")),
+    VerdictCase("a CDI device of the management kind", |a| a.cdi.push("management.nvidia.com/gpu=all".to_owned()), Some("no_grant")),
+    VerdictCase("another vendor's CDI device", |a| a.cdi.push("example.com/net=1".to_owned()), None),
+    VerdictCase("an annotation for the pod", |a| annotation(a, "nvidia.cdi.k8s.io/gpus"), Some("no_grant")),
+    VerdictCase("an annotation for it", |a| annotation(a, "nvidia.cdi.k8s.io/container.main"), Some("no_grant")),
+    VerdictCase("an annotation for another container", |a| annotation(a, "nvidia.cdi.k8s.io/container.other"), None),
+    VerdictCase("an infrastructure namespace", |a| { a.namespace = "gpu-operator".to_owned(); device(a, "/dev/nvidia0"); }, None),
+    VerdictCase("its grant", |a| { env(a, "APPORTION_GRANT", "7-1"); device(a, "/dev/nvidia0"); }, None),
+    VerdictCase("its grant and its account",
         |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion/limits", "/run/apportion/accounts/7-1/limits"); }, None),
-    Row("a pod's grant, in any container", |a| env(a, "APPORTION_GRANT", "7-2"), None),
-    Row("an empty grant and no GPU", |a| env(a, "APPORTION_GRANT", ""), None),
-    Row("an empty grant and a GPU", |a| { env(a, "APPORTION_GRANT", ""); device(a, "/dev/nvidia0"); }, Some("no_grant")),
-    Row("a grant that is none", |a| env(a, "APPORTION_GRANT", "9-9"), Some("unknown_grant")),
-    Row("another container's grant", |a| { a.name = "side".to_owned(); env(a, "APPORTION_GRANT", "7-1"); }, Some("other_grant")),
-    Row("another pod's grant", |a| env(a, "APPORTION_GRANT", "7-3"), Some("other_grant")),
-    Row("another pod's grant in an infrastructure namespace",
+    VerdictCase("a pod's grant, in any container", |a| env(a, "APPORTION_GRANT", "7-2"), None),
+    VerdictCase("an empty grant and no GPU", |a| env(a, "APPORTION_GRANT", ""), None),
+    VerdictCase("an empty grant and a GPU", |a| { env(a, "APPORTION_GRANT", ""); device(a, "/dev/nvidia0"); }, Some("no_grant")),
+    VerdictCase("a grant that is none", |a| env(a, "APPORTION_GRANT", "9-9"), Some("unknown_grant")),
+    VerdictCase("another container's grant", |a| { a.name = "side".to_owned(); env(a, "APPORTION_GRANT", "7-1"); }, Some("other_grant")),
+    VerdictCase("another pod's grant", |a| env(a, "APPORTION_GRANT", "7-3"), Some("other_grant")),
+    VerdictCase("another pod's grant in an infrastructure namespace",
         |a| { a.namespace = "gpu-operator".to_owned(); env(a, "APPORTION_GRANT", "7-3"); }, Some("other_grant")),
-    Row("a tenant's own value below the granted one",
+    VerdictCase("a tenant's own value below the granted one",
         |a| { env(a, "APPORTION_GRANT", "7-3"); env(a, "APPORTION_GRANT", "7-1"); }, None),
-    Row("another's account", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-3/limits"); }, Some("other_account")),
-    Row("an account whose id begins alike", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-11"); }, Some("other_account")),
-    Row("all accounts", |a| mount(a, "/x", ACCOUNTS), Some("other_account")),
-    Row("a folder of its own in an account's place",
+    VerdictCase("another's account", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-3/limits"); }, Some("other_account")),
+    VerdictCase("an account whose id begins alike", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-11"); }, Some("other_account")),
+    VerdictCase("all accounts", |a| mount(a, "/x", ACCOUNTS), Some("other_account")),
+    VerdictCase("a folder of its own in an account's place",
         |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion", "/var/lib/kubelet/pods/x/volumes/y"); }, Some("hidden")),
-    Row("a file of its own in the library's place",
+    VerdictCase("a file of its own in the library's place",
         |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/etc/ld.so.preload", "/var/lib/kubelet/pods/x/volumes/y"); }, Some("hidden")),
-    Row("the library and what loads it",
+    VerdictCase("the library and what loads it",
         |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion/lib.so", "/var/lib/kubelet/plugins/apportion/lib/0a/lib.so");
               mount(a, "/etc/ld.so.preload", "/run/apportion/preload.list"); }, None),
-    Row("the library without a grant", |a| mount(a, "/.apportion/lib.so", "/var/lib/kubelet/plugins/apportion/lib/0a/lib.so"), Some("hidden")),
-    Row("the grant of a slot and the account behind it",
+    VerdictCase("the library without a grant", |a| mount(a, "/.apportion/lib.so", "/var/lib/kubelet/plugins/apportion/lib/0a/lib.so"), Some("hidden")),
+    VerdictCase("the grant of a slot and the account behind it",
         |a| { env(a, "APPORTION_GRANT", "s-0001"); mount(a, "/.apportion/limits", "/run/apportion/accounts/7-1/limits"); }, None),
-    Row("the grant of a slot and another's account",
+    VerdictCase("the grant of a slot and another's account",
         |a| { env(a, "APPORTION_GRANT", "s-0001"); mount(a, "/.apportion/limits", "/run/apportion/accounts/7-3/limits"); }, Some("other_account")),
 ];
 
 fn grants() -> Grants {
-    let granted = |pod: &str, container: Option<&str>| Granted {
+    let granted = |pod: &str, container: Option<&str>| GrantHolder {
         pod: pod.to_owned(),
         container: container.map(str::to_owned),
         account: String::new(),
@@ -103,19 +105,19 @@ fn grants() -> Grants {
     grants
 }
 
-fn asked(change: fn(&mut Asked)) -> Asked {
-    let mut asked = Asked {
+fn asked(change: fn(&mut NriContainer)) -> NriContainer {
+    let mut asked = NriContainer {
         pod: POD.to_owned(),
         namespace: "team".to_owned(),
         name: "main".to_owned(),
-        ..Asked::default()
+        ..NriContainer::default()
     };
     change(&mut asked);
     asked
 }
 
-fn rules(mode: Mode) -> Rules {
-    Rules {
+fn rules(mode: VerdictMode) -> VerdictRules {
+    VerdictRules {
         mode,
         exempt: vec!["gpu-operator".to_owned()],
         accounts: ACCOUNTS.to_owned(),
@@ -128,11 +130,11 @@ fn rules(mode: Mode) -> Rules {
 
 #[test]
 fn a_node_that_enforces_refuses_what_the_table_says() {
-    for Row(name, change, wrong) in ROWS {
-        let verdict = judge(&asked(*change), &grants(), &rules(Mode::Enforce));
+    for VerdictCase(name, change, wrong) in ROWS {
+        let verdict = judge(&asked(*change), &grants(), &rules(VerdictMode::Enforce));
         let found = match &verdict {
-            Verdict::Refuse(reason) => Some(reason.word()),
-            Verdict::Admit(_) | Verdict::Audit(_) => None,
+            ContainerVerdict::Refuse(reason) => Some(reason.word()),
+            ContainerVerdict::Admit(_) | ContainerVerdict::Audit(_) => None,
         };
         assert_eq!(found, *wrong, "{name}: {verdict:?}");
     }
@@ -140,12 +142,12 @@ fn a_node_that_enforces_refuses_what_the_table_says() {
 
 #[test]
 fn a_node_that_audits_refuses_nothing_and_tells_of_the_same() {
-    for Row(name, change, wrong) in ROWS {
-        let verdict = judge(&asked(*change), &grants(), &rules(Mode::Audit));
+    for VerdictCase(name, change, wrong) in ROWS {
+        let verdict = judge(&asked(*change), &grants(), &rules(VerdictMode::Audit));
         let found = match &verdict {
-            Verdict::Audit(reason) => Some(reason.word()),
-            Verdict::Admit(_) => None,
-            Verdict::Refuse(_) => panic!("{name} is refused"),
+            ContainerVerdict::Audit(reason) => Some(reason.word()),
+            ContainerVerdict::Admit(_) => None,
+            ContainerVerdict::Refuse(_) => panic!("{name} is refused"),
         };
         assert_eq!(found, *wrong, "{name}: {verdict:?}");
     }
@@ -153,22 +155,24 @@ fn a_node_that_audits_refuses_nothing_and_tells_of_the_same() {
 
 #[test]
 fn a_variable_that_stands_there_twice_is_set_once() {
-    let twice = |asked: &mut Asked| {
+    let twice = |asked: &mut NriContainer| {
         env(asked, "APPORTION_GRANT", "7-3");
         env(asked, "APPORTION_GRANT", "7-1");
     };
-    let verdict = judge(&asked(twice), &grants(), &rules(Mode::Enforce));
+    let verdict = judge(&asked(twice), &grants(), &rules(VerdictMode::Enforce));
     let set = vec![("APPORTION_GRANT".to_owned(), "7-1".to_owned())];
-    assert_eq!(verdict, Verdict::Admit(set));
-    let once = |asked: &mut Asked| env(asked, "APPORTION_GRANT", "7-1");
-    let verdict = judge(&asked(once), &grants(), &rules(Mode::Enforce));
-    assert_eq!(verdict, Verdict::Admit(Vec::new()));
+    assert_eq!(verdict, ContainerVerdict::Admit(set));
+    let once = |asked: &mut NriContainer| env(asked, "APPORTION_GRANT", "7-1");
+    let verdict = judge(&asked(once), &grants(), &rules(VerdictMode::Enforce));
+    assert_eq!(verdict, ContainerVerdict::Admit(Vec::new()));
 }
 
 #[test]
 fn a_refusal_is_a_sentence_that_says_what_to_do() {
-    let all = |asked: &mut Asked| env(asked, "NVIDIA_VISIBLE_DEVICES", "all");
-    let Verdict::Refuse(reason) = judge(&asked(all), &grants(), &rules(Mode::Enforce)) else {
+    let all = |asked: &mut NriContainer| env(asked, "NVIDIA_VISIBLE_DEVICES", "all");
+    let ContainerVerdict::Refuse(reason) =
+        judge(&asked(all), &grants(), &rules(VerdictMode::Enforce))
+    else {
         panic!("it is let through");
     };
     let sentence = "container main would reach a GPU through NVIDIA_VISIBLE_DEVICES=all without a share; \

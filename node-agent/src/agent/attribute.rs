@@ -5,11 +5,11 @@
 //! allocation is a stranger. Outside of pods the family and the account decide.
 
 use super::*;
-use apportion_abi::Workload;
-use apportion_cgroup::Place;
-use apportion_ledger::{Owner, ProcessId};
+use apportion_abi::ContainerRef;
+use apportion_cgroup::CgroupOwner;
+use apportion_ledger::{AllocationOwner, ProcessId};
 
-impl Agent {
+impl NodeAgent {
     /// The allocation of a process, which is then its member.
     pub(super) fn owner_of(&mut self, process: ProcessId) -> Option<AllocationId> {
         if self.members.contains(process) {
@@ -31,21 +31,23 @@ impl Agent {
         self.ledger
             .allocation(id)
             .is_some_and(|allocation| match &allocation.state {
-                State::Allocated(Owner::Pod(pod)) => pod == place.pod.as_str(),
+                AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == place.pod.as_str(),
                 // Its pod is no longer known, so only who was a member before is one.
-                State::Draining => false,
-                State::Allocated(Owner::Process(_)) | State::Reserved { .. } => true,
+                AllocationPhase::Draining => false,
+                AllocationPhase::Allocated(AllocationOwner::Process(_))
+                | AllocationPhase::Reserved { .. } => true,
             })
     }
 
     /// The container's allocation. Where the runtime does not tell the container's name, it is the pod's
     /// only one; of several, the account that the process enters decides.
-    fn granted_to(&self, place: &Place) -> Option<AllocationId> {
+    fn granted_to(&self, place: &CgroupOwner) -> Option<AllocationId> {
         let container = self.container(place);
         let is_its = |allocation: &&Allocation| {
-            let workload = Workload::of(&allocation.name).map(|of| of.container);
+            let workload = ContainerRef::of(&allocation.name).map(|of| of.container);
             let named = workload.filter(|name| !name.is_empty());
-            allocation.state == State::Allocated(Owner::Pod(place.pod.as_str().to_owned()))
+            allocation.state
+                == AllocationPhase::Allocated(AllocationOwner::Pod(place.pod.as_str().to_owned()))
                 && (named.is_none() || container.is_none() || named == container)
         };
         let mut own = self.ledger.allocations().into_iter().filter(is_its);
@@ -54,7 +56,7 @@ impl Agent {
     }
 
     /// The container's name, where the runtime tells.
-    fn container(&self, place: &Place) -> Option<&str> {
+    fn container(&self, place: &CgroupOwner) -> Option<&str> {
         let id = place.container.as_ref()?;
         let lock = self.second_lock.as_ref()?;
         lock.container(place.pod.as_str(), id.as_str())

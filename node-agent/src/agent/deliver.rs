@@ -1,25 +1,25 @@
 //! From what the kubelet says to what its containers find: a slot gets its grant when the container that
 //! holds it is about to start, and loses it when the pod has left.
 
-use apportion_abi::{CardUuid, Share, Workload};
-use apportion_ledger::{Owner, Slot as SlotState, SlotEffect, SlotId};
-use apportion_runtime_class::cdi::Label;
+use apportion_abi::{CardUuid, ContainerRef, Share};
+use apportion_ledger::{AllocationOwner, SlotEffect, SlotId, SlotState};
+use apportion_runtime_class::cdi::CdiSpecLabel;
 use apportion_runtime_class::{Grant, GrantedCard};
 use tonic::Status;
 use tracing::debug;
 
 use super::*;
-use crate::cri::Facts;
-use crate::delivery::{self, Delivery};
+use crate::cri::RuntimeCapabilities;
+use crate::delivery::{self, GrantDelivery};
 use crate::failure::chain;
-use crate::kubelet::{Answers, Holder, Seen};
-use crate::library::Fault;
-use crate::options::Unplaced;
-use crate::request::Prepared;
+use crate::kubelet::{AllocateStrategy, Holder, KubeletSnapshot};
+use crate::library::LibraryFault;
+use crate::options::UnplacedPolicy;
+use crate::request::PrepareOutcome;
 
-impl Agent {
+impl NodeAgent {
     /// Takes over the grants of the agent before and delivers from here on.
-    pub(crate) fn deliver(&mut self, mut delivery: Delivery) {
+    pub(crate) fn deliver(&mut self, mut delivery: GrantDelivery) {
         for label in delivery.found() {
             match self.found_slot(&label) {
                 Some(event) => {
@@ -42,10 +42,10 @@ impl Agent {
     }
 
     /// A grant on disk is good while its pod has the allocation.
-    fn found_slot(&self, label: &Label) -> Option<SlotEvent> {
+    fn found_slot(&self, label: &CdiSpecLabel) -> Option<SlotEvent> {
         let slot = label.slot.parse().ok()?;
         let id = AllocationId(label.allocation.clone());
-        let owner = State::Allocated(Owner::Pod(label.pod.clone()));
+        let owner = AllocationPhase::Allocated(AllocationOwner::Pod(label.pod.clone()));
         let allocation = self.ledger.allocation(&id)?;
         (allocation.state == owner).then(|| SlotEvent::Found {
             slot,
@@ -55,7 +55,10 @@ impl Agent {
     }
 
     /// Fits the delivery to the container runtime.
-    pub(super) fn settle(&mut self, facts: &Facts) -> Result<Answers, Status> {
+    pub(super) fn settle(
+        &mut self,
+        facts: &RuntimeCapabilities,
+    ) -> Result<AllocateStrategy, Status> {
         let delivery = self.delivery.as_mut();
         let delivery =
             delivery.ok_or_else(|| Status::internal("this agent runs without --kubelet-dir"))?;
@@ -75,15 +78,19 @@ impl Agent {
     }
 
     /// Makes sure that a container of the pod finds the pod's grant, whole.
-    pub(super) fn prepare(&mut self, slot: SlotId, holder: &Holder) -> Result<Prepared, Status> {
+    pub(super) fn prepare(
+        &mut self,
+        slot: SlotId,
+        holder: &Holder,
+    ) -> Result<PrepareOutcome, Status> {
         let Some((id, is_reserved)) = self.placed(holder) else {
-            if self.options.unplaced == Unplaced::Deny {
+            if self.options.unplaced == UnplacedPolicy::Deny {
                 self.disagree("unplaced");
             }
-            return Ok(Prepared::Unplaced);
+            return Ok(PrepareOutcome::Unplaced);
         };
         if is_reserved {
-            self.commit(id.clone(), Owner::Pod(holder.pod.clone()))?;
+            self.commit(id.clone(), AllocationOwner::Pod(holder.pod.clone()))?;
         }
         self.check(&id, holder)?;
         if let Some(delivery) = &mut self.delivery {
@@ -96,7 +103,7 @@ impl Agent {
             allocation: id,
         })?;
         self.show_second_lock();
-        Ok(Prepared::Granted)
+        Ok(PrepareOutcome::Granted)
     }
 
     /// Counts a pod that was bound to this node for what the book does not have for it.
@@ -109,10 +116,10 @@ impl Agent {
     /// pod commits it after binding, and the kubelet may be faster. An allocation is the whole pod's, or
     /// that of the container which it names.
     fn placed(&self, holder: &Holder) -> Option<(AllocationId, bool)> {
-        let owner = State::Allocated(Owner::Pod(holder.pod.clone()));
+        let owner = AllocationPhase::Allocated(AllocationOwner::Pod(holder.pod.clone()));
         let is_its = |allocation: &&&Allocation| {
             let container =
-                Workload::of(&allocation.name).map_or("", |workload| workload.container);
+                ContainerRef::of(&allocation.name).map_or("", |workload| workload.container);
             !allocation.is_whole && (container.is_empty() || holder.containers.contains(container))
         };
         let all = self.ledger.allocations();
@@ -122,7 +129,7 @@ impl Agent {
             .find(|allocation| allocation.state == owner);
         let reserved = all.iter().filter(is_its).find(|allocation| {
             allocation.key.split('/').next() == Some(&holder.pod)
-                && matches!(allocation.state, State::Reserved { .. })
+                && matches!(allocation.state, AllocationPhase::Reserved { .. })
         });
         let committed = committed.map(|allocation| (allocation.id.clone(), false));
         committed.or_else(|| reserved.map(|allocation| (allocation.id.clone(), true)))
@@ -131,7 +138,7 @@ impl Agent {
     /// Refuses what would start without a limit.
     fn check(&self, id: &AllocationId, holder: &Holder) -> Result<(), Status> {
         let name = holder.name.as_ref().unwrap_or(&holder.pod);
-        let is_sound = self.accounts.get(id).is_some_and(Account::is_sound);
+        let is_sound = self.accounts.get(id).is_some_and(AccountFiles::is_sound);
         if !is_sound {
             let folder = self.account_folder(id);
             return Err(Status::failed_precondition(format!(
@@ -145,8 +152,8 @@ impl Agent {
                 "{} is {}, so the limit of pod {name} cannot be enforced",
                 path.display(),
                 match fault {
-                    Fault::Missing => "missing",
-                    Fault::Damaged => "damaged",
+                    LibraryFault::Missing => "missing",
+                    LibraryFault::Damaged => "damaged",
                 }
             ))),
             None => Ok(()),
@@ -167,7 +174,7 @@ impl Agent {
                         .iter()
                         .for_each(|of| of.remove(&slot.to_string()));
                 }
-                SlotEffect::List => self.delivery.iter().for_each(Delivery::offer),
+                SlotEffect::List => self.delivery.iter().for_each(GrantDelivery::offer),
                 SlotEffect::Refuse(refusal) => {
                     return Err(Status::failed_precondition(refusal.to_string()));
                 }
@@ -187,7 +194,7 @@ impl Agent {
             Some(SlotState::Prepared { pod, .. }) => pod.clone(),
             _ => return Err(Status::internal(format!("slot {slot} is not prepared"))),
         };
-        let label = Label {
+        let label = CdiSpecLabel {
             slot: slot.to_string(),
             pod,
             allocation: id.0.clone(),
@@ -227,7 +234,7 @@ impl Agent {
     }
 
     /// Enters what was seen at the kubelet, and lets go what has left.
-    pub(super) fn kubelet_seen(&mut self, seen: Seen) {
+    pub(super) fn kubelet_seen(&mut self, seen: KubeletSnapshot) {
         let Some(delivery) = &mut self.delivery else {
             return;
         };
@@ -244,7 +251,7 @@ impl Agent {
                 .is_some_and(|of| of.shown.contains(&pod));
             let age = delivery::age(now(), created);
             if delivery::is_gone(&seen, &pod, was_shown, age, || self.has_processes(&id)) {
-                self.apply_quietly(Event::OwnerGone { id });
+                self.apply_quietly(LedgerEvent::OwnerGone { id });
                 if let Some(delivery) = &mut self.delivery {
                     delivery.shown.remove(&pod);
                 }
@@ -274,23 +281,25 @@ impl Agent {
             .allocation(id)
             .map(|allocation| &allocation.state);
         let is_ending = match (state, &self.delivery) {
-            (Some(State::Allocated(Owner::Pod(pod))), Some(delivery)) => {
+            (Some(AllocationPhase::Allocated(AllocationOwner::Pod(pod))), Some(delivery)) => {
                 delivery.ending.contains(pod) && delivery.shown.contains(pod)
             }
             _ => false,
         };
         if is_ending && !self.has_processes(id) {
-            self.apply_quietly(Event::OwnerGone { id: id.clone() });
+            self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() });
         }
     }
 
     /// The allocations of pods.
-    fn pods(&self) -> Vec<(AllocationId, String, Time)> {
+    fn pods(&self) -> Vec<(AllocationId, String, EpochMillis)> {
         let of_pod = |allocation: &&Allocation| match &allocation.state {
-            State::Allocated(Owner::Pod(pod)) => {
+            AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => {
                 Some((allocation.id.clone(), pod.clone(), allocation.created))
             }
-            State::Allocated(Owner::Process(_)) | State::Reserved { .. } | State::Draining => None,
+            AllocationPhase::Allocated(AllocationOwner::Process(_))
+            | AllocationPhase::Reserved { .. }
+            | AllocationPhase::Draining => None,
         };
         self.ledger
             .allocations()
@@ -308,7 +317,7 @@ impl Agent {
         let all = self.ledger.allocations();
         let draining = all
             .iter()
-            .filter(|allocation| allocation.state == State::Draining);
+            .filter(|allocation| allocation.state == AllocationPhase::Draining);
         let draining: Vec<_> = draining.map(|allocation| allocation.id.clone()).collect();
         draining.iter().for_each(|id| self.end_if_empty(id));
     }

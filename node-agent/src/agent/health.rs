@@ -1,21 +1,21 @@
 //! What was heard of the cards' errors, entered into the book and counted.
 
 use super::*;
-use crate::faults::Heard;
-use apportion_ledger::Fault;
+use crate::faults::CardEvent;
+use apportion_ledger::XidSeverity;
 
-impl Agent {
-    pub(super) fn heard(&mut self, heard: Heard) {
+impl NodeAgent {
+    pub(super) fn heard(&mut self, heard: CardEvent) {
         match heard {
-            Heard::Fault { card, xid } => {
-                let fault = Fault::of(xid);
+            CardEvent::Fault { card, xid } => {
+                let fault = XidSeverity::of(xid);
                 warn!(%card, xid, meaning = fault.word(), "GPU error reported");
                 let count = self.counts.faults.entry((card, fault));
                 *count.or_default() += 1;
-                self.apply_quietly(Event::CardFault { card, xid });
+                self.apply_quietly(LedgerEvent::CardFault { card, xid });
                 self.show();
             }
-            Heard::Checked {
+            CardEvent::Checked {
                 card,
                 action,
                 is_worn,
@@ -26,7 +26,7 @@ impl Agent {
                 // A driver that does not say what a card needs proves nothing.
                 if action.is_some() || is_worn {
                     let needs_recovery = is_worn || action != Some(0);
-                    self.apply_quietly(Event::CardChecked {
+                    self.apply_quietly(LedgerEvent::CardChecked {
                         card,
                         needs_recovery,
                     });

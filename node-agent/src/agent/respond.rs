@@ -1,54 +1,54 @@
 //! Answering the requests that change something.
 
-use super::perform::Outcome;
+use super::effects::RequestOutcome;
 use super::*;
 use crate::metrics;
-use crate::tenant::Tenant;
+use crate::tenant::TenantUid;
 use crate::wire;
 use tonic::Status;
 
-impl Agent {
-    pub(super) fn respond(&mut self, request: Request) {
+impl NodeAgent {
+    pub(super) fn respond(&mut self, request: AgentRequest) {
         match request {
-            Request::Allocate(proposal, answer) => {
+            AgentRequest::Allocate(proposal, answer) => {
                 if let Some(refusal) = self.yields(&proposal.key) {
                     let _ = answer.send(Err(refusal));
                     return;
                 }
                 let unknown = proposal.asks.iter().find(|ask| self.must_probe(ask.card));
                 if let Some(card) = unknown.map(|ask| ask.card) {
-                    self.waiting.push(Request::Allocate(proposal, answer));
+                    self.waiting.push(AgentRequest::Allocate(proposal, answer));
                     self.start_probe(card);
                     return;
                 }
                 let reply = self.allocate(proposal);
                 let _ = answer.send(reply);
             }
-            Request::Commit(id, owner, answer) => drop(answer.send(self.commit(id, owner))),
-            Request::Release(id, answer) => drop(answer.send(self.release(id))),
-            Request::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
-            Request::Runtime(facts, answer) => drop(answer.send(self.settle(&facts))),
-            Request::Handed(slot) => self.handed(slot),
-            Request::Prepare(slot, holder, answer) => {
+            AgentRequest::Commit(id, owner, answer) => drop(answer.send(self.commit(id, owner))),
+            AgentRequest::Release(id, answer) => drop(answer.send(self.release(id))),
+            AgentRequest::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
+            AgentRequest::Runtime(facts, answer) => drop(answer.send(self.settle(&facts))),
+            AgentRequest::Handed(slot) => self.handed(slot),
+            AgentRequest::Prepare(slot, holder, answer) => {
                 drop(answer.send(self.prepare(slot, &holder)));
             }
-            Request::Kubelet(news) => self.counts.kubelet.enter(news),
-            Request::Rival(rival) => self.meet(rival.as_ref()),
-            Request::HandWhole(ids, answer) => drop(answer.send(self.hand_whole(&ids))),
-            Request::PrepareWhole(starting, answer) => {
+            AgentRequest::Kubelet(news) => self.counts.kubelet.enter(news),
+            AgentRequest::Rival(rival) => self.meet(rival.as_ref()),
+            AgentRequest::HandWhole(ids, answer) => drop(answer.send(self.hand_whole(&ids))),
+            AgentRequest::PrepareWhole(starting, answer) => {
                 drop(answer.send(self.prepare_whole(&starting)));
             }
-            Request::Seen(seen) => self.kubelet_seen(seen),
+            AgentRequest::Seen(seen) => self.kubelet_seen(seen),
         }
     }
 
     pub(super) fn allocate(
         &mut self,
-        proposal: apportion_ledger::Proposal,
+        proposal: apportion_ledger::PlacementProposal,
     ) -> Result<v1::AllocateReply, Status> {
         use v1::allocate_reply::Result as Reply;
         let key = proposal.key.clone();
-        if let Some(tenant) = Tenant::of(&key) {
+        if let Some(tenant) = TenantUid::of(&key) {
             let all = self.ledger.allocations();
             // Who asks again gets what was given.
             if !all.iter().any(|allocation| allocation.key == key) {
@@ -57,18 +57,18 @@ impl Agent {
                 may.inspect_err(|_| *self.counts.refused.entry(metrics::QUOTA).or_default() += 1)?;
             }
         }
-        let outcome = self.apply(Event::Allocate(proposal));
+        let outcome = self.apply(LedgerEvent::Allocate(proposal));
         self.count(&outcome);
         let result = match outcome {
-            Outcome::Answered(Ok(id)) => Reply::Allocation(self.found(&id)?),
-            Outcome::Answered(Err(Refusal::Shortfall(shortfall))) => {
+            RequestOutcome::Answered(Ok(id)) => Reply::Allocation(self.found(&id)?),
+            RequestOutcome::Answered(Err(AllocationRefusal::Shortfall(shortfall))) => {
                 info!(key, %shortfall, "Allocation refused");
                 Reply::Shortfall(wire::shortfall(&shortfall))
             }
-            Outcome::Answered(Err(refusal)) => {
+            RequestOutcome::Answered(Err(refusal)) => {
                 return Err(wire::status(&refusal));
             }
-            Outcome::Failed(problem) => {
+            RequestOutcome::Failed(problem) => {
                 self.take_back(&key);
                 return Err(Status::internal(problem));
             }
@@ -79,14 +79,14 @@ impl Agent {
         })
     }
 
-    fn count(&mut self, outcome: &Outcome) {
+    fn count(&mut self, outcome: &RequestOutcome) {
         let reason = match outcome {
-            Outcome::Answered(Ok(_)) => {
+            RequestOutcome::Answered(Ok(_)) => {
                 self.counts.accepted += 1;
                 return;
             }
-            Outcome::Answered(Err(refusal)) => metrics::reason(refusal),
-            Outcome::Failed(_) => metrics::FAILED,
+            RequestOutcome::Answered(Err(refusal)) => metrics::reason(refusal),
+            RequestOutcome::Failed(_) => metrics::FAILED,
         };
         *self.counts.refused.entry(reason).or_default() += 1;
     }
@@ -99,27 +99,27 @@ impl Agent {
             .into_iter()
             .find(|allocation| allocation.key == key);
         if let Some(id) = made.map(|allocation| allocation.id.clone()) {
-            self.apply_quietly(Event::Release { id });
+            self.apply_quietly(LedgerEvent::Release { id });
         }
     }
 
     pub(super) fn commit(
         &mut self,
         id: AllocationId,
-        owner: apportion_ledger::Owner,
+        owner: apportion_ledger::AllocationOwner,
     ) -> Result<v1::CommitReply, Status> {
-        let outcome = self.apply(Event::Commit {
+        let outcome = self.apply(LedgerEvent::Commit {
             id: id.clone(),
             owner: owner.clone(),
         });
         answered(outcome)?;
         self.give_account(&id);
         match owner {
-            apportion_ledger::Owner::Process(process) => {
+            apportion_ledger::AllocationOwner::Process(process) => {
                 self.members.join(process, &id);
                 self.members.follow();
             }
-            apportion_ledger::Owner::Pod(pod) => self.members.enter_pod(pod, &id),
+            apportion_ledger::AllocationOwner::Pod(pod) => self.members.enter_pod(pod, &id),
         }
         self.show();
         Ok(v1::CommitReply {
@@ -128,7 +128,7 @@ impl Agent {
     }
 
     fn release(&mut self, id: AllocationId) -> Result<v1::ReleaseReply, Status> {
-        answered(self.apply(Event::Release { id: id.clone() }))?;
+        answered(self.apply(LedgerEvent::Release { id: id.clone() }))?;
         self.end_if_empty(&id);
         Ok(v1::ReleaseReply {
             gone: self.ledger.allocation(&id).is_none(),
@@ -138,19 +138,19 @@ impl Agent {
     fn resize(
         &mut self,
         id: AllocationId,
-        asks: Vec<apportion_abi::Ask>,
+        asks: Vec<apportion_abi::CardRequest>,
     ) -> Result<v1::ResizeReply, Status> {
         use v1::resize_reply::Result as Reply;
         let all = self.ledger.allocations();
         let found = self.ledger.allocation(&id);
-        if let Some(tenant) = found.and_then(|found| Tenant::of(&found.key)) {
+        if let Some(tenant) = found.and_then(|found| TenantUid::of(&found.key)) {
             tenant.may_have(&asks, &all, Some(&id), self.options.user_quota)?;
         }
-        let result = match self.apply(Event::Resize {
+        let result = match self.apply(LedgerEvent::Resize {
             id: id.clone(),
             asks,
         }) {
-            Outcome::Answered(Err(Refusal::Shortfall(shortfall))) => {
+            RequestOutcome::Answered(Err(AllocationRefusal::Shortfall(shortfall))) => {
                 Reply::Shortfall(wire::shortfall(&shortfall))
             }
             outcome => {
@@ -174,9 +174,9 @@ impl Agent {
     }
 }
 
-fn answered(outcome: Outcome) -> Result<AllocationId, Status> {
+fn answered(outcome: RequestOutcome) -> Result<AllocationId, Status> {
     match outcome {
-        Outcome::Answered(answer) => answer.map_err(|refusal| wire::status(&refusal)),
-        Outcome::Failed(problem) => Err(Status::internal(problem)),
+        RequestOutcome::Answered(answer) => answer.map_err(|refusal| wire::status(&refusal)),
+        RequestOutcome::Failed(problem) => Err(Status::internal(problem)),
     }
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::*;
 use crate::account;
-use crate::checkpoint::Restored;
-use apportion_ledger::{Grant, Owner};
+use crate::checkpoint::RestoredLedger;
+use apportion_ledger::{AllocationOwner, CardGrant};
 
 /// The checkpoint, or an empty one: a checkpoint that cannot be read is set aside for a person to see.
-pub(super) fn load(path: &Path, boot_id: &str) -> Restored {
-    let fresh = || Restored {
+pub(super) fn load(path: &Path, boot_id: &str) -> RestoredLedger {
+    let fresh = || RestoredLedger {
         epoch: now().0,
-        ..Restored::default()
+        ..RestoredLedger::default()
     };
     match checkpoint::load(path, boot_id) {
         Ok(restored) => restored.unwrap_or_else(fresh),
@@ -37,10 +37,10 @@ pub(super) fn forget_claims(accounts: &Path) {
 /// What the keys of allocations begin with that were made of an account alone.
 pub(crate) const ORPHAN: &str = "orphan ";
 
-impl Agent {
+impl NodeAgent {
     pub(super) fn find_cards(&mut self) {
         for card in self.driver.cards.clone() {
-            self.apply_quietly(Event::CardFound {
+            self.apply_quietly(LedgerEvent::CardFound {
                 card: card.uuid,
                 capacity: card.capacity,
             });
@@ -53,8 +53,8 @@ impl Agent {
             let id = allocation.id.clone();
             taken.push(id.clone());
             // The overhead stays what the programs are held to until a sample says better.
-            let account = Account::adopt(self.account_folder(&id));
-            let overheads: Vec<_> = account.iter().flat_map(Account::limits).collect();
+            let account = AccountFiles::adopt(self.account_folder(&id));
+            let overheads: Vec<_> = account.iter().flat_map(AccountFiles::limits).collect();
             for (card, _, overhead) in overheads {
                 let grants = allocation.grants.iter_mut();
                 grants
@@ -86,7 +86,7 @@ impl Agent {
                     self.enter(allocation);
                     taken.push(id);
                 }
-                None => match Account::other_version(&path) {
+                None => match AccountFiles::other_version(&path) {
                     Some(version) => {
                         warn!(%id, version, "Account of another layout version ignored")
                     }
@@ -103,10 +103,10 @@ impl Agent {
 
     /// What can be told of an allocation from its account alone. It ends with its processes.
     fn orphan(&mut self, id: &AllocationId) -> Option<Allocation> {
-        let account = Account::adopt(self.account_folder(id))?;
+        let account = AccountFiles::adopt(self.account_folder(id))?;
         let is_used = !account.end(&mut self.namespaces).is_empty() || self.members.search(id);
         let grant = |(card, limit, overhead)| {
-            let mut grant = Grant::new(card, limit);
+            let mut grant = CardGrant::new(card, limit);
             grant.overhead = overhead;
             grant
         };
@@ -114,7 +114,7 @@ impl Agent {
             id: id.clone(),
             key: format!("{ORPHAN}{id}"),
             name: id.0.clone(),
-            state: State::Draining,
+            state: AllocationPhase::Draining,
             created: now(),
             grants: account.limits().map(grant).collect(),
             is_whole: false,
@@ -123,7 +123,7 @@ impl Agent {
 
     fn enter(&mut self, allocation: Allocation) {
         self.counts.adopted += 1;
-        self.apply_quietly(Event::Adopted(allocation));
+        self.apply_quietly(LedgerEvent::Adopted(allocation));
     }
 
     /// Finds who is in the accounts of allocations that were entered. Each step is done for all of them before the
@@ -133,14 +133,16 @@ impl Agent {
         for id in ids {
             let allocation = self.ledger.allocation(id);
             match allocation.map(|allocation| allocation.state.clone()) {
-                Some(State::Allocated(Owner::Process(owner))) => {
+                Some(AllocationPhase::Allocated(AllocationOwner::Process(owner))) => {
                     match crate::procfs::is_live(owner) {
                         true => self.members.join(owner, id),
-                        false => self.apply_quietly(Event::OwnerGone { id: id.clone() }),
+                        false => self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() }),
                     }
                 }
-                Some(State::Allocated(Owner::Pod(pod))) => self.members.enter_pod(pod, id),
-                Some(State::Reserved { .. } | State::Draining) | None => {}
+                Some(AllocationPhase::Allocated(AllocationOwner::Pod(pod))) => {
+                    self.members.enter_pod(pod, id)
+                }
+                Some(AllocationPhase::Reserved { .. } | AllocationPhase::Draining) | None => {}
             }
         }
         self.members.follow();

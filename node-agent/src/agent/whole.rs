@@ -3,27 +3,27 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Ask, Share};
-use apportion_ledger::{Owner, Proposal, WholeId, Wholes};
+use apportion_abi::{CardRequest, Share};
+use apportion_ledger::{AllocationOwner, PlacementProposal, WholeCardId, WholeCardTable};
 use apportion_runtime_class::Grant;
-use apportion_runtime_class::cdi::Label;
+use apportion_runtime_class::cdi::CdiSpecLabel;
 use tonic::Status;
 
-use super::perform::Outcome;
+use super::effects::RequestOutcome;
 use super::*;
-use crate::delivery::{Delivery, Whole};
+use crate::delivery::{GrantDelivery, WholeCardDelivery};
 use crate::driver::topology;
-use crate::kubelet::{Rival, Seen, WholeHolder, WholeOffers};
-use crate::request::Starting;
+use crate::kubelet::{KubeletSnapshot, RivalOwner, WholeCardHolder, WholeCardOffers};
+use crate::request::StartingContainer;
 
 /// How long a card is held for a device whose pod nobody names. The kubelet names it within moments.
 const HELD: Duration = Duration::from_secs(600);
 /// How long the reservation waits for its commit, which follows at once.
 const TTL: Duration = Duration::from_secs(10);
 
-impl Agent {
+impl NodeAgent {
     /// Another owner of this node's GPUs came or went.
-    pub(crate) fn meet(&mut self, rival: Option<&Rival>) {
+    pub(crate) fn meet(&mut self, rival: Option<&RivalOwner>) {
         self.rival = rival.map(ToString::to_string);
         match &self.rival {
             Some(problem) => error!(problem, "GPUs of this node have another owner"),
@@ -49,7 +49,7 @@ impl Agent {
 
     /// Goes on where an earlier agent stopped.
     pub(super) fn resume_wholes(&mut self) {
-        let book = Wholes::resume(&self.ledger);
+        let book = WholeCardTable::resume(&self.ledger);
         if let Some(whole) = self.whole_mut() {
             whole.book = book;
         }
@@ -57,9 +57,9 @@ impl Agent {
     }
 
     /// Whether a description on disk is that of a pod which has its cards.
-    pub(super) fn finds_whole(&self, delivery: &mut Delivery, label: &Label) -> bool {
+    pub(super) fn finds_whole(&self, delivery: &mut GrantDelivery, label: &CdiSpecLabel) -> bool {
         let id = AllocationId(label.allocation.clone());
-        let owner = State::Allocated(Owner::Pod(label.pod.clone()));
+        let owner = AllocationPhase::Allocated(AllocationOwner::Pod(label.pod.clone()));
         let is_its = self
             .ledger
             .allocation(&id)
@@ -74,7 +74,7 @@ impl Agent {
     }
 
     /// The kubelet hands devices out: cards are held for them, or they are not to be had.
-    pub(super) fn hand_whole(&mut self, ids: &[WholeId]) -> Result<(), Status> {
+    pub(super) fn hand_whole(&mut self, ids: &[WholeCardId]) -> Result<(), Status> {
         if let Some(rival) = &self.rival {
             return Err(Status::failed_precondition(rival.clone()));
         }
@@ -105,24 +105,24 @@ impl Agent {
     }
 
     /// Makes sure that a container of the pod finds its cards, and no others.
-    pub(super) fn prepare_whole(&mut self, starting: &Starting) -> Result<(), Status> {
-        let Starting { pod, holder, ids } = starting;
+    pub(super) fn prepare_whole(&mut self, starting: &StartingContainer) -> Result<(), Status> {
+        let StartingContainer { pod, holder, ids } = starting;
         self.give_whole(pod, holder)?;
         let cards = self.ledger.cards_of(pod);
-        let all: BTreeMap<WholeId, CardUuid> = holder.ids.iter().copied().zip(cards).collect();
+        let all: BTreeMap<WholeCardId, CardUuid> = holder.ids.iter().copied().zip(cards).collect();
         let its = ids.iter().filter_map(|id| all.get(id).copied()).collect();
         self.describe(pod, ids.iter().copied().collect(), its)
     }
 
     /// Gives a pod cards for all its devices.
-    fn give_whole(&mut self, pod: &str, holder: &WholeHolder) -> Result<(), Status> {
+    fn give_whole(&mut self, pod: &str, holder: &WholeCardHolder) -> Result<(), Status> {
         let topology = topology(&self.driver.cards);
         let name = holder.name.clone().unwrap_or_else(|| pod.to_owned());
         let plan = self.ledger.plan_whole(&topology, pod, &holder.ids);
         let plan =
             plan.map_err(|refusal| Status::resource_exhausted(format!("pod {name}: {refusal}")))?;
         for id in plan.release {
-            self.apply_quietly(Event::Release { id });
+            self.apply_quietly(LedgerEvent::Release { id });
         }
         let mut reserved = plan.commit;
         if let Some((key, cards)) = plan.ask {
@@ -138,27 +138,33 @@ impl Agent {
             }
         }
         for id in reserved {
-            self.commit(id, Owner::Pod(pod.to_owned()))?;
+            self.commit(id, AllocationOwner::Pod(pod.to_owned()))?;
         }
         for card in self.ledger.cards_of(pod) {
             let given = self.ledger.whole_with(pod, card).cloned();
-            let event = given.map(|id| Event::GivenWhole { id });
-            if let Some(Outcome::Failed(problem)) = event.map(|event| self.apply(event)) {
+            let event = given.map(|id| LedgerEvent::GivenWhole { id });
+            if let Some(RequestOutcome::Failed(problem)) = event.map(|event| self.apply(event)) {
                 return Err(Status::internal(problem));
             }
         }
         Ok(())
     }
 
-    fn proposal(&self, key: String, name: String, cards: &[CardUuid], ttl: Duration) -> Proposal {
-        let ask = |card: &CardUuid| Ask {
+    fn proposal(
+        &self,
+        key: String,
+        name: String,
+        cards: &[CardUuid],
+        ttl: Duration,
+    ) -> PlacementProposal {
+        let ask = |card: &CardUuid| CardRequest {
             card: *card,
             bytes: self
                 .ledger
                 .card(*card)
                 .map_or(Bytes::ZERO, |of| of.capacity.allocatable()),
         };
-        Proposal {
+        PlacementProposal {
             key,
             name,
             asks: cards.iter().map(ask).collect(),
@@ -170,7 +176,7 @@ impl Agent {
     fn describe(
         &mut self,
         pod: &str,
-        ids: Vec<WholeId>,
+        ids: Vec<WholeCardId>,
         cards: Vec<CardUuid>,
     ) -> Result<(), Status> {
         let gone = || Status::internal("the pod's GPUs are no longer allocated to it");
@@ -194,12 +200,12 @@ impl Agent {
                 .ok_or_else(gone)?,
         };
         let delivery = self.delivery.as_mut().ok_or_else(gone)?;
-        let label = |id: &WholeId| Label {
+        let label = |id: &WholeCardId| CdiSpecLabel {
             slot: id.to_string(),
             pod: pod.to_owned(),
             allocation: allocation.0.clone(),
         };
-        let labels: Vec<Label> = ids.iter().map(label).collect();
+        let labels: Vec<CdiSpecLabel> = ids.iter().map(label).collect();
         let written = delivery.write_whole(&labels, &grant);
         written.map_err(|problem| {
             Status::internal(format!(
@@ -215,7 +221,7 @@ impl Agent {
     }
 
     /// Enters what was seen at the kubelet.
-    pub(super) fn wholes_seen(&mut self, seen: &Seen) {
+    pub(super) fn wholes_seen(&mut self, seen: &KubeletSnapshot) {
         let (ledger, delivery) = (&self.ledger, &mut self.delivery);
         let Some(whole) = delivery.as_mut().and_then(|of| of.whole.as_mut()) else {
             return;
@@ -227,7 +233,7 @@ impl Agent {
             .book
             .seen(now(), ledger, &held, &contested, seen.is_complete);
         for id in outcome.release {
-            self.apply_quietly(Event::Release { id });
+            self.apply_quietly(LedgerEvent::Release { id });
         }
         for pod in outcome.give {
             let is_leaving = seen.ended.contains(&pod) || seen.ending.contains(&pod);
@@ -255,7 +261,7 @@ impl Agent {
         let of_it = whole
             .written
             .extract_if(.., |_, allocation| allocation == id);
-        let gone: Vec<WholeId> = of_it.map(|(device, _)| device).collect();
+        let gone: Vec<WholeCardId> = of_it.map(|(device, _)| device).collect();
         for device in gone {
             delivery.remove(&device.to_string());
         }
@@ -270,7 +276,7 @@ impl Agent {
             return;
         };
         let topology = topology(&self.driver.cards);
-        let offers = WholeOffers {
+        let offers = WholeCardOffers {
             offers: whole.book.offers(&self.ledger, &delivery.slots, &topology),
             topology,
         };
@@ -283,7 +289,7 @@ impl Agent {
         });
     }
 
-    fn whole_mut(&mut self) -> Option<&mut Whole> {
+    fn whole_mut(&mut self) -> Option<&mut WholeCardDelivery> {
         self.delivery.as_mut()?.whole.as_mut()
     }
 }

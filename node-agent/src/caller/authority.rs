@@ -22,7 +22,7 @@ const PRIORITY: u8 = 0x20;
 
 /// What was read of one connection.
 #[derive(Debug)]
-pub(super) struct Authority {
+pub(super) struct AuthorityRewriter {
     preface: usize,
     head: [u8; HEAD],
     read: usize,
@@ -34,10 +34,10 @@ pub(super) struct Authority {
     /// How many bytes stand before the fields.
     skip: usize,
     padding: usize,
-    fields: Fields,
+    fields: HpackParser,
 }
 
-impl Authority {
+impl AuthorityRewriter {
     pub(super) fn new() -> Self {
         Self {
             preface: PREFACE,
@@ -48,7 +48,7 @@ impl Authority {
             is_padded: false,
             skip: 0,
             padding: 0,
-            fields: Fields::default(),
+            fields: HpackParser::default(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Authority {
         self.skip = if has(PRIORITY) { 5 } else { 0 };
         self.padding = 0;
         if kind == HEADERS {
-            self.fields = Fields::default();
+            self.fields = HpackParser::default();
         }
     }
 
@@ -107,73 +107,73 @@ impl Authority {
 
 /// Which text of a field.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum HeaderPart {
     Name,
     Value,
 }
 
 /// What a number says.
 #[derive(Clone, Copy, Debug)]
-enum Says {
+enum HpackInteger {
     /// The whole field, or the size of the table.
     All,
     /// The name of a field whose value follows; zero if the name does, too.
     Name,
     /// The length of a text.
-    Length { part: Part, is_plain: bool },
+    Length { part: HeaderPart, is_plain: bool },
 }
 
 /// Where in the fields of a request it is.
 #[derive(Clone, Copy, Debug, Default)]
-enum At {
+enum HpackState {
     #[default]
     Start,
     Number {
         value: u64,
         shift: u32,
-        says: Says,
+        says: HpackInteger,
     },
-    Length(Part),
+    Length(HeaderPart),
     Text {
         left: u64,
-        part: Part,
+        part: HeaderPart,
         is_plain: bool,
     },
 }
 
 /// The fields of a request.
 #[derive(Debug, Default)]
-struct Fields {
-    at: At,
+struct HpackParser {
+    at: HpackState,
     is_authority: bool,
     /// How much of the name so far is that of the field; none if it is another.
     matched: Option<usize>,
 }
 
-impl Fields {
+impl HpackParser {
     fn step(&mut self, byte: &mut u8) {
         match self.at {
-            At::Start => match *byte {
-                0x80.. => self.number(*byte, 7, Says::All),
-                0x40..0x80 => self.number(*byte, 6, Says::Name),
-                0x20..0x40 => self.number(*byte, 5, Says::All),
-                0..0x20 => self.number(*byte, 4, Says::Name),
+            HpackState::Start => match *byte {
+                0x80.. => self.number(*byte, 7, HpackInteger::All),
+                0x40..0x80 => self.number(*byte, 6, HpackInteger::Name),
+                0x20..0x40 => self.number(*byte, 5, HpackInteger::All),
+                0..0x20 => self.number(*byte, 4, HpackInteger::Name),
             },
-            At::Number { value, shift, says } => {
+            HpackState::Number { value, shift, says } => {
                 let more = u64::from(*byte & 0x7f).checked_shl(shift);
                 let value = value.saturating_add(more.unwrap_or(u64::MAX));
                 if *byte & 0x80 == 0 {
                     self.known(value, says);
                 } else {
                     let shift = shift.saturating_add(7);
-                    self.at = At::Number { value, shift, says };
+                    self.at = HpackState::Number { value, shift, says };
                 }
             }
-            At::Length(part) => {
+            HpackState::Length(part) => {
                 let is_plain = *byte & 0x80 == 0;
-                self.number(*byte, 7, Says::Length { part, is_plain });
+                self.number(*byte, 7, HpackInteger::Length { part, is_plain });
             }
-            At::Text {
+            HpackState::Text {
                 left,
                 part,
                 is_plain,
@@ -183,7 +183,7 @@ impl Fields {
                 if left == 0 {
                     self.end(part);
                 } else {
-                    self.at = At::Text {
+                    self.at = HpackState::Text {
                         left,
                         part,
                         is_plain,
@@ -194,12 +194,12 @@ impl Fields {
     }
 
     /// The first byte of a number, in its lowest bits.
-    fn number(&mut self, byte: u8, bits: u32, says: Says) {
+    fn number(&mut self, byte: u8, bits: u32, says: HpackInteger) {
         let most = u8::MAX >> (8 - bits);
         let value = byte & most;
         if value == most {
             let value = u64::from(value);
-            self.at = At::Number {
+            self.at = HpackState::Number {
                 value,
                 shift: 0,
                 says,
@@ -209,18 +209,22 @@ impl Fields {
         }
     }
 
-    fn known(&mut self, value: u64, says: Says) {
+    fn known(&mut self, value: u64, says: HpackInteger) {
         match says {
-            Says::All => self.at = At::Start,
-            Says::Name => {
+            HpackInteger::All => self.at = HpackState::Start,
+            HpackInteger::Name => {
                 self.is_authority = value == INDEX;
                 self.matched = Some(0);
-                self.at = At::Length(if value == 0 { Part::Name } else { Part::Value });
+                self.at = HpackState::Length(if value == 0 {
+                    HeaderPart::Name
+                } else {
+                    HeaderPart::Value
+                });
             }
-            Says::Length { part, .. } if value == 0 => self.end(part),
-            Says::Length { part, is_plain } => {
+            HpackInteger::Length { part, .. } if value == 0 => self.end(part),
+            HpackInteger::Length { part, is_plain } => {
                 let left = value;
-                self.at = At::Text {
+                self.at = HpackState::Text {
                     left,
                     part,
                     is_plain,
@@ -229,14 +233,14 @@ impl Fields {
         }
     }
 
-    fn text(&mut self, byte: &mut u8, part: Part, is_plain: bool) {
+    fn text(&mut self, byte: &mut u8, part: HeaderPart, is_plain: bool) {
         match part {
-            Part::Name => {
+            HeaderPart::Name => {
                 let next = self.matched.filter(|_| is_plain);
                 let is_next = |at: &usize| NAME.get(*at) == Some(byte);
                 self.matched = next.filter(is_next).map(|at| at + 1);
             }
-            Part::Value => {
+            HeaderPart::Value => {
                 let is_kept = byte.is_ascii_alphanumeric() || b".-_".contains(byte);
                 if self.is_authority && is_plain && !is_kept {
                     *byte = b'-';
@@ -245,13 +249,13 @@ impl Fields {
         }
     }
 
-    fn end(&mut self, part: Part) {
+    fn end(&mut self, part: HeaderPart) {
         self.at = match part {
-            Part::Name => {
+            HeaderPart::Name => {
                 self.is_authority = self.matched == Some(NAME.len());
-                At::Length(Part::Value)
+                HpackState::Length(HeaderPart::Value)
             }
-            Part::Value => At::Start,
+            HeaderPart::Value => HpackState::Start,
         };
     }
 }
@@ -272,7 +276,7 @@ mod tests {
 
     fn passed(connection: &[u8], step: usize) -> Vec<u8> {
         let mut bytes = connection.to_vec();
-        let mut authority = Authority::new();
+        let mut authority = AuthorityRewriter::new();
         bytes.chunks_mut(step).for_each(|part| authority.pass(part));
         bytes
     }
@@ -324,8 +328,8 @@ mod tests {
                     state.to_be_bytes()[0]
                 })
                 .collect();
-            Authority::new().pass(&mut bytes);
-            let mut fields = Fields::default();
+            AuthorityRewriter::new().pass(&mut bytes);
+            let mut fields = HpackParser::default();
             bytes.iter_mut().for_each(|byte| fields.step(byte));
         }
     }

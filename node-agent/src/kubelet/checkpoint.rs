@@ -12,7 +12,7 @@ pub(crate) const FILE: &str = "kubelet_internal_checkpoint";
 
 /// Why the record cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CheckpointError {
+pub(crate) enum KubeletCheckpointError {
     #[error("failed to read {path}")]
     Read {
         path: PathBuf,
@@ -28,23 +28,23 @@ pub(crate) enum CheckpointError {
 }
 
 #[derive(Debug, Deserialize)]
-struct File {
+struct KubeletCheckpointFile {
     #[serde(rename = "Data")]
-    data: Data,
+    data: CheckpointData,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Data {
+struct CheckpointData {
     #[serde(rename = "PodDeviceEntries")]
-    entries: Option<Vec<Entry>>,
+    entries: Option<Vec<PodDevicesEntry>>,
     #[serde(rename = "RegisteredDevices")]
     registered: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
 /// The devices of one resource that one container holds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct PodDevicesEntry {
     #[serde(rename = "PodUID")]
     pub(crate) pod: String,
     #[serde(rename = "ContainerName")]
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
     devices: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-impl Entry {
+impl PodDevicesEntry {
     /// The devices' ids.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &str> {
         let lists = self.devices.iter().flat_map(BTreeMap::values).flatten();
@@ -66,29 +66,29 @@ impl Entry {
 
 /// What the kubelet has on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) entries: Vec<Entry>,
+pub(crate) struct KubeletCheckpoint {
+    pub(crate) entries: Vec<PodDevicesEntry>,
     /// The devices of every resource that a plugin has offered, by the resource's name.
     pub(crate) registered: BTreeMap<String, Vec<String>>,
 }
 
 /// Reads the record below the kubelet's folder of device plugins; a kubelet that has handed out nothing
 /// yet has none.
-pub(crate) fn read(folder: &Path) -> Result<Record, CheckpointError> {
+pub(crate) fn read(folder: &Path) -> Result<KubeletCheckpoint, KubeletCheckpointError> {
     let path = folder.join(FILE);
     match std::fs::read(&path) {
-        Ok(text) => parse(&text).map_err(|source| CheckpointError::Parse { path, source }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
-        Err(source) => Err(CheckpointError::Read { path, source }),
+        Ok(text) => parse(&text).map_err(|source| KubeletCheckpointError::Parse { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(KubeletCheckpoint::default()),
+        Err(source) => Err(KubeletCheckpointError::Read { path, source }),
     }
 }
 
 /// What the record's text says; the fuzz target `kubelet_checkpoint` calls this.
-pub(crate) fn parse(text: &[u8]) -> Result<Record, serde_json::Error> {
-    let file: File = serde_json::from_slice(text)?;
+pub(crate) fn parse(text: &[u8]) -> Result<KubeletCheckpoint, serde_json::Error> {
+    let file: KubeletCheckpointFile = serde_json::from_slice(text)?;
     let registered = file.data.registered.unwrap_or_default().into_iter();
     let registered = registered.map(|(resource, ids)| (resource, ids.unwrap_or_default()));
-    Ok(Record {
+    Ok(KubeletCheckpoint {
         entries: file.data.entries.unwrap_or_default(),
         registered: registered.collect(),
     })
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn a_kubelet_that_handed_out_nothing_writes_no_lists() {
         let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}"#;
-        assert_eq!(parse(text).unwrap(), Record::default());
+        assert_eq!(parse(text).unwrap(), KubeletCheckpoint::default());
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(folder.path()).unwrap(), Record::default());
+        assert_eq!(read(folder.path()).unwrap(), KubeletCheckpoint::default());
         assert!(parse(b"{").is_err());
     }
 }

@@ -5,16 +5,16 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid, GpuRequest};
-use apportion_ledger::{AllocationId, Owner, Proposal, Refusal};
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest};
+use apportion_ledger::{AllocationId, AllocationOwner, AllocationRefusal, PlacementProposal};
 use apportion_proto::v1;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
-use super::look::Holder;
-use super::pods::{PodFacts, Pods};
-use crate::agent::Shown;
-use crate::request::{Answer, Request};
+use super::pods::{NodePods, PodFacts};
+use super::poll::Holder;
+use crate::agent::AgentHandle;
+use crate::request::{AgentRequest, Answer};
 
 /// How long the word on a pod that the kubelet already has is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,18 +24,18 @@ const TTL: Duration = Duration::from_secs(10);
 /// Places pods on this node.
 #[derive(Debug)]
 pub(crate) struct LocalFit {
-    pods: watch::Receiver<Pods>,
-    shown: Shown,
-    requests: mpsc::Sender<Request>,
+    pods: watch::Receiver<NodePods>,
+    shown: AgentHandle,
+    requests: mpsc::Sender<AgentRequest>,
     /// One pod after the other, so that each sees what the one before has left.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl LocalFit {
     pub(crate) fn new(
-        pods: watch::Receiver<Pods>,
-        shown: Shown,
-        requests: mpsc::Sender<Request>,
+        pods: watch::Receiver<NodePods>,
+        shown: AgentHandle,
+        requests: mpsc::Sender<AgentRequest>,
     ) -> Self {
         Self {
             pods,
@@ -52,14 +52,14 @@ impl LocalFit {
         let _turn = self.turn.lock().await;
         let asks = choose(&self.shown.views.borrow().list.cards, request)
             .map_err(|why| Status::resource_exhausted(format!("pod {}: {why}", facts.name)))?;
-        let proposal = Proposal {
+        let proposal = PlacementProposal {
             key: holder.pod.clone(),
             name: facts.name.clone(),
             asks,
             ttl: TTL,
         };
         let reply = self
-            .ask(|answer| Request::Allocate(proposal, answer))
+            .ask(|answer| AgentRequest::Allocate(proposal, answer))
             .await?;
         let allocation = match reply.result {
             Some(v1::allocate_reply::Result::Allocation(allocation)) => allocation,
@@ -69,8 +69,11 @@ impl LocalFit {
             }
             None => return Err(Status::internal("the agent's answer is empty")),
         };
-        let (id, owner) = (AllocationId(allocation.id), Owner::Pod(holder.pod.clone()));
-        self.ask(|answer| Request::Commit(id, owner, answer))
+        let (id, owner) = (
+            AllocationId(allocation.id),
+            AllocationOwner::Pod(holder.pod.clone()),
+        );
+        self.ask(|answer| AgentRequest::Commit(id, owner, answer))
             .await
             .map(drop)
     }
@@ -89,7 +92,7 @@ impl LocalFit {
             .ok_or_else(unknown)
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, Status> {
+    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> AgentRequest) -> Result<T, Status> {
         let leaving = || Status::unavailable("the apportion agent is stopping");
         let (answer, answered) = oneshot::channel();
         self.requests
@@ -118,8 +121,9 @@ fn request(facts: &PodFacts) -> Result<GpuRequest, Status> {
 }
 
 /// The fullest cards on which the request fits.
-fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
-    let mut fitting: Vec<(u64, Ask)> = cards.iter().filter_map(|card| fit(card, request)).collect();
+fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<CardRequest>, String> {
+    let mut fitting: Vec<(u64, CardRequest)> =
+        cards.iter().filter_map(|card| fit(card, request)).collect();
     fitting.sort_by_key(|(left, ask)| (*left, ask.card));
     let wanted = usize::try_from(request.devices).unwrap_or(usize::MAX);
     let is_sizeless = |card: &&v1::Card| card.total_bytes == 0;
@@ -149,15 +153,15 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
 
 fn sizeless(card: &v1::Card) -> String {
     match card.uuid.parse() {
-        Ok(uuid) => Refusal::Sizeless(uuid).to_string(),
+        Ok(uuid) => AllocationRefusal::Sizeless(uuid).to_string(),
         Err(_) => format!("{} is not a GPU UUID", card.uuid),
     }
 }
 
 /// What would be left of the card, and what to ask of it.
-fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, Ask)> {
+fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, CardRequest)> {
     let uuid: CardUuid = card.uuid.parse().ok()?;
-    let capacity = Capacity {
+    let capacity = CardCapacity {
         total: Bytes(card.total_bytes),
         reserved: Bytes(card.reserved_bytes),
     };
@@ -166,7 +170,7 @@ fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, Ask)> {
         return None;
     }
     let left = card.free_bytes.checked_sub(bytes.0)?;
-    (card.health() == v1::CardHealth::Healthy).then_some((left, Ask { card: uuid, bytes }))
+    (card.health() == v1::CardHealth::Healthy).then_some((left, CardRequest { card: uuid, bytes }))
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 mod of_api_server;
 mod of_kubelet;
 
-use super::covered::covered;
-use crate::options::Options;
+use super::shadowed_mounts::covered;
+use crate::options::AgentOptions;
 pub(super) use of_api_server::client;
 
 /// How long to wait before who fell silent is tried again.
@@ -49,13 +49,13 @@ pub(crate) struct PodFacts {
 
 /// The pods of this node, by UID.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pods {
+pub(crate) struct NodePods {
     pods: BTreeMap<String, Arc<PodFacts>>,
     /// Those that were there and have been deleted, the latest last.
     deleted: VecDeque<String>,
 }
 
-impl Pods {
+impl NodePods {
     /// One pod.
     pub(crate) fn get(&self, uid: &str) -> Option<&Arc<PodFacts>> {
         self.pods.get(uid)
@@ -124,8 +124,8 @@ impl Pods {
 
 /// Watches the pods of the node: the kubelet's own below `dir` where it serves them, and those that the API
 /// server has for the node that the options name until it does.
-pub(crate) fn watch(options: &Options, dir: &Path) -> watch::Receiver<Pods> {
-    let (pods, seen) = watch::channel(Pods::default());
+pub(crate) fn watch(options: &AgentOptions, dir: &Path) -> watch::Receiver<NodePods> {
+    let (pods, seen) = watch::channel(NodePods::default());
     let (node, socket) = (options.node.clone(), of_kubelet::socket(dir));
     tokio::spawn(async move {
         while !pods.is_closed() {
@@ -137,7 +137,7 @@ pub(crate) fn watch(options: &Options, dir: &Path) -> watch::Receiver<Pods> {
 }
 
 /// Until who says it falls silent.
-async fn follow(node: Option<&str>, socket: &Path, pods: &watch::Sender<Pods>) {
+async fn follow(node: Option<&str>, socket: &Path, pods: &watch::Sender<NodePods>) {
     let events = match of_kubelet::open(socket).await {
         Some(events) => events,
         None => tokio::select! {
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_missing_from_a_new_list_is_no_more() {
-        let mut pods = Pods::default();
+        let mut pods = NodePods::default();
         pods.enter(&pod("u1", "Running"));
         pods.enter(&pod("u2", "Failed"));
         pods.enter(&pod("u3", "Running"));
@@ -227,7 +227,7 @@ mod tests {
                 {"name": "convert"}, {"name": "proxy", "restartPolicy": "Always"}]},
         }))
         .unwrap();
-        let mut pods = Pods::default();
+        let mut pods = NodePods::default();
         pods.enter(&pod);
         let are_init = |names: &[&str]| {
             let names = names.iter().map(|&name| name.to_owned()).collect();
@@ -263,7 +263,7 @@ mod tests {
                      "state": second},
                 ]},
             });
-            let mut pods = Pods::default();
+            let mut pods = NodePods::default();
             pods.enter(&serde_json::from_value(pod).unwrap());
             pods.started_for_good().count() == 1
         };

@@ -19,9 +19,9 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
-use super::counts::News;
+use super::stats::KubeletEvent;
 use crate::failure::chain;
-use crate::request::Request;
+use crate::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const VERSION: &str = "v1beta1";
 
 /// One plugin in the kubelet's folder of device plugins.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub(crate) struct PluginRegistration {
     /// The kubelet's folder.
     pub(crate) dir: PathBuf,
     /// What the plugin serves.
@@ -61,20 +61,20 @@ enum RegisterError {
 
 /// A plugin that is served and announced. It is no longer served when this is dropped.
 #[derive(Debug)]
-struct Served {
+struct ServedPlugin {
     kubelet: (u64, i64, i64),
     socket: PathBuf,
     server: JoinHandle<()>,
 }
 
-impl Drop for Served {
+impl Drop for ServedPlugin {
     fn drop(&mut self) {
         self.server.abort();
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-impl Registration {
+impl PluginRegistration {
     fn folder(&self) -> PathBuf {
         self.dir.join("device-plugins")
     }
@@ -83,11 +83,11 @@ impl Registration {
     pub(crate) async fn keep<T: DevicePlugin>(
         self,
         plugin: DevicePluginServer<T>,
-        requests: mpsc::Sender<Request>,
+        requests: mpsc::Sender<AgentRequest>,
     ) {
         self.sweep();
         let mut told = None;
-        let mut served: Option<Served> = None;
+        let mut served: Option<ServedPlugin> = None;
         let mut problem = None;
         let mut yielded = false;
         loop {
@@ -122,8 +122,8 @@ impl Registration {
             }
             let is_known = knows(served.as_ref(), kubelet);
             if told.replace(is_known) != Some(is_known) {
-                let news = News::Registered(self.resource, is_known);
-                let _ = requests.send(Request::Kubelet(news)).await;
+                let news = KubeletEvent::Registered(self.resource, is_known);
+                let _ = requests.send(AgentRequest::Kubelet(news)).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -146,7 +146,7 @@ impl Registration {
         &self,
         kubelet: (u64, i64, i64),
         plugin: DevicePluginServer<T>,
-    ) -> Result<Served, RegisterError> {
+    ) -> Result<ServedPlugin, RegisterError> {
         // The kubelet may hold on to the socket of before, so each has a name of its own.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -167,7 +167,7 @@ impl Registration {
             }
         });
         // From here on what is served ends with this value, also when the kubelet does not want it.
-        let served = Served {
+        let served = ServedPlugin {
             kubelet,
             socket,
             server,
@@ -193,7 +193,7 @@ impl Registration {
 }
 
 /// Whether the kubelet that is there now was told of what is served now.
-fn knows(served: Option<&Served>, kubelet: Option<(u64, i64, i64)>) -> bool {
+fn knows(served: Option<&ServedPlugin>, kubelet: Option<(u64, i64, i64)>) -> bool {
     served.is_some_and(|served| Some(served.kubelet) == kubelet && served.socket.exists())
 }
 

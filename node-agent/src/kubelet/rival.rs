@@ -16,9 +16,9 @@ use apportion_proto::podresources::pod_resources_lister_client::PodResourcesList
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
-use super::claims::{self, Published};
-use super::others;
-use crate::request::Request;
+use super::dra_claims::{self, Published};
+use super::foreign_holders;
+use crate::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the kubelet's answer may take.
@@ -29,7 +29,7 @@ const ENDING: &str = ".sock";
 
 /// How another owner was recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Rival {
+pub(crate) enum RivalOwner {
     /// A device plugin, by its socket's name.
     Socket(String),
     /// A device plugin, by the resource whose devices are cards.
@@ -39,7 +39,7 @@ pub(crate) enum Rival {
 }
 
 /// What a person must know.
-impl fmt::Display for Rival {
+impl fmt::Display for RivalOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Self::Socket(name) => name.clone(),
@@ -49,7 +49,7 @@ impl fmt::Display for Rival {
                     f,
                     "NVIDIA's DRA driver ({}) allocates GPUs of this node, so this agent grants none; turn its GPUs off \
                      with its Helm value resources.gpus.enabled=false, or keep this agent off the node",
-                    claims::DRIVER
+                    dra_claims::DRIVER
                 );
             }
         };
@@ -63,12 +63,12 @@ impl fmt::Display for Rival {
 }
 
 /// The other plugin at the kubelet whose folder this is.
-pub(crate) async fn of_plugins(kubelet: &Path) -> Option<Rival> {
+pub(crate) async fn of_plugins(kubelet: &Path) -> Option<RivalOwner> {
     if let Some(name) = socket(&kubelet.join("device-plugins")).await {
-        return Some(Rival::Socket(name));
+        return Some(RivalOwner::Socket(name));
     }
     let offered = tokio::time::timeout(PATIENCE, offered(kubelet)).await;
-    offered.ok().flatten().map(Rival::Resource)
+    offered.ok().flatten().map(RivalOwner::Resource)
 }
 
 /// The name of the other plugin's socket.
@@ -100,22 +100,22 @@ async fn offered(kubelet: &Path) -> Option<String> {
         .await;
     // A kubelet that does not tell is no sign of one.
     let devices = asked.ok()?.into_inner().devices;
-    others::offered(&devices).map(str::to_owned)
+    foreign_holders::offered(&devices).map(str::to_owned)
 }
 
 /// The other owners of this node's cards.
-pub(super) struct Others {
+pub(super) struct RivalWatcher {
     kubelet: PathBuf,
     published: watch::Receiver<Published>,
-    known: Option<Rival>,
+    known: Option<RivalOwner>,
 }
 
-impl Others {
+impl RivalWatcher {
     /// `known` is what the agent has been told of.
     pub(super) const fn new(
         kubelet: PathBuf,
         published: watch::Receiver<Published>,
-        known: Option<Rival>,
+        known: Option<RivalOwner>,
     ) -> Self {
         Self {
             kubelet,
@@ -127,17 +127,17 @@ impl Others {
     /// Tells the agent and the plugin of whole cards when another owner comes or goes.
     pub(super) async fn watch(
         mut self,
-        requests: mpsc::Sender<Request>,
+        requests: mpsc::Sender<AgentRequest>,
         there: watch::Sender<bool>,
     ) {
         loop {
             let is_published = !self.published.borrow().is_empty();
-            let dra = is_published.then_some(Rival::Dra);
+            let dra = is_published.then_some(RivalOwner::Dra);
             let rival = of_plugins(&self.kubelet).await.or(dra);
             there.send_replace(rival.is_some());
             if rival != self.known {
                 self.known.clone_from(&rival);
-                if requests.send(Request::Rival(rival)).await.is_err() {
+                if requests.send(AgentRequest::Rival(rival)).await.is_err() {
                     return;
                 }
             }

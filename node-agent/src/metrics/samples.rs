@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::CardUuid;
-use apportion_abi::account::Api;
-use apportion_ledger::{Fault, NoticeKind, Refusal};
+use apportion_abi::account::ApiFamily;
+use apportion_ledger::{AllocationRefusal, NoticeKind, XidSeverity};
 use apportion_proto::v1;
 
-use super::facts::{self, Facts, Share};
-use super::rows::Sample;
+use super::definitions::Sample;
+use super::snapshot::{self, ScrapeSnapshot, ShareMetrics};
 
 const ENFORCEMENT: [(&str, v1::EnforcementState); 6] = [
     ("pending", v1::EnforcementState::Pending),
@@ -48,19 +48,19 @@ const OFFENCES: [(&str, NoticeKind); 5] = [
 ];
 
 /// Why a request for an allocation was refused, in one of few words.
-pub(crate) fn reason(refusal: &Refusal) -> &'static str {
+pub(crate) fn reason(refusal: &AllocationRefusal) -> &'static str {
     match refusal {
-        Refusal::Shortfall(_) => "shortfall",
-        Refusal::Malformed(_) => "malformed",
-        Refusal::UnknownCard(_) => "unknown_card",
-        Refusal::Unhealthy(_) => "unhealthy",
-        Refusal::Sizeless(_) => "sizeless",
-        Refusal::UnknownAllocation(_) => "unknown_allocation",
-        Refusal::KeyReused(_) => "key_reused",
-        Refusal::Committed(_) => "committed",
-        Refusal::Draining(_) => "draining",
-        Refusal::NotGranted { .. } => "not_granted",
-        Refusal::Whole(_) => "whole",
+        AllocationRefusal::Shortfall(_) => "shortfall",
+        AllocationRefusal::Malformed(_) => "malformed",
+        AllocationRefusal::UnknownCard(_) => "unknown_card",
+        AllocationRefusal::Unhealthy(_) => "unhealthy",
+        AllocationRefusal::Sizeless(_) => "sizeless",
+        AllocationRefusal::UnknownAllocation(_) => "unknown_allocation",
+        AllocationRefusal::KeyReused(_) => "key_reused",
+        AllocationRefusal::Committed(_) => "committed",
+        AllocationRefusal::Draining(_) => "draining",
+        AllocationRefusal::NotGranted { .. } => "not_granted",
+        AllocationRefusal::Whole(_) => "whole",
     }
 }
 
@@ -70,11 +70,11 @@ pub(crate) const FAILED: &str = "failed";
 /// The reason where a user's quota is used up.
 pub(crate) const QUOTA: &str = "quota";
 
-pub(super) fn node(facts: &Facts) -> v1::Node {
+pub(super) fn node(facts: &ScrapeSnapshot) -> v1::Node {
     facts.view.list.node.clone().unwrap_or_default()
 }
 
-pub(super) fn node_info(facts: &Facts) -> Vec<Sample> {
+pub(super) fn node_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let node = node(facts);
     let policy = match node.policy() {
         v1::OffenderPolicy::Unspecified => "unknown",
@@ -86,7 +86,7 @@ pub(super) fn node_info(facts: &Facts) -> Vec<Sample> {
     vec![(vec![node.driver_version, simulated, policy.to_owned()], 1.0)]
 }
 
-pub(super) fn grants(facts: &Facts) -> Vec<Sample> {
+pub(super) fn grants(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let counts = &facts.view.counts;
     let labels = |result: &str, reason: &str| vec![result.to_owned(), reason.to_owned()];
     let mut refused = BTreeMap::from([("shortfall", 0), (FAILED, 0)]);
@@ -98,18 +98,18 @@ pub(super) fn grants(facts: &Facts) -> Vec<Sample> {
 }
 
 /// The accounts that were taken over from their files alone.
-pub(super) fn orphaned(facts: &Facts) -> f64 {
+pub(super) fn orphaned(facts: &ScrapeSnapshot) -> f64 {
     let all = facts.view.list.allocations.iter();
     let orphans = all.filter(|of| of.idempotency_key.starts_with(crate::agent::ORPHAN));
     count_of(orphans.count())
 }
 
-pub(super) fn connections_dropped(facts: &Facts) -> Vec<Sample> {
+pub(super) fn connections_dropped(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let of = |(listener, count): (&str, u64)| (vec![listener.to_owned()], number(count));
     facts.connections.iter().copied().map(of).collect()
 }
 
-pub(super) fn disagreements(facts: &Facts) -> Vec<Sample> {
+pub(super) fn disagreements(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let mut kinds = BTreeMap::from([("unplaced", 0), ("no_whole_card", 0)]);
     kinds.extend(&facts.view.counts.disagreements);
     let of = |(kind, count): (&str, u64)| (vec![kind.to_owned()], number(count));
@@ -117,7 +117,7 @@ pub(super) fn disagreements(facts: &Facts) -> Vec<Sample> {
 }
 
 /// A series for each reason of each card that says what slows it.
-pub(super) fn throttled(facts: &Facts) -> Vec<Sample> {
+pub(super) fn throttled(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let told = facts.view.counts.throttled.iter();
     let of = |(card, bits): (&CardUuid, &u64)| {
         THROTTLES.map(|(word, bit)| {
@@ -130,15 +130,15 @@ pub(super) fn throttled(facts: &Facts) -> Vec<Sample> {
     told.flat_map(of).collect()
 }
 
-pub(super) fn denied(share: &Share) -> Vec<(&'static str, f64)> {
-    let of = |api: Api| {
+pub(super) fn denied(share: &ShareMetrics) -> Vec<(&'static str, f64)> {
+    let of = |api: ApiFamily| {
         let count = share.denied.get(api.word()).copied().unwrap_or_default();
         (api.word(), number(count))
     };
-    Api::ALL.map(of).to_vec()
+    ApiFamily::ALL.map(of).to_vec()
 }
 
-pub(super) fn offences(facts: &Facts) -> Vec<Sample> {
+pub(super) fn offences(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let notices = &facts.view.counts.notices;
     let of = |(word, kind): &(&str, NoticeKind)| {
         let count = notices.get(kind).copied().unwrap_or_default();
@@ -147,19 +147,19 @@ pub(super) fn offences(facts: &Facts) -> Vec<Sample> {
     OFFENCES.iter().map(of).collect()
 }
 
-pub(super) fn slots(facts: &Facts) -> Vec<Sample> {
+pub(super) fn slots(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let slots = facts.view.counts.slots.iter();
     let of = |(state, count): (&&str, &usize)| (vec![(*state).to_owned()], count_of(*count));
     slots.map(of).collect()
 }
 
-pub(super) fn registered(facts: &Facts) -> Vec<Sample> {
+pub(super) fn registered(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let known = facts.view.counts.kubelet.registered.iter();
     let of = |(resource, is): (&&str, &bool)| (vec![(*resource).to_owned()], flag(*is));
     known.map(of).collect()
 }
 
-pub(super) fn lookups(facts: &Facts) -> Vec<Sample> {
+pub(super) fn lookups(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let looks = facts.view.counts.kubelet.looks.iter();
     let of = |((source, result), count): (&(&str, &str), &u64)| {
         let labels = vec![(*source).to_owned(), (*result).to_owned()];
@@ -168,13 +168,13 @@ pub(super) fn lookups(facts: &Facts) -> Vec<Sample> {
     looks.map(of).collect()
 }
 
-pub(super) fn nri_connected(facts: &Facts) -> Vec<Sample> {
+pub(super) fn nri_connected(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let lock = facts.view.counts.second_lock.iter();
     lock.map(|lock| (Vec::new(), flag(lock.is_connected)))
         .collect()
 }
 
-pub(super) fn nri_verdicts(facts: &Facts) -> Vec<Sample> {
+pub(super) fn nri_verdicts(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let lock = facts.view.counts.second_lock.iter();
     let of = |((verdict, reason), count): (&(&str, &str), &u64)| {
         (
@@ -185,9 +185,9 @@ pub(super) fn nri_verdicts(facts: &Facts) -> Vec<Sample> {
     lock.flat_map(|lock| lock.verdicts.iter().map(of)).collect()
 }
 
-pub(super) fn faults(facts: &Facts) -> Vec<Sample> {
+pub(super) fn faults(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let faults = facts.view.counts.faults.iter();
-    let of = |((card, fault), count): (&(CardUuid, Fault), &u64)| {
+    let of = |((card, fault), count): (&(CardUuid, XidSeverity), &u64)| {
         (
             vec![card.to_string(), fault.word().to_owned()],
             number(*count),
@@ -197,7 +197,7 @@ pub(super) fn faults(facts: &Facts) -> Vec<Sample> {
 }
 
 /// One series is one, the others of the card are zero. An action that came with a later driver is "other".
-pub(super) fn recoveries(facts: &Facts) -> Vec<Sample> {
+pub(super) fn recoveries(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let told = facts.view.counts.recoveries.iter();
     let of = |(card, action): (&CardUuid, &u64)| {
         let is_other = !RECOVERIES.iter().any(|(_, number)| number == action);
@@ -211,12 +211,12 @@ pub(super) fn recoveries(facts: &Facts) -> Vec<Sample> {
     told.flat_map(of).collect()
 }
 
-pub(super) fn cdi_enabled(facts: &Facts) -> Vec<Sample> {
+pub(super) fn cdi_enabled(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let known = facts.view.counts.has_cdi.iter();
     known.map(|has| (Vec::new(), flag(*has))).collect()
 }
 
-pub(super) fn gpu_info(facts: &Facts) -> Vec<Sample> {
+pub(super) fn gpu_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let labels = |card: &v1::Card| {
         vec![
             card.uuid.clone(),
@@ -230,7 +230,7 @@ pub(super) fn gpu_info(facts: &Facts) -> Vec<Sample> {
 
 /// What the driver says is used, less what the accounts and the processes of no allocation explain.
 /// Negative where accounts hold more than is used: charges in flight, contexts that cost less.
-pub(super) fn drift(facts: &Facts) -> Vec<Sample> {
+pub(super) fn drift(facts: &ScrapeSnapshot) -> Vec<Sample> {
     // Of a card that does not say what is used, it is not known.
     let cards = (facts.view.list.cards.iter()).filter(|card| !card.memory_unknown);
     let of = |card: &v1::Card| {
@@ -245,9 +245,9 @@ pub(super) fn drift(facts: &Facts) -> Vec<Sample> {
     cards.map(of).collect()
 }
 
-pub(super) fn container_info(facts: &Facts) -> Vec<Sample> {
+pub(super) fn container_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let of = |allocation: &v1::Allocation| {
-        let name = facts::container(allocation);
+        let name = snapshot::container(allocation);
         let uid = match allocation
             .holder
             .as_ref()
@@ -263,12 +263,12 @@ pub(super) fn container_info(facts: &Facts) -> Vec<Sample> {
     all.into_iter().map(|labels| (labels, 1.0)).collect()
 }
 
-pub(super) fn processes(facts: &Facts) -> Vec<Sample> {
+pub(super) fn processes(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for allocation in facts.shown() {
-        *counts.entry(facts::container(allocation)).or_default() += allocation.processes.len();
+        *counts.entry(snapshot::container(allocation)).or_default() += allocation.processes.len();
     }
-    let of = |(name, count): (facts::ContainerName, usize)| {
+    let of = |(name, count): (snapshot::ContainerLabels, usize)| {
         (
             vec![name.namespace, name.pod, name.container],
             count_of(count),
@@ -277,7 +277,7 @@ pub(super) fn processes(facts: &Facts) -> Vec<Sample> {
     counts.into_iter().map(of).collect()
 }
 
-pub(super) fn states(share: &Share) -> Vec<(&'static str, f64)> {
+pub(super) fn states(share: &ShareMetrics) -> Vec<(&'static str, f64)> {
     ENFORCEMENT
         .map(|(word, state)| (word, flag(share.states.contains(&state))))
         .to_vec()

@@ -1,10 +1,10 @@
 use std::path::Path;
 
 use apportion_proto::v1;
-use apportion_reference::{Metric, hold, metrics as metrics_table};
+use apportion_reference::{DocumentedMetric, hold, metrics as metrics_table};
 
 use super::*;
-use crate::view::Counts;
+use crate::view::AgentStats;
 
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000000";
 
@@ -23,11 +23,11 @@ fn allocation(name: &str, id: &str, limit: u64) -> v1::Allocation {
 }
 
 fn text(allocations: Vec<v1::Allocation>) -> String {
-    written(allocations, Format::OpenMetrics)
+    written(allocations, MetricsFormat::OpenMetrics)
 }
 
-fn written(allocations: Vec<v1::Allocation>, format: Format) -> String {
-    let view = View {
+fn written(allocations: Vec<v1::Allocation>, format: MetricsFormat) -> String {
+    let view = AgentView {
         list: v1::ListReply {
             node: Some(v1::Node::default()),
             cards: vec![v1::Card {
@@ -41,11 +41,11 @@ fn written(allocations: Vec<v1::Allocation>, format: Format) -> String {
         },
         sampled: None,
         is_ready: true,
-        counts: Counts::default(),
+        counts: AgentStats::default(),
         rival: None,
         idle: None,
     };
-    Scrapes::default().render(&Arc::new(view), format)
+    ScrapeState::default().render(&Arc::new(view), format)
 }
 
 fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
@@ -81,10 +81,10 @@ fn a_pod_and_its_successor_of_the_same_name_are_one_series() {
 
 #[test]
 fn the_older_format_describes_counters_by_their_full_name() {
-    let plain = written(Vec::new(), Format::Plain);
+    let plain = written(Vec::new(), MetricsFormat::Plain);
     assert!(plain.contains("# TYPE apportion_grants_total counter\n"));
     assert!(!plain.contains("# EOF") && !plain.contains(" apportion_grants counter"));
-    let open = written(Vec::new(), Format::OpenMetrics);
+    let open = written(Vec::new(), MetricsFormat::OpenMetrics);
     assert!(open.contains("# TYPE apportion_grants counter\n") && open.ends_with("# EOF\n"));
 }
 
@@ -98,7 +98,7 @@ fn shares_beyond_the_bound_are_counted_and_not_shown() {
         .lines()
         .filter(|line| line.starts_with("apportion_container_memory_limit_bytes{"));
     assert_eq!(limits.count(), MOST_SHARES);
-    let dropped = (3 * rows::per_share()) as f64;
+    let dropped = (3 * definitions::per_share()) as f64;
     assert_eq!(
         value(&text, "apportion_series_dropped_total"),
         Some(format!("{dropped:?}").as_str())
@@ -107,14 +107,14 @@ fn shares_beyond_the_bound_are_counted_and_not_shown() {
 
 #[test]
 fn a_start_is_in_its_bucket_and_in_those_above() {
-    let mut counts = Counts::default();
+    let mut counts = AgentStats::default();
     let took = std::time::Duration::from_millis(30);
-    let news = |is_granted| crate::kubelet::News::Started { took, is_granted };
+    let news = |is_granted| crate::kubelet::KubeletEvent::Started { took, is_granted };
     counts.kubelet.enter(news(true));
     counts.kubelet.enter(news(true));
     counts.kubelet.enter(news(false));
     counts.slots = [("free", 3)].into();
-    let view = View {
+    let view = AgentView {
         list: v1::ListReply::default(),
         sampled: None,
         is_ready: true,
@@ -122,8 +122,8 @@ fn a_start_is_in_its_bucket_and_in_those_above() {
         rival: None,
         idle: None,
     };
-    for format in [Format::Plain, Format::OpenMetrics] {
-        let text = Scrapes::default().render(&Arc::new(view.clone()), format);
+    for format in [MetricsFormat::Plain, MetricsFormat::OpenMetrics] {
+        let text = ScrapeState::default().render(&Arc::new(view.clone()), format);
         let bucket = |le: &str| {
             format!("apportion_prestart_duration_seconds_bucket{{le=\"{le}\",result=\"granted\"}}")
         };
@@ -165,7 +165,7 @@ fn no_label_is_a_pid_or_a_sentence() {
             assert!(allowed.contains(&label), "{} has {label}", row.name);
         }
         assert_eq!(
-            matches!(row.kind, Kind::Counter),
+            matches!(row.kind, SeriesKind::Counter),
             row.name.ends_with("_total"),
             "{}",
             row.name
@@ -175,12 +175,12 @@ fn no_label_is_a_pid_or_a_sentence() {
 
 #[test]
 fn the_reference_has_every_metric() {
-    let metrics = ROWS.iter().map(|row| Metric {
+    let metrics = ROWS.iter().map(|row| DocumentedMetric {
         name: row.name.to_owned(),
         kind: match row.kind {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
-            Kind::Histogram => "histogram",
+            SeriesKind::Gauge => "gauge",
+            SeriesKind::Counter => "counter",
+            SeriesKind::Histogram => "histogram",
         }
         .to_owned(),
         labels: row

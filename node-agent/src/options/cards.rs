@@ -8,11 +8,11 @@ use std::time::Duration;
 use apportion_abi::Bytes;
 use apportion_ledger::OffenderPolicy;
 
-use super::{Row, SYSTEM_NVML};
+use super::{AgentSetting, SYSTEM_NVML};
 use crate::driver::Sizes;
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[AgentSetting] = &[
+    AgentSetting {
         flag: "--nvml-library",
         env: "APPORTION_NVML_LIBRARY",
         form: "PATH",
@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--policy",
         env: "APPORTION_POLICY",
         form: "observe, kill or evict (without --node-name: kill)",
@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Row] = &[
             policy.is_some()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--policy-override",
         env: "APPORTION_POLICY_OVERRIDE",
         form: "NAMESPACE=observe, NAMESPACE=kill or NAMESPACE=evict, several with commas",
@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
             is_right
         },
     },
-    Row {
+    AgentSetting {
         flag: "--context-reserve",
         env: "APPORTION_CONTEXT_RESERVE",
         form: "MiB, at most 65536, or probe",
@@ -63,7 +63,7 @@ pub(super) const ROWS: &[Row] = &[
             true
         },
     },
-    Row {
+    AgentSetting {
         flag: "--card-memory",
         env: "APPORTION_CARD_MEMORY",
         form: "MODEL=MiB or UUID=MiB, separated by commas",
@@ -76,7 +76,7 @@ pub(super) const ROWS: &[Row] = &[
             is_right
         },
     },
-    Row {
+    AgentSetting {
         flag: "--tick",
         env: "APPORTION_TICK",
         form: "milliseconds, 10 to 60000",

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::{Row, Unplaced};
+use super::{AgentSetting, UnplacedPolicy};
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[AgentSetting] = &[
+    AgentSetting {
         flag: "--kubelet-dir",
         env: "APPORTION_KUBELET_DIR",
         form: "PATH",
@@ -16,7 +16,7 @@ pub(super) const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--cdi-dir",
         env: "APPORTION_CDI_DIR",
         form: "PATH",
@@ -27,7 +27,7 @@ pub(super) const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--slots",
         env: "APPORTION_SLOTS",
         form: "number, 1 to 4096",
@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
             count.is_some()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--unplaced",
         env: "APPORTION_UNPLACED",
         form: "deny or local-fit",
@@ -47,14 +47,14 @@ pub(super) const ROWS: &[Row] = &[
         help: "What to do with a pod that has a slot but no allocation from a scheduler: refuse it, or grant its request on this node",
         set: |options, text| {
             options.unplaced = match text {
-                "deny" => Unplaced::Deny,
-                "local-fit" => Unplaced::LocalFit,
+                "deny" => UnplacedPolicy::Deny,
+                "local-fit" => UnplacedPolicy::LocalFit,
                 _ => return false,
             };
             true
         },
     },
-    Row {
+    AgentSetting {
         flag: "--whole-cards",
         env: "APPORTION_WHOLE_CARDS",
         form: "on or off",
@@ -65,7 +65,7 @@ pub(super) const ROWS: &[Row] = &[
             matches!(text, "on" | "off")
         },
     },
-    Row {
+    AgentSetting {
         flag: "--preload-file",
         env: "APPORTION_PRELOAD_FILE",
         form: "on or off",

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::Row;
+use super::AgentSetting;
 
 const FIXED_CDI_DIR: &str = "/etc/cdi";
 
 /// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Runtime {
+pub(crate) struct RuntimeOptions {
     /// Whether it resolves CDI devices; `None`: it is asked.
     pub(crate) cdi: Option<bool>,
     /// Its socket; `None`: where runtimes usually listen.
@@ -19,7 +19,7 @@ pub(crate) struct Runtime {
     pub(crate) driver_libraries: Option<PathBuf>,
 }
 
-impl Default for Runtime {
+impl Default for RuntimeOptions {
     fn default() -> Self {
         Self {
             cdi: None,
@@ -30,8 +30,8 @@ impl Default for Runtime {
     }
 }
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[AgentSetting] = &[
+    AgentSetting {
         flag: "--cdi",
         env: "APPORTION_CDI",
         form: "auto, on or off",
@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
             true
         },
     },
-    Row {
+    AgentSetting {
         flag: "--cri-socket",
         env: "APPORTION_CRI_SOCKET",
         form: "PATH",
@@ -58,7 +58,7 @@ pub(super) const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--fixed-cdi-dir",
         env: "APPORTION_FIXED_CDI_DIR",
         form: "PATH",
@@ -69,7 +69,7 @@ pub(super) const ROWS: &[Row] = &[
             !text.is_empty()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--driver-libraries",
         env: "APPORTION_DRIVER_LIBRARIES",
         form: "PATH, the same on the host and for the agent",

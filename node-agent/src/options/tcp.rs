@@ -2,16 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::Row;
+use super::AgentSetting;
 
 /// Where the agent is served over TCP, if it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tcp {
+pub(crate) struct TcpOptions {
     pub(crate) listen: Option<SocketAddr>,
     advertise: Option<String>,
 }
 
-impl Tcp {
+impl TcpOptions {
     /// The address that others are told, for a listener at this one.
     pub(crate) fn advertised(&self, bound: SocketAddr) -> String {
         let host = self.advertise.as_deref();
@@ -37,8 +37,8 @@ impl Tcp {
     }
 }
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[AgentSetting] = &[
+    AgentSetting {
         flag: "--listen",
         env: "APPORTION_LISTEN",
         form: "IP:PORT",
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Row] = &[
             options.tcp.listen.is_some()
         },
     },
-    Row {
+    AgentSetting {
         flag: "--advertise",
         env: "APPORTION_ADVERTISE",
         form: "host or IP address",
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn others_are_told_an_address_that_they_can_reach() {
-        let tcp = |advertise: Option<&str>| Tcp {
+        let tcp = |advertise: Option<&str>| TcpOptions {
             listen: "0.0.0.0:9407".parse().ok(),
             advertise: advertise.map(str::to_owned),
         };
@@ -84,6 +84,6 @@ mod tests {
                 .contains("--advertise")
         );
         assert!(tcp(None).mistake(None).unwrap().contains("--node-name"));
-        assert!(Tcp::default().mistake(None).is_none());
+        assert!(TcpOptions::default().mistake(None).is_none());
     }
 }

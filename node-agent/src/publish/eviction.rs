@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::Workload;
+use apportion_abi::ContainerRef;
 use apportion_proto::v1;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
@@ -16,7 +16,7 @@ use kube::{Api, Client, Error};
 use serde_json::Value;
 use tracing::{info, warn};
 
-use super::offence::pod_uid;
+use super::events::pod_uid;
 use crate::failure::chain;
 
 /// How long the API server may take.
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Evicts the pod that the event is about, if the event asks for that.
 pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListReply) {
-    let workload = Workload::of(&event.name);
+    let workload = ContainerRef::of(&event.name);
     let (v1::EventKind::Evicted, Some(workload)) = (event.kind(), workload) else {
         return;
     };

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use apportion_abi::Workload;
-use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNodeStatus, Totals};
+use apportion_abi::ContainerRef;
+use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNodeStatus, GpuTotals};
 use apportion_proto::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::view::View;
+use crate::view::AgentView;
 
 /// The condition that says whether shares can be given.
 pub(super) const READY: &str = "Ready";
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 /// What the view says. Its condition has the time at which nothing was known; who writes it knows since
 /// when it holds.
-pub(super) fn of(view: &View) -> GpuNodeStatus {
+pub(super) fn of(view: &AgentView) -> GpuNodeStatus {
     let list = &view.list;
     let node = list.node.clone().unwrap_or_default();
     let cards: Vec<_> = list
@@ -72,7 +72,7 @@ fn holders(uuid: &str, allocations: &[v1::Allocation]) -> Vec<GpuHolder> {
 
 fn holder(name: &str, limit: u64) -> GpuHolder {
     let limit_bytes = signed(limit);
-    match Workload::of(name) {
+    match ContainerRef::of(name) {
         Some(workload) => GpuHolder {
             namespace: Some(workload.namespace.to_owned()),
             pod: Some(workload.pod.to_owned()),
@@ -88,14 +88,14 @@ fn holder(name: &str, limit: u64) -> GpuHolder {
     }
 }
 
-fn totals(list: &v1::ListReply, cards: &[GpuCard]) -> Totals {
+fn totals(list: &v1::ListReply, cards: &[GpuCard]) -> GpuTotals {
     let models: BTreeSet<_> = cards.iter().map(|card| card.model.as_str()).collect();
     let models: Vec<_> = models.into_iter().collect();
     let healthy = cards
         .iter()
         .filter(|card| card.health == CardHealth::Healthy);
     let sum = |of: fn(&v1::Card) -> u64| amount(list.cards.iter().map(of).sum());
-    Totals {
+    GpuTotals {
         cards: count(cards.len()),
         healthy: count(healthy.count()),
         model: models.join(", "),
@@ -107,7 +107,7 @@ fn totals(list: &v1::ListReply, cards: &[GpuCard]) -> Totals {
     }
 }
 
-fn ready(view: &View, cards: &[GpuCard]) -> Condition {
+fn ready(view: &AgentView, cards: &[GpuCard]) -> Condition {
     let healthy = cards.iter().any(|card| card.health == CardHealth::Healthy);
     let (is_ready, reason, message) = match (view.is_ready, cards) {
         (false, _) if view.idle.is_some() => {
@@ -158,9 +158,9 @@ fn count(number: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::Counts;
+    use crate::view::AgentStats;
 
-    fn view(is_ready: bool, health: v1::CardHealth) -> View {
+    fn view(is_ready: bool, health: v1::CardHealth) -> AgentView {
         let uuid = "GPU-1".to_owned();
         let grant = v1::Grant {
             card: uuid.clone(),
@@ -172,7 +172,7 @@ mod tests {
             grants: vec![grant.clone()],
             ..v1::Allocation::default()
         };
-        View {
+        AgentView {
             list: v1::ListReply {
                 cards: vec![v1::Card {
                     uuid: uuid.clone(),
@@ -187,7 +187,7 @@ mod tests {
             },
             sampled: None,
             is_ready,
-            counts: Counts::default(),
+            counts: AgentStats::default(),
             rival: None,
             idle: None,
         }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn readiness_has_its_reason() {
-        let reason = |view: &View| {
+        let reason = |view: &AgentView| {
             let ready = of(view).conditions.remove(0);
             (ready.status, ready.reason)
         };
@@ -224,7 +224,7 @@ mod tests {
         let mut shared = view(true, healthy);
         shared.rival = Some("another".to_owned());
         assert_eq!(reason(&shared), said("False", "OtherDevicePlugin"));
-        let idle = View::empty(Some("no driver".to_owned()));
+        let idle = AgentView::empty(Some("no driver".to_owned()));
         assert_eq!(reason(&idle), said("False", "NoDriver"));
         let mut bare = view(true, healthy);
         bare.list.cards.clear();

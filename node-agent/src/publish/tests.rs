@@ -95,7 +95,7 @@ async fn the_object_is_made_once_and_owned_by_its_node() {
         }
     };
     let write = async {
-        let mut remote = Remote::new(client, "n1".to_owned());
+        let mut remote = GpuNodePublisher::new(client, "n1".to_owned());
         remote.write(&a_card()).await.unwrap();
         remote.write(&a_card()).await.unwrap();
     };
@@ -128,7 +128,7 @@ async fn an_object_that_somebody_removed_is_made_again() {
         expect(&mut server, (Method::PATCH, NODE_STATUS), node()).await;
     };
     let write = async {
-        let mut remote = Remote::new(client, "n1".to_owned());
+        let mut remote = GpuNodePublisher::new(client, "n1".to_owned());
         assert!(remote.write(&a_card()).await.is_err());
         remote.write(&a_card()).await.unwrap();
     };
@@ -211,7 +211,7 @@ async fn a_pod_that_bypasses_its_limit_is_told_once() {
         assert!(server.next_request().await.is_none(), "it was told twice");
     };
     let tell = async {
-        let mut teller = offence::Teller::new(client, "n1".to_owned());
+        let mut teller = events::EventPublisher::new(client, "n1".to_owned());
         for _ in 0..3 {
             teller.tell(&event, &list).await;
         }

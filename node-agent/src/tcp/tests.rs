@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::held::Held;
+use super::credentials::TlsCredentials;
 use super::*;
 
 const AGENT: &str = "agent";
@@ -23,24 +23,24 @@ fn issue(issuer: &Issuer<'_, KeyPair>, name: &str) -> (String, String) {
 }
 
 /// An agent over TCP, and a client with the scheduler's certificate.
-async fn start() -> (Remote, TlsConnector) {
+async fn start() -> (TcpServer, TlsConnector) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     let authority = params.self_signed(&key).unwrap();
     let issuer = Issuer::new(params, key);
     let (certificate, key) = issue(&issuer, AGENT);
-    let held = Held {
+    let held = TlsCredentials {
         authorities: authority.pem(),
         certificate,
         key,
-        ..Held::default()
+        ..TlsCredentials::default()
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (_, configs) = watch::channel(Some(held.config().unwrap()));
-    let remote = Remote {
+    let remote = TcpServer {
         address: String::new(),
-        seats: Seats::new("test", AT_ONCE),
+        seats: ConnectionLimiter::new("test", AT_ONCE),
         listener,
         configs,
     };

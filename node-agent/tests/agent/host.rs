@@ -36,9 +36,9 @@ pub(crate) async fn eventually<T>(what: &str, mut seen: impl AsyncFnMut() -> Opt
 }
 
 /// A child that is killed when dropped.
-pub(crate) struct Running(pub(crate) Child);
+pub(crate) struct KillOnDrop(pub(crate) Child);
 
-impl Running {
+impl KillOnDrop {
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -56,7 +56,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.kill();
     }
@@ -64,7 +64,7 @@ impl Drop for Running {
 
 pub(crate) struct Host {
     dir: TempDir,
-    driver: Running,
+    driver: KillOnDrop,
 }
 
 impl Host {
@@ -117,14 +117,14 @@ impl Host {
     }
 
     /// Starts an agent and waits until it answers.
-    pub(crate) async fn agent(&self, options: &[&str]) -> (Running, AgentClient) {
+    pub(crate) async fn agent(&self, options: &[&str]) -> (KillOnDrop, AgentClient) {
         let log = fs::File::options()
             .create(true)
             .append(true)
             .open(self.log_path());
         let mut command = self.agent_command(options);
         command.stderr(log.expect("the folder is writable"));
-        let agent = Running(command.spawn().expect("the agent is built"));
+        let agent = KillOnDrop(command.spawn().expect("the agent is built"));
         let client = self.client().await;
         (agent, client)
     }
@@ -139,18 +139,23 @@ impl Host {
     }
 
     /// A program that holds a context on the first card that it sees.
-    pub(crate) fn context(&self, account: Option<&Path>, cards: &str) -> Running {
+    pub(crate) fn context(&self, account: Option<&Path>, cards: &str) -> KillOnDrop {
         self.start_context(self.program(), account, cards)
     }
 
     /// The same as another user.
-    pub(crate) fn context_of(&self, account: Option<&Path>, cards: &str, user: u32) -> Running {
+    pub(crate) fn context_of(&self, account: Option<&Path>, cards: &str, user: u32) -> KillOnDrop {
         let mut command = self.program();
         command.uid(user).gid(user);
         self.start_context(command, account, cards)
     }
 
-    fn start_context(&self, mut command: Command, account: Option<&Path>, cards: &str) -> Running {
+    fn start_context(
+        &self,
+        mut command: Command,
+        account: Option<&Path>,
+        cards: &str,
+    ) -> KillOnDrop {
         command
             .arg("probe-context")
             .stdin(Stdio::piped())
@@ -164,7 +169,7 @@ impl Host {
             .read_line(&mut line)
             .expect("it says when it is ready");
         assert_eq!(line, "ready\n");
-        Running(child)
+        KillOnDrop(child)
     }
 
     /// Plays the hardware: one request to the simulated driver, in JSON.
@@ -242,14 +247,14 @@ fn libraries() -> PathBuf {
     libraries
 }
 
-fn start_driver(socket: &Path, gpus: u32) -> Running {
+fn start_driver(socket: &Path, gpus: u32) -> KillOnDrop {
     let mut daemon = Command::new(libraries().join("apportion-simd"));
     daemon
         .arg("--socket")
         .arg(socket)
         .args(["--gpus", &gpus.to_string()]);
     let driver = daemon.stdin(Stdio::null()).spawn();
-    let driver = Running(driver.expect("the simulated driver is staged"));
+    let driver = KillOnDrop(driver.expect("the simulated driver is staged"));
     let deadline = Instant::now() + PATIENCE;
     while UnixStream::connect(socket).is_err() {
         assert!(

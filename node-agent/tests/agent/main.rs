@@ -4,16 +4,16 @@
 
 #![forbid(unsafe_code)]
 
-mod book;
 mod chart;
+mod checkpoint;
 mod health;
 mod host;
-mod hostile;
+mod ledger;
 mod offenders;
 mod pods;
-mod promises;
 mod reconcile;
 mod recovery;
 mod runtime;
 mod start;
+mod tampering;
 mod users;

@@ -18,9 +18,9 @@ const OTHER_UID: &str = "11111111-2222-4333-8444-555555555555";
 const DETECTION: Duration = Duration::from_secs(2);
 
 /// A container's control group, gone when dropped. Drop it after its processes.
-struct Group(Vec<PathBuf>);
+struct ContainerCgroup(Vec<PathBuf>);
 
-impl Group {
+impl ContainerCgroup {
     /// None where no hierarchy can be written, as for an ordinary user.
     fn new(test: &str, uid: &str) -> Option<Self> {
         let roots = [
@@ -43,13 +43,13 @@ impl Group {
         })
     }
 
-    fn put(&self, program: &Running) {
+    fn put(&self, program: &KillOnDrop) {
         let procs = self.0.last().expect("it has folders").join("cgroup.procs");
         fs::write(procs, program.pid().to_string()).expect("root may move a process");
     }
 }
 
-impl Drop for Group {
+impl Drop for ContainerCgroup {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
             let _ = fs::remove_dir(folder);
@@ -73,7 +73,7 @@ async fn grant(client: &mut AgentClient, name: &str, uid: &str) -> String {
 
 #[tokio::test]
 async fn a_process_of_the_pod_that_goes_around_the_library_is_found_within_two_seconds() {
-    let Some(group) = Group::new("around", UID) else {
+    let Some(group) = ContainerCgroup::new("around", UID) else {
         eprintln!("skipped: no control group can be made here");
         return;
     };
@@ -102,7 +102,7 @@ async fn a_process_of_the_pod_that_goes_around_the_library_is_found_within_two_s
 
 #[tokio::test]
 async fn a_process_of_another_pod_belongs_to_nobody_whatever_its_environment_says() {
-    let Some(group) = Group::new("other", OTHER_UID) else {
+    let Some(group) = ContainerCgroup::new("other", OTHER_UID) else {
         eprintln!("skipped: no control group can be made here");
         return;
     };

@@ -5,17 +5,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{Api, LimitsMap, Owner, Registration, UsageMap};
+use apportion_abi::account::{ApiFamily, LimitsMap, ProcessRegistration, SlotOwner, UsageMap};
 use apportion_proto::v1::EnforcementState;
 
-use crate::host::{Host, MIB, Running, allocate, card, commit, eventually, find};
+use crate::host::{Host, KillOnDrop, MIB, allocate, card, commit, eventually, find};
 
 /// Enters a process into its account as the preloaded library would, with a claim on the first card.
-pub(crate) fn claim(account: &str, program: &Running, bytes: u64) -> (UsageMap, Owner) {
+pub(crate) fn claim(account: &str, program: &KillOnDrop, bytes: u64) -> (UsageMap, SlotOwner) {
     let path = Path::new(account).join("usage");
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
     let usage = UsageMap::open(&path).expect("the agent made the account");
-    let who = Registration {
+    let who = ProcessRegistration {
         pid: program.pid(),
         start_time: start_time(program),
         pid_namespace: 0,
@@ -25,7 +25,7 @@ pub(crate) fn claim(account: &str, program: &Running, bytes: u64) -> (UsageMap, 
     (usage, owner)
 }
 
-fn start_time(program: &Running) -> u64 {
+fn start_time(program: &KillOnDrop) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid()));
     let stat = stat.expect("it runs");
     let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
@@ -143,8 +143,8 @@ async fn refusals_and_context_reserves_are_shown() {
     let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
     let (usage, slot) = claim(&allocation.account_dir, &program, 400 * MIB);
     usage.usage().set_reserve(slot, 0, Bytes(300 * MIB));
-    usage.usage().deny(0, Api::Alloc, Bytes(700 * MIB));
-    usage.usage().deny(0, Api::Pool, Bytes(50 * MIB));
+    usage.usage().deny(0, ApiFamily::Alloc, Bytes(700 * MIB));
+    usage.usage().deny(0, ApiFamily::Pool, Bytes(50 * MIB));
     commit(&mut client, &allocation.id, program.pid()).await;
     let grant = eventually("the refusal shows", async || {
         let grant = find(&mut client, &allocation.id)

@@ -7,7 +7,7 @@ use apportion_nri::wire::{CdiDevice, ContainerAdjustment, PodSandbox};
 use apportion_proto::v1::{CommitRequest, Holder, holder};
 
 use crate::host::*;
-use fake::{Runtime, container};
+use fake::{FakeNriRuntime, container};
 
 /// Every event that a runtime of today knows.
 const EVENTS: i32 = (1 << 14) - 1;
@@ -36,7 +36,7 @@ async fn grant(client: &mut apportion_proto::AgentClient, name: &str, pod: &str)
 async fn an_enforcing_agent_lets_the_runtime_create_the_granted_container_and_no_other() {
     let host = Host::new(1);
     let socket = host.instance().with_extension("nri");
-    let runtime = Runtime::listen(&socket, EVENTS);
+    let runtime = FakeNriRuntime::listen(&socket, EVENTS);
     let path = socket.display().to_string();
     let options = ["--nri-socket", &path, "--nri-policy", "enforce"];
     let (agent, mut client) = host.agent(&options).await;
@@ -91,7 +91,7 @@ async fn an_enforcing_agent_lets_the_runtime_create_the_granted_container_and_no
 async fn an_auditing_agent_refuses_nothing_and_counts_also_what_was_created_meanwhile() {
     let host = Host::new(1);
     let socket = host.instance().with_extension("nri");
-    let runtime = Runtime::listen(&socket, EVENTS);
+    let runtime = FakeNriRuntime::listen(&socket, EVENTS);
     let path = socket.display().to_string();
     let (_agent, _client) = host.agent(&["--nri-socket", &path]).await;
     let all = container("main", &["NVIDIA_VISIBLE_DEVICES=all"]);

@@ -19,7 +19,7 @@ use rustix::thread::set_thread_uid;
 use tonic::Code;
 
 use crate::host::{
-    Host, MIB, Running, allocate, card, commit, eventually, find, list, output, wish,
+    Host, KillOnDrop, MIB, allocate, card, commit, eventually, find, list, output, wish,
 };
 use crate::reconcile::context_cost;
 
@@ -59,10 +59,10 @@ fn opens(user: u32, file: &Path) -> bool {
     }
 }
 
-fn sleeper(user: u32) -> Running {
+fn sleeper(user: u32) -> KillOnDrop {
     let mut command = Command::new("sleep");
     let command = command.arg("60").stdin(Stdio::null()).uid(user).gid(user);
-    Running(command.spawn().expect("sleep is everywhere"))
+    KillOnDrop(command.spawn().expect("sleep is everywhere"))
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn who_is_started_as_another_user_gets_the_account_of_who_started_it() {
     let start = |user| format!("setpriv --reuid {user} --clear-groups sleep 60 &");
     let script = format!("{} sleep 2; {} wait", start(ALICE), start(BOB));
     let program = Command::new("sh").args(["-c", &script]).spawn().unwrap();
-    let program = Running(program);
+    let program = KillOnDrop(program);
     let allocation = allocate(&mut client, "roots", 1000).await.unwrap();
     commit(&mut client, &allocation.id, program.pid()).await;
     let usage = Path::new(&allocation.account_dir).join("usage");
@@ -268,7 +268,7 @@ async fn a_machine_has_one_agent_whoever_starts_another() {
     }
     let mut command = alices(&host);
     command.stderr(Stdio::null());
-    let mut first = Running(command.spawn().unwrap());
+    let mut first = KillOnDrop(command.spawn().unwrap());
     let socket = folder.join("agent.sock");
     eventually("Alice's agent answers", async || {
         let mut client = connect(&socket).await.ok()?;

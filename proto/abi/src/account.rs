@@ -32,17 +32,17 @@ mod limits;
 mod map;
 #[cfg(not(loom))]
 mod mapping;
-mod shares;
+mod shared_memory;
 mod slot;
 mod usage;
 
-pub use api::Api;
+pub use api::ApiFamily;
 pub use layout::{CardLimit, CardUse, LAYOUT_VERSION, MAX_CARDS, SLOTS, SlotCard, SlotHead};
-pub use limits::Limits;
+pub use limits::LimitSnapshot;
 #[cfg(not(loom))]
 pub use map::{LimitsMap, NewCard, UsageMap};
 #[cfg(not(loom))]
-pub use mapping::OpenError;
-pub use shares::{Join, Share};
-pub use slot::{Owner, Process, Registration};
-pub use usage::{Charge, Usage, Used};
+pub use mapping::AccountOpenError;
+pub use shared_memory::{JoinOutcome, Share};
+pub use slot::{ProcessRegistration, RegisteredProcess, SlotOwner};
+pub use usage::{AccountUsage, CardCharges, ChargeOutcome};

@@ -13,14 +13,14 @@ use crate::uuid::CardUuid;
 
 /// What a card has to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub struct CardCapacity {
     /// The card's memory, as NVML reports it.
     pub total: Bytes,
     /// The part that the driver keeps for itself and that no program can have.
     pub reserved: Bytes,
 }
 
-impl Capacity {
+impl CardCapacity {
     /// What programs can have: total less the driver's reserve.
     #[must_use]
     pub const fn allocatable(self) -> Bytes {
@@ -39,7 +39,7 @@ pub struct Holder {
 
 /// A request for some bytes of one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct CardRequest {
     /// The card.
     pub card: CardUuid,
     /// The bytes wanted.
@@ -50,7 +50,7 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
     /// What was asked, of which card.
-    pub ask: Ask,
+    pub ask: CardRequest,
     /// What the card could still give.
     pub free: Bytes,
     /// What the card can give in all.
@@ -118,10 +118,10 @@ const NAMED: usize = 4;
 /// # Errors
 /// The [`Shortfall`] when it does not.
 pub fn fits(
-    capacity: Capacity,
+    capacity: CardCapacity,
     holders: &[Holder],
     unmanaged: Bytes,
-    ask: Ask,
+    ask: CardRequest,
 ) -> Result<(), Shortfall> {
     let allocatable = capacity.allocatable();
     let held: Bytes = holders.iter().map(|holder| holder.bytes).sum();
@@ -146,13 +146,13 @@ mod tests {
     use alloc::string::ToString;
 
     const CARD: CardUuid = CardUuid([7; 16]);
-    const CAPACITY: Capacity = Capacity {
+    const CAPACITY: CardCapacity = CardCapacity {
         total: Bytes(1000 << 20),
         reserved: Bytes(100 << 20),
     };
 
-    fn ask(mib: u64) -> Ask {
-        Ask {
+    fn ask(mib: u64) -> CardRequest {
+        CardRequest {
             card: CARD,
             bytes: Bytes::from_mib(mib),
         }

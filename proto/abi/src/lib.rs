@@ -11,18 +11,18 @@ extern crate alloc;
 
 pub mod account;
 pub mod capacity;
+pub mod escape;
 pub mod exit;
 pub mod names;
 pub mod place;
-pub mod plain;
 pub mod request;
 pub mod units;
 pub mod uuid;
 pub mod workload;
 
-pub use capacity::{Ask, Capacity, Holder, Shortfall, fits};
-pub use plain::Plain;
-pub use request::{Fraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};
+pub use capacity::{CardCapacity, CardRequest, Holder, Shortfall, fits};
+pub use escape::EscapedText;
+pub use request::{GpuFraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};
 pub use units::Bytes;
 pub use uuid::CardUuid;
-pub use workload::Workload;
+pub use workload::ContainerRef;

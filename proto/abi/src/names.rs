@@ -8,7 +8,7 @@ use core::time::Duration;
 
 /// A name that stands in objects of a cluster or in a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct WellKnownName {
     /// The name. A word in capitals stands for a text that differs.
     pub name: &'static str,
     /// What it is the name of.
@@ -35,7 +35,7 @@ macro_rules! names {
         )+)+
 
         /// All names, under titles.
-        pub const NAMES: &[(&str, &[Name])] = &[$(($title, &[$(Name {
+        pub const NAMES: &[(&str, &[WellKnownName])] = &[$(($title, &[$(WellKnownName {
             name: $constant,
             place: $place,
             value: $value,

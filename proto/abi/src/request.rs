@@ -16,7 +16,7 @@
 use alloc::string::{String, ToString};
 use core::fmt;
 
-use crate::capacity::Capacity;
+use crate::capacity::CardCapacity;
 use crate::units::{Bytes, parse_memory};
 
 /// What every share is a whole number of, in bytes: the granularity of a card's memory.
@@ -30,11 +30,11 @@ pub const fn whole_units(bytes: Bytes) -> Bytes {
 
 /// A share of a card's allocatable memory, in parts per billion, above zero and below one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fraction(u32);
+pub struct GpuFraction(u32);
 
 const BILLION: u32 = 1_000_000_000;
 
-impl Fraction {
+impl GpuFraction {
     /// The share of `whole`, rounded down to a byte.
     fn of(self, whole: Bytes) -> Bytes {
         let part = u128::from(whole.0) * u128::from(self.0) / u128::from(BILLION);
@@ -54,7 +54,7 @@ impl Fraction {
     }
 }
 
-impl core::str::FromStr for Fraction {
+impl core::str::FromStr for GpuFraction {
     type Err = RequestError;
 
     /// Reads a decimal (`0.5`, `.25`, `5e-1`). Digits beyond the ninth decimal are dropped, never
@@ -84,7 +84,7 @@ impl core::str::FromStr for Fraction {
     }
 }
 
-impl fmt::Display for Fraction {
+impl fmt::Display for GpuFraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimals = alloc::format!("{:09}", self.0);
         write!(f, "0.{}", decimals.trim_end_matches('0'))
@@ -97,7 +97,7 @@ pub enum Share {
     /// The card alone, with all of its allocatable memory.
     Whole,
     /// A part of the card's allocatable memory.
-    Fraction(Fraction),
+    Fraction(GpuFraction),
     /// So many bytes, whatever the card. What is given of them is a whole number of [`SHARE_UNIT`].
     Memory(Bytes),
 }
@@ -106,7 +106,7 @@ impl Share {
     /// The bytes that this share is of a card of that capacity: all that can be had of a card alone, else a whole
     /// number of [`SHARE_UNIT`], which is zero for a share that is too small to be one.
     #[must_use]
-    pub fn bytes_of(self, card: Capacity) -> Bytes {
+    pub fn bytes_of(self, card: CardCapacity) -> Bytes {
         match self {
             Self::Whole => card.allocatable(),
             Self::Fraction(fraction) => whole_units(fraction.of(card.allocatable())),
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn fraction(text: &str) -> Fraction {
+    fn fraction(text: &str) -> GpuFraction {
         text.parse().unwrap()
     }
 
@@ -246,13 +246,13 @@ mod tests {
             "1e-12",
             "0x1p-1",
         ] {
-            assert!(text.parse::<Fraction>().is_err(), "{text}");
+            assert!(text.parse::<GpuFraction>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_share_is_of_the_allocatable_memory() {
-        let card = Capacity {
+        let card = CardCapacity {
             total: Bytes::from_mib(46068),
             reserved: Bytes::from_mib(452),
         };
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_share_is_a_whole_number_of_two_mib_rounded_down() {
-        let card = Capacity {
+        let card = CardCapacity {
             total: Bytes(16128 * Bytes::MIB + 4096),
             reserved: Bytes::ZERO,
         };
@@ -326,17 +326,17 @@ mod tests {
             cuts.push(0);
             cuts.push(BILLION);
             cuts.sort_unstable();
-            let card = Capacity { total: Bytes(total), reserved: Bytes::ZERO };
-            let shares = cuts.iter().zip(cuts.iter().skip(1)).map(|(a, b)| Share::Fraction(Fraction(b - a)).bytes_of(card).0);
+            let card = CardCapacity { total: Bytes(total), reserved: Bytes::ZERO };
+            let shares = cuts.iter().zip(cuts.iter().skip(1)).map(|(a, b)| Share::Fraction(GpuFraction(b - a)).bytes_of(card).0);
             prop_assert!(shares.sum::<u64>() <= total);
         }
 
         #[test]
         fn rounding_takes_less_than_a_unit(parts in 1u32..BILLION, total in 1u64..1 << 44, memory in 0u64..1 << 44) {
-            let card = Capacity { total: Bytes(total), reserved: Bytes::ZERO };
-            let exact = Fraction(parts).of(card.allocatable());
+            let card = CardCapacity { total: Bytes(total), reserved: Bytes::ZERO };
+            let exact = GpuFraction(parts).of(card.allocatable());
             for (asked, given) in [
-                (exact, Share::Fraction(Fraction(parts)).bytes_of(card)),
+                (exact, Share::Fraction(GpuFraction(parts)).bytes_of(card)),
                 (Bytes(memory), Share::Memory(Bytes(memory)).bytes_of(card)),
             ] {
                 prop_assert!(given.0.is_multiple_of(SHARE_UNIT) && given <= asked);
@@ -346,7 +346,7 @@ mod tests {
 
         #[test]
         fn printing_and_reading_a_fraction_agree(parts in 1u32..BILLION) {
-            prop_assert_eq!(fraction(&Fraction(parts).to_string()), Fraction(parts));
+            prop_assert_eq!(fraction(&GpuFraction(parts).to_string()), GpuFraction(parts));
         }
     }
 }

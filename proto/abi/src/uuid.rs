@@ -48,9 +48,9 @@ impl fmt::Debug for CardUuid {
 
 /// The text is not a card's UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAUuid;
+pub struct ParseUuidError;
 
-impl fmt::Display for NotAUuid {
+impl fmt::Display for ParseUuidError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "not a GPU UUID (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, as nvidia-smi -L prints it)",
@@ -58,37 +58,37 @@ impl fmt::Display for NotAUuid {
     }
 }
 
-impl core::error::Error for NotAUuid {}
+impl core::error::Error for ParseUuidError {}
 
 impl FromStr for CardUuid {
-    type Err = NotAUuid;
+    type Err = ParseUuidError;
 
-    fn from_str(text: &str) -> Result<Self, NotAUuid> {
+    fn from_str(text: &str) -> Result<Self, ParseUuidError> {
         let hex = text
             .strip_prefix("GPU-")
             .or_else(|| text.strip_prefix("MIG-"))
-            .ok_or(NotAUuid)?;
+            .ok_or(ParseUuidError)?;
         let mut bytes = [0_u8; 16];
         let mut digits = 0_usize;
         for (place, c) in hex.char_indices() {
             if matches!(place, 8 | 13 | 18 | 23) {
                 if c != '-' {
-                    return Err(NotAUuid);
+                    return Err(ParseUuidError);
                 }
                 continue;
             }
             let value = c
                 .to_digit(16)
                 .and_then(|d| u8::try_from(d).ok())
-                .ok_or(NotAUuid)?;
-            let byte = bytes.get_mut(digits / 2).ok_or(NotAUuid)?;
+                .ok_or(ParseUuidError)?;
+            let byte = bytes.get_mut(digits / 2).ok_or(ParseUuidError)?;
             *byte = (*byte << 4) | value;
             digits += 1;
         }
         if digits == 32 {
             Ok(Self(bytes))
         } else {
-            Err(NotAUuid)
+            Err(ParseUuidError)
         }
     }
 }
@@ -118,7 +118,7 @@ mod tests {
             &TEXT[..39],
             "GPU-zz1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9",
         ] {
-            assert_eq!(text.parse::<CardUuid>(), Err(NotAUuid), "{text}");
+            assert_eq!(text.parse::<CardUuid>(), Err(ParseUuidError), "{text}");
         }
     }
 }

@@ -9,7 +9,7 @@ use core::fmt;
 
 /// A container of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Workload<'a> {
+pub struct ContainerRef<'a> {
     /// The pod's namespace.
     pub namespace: &'a str,
     /// The pod's name.
@@ -18,7 +18,7 @@ pub struct Workload<'a> {
     pub container: &'a str,
 }
 
-impl<'a> Workload<'a> {
+impl<'a> ContainerRef<'a> {
     /// Takes a name apart; `None` if it is not that of a pod.
     #[must_use]
     pub fn of(name: &'a str) -> Option<Self> {
@@ -43,7 +43,7 @@ fn is_name(part: &str) -> bool {
     (1..=253).contains(&part.len()) && part.bytes().all(is_allowed)
 }
 
-impl fmt::Display for Workload<'_> {
+impl fmt::Display for ContainerRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.pod)?;
         match self.container {
@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn a_name_is_taken_apart_and_put_together() {
         for name in ["team-a/train-0/main", "team-a/train-0"] {
-            assert_eq!(Workload::of(name).unwrap().to_string(), name);
+            assert_eq!(ContainerRef::of(name).unwrap().to_string(), name);
         }
-        assert_eq!(Workload::of("a/b/c").unwrap().container, "c");
+        assert_eq!(ContainerRef::of("a/b/c").unwrap().container, "c");
     }
 
     #[test]
@@ -71,7 +71,7 @@ mod tests {
         for name in [
             "train", "", "/", "a/", "a//c", "a/b/c/d", "A/b/c", "a/b c", "a/b/ü",
         ] {
-            assert_eq!(Workload::of(name), None, "{name}");
+            assert_eq!(ContainerRef::of(name), None, "{name}");
         }
     }
 }

@@ -4,7 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use apportion_abi::account::{
-    CardLimit, CardUse, Charge, Join, Owner, Registration, SLOTS, SlotCard, SlotHead, Usage,
+    AccountUsage, CardLimit, CardUse, ChargeOutcome, JoinOutcome, ProcessRegistration, SLOTS,
+    SlotCard, SlotHead, SlotOwner,
 };
 use apportion_abi::{Bytes, CardUuid, SHARE_UNIT};
 use loom::sync::Arc;
@@ -16,7 +17,7 @@ fn units(count: u64) -> Bytes {
     Bytes(count * SHARE_UNIT)
 }
 
-struct Pages {
+struct AccountPages {
     limits: CardLimit,
     cards: Vec<CardUse>,
     heads: Vec<SlotHead>,
@@ -24,7 +25,7 @@ struct Pages {
     slots_used: AtomicU64,
 }
 
-impl Pages {
+impl AccountPages {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
             limits: CardLimit::new(CardUuid([1; 16]), units(1000), units(limit), Bytes::ZERO),
@@ -35,13 +36,13 @@ impl Pages {
         })
     }
 
-    fn usage(&self) -> Usage<'_> {
-        Usage::new(&self.cards, &self.heads, &self.claims, &self.slots_used)
+    fn usage(&self) -> AccountUsage<'_> {
+        AccountUsage::new(&self.cards, &self.heads, &self.claims, &self.slots_used)
     }
 
-    fn enter(&self, pid: u32) -> Owner {
+    fn enter(&self, pid: u32) -> SlotOwner {
         self.usage()
-            .register(Registration {
+            .register(ProcessRegistration {
                 pid,
                 start_time: 1,
                 pid_namespace: 1,
@@ -49,7 +50,7 @@ impl Pages {
             .unwrap()
     }
 
-    fn charge(&self, owner: Owner, count: u64) -> Charge {
+    fn charge(&self, owner: SlotOwner, count: u64) -> ChargeOutcome {
         self.usage().charge(owner, 0, units(count), &self.limits)
     }
 }
@@ -63,11 +64,11 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn two_charges_that_do_not_fit_together_do_not_both_pass() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let owners = [pages.enter(1), pages.enter(2)];
         let other = pages.clone();
-        let rival = thread::spawn(move || other.charge(owners[1], 6) == Charge::Granted);
-        let mine = pages.charge(owners[0], 6) == Charge::Granted;
+        let rival = thread::spawn(move || other.charge(owners[1], 6) == ChargeOutcome::Granted);
+        let mine = pages.charge(owners[0], 6) == ChargeOutcome::Granted;
         let theirs = rival.join().unwrap();
         assert!(!(mine && theirs));
         let held = 6 * (u64::from(mine) + u64::from(theirs));
@@ -82,26 +83,26 @@ fn two_charges_that_do_not_fit_together_do_not_both_pass() {
 #[test]
 fn two_charges_that_fit_together_both_pass() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let owners = [pages.enter(1), pages.enter(2)];
         let other = pages.clone();
         let rival = thread::spawn(move || other.charge(owners[1], 5));
-        assert_eq!(pages.charge(owners[0], 5), Charge::Granted);
-        assert_eq!(rival.join().unwrap(), Charge::Granted);
+        assert_eq!(pages.charge(owners[0], 5), ChargeOutcome::Granted);
+        assert_eq!(rival.join().unwrap(), ChargeOutcome::Granted);
     });
 }
 
 #[test]
 fn threads_of_one_process_share_its_slot_without_loss() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let owner = pages.enter(1);
         let other = pages.clone();
         let rival = thread::spawn(move || {
-            assert_eq!(other.charge(owner, 3), Charge::Granted);
+            assert_eq!(other.charge(owner, 3), ChargeOutcome::Granted);
             other.usage().uncharge(owner, 0, units(3));
         });
-        assert_eq!(pages.charge(owner, 4), Charge::Granted);
+        assert_eq!(pages.charge(owner, 4), ChargeOutcome::Granted);
         rival.join().unwrap();
         assert_eq!(pages.usage().claimed(0), units(4));
     });
@@ -110,15 +111,15 @@ fn threads_of_one_process_share_its_slot_without_loss() {
 #[test]
 fn the_dead_are_retired_once_however_many_try() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let dead = pages.enter(1);
-        assert_eq!(pages.charge(dead, 6), Charge::Granted);
+        assert_eq!(pages.charge(dead, 6), ChargeOutcome::Granted);
         let other = pages.clone();
         let rival = thread::spawn(move || {
             other.usage().retire(dead);
             // The slot is free or already taken by nobody: a newcomer may enter and charge.
             let newcomer = other.enter(2);
-            assert_eq!(other.charge(newcomer, 5), Charge::Granted);
+            assert_eq!(other.charge(newcomer, 5), ChargeOutcome::Granted);
         });
         pages.usage().retire(dead);
         rival.join().unwrap();
@@ -133,7 +134,7 @@ fn the_dead_are_retired_once_however_many_try() {
 #[test]
 fn two_newcomers_never_share_a_slot() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let other = pages.clone();
         let rival = thread::spawn(move || other.enter(2).slot());
         let mine = pages.enter(1).slot();
@@ -145,19 +146,19 @@ fn two_newcomers_never_share_a_slot() {
 #[test]
 fn memory_that_is_given_up_while_another_joins_is_never_uncounted() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let (maker, taker) = (pages.enter(1), pages.enter(2));
-        assert_eq!(pages.charge(maker, 6), Charge::Granted);
+        assert_eq!(pages.charge(maker, 6), ChargeOutcome::Granted);
         let offered = pages.usage().offer(maker, 0, 7, units(6)).unwrap();
         let other = pages.clone();
         let rival = thread::spawn(move || {
             let usage = other.usage();
             usage.leave(offered);
             usage.uncharge(maker, 0, units(6));
-            other.charge(maker, 6) == Charge::Granted
+            other.charge(maker, 6) == ChargeOutcome::Granted
         });
         let joined = pages.usage().join(taker, 7, |_| Some(&pages.limits));
-        let holds = matches!(joined, Join::Joined(_));
+        let holds = matches!(joined, JoinOutcome::Joined(_));
         let charged = rival.join().unwrap();
         assert!(!(holds && charged), "twelve of ten");
         let held = 6 * (u64::from(holds) + u64::from(charged));
@@ -168,15 +169,15 @@ fn memory_that_is_given_up_while_another_joins_is_never_uncounted() {
 #[test]
 fn what_a_dead_maker_leaves_to_another_counts_at_every_moment() {
     model(|| {
-        let pages = Pages::new(10);
+        let pages = AccountPages::new(10);
         let (maker, taker) = (pages.enter(1), pages.enter(2));
-        assert_eq!(pages.charge(maker, 6), Charge::Granted);
+        assert_eq!(pages.charge(maker, 6), ChargeOutcome::Granted);
         assert!(pages.usage().offer(maker, 0, 7, units(6)).is_some());
         let joined = pages.usage().join(taker, 7, |_| Some(&pages.limits));
-        assert!(matches!(joined, Join::Joined(_)));
+        assert!(matches!(joined, JoinOutcome::Joined(_)));
         let other = pages.clone();
         let rival = thread::spawn(move || other.usage().retire(maker));
-        assert_eq!(pages.charge(taker, 5), Charge::Refused);
+        assert_eq!(pages.charge(taker, 5), ChargeOutcome::Refused);
         rival.join().unwrap();
         assert_eq!(pages.usage().claimed(0), units(6));
         assert_eq!(pages.usage().claimed_by(taker, 0).0, units(6));

@@ -15,19 +15,19 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use crate::Text;
-use crate::seats::{Bounds, Seat, Seats};
+use crate::limiter::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 
 /// How long a client may take to say what it wants.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How large the head of a request may be: the least that hyper knows.
 const HEAD: usize = 8 << 10;
 /// Connections that have not asked yet.
-const ASKING: Bounds = Bounds {
+const ASKING: ConnectionLimits = ConnectionLimits {
     total: 32,
     per_source: 16,
 };
 /// Connections that are answered, but for health.
-const ANSWERING: Bounds = Bounds {
+const ANSWERING: ConnectionLimits = ConnectionLimits {
     total: 16,
     per_source: 8,
 };
@@ -36,19 +36,19 @@ const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The seats of a listener for health and metrics.
 #[derive(Clone, Debug)]
-pub struct Answers {
-    asking: Seats,
-    answering: Seats,
+pub struct HttpLimiter {
+    asking: ConnectionLimiter,
+    answering: ConnectionLimiter,
     time: Duration,
 }
 
-impl Answers {
+impl HttpLimiter {
     /// An answer is read within this time, or cut.
     #[must_use]
     pub fn within(time: Duration) -> Self {
         Self {
-            asking: Seats::new("metrics, asking", ASKING),
-            answering: Seats::new("metrics, answering", ANSWERING),
+            asking: ConnectionLimiter::new("metrics, asking", ASKING),
+            answering: ConnectionLimiter::new("metrics, answering", ANSWERING),
             time,
         }
     }
@@ -89,7 +89,7 @@ pub fn http1() -> Builder {
 }
 
 /// Answers one request a connection until it is dropped.
-pub async fn serve<F, A>(listener: TcpListener, answers: Answers, answer: F)
+pub async fn serve<F, A>(listener: TcpListener, answers: HttpLimiter, answer: F)
 where
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<Text>> + Send + 'static,
@@ -109,7 +109,7 @@ where
 pub fn connection<S, F, A>(
     stream: S,
     from: IpAddr,
-    answers: Answers,
+    answers: HttpLimiter,
     answer: F,
 ) -> impl Future<Output = ()>
 where
@@ -121,8 +121,13 @@ where
     seated(stream, from, seat, answers, answer)
 }
 
-async fn seated<S, F, A>(stream: S, from: IpAddr, mut seat: Seat, answers: Answers, answer: F)
-where
+async fn seated<S, F, A>(
+    stream: S,
+    from: IpAddr,
+    mut seat: ConnectionPermit,
+    answers: HttpLimiter,
+    answer: F,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Fn(Request<Incoming>, IpAddr) -> A,
     A: Future<Output = Response<Text>>,

@@ -1,6 +1,6 @@
 //! Listeners with bounds, for every program of ours that strangers can reach.
 //!
-//! A connection needs a [`Seat`]. There are only so many, in all and for one source. A newcomer always gets one: the
+//! A connection needs a [`ConnectionPermit`]. There are only so many, in all and for one source. A newcomer always gets one: the
 //! oldest connection of whoever holds most of them is closed for it. So a client that opens thousands closes its
 //! own, and who asks rarely is always heard. Seats are held only while a connection costs something for nothing: while
 //! it says who it is and what it wants, or takes its time to read the answer.
@@ -10,10 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod http;
-mod seats;
+mod limiter;
 
-pub use http::{Answers, PATIENCE, accept, connection, http1, serve};
-pub use seats::{Bounds, Seat, Seats, Source};
+pub use http::{HttpLimiter, PATIENCE, accept, connection, http1, serve};
+pub use limiter::{ConnectionLimiter, ConnectionLimits, ConnectionPermit, ConnectionSource};
 
 /// What [`serve`] answers with: bytes that many connections may share.
 pub type Text = http_body_util::Full<hyper::body::Bytes>;

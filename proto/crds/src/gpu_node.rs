@@ -2,7 +2,7 @@
 //!
 //! There is one per node, of the node's name and owned by it, so that it goes when the node goes. The
 //! node's own status can't say this: it knows whole cards only, and shows a card as free or not while
-//! shares of it are given. Amounts are bytes; the strings in [`Totals`] are for the columns of
+//! shares of it are given. Amounts are bytes; the strings in [`GpuTotals`] are for the columns of
 //! `kubectl get` and are never read by us.
 //!
 //! # Who says that an agent is gone
@@ -71,7 +71,7 @@ pub struct GpuNodeStatus {
     pub cards: Vec<GpuCard>,
     /// Sums over all GPUs, for `kubectl get`.
     #[serde(default)]
-    pub totals: Totals,
+    pub totals: GpuTotals,
     /// `Ready`: whether the agent can give shares on this node, with the reason if not. `Unknown` if the agent has
     /// not reported for 100 seconds.
     #[serde(default)]
@@ -145,7 +145,7 @@ pub struct GpuHolder {
 /// Sums over all GPUs of the node, as `kubectl get gpunodes` shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Totals {
+pub struct GpuTotals {
     /// Number of GPUs.
     pub cards: i64,
     /// Number of healthy GPUs.

@@ -12,7 +12,9 @@ mod pod_group;
 mod queue;
 mod topology;
 
-pub use gpu_node::{CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeSpec, GpuNodeStatus, Totals};
+pub use gpu_node::{
+    CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuTotals,
+};
 pub use kai::{Amounts, ConditionStatus};
 pub use pod_group::{
     PodGroup, PodGroupCondition, PodGroupSpec, PodGroupStatus, Preemptibility, QuotaDetails,

@@ -78,13 +78,13 @@ fn by_number() -> Value {
     ])
 }
 
-fn described(content: Value) -> Description {
-    Description::new("/var/run/cdi/nvidia.yaml", content)
+fn described(content: Value) -> NvidiaCdiSpec {
+    NvidiaCdiSpec::new("/var/run/cdi/nvidia.yaml", content)
         .unwrap()
         .unwrap()
 }
 
-fn nodes(described: &Described) -> Vec<&str> {
+fn nodes(described: &PassthroughEdits) -> Vec<&str> {
     let nodes = described.device_nodes.iter();
     nodes.filter_map(|node| node["path"].as_str()).collect()
 }
@@ -128,7 +128,7 @@ fn each_file_is_what_it_is() {
     let with = |change: fn(&mut Value)| {
         let mut content = by_uuid();
         change(&mut content);
-        Description::new("/etc/cdi/x.yaml", content).map(|found| found.map(|found| found.rank()))
+        NvidiaCdiSpec::new("/etc/cdi/x.yaml", content).map(|found| found.map(|found| found.rank()))
     };
     for (change, expected) in [
         ((|_| {}) as fn(&mut Value), Some(0)),

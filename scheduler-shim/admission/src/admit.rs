@@ -6,17 +6,19 @@
 
 use serde_json::json;
 
-use crate::containers::{Place, is_shared, shared_containers};
-use crate::frozen::says_what_is_asked;
+use crate::containers::{ContainerIndex, is_shared, shared_containers};
+use crate::immutable_fields::says_what_is_asked;
 use crate::limits::{RequestBelowLimit, growing};
 use crate::pod::{Pod, Variable, VariablesFrom, Volume};
-use crate::refusal::Refusal;
-use crate::strict::Bounds;
-use crate::{config_map, counted, devices, frozen, names, request, strict, wishes};
+use crate::refusal::PodRefusal;
+use crate::strict::StrictBounds;
+use crate::{
+    config_map, devices, immutable_fields, names, request, share_resources, strict, unsupported,
+};
 
 /// How a container will get its card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub enum GpuDelivery {
     /// By the node's agent, to a container that has a slot: one unit of this resource.
     Slot(String),
     /// By KAI's binder, which writes config maps.
@@ -28,17 +30,17 @@ pub enum Delivery {
 
 /// Which rules a cluster has switched on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AdmissionSettings {
     /// Whether cards may be shared.
     pub sharing: bool,
     /// How a container will get its card.
-    pub delivery: Delivery,
+    pub delivery: GpuDelivery,
     /// Whether containers that ask for no card must see none.
     pub block_visible_devices: bool,
     /// The runtime class of pods that share.
     pub runtime_class: Option<String>,
     /// The bounds of the strict mode, if it is on.
-    pub strict: Option<Bounds>,
+    pub strict: Option<StrictBounds>,
     /// Whether containers with a share request it as a resource that others count.
     pub count_shares: bool,
     /// What is done with limits above the request.
@@ -49,14 +51,14 @@ pub struct Settings {
 ///
 /// # Errors
 /// What makes it impossible; the pod may then be half completed.
-pub fn mutate(pod: &mut Pod, settings: &Settings, entropy: u64) -> Result<(), Refusal> {
+pub fn mutate(pod: &mut Pod, settings: &AdmissionSettings, entropy: u64) -> Result<(), PodRefusal> {
     if is_shared(pod) && !pod.spec.containers.is_empty() {
         let shared = shared_containers(pod);
-        let shared = shared.map_err(|why| Refusal::ContainerReference(Box::new(why)))?;
+        let shared = shared.map_err(|why| PodRefusal::ContainerReference(Box::new(why)))?;
         for place in shared {
             match &settings.delivery {
-                Delivery::Slot(resource) => take_slot(pod, place, resource),
-                Delivery::ConfigMaps { with_memory_limit } => {
+                GpuDelivery::Slot(resource) => take_slot(pod, place, resource),
+                GpuDelivery::ConfigMaps { with_memory_limit } => {
                     let name = config_map::set_capabilities(pod, place, entropy);
                     refer(pod, place, &name);
                     if *with_memory_limit {
@@ -67,7 +69,7 @@ pub fn mutate(pod: &mut Pod, settings: &Settings, entropy: u64) -> Result<(), Re
         }
     }
     if settings.count_shares {
-        counted::fill(pod);
+        share_resources::fill(pod);
     }
     if settings.block_visible_devices {
         devices::block(pod)?;
@@ -79,7 +81,7 @@ pub fn mutate(pod: &mut Pod, settings: &Settings, entropy: u64) -> Result<(), Re
 }
 
 /// Makes the kubelet call the node's agent before the container starts.
-fn take_slot(pod: &mut Pod, place: Place, resource: &str) {
+fn take_slot(pod: &mut Pod, place: ContainerIndex, resource: &str) {
     let Some(container) = place.of_mut(pod) else {
         return;
     };
@@ -101,7 +103,7 @@ fn take_slot(pod: &mut Pod, place: Place, resource: &str) {
 }
 
 /// Makes a container read its card and portion from config maps that KAI's binder will write.
-pub fn refer(pod: &mut Pod, place: Place, name: &str) {
+pub fn refer(pod: &mut Pod, place: ContainerIndex, name: &str) {
     let Some(container) = place.of_mut(pod) else {
         return;
     };
@@ -131,8 +133,8 @@ pub fn refer(pod: &mut Pod, place: Place, name: &str) {
 /// Makes a container read its limit where KAI's binder writes it for HAMi's library.
 ///
 /// # Errors
-/// [`Refusal::ConfigMapName`] if the config map has no name yet.
-pub fn limit_memory(pod: &mut Pod, place: Place) -> Result<(), Refusal> {
+/// [`PodRefusal::ConfigMapName`] if the config map has no name yet.
+pub fn limit_memory(pod: &mut Pod, place: ContainerIndex) -> Result<(), PodRefusal> {
     let name = config_map::capabilities(pod, place)?;
     let key = names::MEMORY_LIMIT;
     if let Some(container) = place.of_mut(pod) {
@@ -159,19 +161,19 @@ pub fn set_runtime_class(pod: &mut Pod, class: &str) {
 ///
 /// # Errors
 /// The first rule that it breaks.
-pub fn validate(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
+pub fn validate(pod: &Pod, settings: &AdmissionSettings) -> Result<(), PodRefusal> {
     if !settings.sharing && is_shared(pod) {
-        return Err(Refusal::SharingIsOff {
+        return Err(PodRefusal::SharingIsOff {
             namespace: pod.metadata.namespace.clone(),
             name: pod.metadata.name.clone(),
         });
     }
     request::check(pod)?;
-    wishes::check(pod)?;
-    counted::check(pod)?;
+    unsupported::check(pod)?;
+    share_resources::check(pod)?;
     match (settings.request_below_limit, growing(pod)) {
         (RequestBelowLimit::Refuse, Some(growing)) => {
-            return Err(Refusal::Growing(Box::new(growing)));
+            return Err(PodRefusal::Growing(Box::new(growing)));
         }
         (RequestBelowLimit::ChargeLimit, _) | (_, None) => {}
     }
@@ -188,18 +190,25 @@ pub fn validate(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
 #[must_use]
 pub fn warnings(pod: &Pod) -> Vec<String> {
     let grows = growing(pod).map(|growing| growing.warning());
-    grows.into_iter().chain(wishes::warnings(pod)).collect()
+    grows
+        .into_iter()
+        .chain(unsupported::warnings(pod))
+        .collect()
 }
 
 /// Judges what a pod is to become.
 ///
 /// # Errors
 /// The first rule that the change breaks.
-pub fn validate_update(old: &Pod, new: &Pod, settings: &Settings) -> Result<(), Refusal> {
+pub fn validate_update(
+    old: &Pod,
+    new: &Pod,
+    settings: &AdmissionSettings,
+) -> Result<(), PodRefusal> {
     if new.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    frozen::check(old, new)?;
+    immutable_fields::check(old, new)?;
     let asked = |pod: &Pod| {
         let annotations = pod.metadata.annotations.clone().into_iter();
         let asked: Vec<_> = annotations

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::containers::{List, Place, fraction_container};
+use crate::containers::{ContainerIndex, ContainerList, fraction_container};
 use crate::names;
 use crate::pod::Pod;
-use crate::refusal::Refusal;
+use crate::refusal::PodRefusal;
 
 /// The letters of random name parts: no vowels, no digits that look like them.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -24,16 +24,16 @@ const LONGEST: usize = 63;
 pub(crate) const FRACTION: &str = "Fraction";
 
 /// What a container adds to the common beginning of the names.
-fn ending(place: Place) -> String {
+fn ending(place: ContainerIndex) -> String {
     match place.list {
-        List::Init => format!("-i{}", place.index),
-        List::Regular => format!("-{}", place.index),
+        ContainerList::Init => format!("-i{}", place.index),
+        ContainerList::Regular => format!("-{}", place.index),
     }
 }
 
 /// The common beginning of the names of a pod's config maps, cut so that everything made of it stays a name.
 #[must_use]
-pub fn prefix(pod: &Pod, place: Place, entropy: u64) -> String {
+pub fn prefix(pod: &Pod, place: ContainerIndex, entropy: u64) -> String {
     let given = [&pod.metadata.name, &pod.metadata.generate_name];
     let own = given.into_iter().find(|name| !name.is_empty());
     let owner = pod.metadata.owner_references.first();
@@ -59,9 +59,9 @@ fn random(mut entropy: u64) -> String {
 /// The name of the config map with a container's card and portion.
 ///
 /// # Errors
-/// [`Refusal::ConfigMapName`] if the pod has no annotation with the common beginning.
-pub fn capabilities(pod: &Pod, place: Place) -> Result<String, Refusal> {
-    let missing = || Refusal::ConfigMapName {
+/// [`PodRefusal::ConfigMapName`] if the pod has no annotation with the common beginning.
+pub fn capabilities(pod: &Pod, place: ContainerIndex) -> Result<String, PodRefusal> {
+    let missing = || PodRefusal::ConfigMapName {
         namespace: pod.metadata.namespace.clone(),
         name: pod.metadata.name.clone(),
     };
@@ -70,7 +70,7 @@ pub fn capabilities(pod: &Pod, place: Place) -> Result<String, Refusal> {
 }
 
 /// The same, after the annotation was set where it wasn't.
-pub fn set_capabilities(pod: &mut Pod, place: Place, entropy: u64) -> String {
+pub fn set_capabilities(pod: &mut Pod, place: ContainerIndex, entropy: u64) -> String {
     let fresh = prefix(pod, place, entropy);
     let annotations = &mut pod.metadata.annotations;
     let prefix = annotations.entry(names::CONFIG_MAP.to_owned());
@@ -156,8 +156,8 @@ mod tests {
             for index in [0, 9, 10, 123] {
                 let mut pod = Pod::default();
                 pod.metadata.name = "a".repeat(length);
-                let place = Place {
-                    list: List::Init,
+                let place = ContainerIndex {
+                    list: ContainerList::Init,
                     index,
                 };
                 let name = set_capabilities(&mut pod, place, u64::MAX);

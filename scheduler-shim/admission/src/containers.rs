@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::keys::{self, About};
+use crate::container_annotations::{self, AnnotationSubject};
 use crate::names;
 use crate::pod::{Container, Pod};
-use crate::refusal::Refusal;
+use crate::refusal::PodRefusal;
 
 /// Which of a pod's two lists a container is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum List {
+pub enum ContainerList {
     /// Containers that run first, one after the other.
     Init,
     /// The others.
@@ -21,60 +21,60 @@ pub enum List {
 
 /// A container of a pod by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ContainerIndex {
     /// In which list.
-    pub list: List,
+    pub list: ContainerList,
     /// Where in the list.
     pub index: usize,
 }
 
-impl Place {
+impl ContainerIndex {
     /// The container.
     #[must_use]
     pub fn of(self, pod: &Pod) -> Option<&Container> {
         match self.list {
-            List::Init => pod.spec.init_containers.get(self.index),
-            List::Regular => pod.spec.containers.get(self.index),
+            ContainerList::Init => pod.spec.init_containers.get(self.index),
+            ContainerList::Regular => pod.spec.containers.get(self.index),
         }
     }
 
     pub(crate) fn of_mut(self, pod: &mut Pod) -> Option<&mut Container> {
         match self.list {
-            List::Init => pod.spec.init_containers.get_mut(self.index),
-            List::Regular => pod.spec.containers.get_mut(self.index),
+            ContainerList::Init => pod.spec.init_containers.get_mut(self.index),
+            ContainerList::Regular => pod.spec.containers.get_mut(self.index),
         }
     }
 }
 
 /// All containers of a pod by their places, those that run first before the others.
-pub(crate) fn places(pod: &Pod) -> Vec<Place> {
-    let of = |list, count| (0..count).map(move |index| Place { list, index });
-    let init = of(List::Init, pod.spec.init_containers.len());
-    init.chain(of(List::Regular, pod.spec.containers.len()))
+pub(crate) fn places(pod: &Pod) -> Vec<ContainerIndex> {
+    let of = |list, count| (0..count).map(move |index| ContainerIndex { list, index });
+    let init = of(ContainerList::Init, pod.spec.init_containers.len());
+    init.chain(of(ContainerList::Regular, pod.spec.containers.len()))
         .collect()
 }
 
 /// The container of that name.
-fn named(pod: &Pod, name: &str) -> Result<Place, Refusal> {
+fn named(pod: &Pod, name: &str) -> Result<ContainerIndex, PodRefusal> {
     let mut all = places(pod).into_iter();
     let found = all.find(|place| {
         place
             .of(pod)
             .is_some_and(|container| container.name == name)
     });
-    found.ok_or_else(|| Refusal::Container(name.to_owned()))
+    found.ok_or_else(|| PodRefusal::Container(name.to_owned()))
 }
 
 /// Where the share goes that a pod's `gpu-fraction` or `gpu-memory` asks for.
 ///
 /// # Errors
-/// [`Refusal::Container`] if the named container isn't there, or nothing is named and there is no container.
-pub fn fraction_container(pod: &Pod) -> Result<Place, Refusal> {
+/// [`PodRefusal::Container`] if the named container isn't there, or nothing is named and there is no container.
+pub fn fraction_container(pod: &Pod) -> Result<ContainerIndex, PodRefusal> {
     match pod.annotation(names::CONTAINER) {
         Some(name) => named(pod, name),
-        None if pod.spec.containers.is_empty() => Err(Refusal::Container(String::new())),
-        None => Ok(Place {
-            list: List::Regular,
+        None if pod.spec.containers.is_empty() => Err(PodRefusal::Container(String::new())),
+        None => Ok(ContainerIndex {
+            list: ContainerList::Regular,
             index: 0,
         }),
     }
@@ -95,7 +95,12 @@ pub(crate) fn has_pod_share(pod: &Pod) -> bool {
 
 /// The containers that KAI 0.18's annotations give memory to.
 pub(crate) fn named_in_keys(pod: &Pod) -> BTreeSet<&str> {
-    let keys = keys::all(pod).filter(|key| matches!(key.about, About::Request | About::Limit));
+    let keys = container_annotations::all(pod).filter(|key| {
+        matches!(
+            key.about,
+            AnnotationSubject::Request | AnnotationSubject::Limit
+        )
+    });
     keys.map(|key| key.container).collect()
 }
 
@@ -119,8 +124,8 @@ pub fn without_resource<'p>(pod: &'p Pod, resource: &str) -> Option<&'p str> {
 /// All containers that get a share.
 ///
 /// # Errors
-/// [`Refusal::Container`] for the first that isn't there.
-pub fn shared_containers(pod: &Pod) -> Result<Vec<Place>, Refusal> {
+/// [`PodRefusal::Container`] for the first that isn't there.
+pub fn shared_containers(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     let mut found = Vec::new();
     let in_keys = named_in_keys(pod);
     // Where both are there, KAI wrote the annotation of the container for the one of its pod.

@@ -4,11 +4,11 @@
 //! that asks for no card gets `void`, and one that asks by itself is refused. The container with the share is
 //! exempt: its variable is set when the pod has its card.
 
-use crate::containers::{Place, places, shared_containers};
+use crate::containers::{ContainerIndex, places, shared_containers};
 use crate::names;
-use crate::pod::{Amounts, Container, Pod, Variable};
+use crate::pod::{Container, Pod, ResourceList, Variable};
 use crate::quantity::Quantity;
-use crate::refusal::Refusal;
+use crate::refusal::PodRefusal;
 
 const NO_CARD: &str = "void";
 const ALLOWED: [&str; 2] = [NO_CARD, "none"];
@@ -17,7 +17,7 @@ const ALLOWED: [&str; 2] = [NO_CARD, "none"];
 ///
 /// # Errors
 /// The first such container, those that run first before the others.
-pub fn check(pod: &Pod) -> Result<(), Refusal> {
+pub fn check(pod: &Pod) -> Result<(), PodRefusal> {
     for place in others(pod)? {
         let Some(container) = place.of(pod) else {
             continue;
@@ -30,15 +30,15 @@ pub fn check(pod: &Pod) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_variable(container: &Container, variable: &Variable) -> Result<(), Refusal> {
+fn check_variable(container: &Container, variable: &Variable) -> Result<(), PodRefusal> {
     let container = container.name.clone();
     let value = &variable.value;
     if value.is_empty() && variable.value_from.is_some() {
-        return Err(Refusal::VisibleDevicesFrom { container });
+        return Err(PodRefusal::VisibleDevicesFrom { container });
     }
     if !value.is_empty() && !ALLOWED.contains(&value.as_str()) {
         let value = value.clone();
-        return Err(Refusal::VisibleDevices { container, value });
+        return Err(PodRefusal::VisibleDevices { container, value });
     }
     Ok(())
 }
@@ -46,8 +46,8 @@ fn check_variable(container: &Container, variable: &Variable) -> Result<(), Refu
 /// Shows no card to containers that ask for none.
 ///
 /// # Errors
-/// [`Refusal::ContainerReference`] if the container with the share isn't there.
-pub fn block(pod: &mut Pod) -> Result<(), Refusal> {
+/// [`PodRefusal::ContainerReference`] if the container with the share isn't there.
+pub fn block(pod: &mut Pod) -> Result<(), PodRefusal> {
     for place in others(pod)? {
         let Some(container) = place.of_mut(pod) else {
             continue;
@@ -60,18 +60,18 @@ pub fn block(pod: &mut Pod) -> Result<(), Refusal> {
 }
 
 /// The containers without a share.
-fn others(pod: &Pod) -> Result<Vec<Place>, Refusal> {
+fn others(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     let shared = if pod.spec.containers.is_empty() {
         Vec::new()
     } else {
-        shared_containers(pod).map_err(|why| Refusal::ContainerReference(Box::new(why)))?
+        shared_containers(pod).map_err(|why| PodRefusal::ContainerReference(Box::new(why)))?
     };
     let mut all = places(pod);
     all.retain(|place| !shared.contains(place));
     Ok(all)
 }
 
-fn asks_for_card(requests: &Amounts) -> bool {
+fn asks_for_card(requests: &ResourceList) -> bool {
     let is_card = |name: &str| name == names::WHOLE || name.starts_with(names::PARTITION);
     let is_some = |amount: &serde_json::Value| match amount {
         serde_json::Value::String(text) => text.parse::<Quantity>().is_ok_and(|q| !q.is_zero()),

@@ -14,7 +14,7 @@ pub use apportion_abi::names::{
 };
 use serde_json::Value;
 
-use crate::containers::{List, Place, is_shared, places};
+use crate::containers::{ContainerIndex, ContainerList, is_shared, places};
 use crate::names;
 use crate::pod::{Container, Pod};
 use crate::quantity::Quantity;
@@ -77,16 +77,16 @@ pub enum HamiRefusal {
 }
 
 /// What one container asks for.
-struct Ask {
-    place: Place,
+struct HamiRequest {
+    place: ContainerIndex,
     container: String,
-    amount: Amount,
+    amount: HamiAmount,
     devices: u64,
 }
 
 /// How much of each GPU.
 #[derive(Clone, Copy)]
-enum Amount {
+enum HamiAmount {
     Mib(u64),
     /// From 1 to 99.
     Percent(u64),
@@ -122,15 +122,15 @@ pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
         [] => {}
         [ask] => {
             let (name, value) = match ask.amount {
-                Amount::Mib(mib) => (names::MEMORY, mib.to_string()),
-                Amount::Percent(percent) => (names::FRACTION, format!("0.{percent:02}")),
+                HamiAmount::Mib(mib) => (names::MEMORY, mib.to_string()),
+                HamiAmount::Percent(percent) => (names::FRACTION, format!("0.{percent:02}")),
             };
             annotations.insert(name.to_owned(), value);
             if ask.devices > 1 {
                 annotations.insert(names::DEVICES.to_owned(), ask.devices.to_string());
             }
-            let first = Place {
-                list: List::Regular,
+            let first = ContainerIndex {
+                list: ContainerList::Regular,
                 index: 0,
             };
             if ask.place != first {
@@ -145,7 +145,7 @@ pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
                     ask.container,
                     names::PER_CONTAINER_LIMIT
                 );
-                if let Amount::Mib(mib) = ask.amount {
+                if let HamiAmount::Mib(mib) = ask.amount {
                     annotations.insert(key, format!("{mib}Mi"));
                 }
             }
@@ -158,7 +158,11 @@ pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
 }
 
 /// What a container asks for; none where it asks for no share.
-fn read(pod: &Pod, place: Place, container: &Container) -> Result<Option<Ask>, HamiRefusal> {
+fn read(
+    pod: &Pod,
+    place: ContainerIndex,
+    container: &Container,
+) -> Result<Option<HamiRequest>, HamiRefusal> {
     let name = || container.name.clone();
     let number = |resource, expected| {
         let value = asked(container, resource).filter(|value| !is_nothing(value));
@@ -189,8 +193,8 @@ fn read(pod: &Pod, place: Place, container: &Container) -> Result<Option<Ask>, H
     let (amount, resource) = match (memory, percentage) {
         (None, None | Some(100)) => return Ok(None),
         (Some(_), Some(_)) => return Err(HamiRefusal::MemoryTwice(name())),
-        (Some(mib), None) => (Amount::Mib(mib), MEMORY),
-        (None, Some(percent @ 1..=99)) => (Amount::Percent(percent), PERCENTAGE),
+        (Some(mib), None) => (HamiAmount::Mib(mib), MEMORY),
+        (None, Some(percent @ 1..=99)) => (HamiAmount::Percent(percent), PERCENTAGE),
         (None, Some(_)) => {
             return Err(HamiRefusal::Amount {
                 container: name(),
@@ -207,7 +211,7 @@ fn read(pod: &Pod, place: Place, container: &Container) -> Result<Option<Ask>, H
         });
     }
     let devices = number(names::WHOLE, "a number of GPUs")?.unwrap_or(1);
-    Ok(Some(Ask {
+    Ok(Some(HamiRequest {
         place,
         container: name(),
         amount,
@@ -216,13 +220,13 @@ fn read(pod: &Pod, place: Place, container: &Container) -> Result<Option<Ask>, H
 }
 
 /// Whether there are words for all of them together.
-fn check(asks: &[Ask]) -> Result<(), HamiRefusal> {
+fn check(asks: &[HamiRequest]) -> Result<(), HamiRefusal> {
     if asks.len() < 2 {
         return Ok(());
     }
     let wrong = asks.iter().find_map(|ask| match ask.amount {
-        Amount::Percent(_) => Some((ask, PERCENTAGE)),
-        Amount::Mib(_) => (ask.devices > 1).then_some((ask, "several GPUs")),
+        HamiAmount::Percent(_) => Some((ask, PERCENTAGE)),
+        HamiAmount::Mib(_) => (ask.devices > 1).then_some((ask, "several GPUs")),
     });
     match wrong {
         Some((ask, what)) => Err(HamiRefusal::Several(

@@ -3,14 +3,14 @@
 //! Apportion promises the limit and nothing that could be taken back, so such a pod is either refused, or its limit is
 //! what is scheduled and charged. The form of a limit is held against KAI's rules in any case.
 
-use apportion_abi::{Fraction, Share};
+use apportion_abi::{GpuFraction, Share};
 
+use crate::container_annotations;
 use crate::containers::fraction_container;
-use crate::keys;
 use crate::names;
 use crate::number;
 use crate::pod::Pod;
-use crate::refusal::Refusal;
+use crate::refusal::PodRefusal;
 use crate::request;
 
 /// How many decimals KAI reads of a part of a card that is a limit.
@@ -28,14 +28,14 @@ pub enum RequestBelowLimit {
 
 /// An annotation with its value, as people read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct AnnotationValue {
     /// The annotation.
     pub key: String,
     /// What it says.
     pub value: String,
 }
 
-impl std::fmt::Display for Said {
+impl std::fmt::Display for AnnotationValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.key, self.value)
     }
@@ -46,14 +46,14 @@ impl std::fmt::Display for Said {
 #[error(
     "{request} is below {limit}: a share does not grow here, its limit is scheduled, charged and kept; set both to the same amount, or let an administrator have limits charged (webhook.requestBelowLimit=charge-limit)"
 )]
-pub struct Growing {
+pub struct BurstableShare {
     /// What it has at least.
-    pub request: Said,
+    pub request: AnnotationValue,
     /// What it has at most.
-    pub limit: Said,
+    pub limit: AnnotationValue,
 }
 
-impl Growing {
+impl BurstableShare {
     /// What whoever creates the pod is told where it is taken.
     #[must_use]
     pub fn warning(&self) -> String {
@@ -66,13 +66,13 @@ impl Growing {
 
 /// The first share of a pod that may grow.
 #[must_use]
-pub fn growing(pod: &Pod) -> Option<Growing> {
+pub fn growing(pod: &Pod) -> Option<BurstableShare> {
     let ranges = request::ranges(pod).ok()?;
     let mut growing = ranges.into_iter().filter_map(|range| {
         let limit = range
             .limit
             .filter(|limit| limit.share != range.request.share)?;
-        Some(Growing {
+        Some(BurstableShare {
             request: range.request.said,
             limit: limit.said,
         })
@@ -84,19 +84,19 @@ pub fn growing(pod: &Pod) -> Option<Growing> {
 ///
 /// # Errors
 /// The first rule that one breaks.
-pub(crate) fn check(pod: &Pod) -> Result<(), Refusal> {
+pub(crate) fn check(pod: &Pod) -> Result<(), PodRefusal> {
     if let Some(text) = pod.annotation(names::FRACTION_LIMIT) {
         check_fraction(pod, names::FRACTION_LIMIT, text)?;
     }
     check_memory(pod)?;
-    let Some(limit) = keys::portion_limit(pod) else {
+    let Some(limit) = container_annotations::portion_limit(pod) else {
         return Ok(());
     };
     check_fraction(pod, limit.key, limit.value)?;
     let place = fraction_container(pod)?;
     let target = place.of(pod).map_or("", |container| &container.name);
     if target != limit.container {
-        return Err(Refusal::OtherContainer {
+        return Err(PodRefusal::OtherContainer {
             key: limit.key.to_owned(),
             target: target.to_owned(),
         });
@@ -107,26 +107,26 @@ pub(crate) fn check(pod: &Pod) -> Result<(), Refusal> {
     }
 }
 
-fn check_fraction(pod: &Pod, key: &str, text: &str) -> Result<(), Refusal> {
+fn check_fraction(pod: &Pod, key: &str, text: &str) -> Result<(), PodRefusal> {
     let Some(request) = pod.annotation(names::FRACTION) else {
-        return Err(Refusal::LimitAlone {
+        return Err(PodRefusal::LimitAlone {
             key: key.to_owned(),
             of: names::FRACTION,
         });
     };
     let decimals = text.split_once('.').map_or(0, |(_, after)| after.len());
     if decimals > DECIMALS {
-        return Err(Refusal::LimitDecimals(key.to_owned()));
+        return Err(PodRefusal::LimitDecimals(key.to_owned()));
     }
     let is_fraction = |limit: &f64| *limit > 0.0 && *limit < 1.0;
     let Some(limit) = number::float(text).filter(is_fraction) else {
-        return Err(Refusal::LimitForm(key.to_owned()));
+        return Err(PodRefusal::LimitForm(key.to_owned()));
     };
-    if text.parse::<Fraction>().is_err() {
-        return Err(Refusal::LimitForm(key.to_owned()));
+    if text.parse::<GpuFraction>().is_err() {
+        return Err(PodRefusal::LimitForm(key.to_owned()));
     }
     if number::float(request).is_none_or(|request| limit <= request) {
-        return Err(Refusal::LimitTooSmall {
+        return Err(PodRefusal::LimitTooSmall {
             key: key.to_owned(),
             value: text.to_owned(),
             least: "be greater than",
@@ -137,23 +137,23 @@ fn check_fraction(pod: &Pod, key: &str, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_memory(pod: &Pod) -> Result<(), Refusal> {
+fn check_memory(pod: &Pod) -> Result<(), PodRefusal> {
     let key = names::MEMORY_UP_TO;
     let Some(text) = pod.annotation(key) else {
         return Ok(());
     };
     let Some(request) = pod.annotation(names::MEMORY) else {
-        return Err(Refusal::LimitAlone {
+        return Err(PodRefusal::LimitAlone {
             key: key.to_owned(),
             of: names::MEMORY,
         });
     };
     let has_unit = number::float(text).is_none();
     let Some(limit) = request::bytes(text).filter(|_| has_unit) else {
-        return Err(Refusal::LimitQuantity(key));
+        return Err(PodRefusal::LimitQuantity(key));
     };
     if number::positive(request).is_some_and(|mib| limit.0 >> 20 < mib) {
-        return Err(Refusal::LimitTooSmall {
+        return Err(PodRefusal::LimitTooSmall {
             key: key.to_owned(),
             value: text.to_owned(),
             least: "not be smaller than",
@@ -165,17 +165,18 @@ fn check_memory(pod: &Pod) -> Result<(), Refusal> {
 }
 
 /// The limit of a pod's `gpu-fraction`, with the annotation that says it.
-pub(crate) fn of_fraction(pod: &Pod) -> Option<(Share, Said)> {
+pub(crate) fn of_fraction(pod: &Pod) -> Option<(Share, AnnotationValue)> {
     let short = pod
         .annotation(names::FRACTION_LIMIT)
         .map(|text| (names::FRACTION_LIMIT, text));
-    let (key, text) =
-        short.or_else(|| keys::portion_limit(pod).map(|limit| (limit.key, limit.value)))?;
+    let (key, text) = short.or_else(|| {
+        container_annotations::portion_limit(pod).map(|limit| (limit.key, limit.value))
+    })?;
     Some((Share::Fraction(text.parse().ok()?), said(key, text)))
 }
 
 /// The limit of a pod's `gpu-memory`.
-pub(crate) fn of_memory(pod: &Pod) -> Option<(Share, Said)> {
+pub(crate) fn of_memory(pod: &Pod) -> Option<(Share, AnnotationValue)> {
     let text = pod.annotation(names::MEMORY_UP_TO)?;
     Some((
         Share::Memory(request::bytes(text)?),
@@ -187,25 +188,25 @@ pub(crate) fn of_memory(pod: &Pod) -> Option<(Share, Said)> {
 ///
 /// # Errors
 /// The pod has none, or another one.
-pub(crate) fn check_written(pod: &Pod, key: &str, limit: Share) -> Result<(), Refusal> {
+pub(crate) fn check_written(pod: &Pod, key: &str, limit: Share) -> Result<(), PodRefusal> {
     match of_memory(pod) {
         Some((share, _)) if share == limit => Ok(()),
         Some(_) => Err(conflict(names::MEMORY_UP_TO, key)),
         None if of_fraction(pod).is_some() => Ok(()),
-        None => Err(Refusal::LimitBeside),
+        None => Err(PodRefusal::LimitBeside),
     }
 }
 
-fn conflict(of: &'static str, key: &str) -> Refusal {
-    Refusal::LimitConflict {
+fn conflict(of: &'static str, key: &str) -> PodRefusal {
+    PodRefusal::LimitConflict {
         of,
         key: key.to_owned(),
     }
 }
 
 /// An annotation and its value.
-pub(crate) fn said(key: &str, value: &str) -> Said {
-    Said {
+pub(crate) fn said(key: &str, value: &str) -> AnnotationValue {
+    AnnotationValue {
         key: key.to_owned(),
         value: value.to_owned(),
     }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 /// What of an object no rule looks at.
 type Rest = Map<String, Value>;
 /// Amounts by the names of resources.
-pub type Amounts = BTreeMap<String, Value>;
+pub type ResourceList = BTreeMap<String, Value>;
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
@@ -131,9 +131,9 @@ parts! {
     /// What a container asks for.
     Resources {
         /// At most.
-        limits: Amounts,
+        limits: ResourceList,
         /// At least.
-        requests: Amounts,
+        requests: ResourceList,
     }
 
     /// A volume.

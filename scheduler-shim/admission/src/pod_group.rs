@@ -10,27 +10,27 @@ use serde::Deserialize;
 /// A pod group, as far as the rules look at it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct PodGroup {
+pub struct ReviewedPodGroup {
     /// What it says.
-    pub spec: Spec,
+    pub spec: ReviewedPodGroupSpec,
 }
 
 /// What a pod group says.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Spec {
+pub struct ReviewedPodGroupSpec {
     /// How many pods must start together.
     pub min_member: Option<i32>,
     /// How many of the subgroups at the top must.
     pub min_sub_group: Option<i32>,
     /// Its parts.
-    pub sub_groups: Vec<SubGroup>,
+    pub sub_groups: Vec<ReviewedSubGroup>,
 }
 
 /// A part of a pod group.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SubGroup {
+pub struct ReviewedSubGroup {
     /// Its name.
     pub name: String,
     /// What it is a part of; nothing at the top.
@@ -43,7 +43,7 @@ pub struct SubGroup {
 
 /// What is wrong with a pod group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mistake {
+pub enum PodGroupError {
     /// Both minimums are given.
     #[error(
         "minMember and minSubGroup are mutually exclusive: set minMember ({0}) to schedule a fixed number of pods, or set minSubGroup to require a minimum number of child SubGroups, but not both"
@@ -97,7 +97,7 @@ fn of(name: &Option<String>) -> String {
     name.map_or(String::new(), |name| format!("subgroup {name:?}: "))
 }
 
-impl Mistake {
+impl PodGroupError {
     /// KAI's name for the kind of mistake.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -122,16 +122,16 @@ impl Mistake {
 
 /// All that is wrong with a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct PodGroupFindings {
     /// Why it is no tree, or can't be read in one way.
-    pub structure: Option<Mistake>,
+    pub structure: Option<PodGroupError>,
     /// Which minimums are wrong.
-    pub minimums: Vec<Mistake>,
+    pub minimums: Vec<PodGroupError>,
 }
 
 /// What comes of judging a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct PodGroupVerdict {
     /// Said to whoever asked, whether or not the group is taken.
     pub warnings: Vec<String>,
     /// Why it isn't.
@@ -140,10 +140,10 @@ pub struct Verdict {
 
 /// Judges a pod group that is to be created, or what one is to become.
 #[must_use]
-pub fn check(group: &PodGroup, is_update: bool) -> Verdict {
+pub fn check(group: &ReviewedPodGroup, is_update: bool) -> PodGroupVerdict {
     let found = find(&group.spec);
     if let Some(mistake) = found.structure {
-        return Verdict {
+        return PodGroupVerdict {
             warnings: Vec::new(),
             refusal: Some(mistake.to_string()),
         };
@@ -151,9 +151,9 @@ pub fn check(group: &PodGroup, is_update: bool) -> Verdict {
     let all = found.minimums.iter();
     let (warnings, errors): (Vec<_>, Vec<_>) = all.partition(|one| one.is_warning(is_update));
     let texts =
-        |all: Vec<&Mistake>| -> Vec<String> { all.iter().map(ToString::to_string).collect() };
+        |all: Vec<&PodGroupError>| -> Vec<String> { all.iter().map(ToString::to_string).collect() };
     let errors = texts(errors);
-    Verdict {
+    PodGroupVerdict {
         warnings: texts(warnings),
         refusal: (!errors.is_empty()).then(|| errors.join("\n")),
     }
@@ -161,17 +161,17 @@ pub fn check(group: &PodGroup, is_update: bool) -> Verdict {
 
 /// Finds all that is wrong with a pod group.
 #[must_use]
-pub fn find(spec: &Spec) -> Findings {
+pub fn find(spec: &ReviewedPodGroupSpec) -> PodGroupFindings {
     if let (Some(members), Some(_)) = (spec.min_member, spec.min_sub_group) {
-        return Findings {
-            structure: Some(Mistake::BothMinimums(members)),
+        return PodGroupFindings {
+            structure: Some(PodGroupError::BothMinimums(members)),
             minimums: Vec::new(),
         };
     }
-    let tree = match Tree::of(&spec.sub_groups) {
+    let tree = match SubGroupTree::of(&spec.sub_groups) {
         Ok(tree) => tree,
         Err(mistake) => {
-            return Findings {
+            return PodGroupFindings {
                 structure: Some(mistake),
                 minimums: Vec::new(),
             };
@@ -180,8 +180,8 @@ pub fn find(spec: &Spec) -> Findings {
     let mut minimums = Vec::new();
     for group in tree.by_name.values() {
         if group.min_member.is_some() && group.min_sub_group.is_some() {
-            return Findings {
-                structure: Some(Mistake::BothMinimumsOf(group.name.clone())),
+            return PodGroupFindings {
+                structure: Some(PodGroupError::BothMinimumsOf(group.name.clone())),
                 minimums,
             };
         }
@@ -192,16 +192,16 @@ pub fn find(spec: &Spec) -> Findings {
         .iter()
         .filter(|group| group.parent.is_none());
     minimums.extend(too_many(None, spec.min_sub_group, roots.count()));
-    Findings {
+    PodGroupFindings {
         structure: None,
         minimums,
     }
 }
 
 /// Says so when more parts are wanted than there are.
-fn too_many(name: Option<&str>, least: Option<i32>, parts: usize) -> Option<Mistake> {
+fn too_many(name: Option<&str>, least: Option<i32>, parts: usize) -> Option<PodGroupError> {
     let least = least.filter(|least| usize::try_from(*least).is_ok_and(|least| least > parts))?;
-    Some(Mistake::TooManyParts {
+    Some(PodGroupError::TooManyParts {
         name: name.map(str::to_owned),
         least,
         parts,
@@ -209,17 +209,17 @@ fn too_many(name: Option<&str>, least: Option<i32>, parts: usize) -> Option<Mist
 }
 
 /// Subgroups by name, and how many parts each has.
-struct Tree<'a> {
-    by_name: BTreeMap<&'a str, &'a SubGroup>,
+struct SubGroupTree<'a> {
+    by_name: BTreeMap<&'a str, &'a ReviewedSubGroup>,
     parts: BTreeMap<&'a str, usize>,
 }
 
-impl<'a> Tree<'a> {
-    fn of(groups: &'a [SubGroup]) -> Result<Self, Mistake> {
+impl<'a> SubGroupTree<'a> {
+    fn of(groups: &'a [ReviewedSubGroup]) -> Result<Self, PodGroupError> {
         let mut by_name = BTreeMap::new();
         for group in groups {
             if by_name.insert(group.name.as_str(), group).is_some() {
-                return Err(Mistake::Duplicate(group.name.clone()));
+                return Err(PodGroupError::Duplicate(group.name.clone()));
             }
         }
         let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -228,7 +228,7 @@ impl<'a> Tree<'a> {
                 continue;
             };
             if !by_name.contains_key(parent) {
-                return Err(Mistake::NoParent {
+                return Err(PodGroupError::NoParent {
                     parent: parent.to_owned(),
                     name: group.name.clone(),
                 });
@@ -240,7 +240,7 @@ impl<'a> Tree<'a> {
         if tree.by_name.keys().all(reaches_top) {
             Ok(tree)
         } else {
-            Err(Mistake::Cycle)
+            Err(PodGroupError::Cycle)
         }
     }
 
@@ -252,17 +252,17 @@ impl<'a> Tree<'a> {
         way.take(self.by_name.len() + 1).count() <= self.by_name.len()
     }
 
-    fn minimums_of(&self, group: &SubGroup) -> Vec<Mistake> {
+    fn minimums_of(&self, group: &ReviewedSubGroup) -> Vec<PodGroupError> {
         let name = &group.name;
         let parts = self.parts.get(name.as_str()).copied().unwrap_or_default();
         let found = if parts == 0 {
             [
-                (group.min_sub_group.is_some()).then(|| Mistake::PartsOfLeaf(name.clone())),
-                (group.min_member.is_none()).then(|| Mistake::NoMembers(name.clone())),
+                (group.min_sub_group.is_some()).then(|| PodGroupError::PartsOfLeaf(name.clone())),
+                (group.min_member.is_none()).then(|| PodGroupError::NoMembers(name.clone())),
             ]
         } else {
             [
-                (group.min_member.is_some()).then(|| Mistake::MembersOfParent(name.clone())),
+                (group.min_member.is_some()).then(|| PodGroupError::MembersOfParent(name.clone())),
                 too_many(Some(name), group.min_sub_group, parts),
             ]
         };

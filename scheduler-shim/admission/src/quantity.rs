@@ -11,11 +11,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     billionths: i128,
-    form: Form,
+    form: QuantityFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Form {
+enum QuantityFormat {
     #[default]
     Decimal,
     Binary,
@@ -52,7 +52,7 @@ const MOST: i128 = (i64::MAX as i128) * ONE;
 /// A text that is no quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a quantity such as 500m, 2 or 1.5Gi")]
-pub struct NotAQuantity(String);
+pub struct ParseQuantityError(String);
 
 impl Quantity {
     /// So many times as much.
@@ -100,10 +100,10 @@ impl Ord for Quantity {
 }
 
 impl FromStr for Quantity {
-    type Err = NotAQuantity;
+    type Err = ParseQuantityError;
 
-    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
-        parse(text).ok_or_else(|| NotAQuantity(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
+        parse(text).ok_or_else(|| ParseQuantityError(text.to_owned()))
     }
 }
 
@@ -135,19 +135,19 @@ fn parse(text: &str) -> Option<Quantity> {
 }
 
 /// What a suffix stands for: the form, the power of ten and the power of two.
-fn scale(suffix: &str) -> Option<(Form, i32, u32)> {
+fn scale(suffix: &str) -> Option<(QuantityFormat, i32, u32)> {
     if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
-        return Some((Form::Decimal, *power, 0));
+        return Some((QuantityFormat::Decimal, *power, 0));
     }
     if let Some((_, power)) = BINARY.iter().find(|(name, _)| *name == suffix) {
-        return Some((Form::Binary, 0, *power));
+        return Some((QuantityFormat::Binary, 0, *power));
     }
     let exponent = suffix.strip_prefix(['e', 'E'])?;
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let exponent = is_number.then(|| exponent.parse::<i64>().ok())??;
     let bounded = i32::try_from(exponent.clamp(-1000, 1000)).ok()?;
-    Some((Form::Exponent, bounded, 0))
+    Some((QuantityFormat::Exponent, bounded, 0))
 }
 
 /// `digits` × 10^`ten` × 2^`two`, rounded up to a whole number, at most [`MOST`].
@@ -184,7 +184,8 @@ impl fmt::Display for Quantity {
             return f.write_str("0");
         }
         let whole = self.billionths / ONE;
-        if self.form == Form::Binary && self.billionths % ONE == 0 && whole.abs() >= 1024 {
+        if self.form == QuantityFormat::Binary && self.billionths % ONE == 0 && whole.abs() >= 1024
+        {
             let fits = |power: &u32| whole % (1_i128 << power) == 0;
             let found = BINARY.iter().find(|(_, power)| fits(power));
             let (suffix, power) = found.copied().unwrap_or(("", 0));
@@ -195,7 +196,7 @@ impl fmt::Display for Quantity {
             if self.billionths % unit == 0 {
                 let count = self.billionths / unit;
                 return match self.form {
-                    Form::Exponent if power != 0 => write!(f, "{count}e{power}"),
+                    QuantityFormat::Exponent if power != 0 => write!(f, "{count}e{power}"),
                     _ => write!(f, "{count}{suffix}"),
                 };
             }

@@ -10,19 +10,19 @@ use serde::Deserialize;
 /// A queue, as far as the rules look at it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Queue {
+pub struct ReviewedQueue {
     /// Who it is.
-    pub metadata: Metadata,
+    pub metadata: ReviewedQueueMetadata,
     /// What it says.
-    pub spec: Spec,
+    pub spec: ReviewedQueueSpec,
     /// What became of it.
-    pub status: Option<Status>,
+    pub status: Option<ReviewedQueueStatus>,
 }
 
 /// Who a queue is.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Metadata {
+pub struct ReviewedQueueMetadata {
     /// Its name.
     pub name: String,
 }
@@ -30,11 +30,11 @@ pub struct Metadata {
 /// What a queue says.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Spec {
+pub struct ReviewedQueueSpec {
     /// Its parent; empty at the top.
     pub parent_queue: String,
     /// Its share of the cluster.
-    pub resources: Option<Resources>,
+    pub resources: Option<QueueQuotas>,
     /// For how long its jobs run before they can be preempted.
     pub preempt_min_runtime: Option<String>,
     /// For how long its jobs run before they can be reclaimed.
@@ -44,7 +44,7 @@ pub struct Spec {
 /// What became of a queue.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Status {
+pub struct ReviewedQueueStatus {
     /// The queues below it.
     pub child_queues: Vec<String>,
 }
@@ -52,26 +52,26 @@ pub struct Status {
 /// A queue's share of the cluster.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Resources {
+pub struct QueueQuotas {
     /// Of processors, in thousandths.
-    pub cpu: Resource,
+    pub cpu: QueueQuota,
     /// Of cards.
-    pub gpu: Resource,
+    pub gpu: QueueQuota,
     /// Of memory, in megabytes.
-    pub memory: Resource,
+    pub memory: QueueQuota,
 }
 
 /// A queue's share of one resource.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Resource {
+pub struct QueueQuota {
     /// What it deserves.
     pub quota: f64,
 }
 
 /// Why a queue is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum QueueRefusal {
     /// It says nothing of resources.
     #[error("resources must be specified")]
     NoResources,
@@ -101,21 +101,21 @@ pub enum Refusal {
 
 /// What comes of judging a queue: warnings, and whether it is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct QueueVerdict {
     /// Said to whoever asked, whether or not the queue is taken.
     pub warnings: Vec<String>,
     /// Why it isn't.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<QueueRefusal>,
 }
 
 /// Finds other queues by name.
-pub trait Queues {
+pub trait QueueLookup {
     /// The queue of that name.
-    fn find(&self, name: &str) -> Option<Queue>;
+    fn find(&self, name: &str) -> Option<ReviewedQueue>;
 }
 
-impl<F: Fn(&str) -> Option<Queue>> Queues for F {
-    fn find(&self, name: &str) -> Option<Queue> {
+impl<F: Fn(&str) -> Option<ReviewedQueue>> QueueLookup for F {
+    fn find(&self, name: &str) -> Option<ReviewedQueue> {
         self(name)
     }
 }
@@ -123,20 +123,20 @@ impl<F: Fn(&str) -> Option<Queue>> Queues for F {
 /// Judges a queue that is to be created, or what `old` is to become.
 #[must_use]
 pub fn check(
-    old: Option<&Queue>,
-    queue: &Queue,
-    others: &dyn Queues,
+    old: Option<&ReviewedQueue>,
+    queue: &ReviewedQueue,
+    others: &dyn QueueLookup,
     compare_quotas: bool,
-) -> Verdict {
+) -> QueueVerdict {
     let Some(resources) = &queue.spec.resources else {
-        let refusal = Refusal::NoResources;
-        return Verdict {
+        let refusal = QueueRefusal::NoResources;
+        return QueueVerdict {
             warnings: vec![refusal.to_string()],
             refusal: Some(refusal),
         };
     };
     if let Some(refusal) = no_duration(old, queue) {
-        return Verdict {
+        return QueueVerdict {
             warnings: Vec::new(),
             refusal: Some(refusal),
         };
@@ -146,18 +146,18 @@ pub fn check(
         match beside_parent(queue, resources, others) {
             Ok(found) => warnings.extend(found),
             Err(refusal) => {
-                return Verdict {
+                return QueueVerdict {
                     warnings,
                     refusal: Some(refusal),
                 };
             }
         }
     }
-    let has_children = |old: &Queue| !children(old).is_empty();
+    let has_children = |old: &ReviewedQueue| !children(old).is_empty();
     if compare_quotas && old.is_some_and(has_children) {
         warnings.extend(beside_children(queue, resources, others));
     }
-    Verdict {
+    QueueVerdict {
         warnings,
         refusal: None,
     }
@@ -165,8 +165,8 @@ pub fn check(
 
 /// A minimum run time that cannot be read. KAI takes it, and can read no queue at all from then on; one that is there
 /// already may stay as it is, so that the rest of the queue can be edited.
-fn no_duration(old: Option<&Queue>, queue: &Queue) -> Option<Refusal> {
-    let of = |queue: &Queue| {
+fn no_duration(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<QueueRefusal> {
+    let of = |queue: &ReviewedQueue| {
         let spec = &queue.spec;
         [
             ("preemptMinRuntime", spec.preempt_min_runtime.clone()),
@@ -181,31 +181,31 @@ fn no_duration(old: Option<&Queue>, queue: &Queue) -> Option<Refusal> {
         is_new && !text.is_empty() && parse_duration(text).is_none()
     });
     let (field, text) = found?;
-    Some(Refusal::NoDuration { field, text: text? })
+    Some(QueueRefusal::NoDuration { field, text: text? })
 }
 
 /// Judges a queue that is to go.
 ///
 /// # Errors
-/// [`Refusal::HasChildren`].
-pub fn check_deletion(queue: &Queue) -> Result<(), Refusal> {
+/// [`QueueRefusal::HasChildren`].
+pub fn check_deletion(queue: &ReviewedQueue) -> Result<(), QueueRefusal> {
     let children = children(queue);
     if children.is_empty() {
         return Ok(());
     }
-    Err(Refusal::HasChildren {
+    Err(QueueRefusal::HasChildren {
         name: queue.metadata.name.clone(),
         children: children.to_vec(),
     })
 }
 
-fn children(queue: &Queue) -> &[String] {
+fn children(queue: &ReviewedQueue) -> &[String] {
     let status = queue.status.as_ref();
     status.map_or(&[], |status| status.child_queues.as_slice())
 }
 
 /// Says so when a queue is its own ancestor.
-fn cycle(queue: &Queue, others: &dyn Queues) -> Option<String> {
+fn cycle(queue: &ReviewedQueue, others: &dyn QueueLookup) -> Option<String> {
     let own = queue.metadata.name.as_str();
     let mut path = vec![own.to_owned()];
     let mut at = queue.spec.parent_queue.clone();
@@ -227,15 +227,15 @@ fn cycle(queue: &Queue, others: &dyn Queues) -> Option<String> {
 }
 
 fn beside_parent(
-    queue: &Queue,
-    own: &Resources,
-    others: &dyn Queues,
-) -> Result<Vec<String>, Refusal> {
+    queue: &ReviewedQueue,
+    own: &QueueQuotas,
+    others: &dyn QueueLookup,
+) -> Result<Vec<String>, QueueRefusal> {
     let name = &queue.spec.parent_queue;
     let parent = others.find(name);
-    let parent = parent.ok_or_else(|| Refusal::NoParent(name.clone()))?;
+    let parent = parent.ok_or_else(|| QueueRefusal::NoParent(name.clone()))?;
     let theirs = parent.spec.resources.as_ref();
-    let theirs = theirs.ok_or_else(|| Refusal::ParentWithoutResources(name.clone()))?;
+    let theirs = theirs.ok_or_else(|| QueueRefusal::ParentWithoutResources(name.clone()))?;
     let siblings = children(&parent)
         .iter()
         .filter(|child| **child != queue.metadata.name)
@@ -266,7 +266,11 @@ fn beside_parent(
     Ok(said.into_iter().flatten().collect())
 }
 
-fn beside_children(queue: &Queue, own: &Resources, others: &dyn Queues) -> Vec<String> {
+fn beside_children(
+    queue: &ReviewedQueue,
+    own: &QueueQuotas,
+    others: &dyn QueueLookup,
+) -> Vec<String> {
     let mut said = Vec::new();
     let (mut cpu, mut gpu, mut memory) = (0.0, 0.0, 0.0);
     for name in children(queue) {

@@ -3,14 +3,14 @@
 //! The texts are an interface: people search for them, and other programs match on them. They stay as KAI has
 //! them, slips included.
 
-use crate::frozen::Change;
-use crate::limits::Growing;
-use crate::strict::Strictness;
-use crate::wishes::Wish;
+use crate::immutable_fields::ImmutableFieldChange;
+use crate::limits::BurstableShare;
+use crate::strict::StrictRefusal;
+use crate::unsupported::UnsupportedRequest;
 
 /// Why a pod is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PodRefusal {
     /// It wants to share while sharing is off.
     #[error(
         "attempting to create a pod {namespace}/{name} with gpu sharing request, while GPU sharing is disabled"
@@ -54,7 +54,7 @@ pub enum Refusal {
     Container(String),
     /// The same, while the pod was being completed.
     #[error("failed to get fraction container ref: {0}")]
-    ContainerReference(Box<Refusal>),
+    ContainerReference(Box<PodRefusal>),
     /// The name of the config maps isn't there.
     #[error("no desired configmap name found in pod {namespace}/{name} annotations")]
     ConfigMapName {
@@ -208,14 +208,14 @@ pub enum Refusal {
     },
     /// A limit above the request, where these are refused.
     #[error(transparent)]
-    Growing(Box<Growing>),
+    Growing(Box<BurstableShare>),
     /// Something that Apportion cannot do.
     #[error(transparent)]
-    Wish(Box<Wish>),
+    Wish(Box<UnsupportedRequest>),
     /// A request that changes although the pod has its place.
     #[error(transparent)]
-    Frozen(Box<Change>),
+    Frozen(Box<ImmutableFieldChange>),
     /// Something that only the strict mode refuses.
     #[error("{0}")]
-    Strict(Box<Strictness>),
+    Strict(Box<StrictRefusal>),
 }

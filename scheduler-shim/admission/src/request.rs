@@ -5,21 +5,23 @@
 //! card never holds more than what was promised. Whether such a pod may come in at all is asked in
 //! [`limits`].
 
-use apportion_abi::{Bytes, Fraction, GpuRequest, Share};
+use apportion_abi::{Bytes, GpuFraction, GpuRequest, Share};
 
-use crate::containers::{Place, has_pod_share, is_shared, named_in_keys, shared_containers};
-use crate::limits::{self, Said, said};
+use crate::containers::{
+    ContainerIndex, has_pod_share, is_shared, named_in_keys, shared_containers,
+};
+use crate::limits::{self, AnnotationValue, said};
 use crate::names;
 use crate::number;
 use crate::pod::Pod;
 use crate::quantity::Quantity;
-use crate::refusal::Refusal;
+use crate::refusal::PodRefusal;
 
 /// Holds a pod's request against KAI's rules.
 ///
 /// # Errors
 /// The first rule that it breaks.
-pub fn check(pod: &Pod) -> Result<(), Refusal> {
+pub fn check(pod: &Pod) -> Result<(), PodRefusal> {
     let fraction = pod.annotation(names::FRACTION);
     let memory = pod.annotation(names::MEMORY);
     let devices = pod.annotation(names::DEVICES);
@@ -28,24 +30,27 @@ pub fn check(pod: &Pod) -> Result<(), Refusal> {
     let rules = [
         (
             pod.annotation(names::MPS) == Some("true") && !is_shared(pod),
-            Refusal::ServiceWithoutShare,
+            PodRefusal::ServiceWithoutShare,
         ),
-        (fraction.is_some() && has_whole, Refusal::FractionAndWhole),
+        (
+            fraction.is_some() && has_whole,
+            PodRefusal::FractionAndWhole,
+        ),
         (
             (memory.is_some() && fraction.is_some()) || (has_memory && has_whole),
-            Refusal::MemoryAndOther,
+            PodRefusal::MemoryAndOther,
         ),
         (
             devices.is_some() && !is_shared(pod),
-            Refusal::DevicesWithoutShare,
+            PodRefusal::DevicesWithoutShare,
         ),
-        (memory.is_some_and(is_no_count), Refusal::Memory),
-        (fraction.is_some_and(is_no_fraction), Refusal::Fraction),
+        (memory.is_some_and(is_no_count), PodRefusal::Memory),
+        (fraction.is_some_and(is_no_fraction), PodRefusal::Fraction),
         (
             fraction.is_some_and(|text| text.parse::<Quantity>().is_err()),
-            Refusal::FractionForm(fraction.unwrap_or_default().to_owned()),
+            PodRefusal::FractionForm(fraction.unwrap_or_default().to_owned()),
         ),
-        (devices.is_some_and(is_no_count), Refusal::Devices),
+        (devices.is_some_and(is_no_count), PodRefusal::Devices),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {
         Some((_, refusal)) => Err(refusal),
@@ -54,7 +59,7 @@ pub fn check(pod: &Pod) -> Result<(), Refusal> {
 }
 
 /// Holds KAI 0.18's annotations against their rules.
-fn check_named(pod: &Pod) -> Result<(), Refusal> {
+fn check_named(pod: &Pod) -> Result<(), PodRefusal> {
     limits::check(pod)?;
     if has_pod_share(pod) {
         check_both(pod)?;
@@ -74,7 +79,7 @@ fn check_named(pod: &Pod) -> Result<(), Refusal> {
 
 /// Holds annotations of a container against those of its pod. KAI's webhook and binder write the former beside the
 /// latter, so that both stand in what people copy from a cluster with KAI.
-fn check_both(pod: &Pod) -> Result<(), Refusal> {
+fn check_both(pod: &Pod) -> Result<(), PodRefusal> {
     let named: Vec<&str> = named_in_keys(pod).into_iter().collect();
     let name = match named.as_slice() {
         [] => return Ok(()),
@@ -83,7 +88,7 @@ fn check_both(pod: &Pod) -> Result<(), Refusal> {
             let [request, limit] = [names::PER_CONTAINER_REQUEST, names::PER_CONTAINER_LIMIT]
                 .map(|end| key(name, end));
             let there = pod.annotation(&request).map(|_| request);
-            return Err(Refusal::TwoWays {
+            return Err(PodRefusal::TwoWays {
                 key: there.unwrap_or(limit),
             });
         }
@@ -92,7 +97,7 @@ fn check_both(pod: &Pod) -> Result<(), Refusal> {
         .annotation(names::CONTAINER)
         .filter(|other| *other != name)
     {
-        return Err(Refusal::ContainerMismatch {
+        return Err(PodRefusal::ContainerMismatch {
             pods: container.to_owned(),
             named: name.to_owned(),
         });
@@ -105,7 +110,7 @@ fn check_both(pod: &Pod) -> Result<(), Refusal> {
     };
     match (pod.annotation(names::MEMORY), pod_request(pod)?) {
         (Some(memory), Some(of_pod)) if of_pod.share != request.share => {
-            Err(Refusal::MemoryMismatch {
+            Err(PodRefusal::MemoryMismatch {
                 named: request.said.value,
                 pods: memory.to_owned(),
             })
@@ -131,29 +136,29 @@ pub(crate) fn wants_whole(pod: &Pod) -> bool {
 
 /// What one container asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ContainerGpuRequest {
     /// Which container.
-    pub container: Place,
+    pub container: ContainerIndex,
     /// What it asks for.
     pub request: GpuRequest,
 }
 
 /// An amount and the annotation that says it.
 #[derive(Clone, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct AnnotatedShare {
     pub(crate) share: Share,
-    pub(crate) said: Said,
+    pub(crate) said: AnnotationValue,
 }
 
 /// What a container has at least, and at most.
 #[derive(Clone, Debug)]
-pub(crate) struct Range {
-    pub(crate) request: Amount,
+pub(crate) struct ShareRange {
+    pub(crate) request: AnnotatedShare,
     /// Nothing where only one amount is given.
-    pub(crate) limit: Option<Amount>,
+    pub(crate) limit: Option<AnnotatedShare>,
 }
 
-impl Range {
+impl ShareRange {
     /// What is scheduled and charged.
     fn share(&self) -> Share {
         self.limit.as_ref().unwrap_or(&self.request).share
@@ -163,15 +168,15 @@ impl Range {
 /// What the containers of a pod ask for; nothing if it shares no card.
 ///
 /// # Errors
-/// The first rule that it breaks, or [`Refusal::Fraction`] or [`Refusal::Memory`] where KAI lets pass what is
+/// The first rule that it breaks, or [`PodRefusal::Fraction`] or [`PodRefusal::Memory`] where KAI lets pass what is
 /// less than a byte or more than any card.
-pub fn read(pod: &Pod) -> Result<Vec<Asked>, Refusal> {
+pub fn read(pod: &Pod) -> Result<Vec<ContainerGpuRequest>, PodRefusal> {
     check(pod)?;
     let devices = pod.annotation(names::DEVICES).and_then(number::positive);
-    let devices = u32::try_from(devices.unwrap_or(1)).map_err(|_| Refusal::Devices)?;
+    let devices = u32::try_from(devices.unwrap_or(1)).map_err(|_| PodRefusal::Devices)?;
     let shared = shared_containers_of(pod)?;
     let asked = shared.into_iter().zip(ranges(pod)?);
-    let asked = asked.map(|(container, range)| Asked {
+    let asked = asked.map(|(container, range)| ContainerGpuRequest {
         container,
         request: GpuRequest {
             share: range.share(),
@@ -182,7 +187,7 @@ pub fn read(pod: &Pod) -> Result<Vec<Asked>, Refusal> {
 }
 
 /// The containers that share, where any does.
-fn shared_containers_of(pod: &Pod) -> Result<Vec<Place>, Refusal> {
+fn shared_containers_of(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     match is_shared(pod) {
         true => shared_containers(pod),
         false => Ok(Vec::new()),
@@ -193,10 +198,10 @@ fn shared_containers_of(pod: &Pod) -> Result<Vec<Place>, Refusal> {
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn ranges(pod: &Pod) -> Result<Vec<Range>, Refusal> {
+pub(crate) fn ranges(pod: &Pod) -> Result<Vec<ShareRange>, PodRefusal> {
     let named = named_in_keys(pod);
     if let (true, Some(request)) = (named.is_empty(), pod_request(pod)?) {
-        return Ok(vec![Range {
+        return Ok(vec![ShareRange {
             request,
             limit: pod_limit(pod),
         }]);
@@ -210,10 +215,10 @@ pub(crate) fn ranges(pod: &Pod) -> Result<Vec<Range>, Refusal> {
 }
 
 /// What `gpu-fraction` or `gpu-memory` asks for.
-fn pod_request(pod: &Pod) -> Result<Option<Amount>, Refusal> {
+fn pod_request(pod: &Pod) -> Result<Option<AnnotatedShare>, PodRefusal> {
     if let Some(text) = pod.annotation(names::FRACTION) {
-        let fraction: Fraction = text.parse().map_err(|_| Refusal::Fraction)?;
-        return Ok(Some(Amount {
+        let fraction: GpuFraction = text.parse().map_err(|_| PodRefusal::Fraction)?;
+        return Ok(Some(AnnotatedShare {
             share: Share::Fraction(fraction),
             said: said(names::FRACTION, text),
         }));
@@ -221,27 +226,27 @@ fn pod_request(pod: &Pod) -> Result<Option<Amount>, Refusal> {
     let Some(text) = pod.annotation(names::MEMORY) else {
         return Ok(None);
     };
-    let mib = number::positive(text).ok_or(Refusal::Memory)?;
-    let bytes = mib.checked_mul(1 << 20).ok_or(Refusal::Memory)?;
-    Ok(Some(Amount {
+    let mib = number::positive(text).ok_or(PodRefusal::Memory)?;
+    let bytes = mib.checked_mul(1 << 20).ok_or(PodRefusal::Memory)?;
+    Ok(Some(AnnotatedShare {
         share: Share::Memory(Bytes(bytes)),
         said: said(names::MEMORY, &format!("{text} MiB")),
     }))
 }
 
-fn pod_limit(pod: &Pod) -> Option<Amount> {
+fn pod_limit(pod: &Pod) -> Option<AnnotatedShare> {
     let limit = limits::of_memory(pod).or_else(|| limits::of_fraction(pod));
-    limit.map(|(share, said)| Amount { share, said })
+    limit.map(|(share, said)| AnnotatedShare { share, said })
 }
 
 /// What the annotations that name a container give it.
-fn named_range(pod: &Pod, name: &str) -> Result<Range, Refusal> {
+fn named_range(pod: &Pod, name: &str) -> Result<ShareRange, PodRefusal> {
     let least = amount(pod, name, names::PER_CONTAINER_REQUEST)?;
     let most = amount(pod, name, names::PER_CONTAINER_LIMIT)?;
     if let (Some(least), Some(most)) = (&least, &most)
         && memory(least) > memory(most)
     {
-        return Err(Refusal::RequestOverLimit {
+        return Err(PodRefusal::RequestOverLimit {
             request: least.said.key.clone(),
             at_least: least.said.value.clone(),
             at_most: most.said.value.clone(),
@@ -249,12 +254,12 @@ fn named_range(pod: &Pod, name: &str) -> Result<Range, Refusal> {
     }
     let limit = most.clone().or_else(|| pod_limit(pod));
     match least.or(most) {
-        Some(request) => Ok(Range { request, limit }),
-        None => Err(Refusal::Container(name.to_owned())),
+        Some(request) => Ok(ShareRange { request, limit }),
+        None => Err(PodRefusal::Container(name.to_owned())),
     }
 }
 
-fn memory(amount: &Amount) -> Bytes {
+fn memory(amount: &AnnotatedShare) -> Bytes {
     match amount.share {
         Share::Memory(bytes) => bytes,
         Share::Fraction(_) | Share::Whole => Bytes::ZERO,
@@ -265,17 +270,17 @@ fn key(name: &str, end: &str) -> String {
     format!("{}{name}{end}", names::PER_CONTAINER)
 }
 
-fn amount(pod: &Pod, name: &str, end: &str) -> Result<Option<Amount>, Refusal> {
+fn amount(pod: &Pod, name: &str, end: &str) -> Result<Option<AnnotatedShare>, PodRefusal> {
     let key = key(name, end);
     let Some(value) = pod.annotation(&key) else {
         return Ok(None);
     };
     match bytes(value) {
-        Some(bytes) => Ok(Some(Amount {
+        Some(bytes) => Ok(Some(AnnotatedShare {
             share: Share::Memory(bytes),
             said: said(&key, value),
         })),
-        None => Err(Refusal::ContainerMemory {
+        None => Err(PodRefusal::ContainerMemory {
             value: value.to_owned(),
             key,
         }),

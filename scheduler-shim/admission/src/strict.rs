@@ -5,16 +5,16 @@
 
 use std::fmt;
 
-use apportion_abi::{Fraction, Share};
+use apportion_abi::{GpuFraction, Share};
 
 use crate::names;
 use crate::pod::Pod;
-use crate::refusal::Refusal;
-use crate::request::{self, Asked};
+use crate::refusal::PodRefusal;
+use crate::request::{self, ContainerGpuRequest};
 
 /// The bounds of the strict mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct StrictBounds {
     /// The smallest fraction, in parts per billion.
     pub fraction: u32,
     /// The least memory, in MiB.
@@ -23,7 +23,7 @@ pub struct Bounds {
     pub devices: u32,
 }
 
-impl Default for Bounds {
+impl Default for StrictBounds {
     fn default() -> Self {
         Self {
             fraction: 1_000_000,
@@ -35,18 +35,18 @@ impl Default for Bounds {
 
 /// What the strict mode refuses, with the bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Strictness {
+pub enum StrictRefusal {
     /// A share of a card of another maker, or beside partitions.
     Beside(String),
     /// A fraction below what is useful; a value that leaves not even a byte is one.
-    Fraction(String, Bounds),
+    Fraction(String, StrictBounds),
     /// Memory below what a context alone takes.
-    Memory(String, Bounds),
+    Memory(String, StrictBounds),
     /// More cards than a node has.
-    Devices(u32, Bounds),
+    Devices(u32, StrictBounds),
 }
 
-impl fmt::Display for Strictness {
+impl fmt::Display for StrictRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Beside(resource) => {
@@ -78,12 +78,12 @@ impl fmt::Display for Strictness {
 ///
 /// # Errors
 /// The first bound that it passes.
-pub fn check(pod: &Pod, bounds: Bounds) -> Result<(), Refusal> {
-    let refused = |why| Err(Refusal::Strict(Box::new(why)));
+pub fn check(pod: &Pod, bounds: StrictBounds) -> Result<(), PodRefusal> {
+    let refused = |why| Err(PodRefusal::Strict(Box::new(why)));
     let asked = match request::read(pod) {
-        Err(Refusal::Fraction) => {
+        Err(PodRefusal::Fraction) => {
             let given = pod.annotation(names::FRACTION).unwrap_or_default();
-            return refused(Strictness::Fraction(given.to_owned(), bounds));
+            return refused(StrictRefusal::Fraction(given.to_owned(), bounds));
         }
         read => read?,
     };
@@ -91,26 +91,26 @@ pub fn check(pod: &Pod, bounds: Bounds) -> Result<(), Refusal> {
         return Ok(());
     }
     if let Some(resource) = beside(pod) {
-        return refused(Strictness::Beside(resource));
+        return refused(StrictRefusal::Beside(resource));
     }
-    for Asked { request, .. } in asked {
+    for ContainerGpuRequest { request, .. } in asked {
         match request.share {
             Share::Fraction(fraction) if is_below(fraction, bounds) => {
-                return refused(Strictness::Fraction(fraction.to_string(), bounds));
+                return refused(StrictRefusal::Fraction(fraction.to_string(), bounds));
             }
             Share::Memory(bytes) if bytes.0 < bounds.memory << 20 => {
-                return refused(Strictness::Memory(bytes.to_string(), bounds));
+                return refused(StrictRefusal::Memory(bytes.to_string(), bounds));
             }
             Share::Fraction(_) | Share::Memory(_) | Share::Whole => {}
         }
         if request.devices > bounds.devices {
-            return refused(Strictness::Devices(request.devices, bounds));
+            return refused(StrictRefusal::Devices(request.devices, bounds));
         }
     }
     Ok(())
 }
 
-fn is_below(fraction: Fraction, bounds: Bounds) -> bool {
+fn is_below(fraction: GpuFraction, bounds: StrictBounds) -> bool {
     fraction.parts_per_billion() < bounds.fraction
 }
 

@@ -7,23 +7,23 @@ use serde::Deserialize;
 /// A topology, as far as the rules look at it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Topology {
+pub struct ReviewedTopology {
     /// What it says.
-    pub spec: Spec,
+    pub spec: ReviewedTopologySpec,
 }
 
 /// What a topology says.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Spec {
+pub struct ReviewedTopologySpec {
     /// Its levels, the coarsest first.
-    pub levels: Vec<Level>,
+    pub levels: Vec<ReviewedTopologyLevel>,
 }
 
 /// A level of a topology.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Level {
+pub struct ReviewedTopologyLevel {
     /// The label that nodes carry.
     pub node_label: String,
     /// Another name for it.
@@ -33,13 +33,13 @@ pub struct Level {
 /// Why a topology is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid topology aliases: {0}")]
-pub struct Refusal(String);
+pub struct TopologyRefusal(String);
 
 /// Judges a topology that is to be created, or what one is to become.
 ///
 /// # Errors
 /// All wrong aliases at once.
-pub fn check(topology: &Topology) -> Result<(), Refusal> {
+pub fn check(topology: &ReviewedTopology) -> Result<(), TopologyRefusal> {
     let levels = &topology.spec.levels;
     let labels: BTreeSet<&str> = levels
         .iter()
@@ -75,6 +75,6 @@ pub fn check(topology: &Topology) -> Result<(), Refusal> {
     if said.is_empty() {
         Ok(())
     } else {
-        Err(Refusal(said.join("; ")))
+        Err(TopologyRefusal(said.join("; ")))
     }
 }

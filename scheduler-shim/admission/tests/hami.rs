@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use apportion_abi::{Bytes, Share};
 use apportion_admission::hami::{self, CORES, MEMORY, PERCENTAGE, RESOURCES};
 use apportion_admission::{
-    Delivery, List, Place, Pod, RequestBelowLimit, Settings, mutate, request, validate,
+    AdmissionSettings, ContainerIndex, ContainerList, GpuDelivery, Pod, RequestBelowLimit, mutate,
+    request, validate,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -213,8 +214,8 @@ proptest! {
             prop_assert_eq!(pod, before);
             return Ok(());
         }
-        let places = [(List::Init, 0), (List::Regular, 0), (List::Regular, 1)]
-            .map(|(list, index)| Place { list, index });
+        let places = [(ContainerList::Init, 0), (ContainerList::Regular, 0), (ContainerList::Regular, 1)]
+            .map(|(list, index)| ContainerIndex { list, index });
         for place in places {
             let resources = &place.of(&pod).expect("it is there").resources;
             for name in RESOURCES {
@@ -225,23 +226,23 @@ proptest! {
         prop_assert_eq!(hami::translate(&mut pod), Ok(Vec::new()));
         prop_assert_eq!(&pod, &again);
 
-        let amount = |place: Place, name: &str| {
+        let amount = |place: ContainerIndex, name: &str| {
             let limits = &place.of(&before).expect("it is there").resources.limits;
             let text = limits.get(name).map(|value| value.to_string().replace('"', ""));
             text.and_then(|text| text.parse::<u64>().ok()).filter(|amount| *amount > 0)
         };
-        let wants = |place: Place| {
+        let wants = |place: ContainerIndex| {
             let percent = amount(place, PERCENTAGE).filter(|percent| *percent < 100);
             amount(place, MEMORY).or(percent).is_some()
         };
-        let shares: Vec<Place> = places.into_iter().filter(|place| wants(*place)).collect();
+        let shares: Vec<ContainerIndex> = places.into_iter().filter(|place| wants(*place)).collect();
         if !shares.is_empty() && !places.into_iter().any(|place| {
             let whole = place.of(&pod).expect("it is there").resources.limits.contains_key(WHOLE);
             whole && !wants(place)
         }) {
-            let settings = Settings {
+            let settings = AdmissionSettings {
                 sharing: true,
-                delivery: Delivery::Slot("example.com/slot".to_owned()),
+                delivery: GpuDelivery::Slot("example.com/slot".to_owned()),
                 block_visible_devices: false,
                 runtime_class: None,
                 strict: None,

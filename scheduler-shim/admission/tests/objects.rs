@@ -2,15 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use apportion_admission::pod_group::{self, PodGroup};
-use apportion_admission::queue::{self, Queue, Verdict};
-use apportion_admission::topology::{self, Topology};
+use apportion_admission::pod_group::{self, ReviewedPodGroup};
+use apportion_admission::queue::{self, QueueVerdict, ReviewedQueue};
+use apportion_admission::topology::{self, ReviewedTopology};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-fn queue(name: &str, parent: &str, cpu: f64, gpu: f64, memory: f64, children: &[&str]) -> Queue {
-    Queue::deserialize(
+fn queue(
+    name: &str,
+    parent: &str,
+    cpu: f64,
+    gpu: f64,
+    memory: f64,
+    children: &[&str],
+) -> ReviewedQueue {
+    ReviewedQueue::deserialize(
         &json!({"metadata": {"name": name}, "status": {"childQueues": children},
         "spec": {"parentQueue": parent, "resources":
             {"cpu": {"quota": cpu}, "gpu": {"quota": gpu}, "memory": {"quota": memory}}}}),
@@ -18,7 +25,11 @@ fn queue(name: &str, parent: &str, cpu: f64, gpu: f64, memory: f64, children: &[
     .expect("it is a queue")
 }
 
-fn judge(old: Option<&Queue>, new: &Queue, others: &[Queue]) -> Verdict {
+fn judge(
+    old: Option<&ReviewedQueue>,
+    new: &ReviewedQueue,
+    others: &[ReviewedQueue],
+) -> QueueVerdict {
     let find = |name: &str| {
         others
             .iter()
@@ -44,7 +55,7 @@ fn a_childs_quota_is_held_against_its_parents() {
         ]
     );
     let fits = judge(None, &queue("b", "lab", 400.0, 1.0, 1.0, &[]), &others);
-    assert_eq!(fits, Verdict::default());
+    assert_eq!(fits, QueueVerdict::default());
 }
 
 #[test]
@@ -52,7 +63,7 @@ fn a_minimum_run_time_that_is_no_duration_is_refused() {
     let with = |field: &str, text: &str| {
         let mut queue = json!({"metadata": {"name": "lab"}, "spec": {"resources": {}}});
         queue["spec"][field] = text.into();
-        Queue::deserialize(&queue).expect("it is a queue")
+        ReviewedQueue::deserialize(&queue).expect("it is a queue")
     };
     for field in ["preemptMinRuntime", "reclaimMinRuntime"] {
         for text in ["1d", "nonsense", "-5m", "5"] {
@@ -108,7 +119,7 @@ fn an_orphan_is_refused_only_where_quotas_are_compared() {
     let nobody = |_: &str| None;
     assert_eq!(
         queue::check(None, &orphan, &nobody, false),
-        Verdict::default()
+        QueueVerdict::default()
     );
 }
 
@@ -143,9 +154,9 @@ fn a_queue_below_itself_is_warned_about() {
     };
     assert_eq!(
         queue::check(None, &queue("x", "b", 1.0, 1.0, 1.0, &[]), &find, false),
-        Verdict::default()
+        QueueVerdict::default()
     );
-    assert_eq!(verdict, Verdict::default());
+    assert_eq!(verdict, QueueVerdict::default());
 }
 
 #[test]
@@ -163,8 +174,9 @@ fn a_queue_with_children_stays() {
 
 #[test]
 fn aliases_are_names_of_one_thing() {
-    let topology =
-        |levels: Value| Topology::deserialize(&json!({"spec": {"levels": levels}})).unwrap();
+    let topology = |levels: Value| {
+        ReviewedTopology::deserialize(&json!({"spec": {"levels": levels}})).unwrap()
+    };
     let wrong = topology(json!([
         {"nodeLabel": "zone", "alias": "z"}, {"nodeLabel": "rack", "alias": "z"}, {"nodeLabel": "row", "alias": "zone"},
         {"nodeLabel": "host", "alias": "a"}, {"nodeLabel": "slot", "alias": "a"}]));
@@ -178,7 +190,7 @@ fn aliases_are_names_of_one_thing() {
 
 #[test]
 fn a_pod_group_from_before_the_rule_stays_editable() {
-    let group = PodGroup::deserialize(&json!({"spec": {"minSubGroup": 9, "subGroups": [
+    let group = ReviewedPodGroup::deserialize(&json!({"spec": {"minSubGroup": 9, "subGroups": [
         {"name": "p", "minMember": 2}, {"name": "c", "parent": "p", "minMember": 1}]}}))
     .unwrap();
     let members = "subgroup \"p\": minMember cannot be set on a mid-level SubGroup (has child SubGroups); use minSubGroup instead";
@@ -202,7 +214,7 @@ proptest! {
         let groups: Vec<Value> = parents.iter().enumerate().map(|(index, parent)| {
             json!({"name": format!("g{index}"), "parent": parent.map(|parent| format!("g{parent}")), "minMember": 1})
         }).collect();
-        let group = PodGroup::deserialize(&json!({"spec": {"subGroups": groups}})).unwrap();
+        let group = ReviewedPodGroup::deserialize(&json!({"spec": {"subGroups": groups}})).unwrap();
         let by_index: BTreeMap<usize, Option<usize>> = parents.iter().copied().enumerate().collect();
         let reaches_top = |mut at: usize| {
             for _ in 0..=by_index.len() {

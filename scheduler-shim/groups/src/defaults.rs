@@ -5,9 +5,9 @@
 
 use serde_json::Value;
 
-use crate::group::Preemptibility;
-use crate::malformed::Malformed;
-use crate::object::Object;
+use crate::error::GroupingError;
+use crate::group::GroupPreemptibility;
+use crate::object::ObjectView;
 
 /// The defaults of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct KindDefault {
     /// The priority class; empty for none.
     pub priority_class: String,
     /// Whether its groups may be evicted; `None` also where the entry says neither.
-    pub preemptibility: Option<Preemptibility>,
+    pub preemptibility: Option<GroupPreemptibility>,
 }
 
 /// The defaults of all kinds that have some.
@@ -28,13 +28,15 @@ pub struct KindDefaults(Vec<KindDefault>);
 
 impl KindDefaults {
     /// Reads the config map.
-    pub fn parse(config_map: Object<'_>) -> Result<Self, Malformed> {
+    pub fn parse(config_map: ObjectView<'_>) -> Result<Self, GroupingError> {
         let text = config_map
             .text(&["data", "types"])
-            .ok_or_else(|| Malformed::unset(config_map, "data.types"))?;
+            .ok_or_else(|| GroupingError::unset(config_map, "data.types"))?;
         let entries: Vec<Value> = serde_json::from_str(text)
-            .map_err(|error| Malformed::field(config_map, "data.types", error.to_string()))?;
-        Ok(Self(entries.iter().map(Object::new).map(entry).collect()))
+            .map_err(|error| GroupingError::field(config_map, "data.types", error.to_string()))?;
+        Ok(Self(
+            entries.iter().map(ObjectView::new).map(entry).collect(),
+        ))
     }
 
     /// The defaults, in the order of the config map.
@@ -53,12 +55,12 @@ impl KindDefaults {
     }
 }
 
-fn entry(entry: Object<'_>) -> KindDefault {
+fn entry(entry: ObjectView<'_>) -> KindDefault {
     let text = |field| entry.text(&[field]).unwrap_or_default().to_owned();
     KindDefault {
         kind: text("typeName"),
         api_group: text("group"),
         priority_class: text("priorityName"),
-        preemptibility: Preemptibility::parse(&text("preemptibility").to_lowercase()),
+        preemptibility: GroupPreemptibility::parse(&text("preemptibility").to_lowercase()),
     }
 }

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::object::Object;
+use crate::object::ObjectView;
 
 /// The pods that are scheduled together, and on which terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodGroup {
+pub struct DerivedPodGroup {
     /// Its name, unique in its namespace.
     pub name: String,
     /// Where it and its pods are.
     pub namespace: String,
     /// The object with which it lives and dies.
-    pub owner: Owner,
+    pub owner: PodGroupOwner,
     /// The queue that pays.
     pub queue: String,
     /// Decides who goes first and, where `preemptibility` is silent, who may be evicted.
     pub priority_class: String,
     /// What the owner or pod says about eviction; `None` leaves it to the priority.
-    pub preemptibility: Option<Preemptibility>,
+    pub preemptibility: Option<GroupPreemptibility>,
     /// How long it must have waited before it may evict others.
     pub preemption_delay: Option<Duration>,
     /// How many pods must start together; zero where `min_sub_group` counts.
@@ -31,14 +31,14 @@ pub struct PodGroup {
     /// Annotations for the PodGroup.
     pub annotations: BTreeMap<String, String>,
     /// Where all of its pods must or should be together.
-    pub topology: Topology,
+    pub topology: DerivedTopologyConstraint,
     /// Its parts, a parent before its children.
-    pub sub_groups: Vec<SubGroup>,
+    pub sub_groups: Vec<DerivedSubGroup>,
 }
 
 /// The owner reference of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub struct PodGroupOwner {
     /// Group and version.
     pub api_version: String,
     /// Kind.
@@ -51,7 +51,7 @@ pub struct Owner {
 
 /// Part of a group: a leaf holds pods, the others hold subgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SubGroup {
+pub struct DerivedSubGroup {
     /// Its name, unique in the group.
     pub name: String,
     /// The subgroup that it is part of.
@@ -63,12 +63,12 @@ pub struct SubGroup {
     /// Those of its pods that are known here: the pod in question, if it is one of them.
     pub pods: Vec<String>,
     /// Where its pods must or should be together.
-    pub topology: Option<Topology>,
+    pub topology: Option<DerivedTopologyConstraint>,
 }
 
 /// A place in a topology; empty text means no such wish.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Topology {
+pub struct DerivedTopologyConstraint {
     /// The Topology object.
     pub name: String,
     /// The level within which all pods must be.
@@ -79,14 +79,14 @@ pub struct Topology {
 
 /// Whether a group may be evicted for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preemptibility {
+pub enum GroupPreemptibility {
     /// It may.
     Preemptible,
     /// It may not.
     NonPreemptible,
 }
 
-impl Preemptibility {
+impl GroupPreemptibility {
     /// Reads a label's value; other words mean nothing.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -105,8 +105,8 @@ impl Preemptibility {
     }
 }
 
-impl Owner {
-    pub(crate) fn of(object: Object<'_>) -> Self {
+impl PodGroupOwner {
+    pub(crate) fn of(object: ObjectView<'_>) -> Self {
         Self {
             api_version: object.api_version().to_owned(),
             kind: object.kind().to_owned(),
@@ -116,7 +116,7 @@ impl Owner {
     }
 
     /// A pod; the API server leaves out the kind of what it serves in lists.
-    pub(crate) fn of_pod(pod: Object<'_>) -> Self {
+    pub(crate) fn of_pod(pod: ObjectView<'_>) -> Self {
         Self {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
@@ -125,7 +125,7 @@ impl Owner {
     }
 }
 
-impl SubGroup {
+impl DerivedSubGroup {
     pub(crate) fn leaf(name: impl Into<String>, min_member: u32) -> Self {
         Self {
             name: name.into(),
@@ -147,12 +147,12 @@ impl SubGroup {
         self
     }
 
-    pub(crate) fn placed(mut self, topology: Option<Topology>) -> Self {
+    pub(crate) fn placed(mut self, topology: Option<DerivedTopologyConstraint>) -> Self {
         self.topology = topology;
         self
     }
 
-    pub(crate) fn holding(mut self, pod: Object<'_>, holds: bool) -> Self {
+    pub(crate) fn holding(mut self, pod: ObjectView<'_>, holds: bool) -> Self {
         if holds {
             self.pods.push(pod.name().to_owned());
         }
@@ -161,14 +161,14 @@ impl SubGroup {
 }
 
 /// All pods of parts that hold pods. Numbers come from manifests, so the sum may not fit.
-pub(crate) fn members(parts: &[SubGroup]) -> u32 {
+pub(crate) fn members(parts: &[DerivedSubGroup]) -> u32 {
     parts
         .iter()
         .map(|part| part.min_member)
         .fold(0, u32::saturating_add)
 }
 
-impl Topology {
+impl DerivedTopologyConstraint {
     /// `None` if it asks for nothing: a topology without a level constrains no pod.
     pub(crate) fn some(self) -> Option<Self> {
         (!self.required.is_empty() || !self.preferred.is_empty()).then_some(self)

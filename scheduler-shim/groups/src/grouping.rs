@@ -1,22 +1,22 @@
 //! The answer to the question whose pod this is.
 
-use crate::group::PodGroup;
-use crate::malformed::Malformed;
+use crate::error::GroupingError;
+use crate::group::DerivedPodGroup;
 use crate::names::{ANNOTATION_GROUP, ANNOTATION_SKIP, ANNOTATION_TOP_OWNER};
-use crate::table::{Row, Rule, row_of};
-use crate::workload::Workload;
+use crate::table::{GroupingRule, OwnerKindEntry, row_of};
+use crate::workload::GroupingInput;
 
 /// Which group a pod belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grouping {
     /// One that follows from its owners; it is to be made and kept up to date.
-    Derived(Box<PodGroup>),
+    Derived(Box<DerivedPodGroup>),
     /// One that somebody else makes and keeps (a user, Kueue), by name; `None` until the pod names it.
     External(Option<String>),
 }
 
 /// The group of a pod.
-pub fn group(workload: &Workload<'_>) -> Result<Grouping, Malformed> {
+pub fn group(workload: &GroupingInput<'_>) -> Result<Grouping, GroupingError> {
     let named = workload.pod.annotation(ANNOTATION_GROUP);
     let mut asked = workload.owners().chain([workload.pod]);
     if asked.any(|object| object.annotation(ANNOTATION_SKIP) == Some("true")) {
@@ -38,16 +38,19 @@ pub fn group(workload: &Workload<'_>) -> Result<Grouping, Malformed> {
 }
 
 /// The group of a pod by the rule of one row, whatever the kind of its owner.
-pub fn group_by(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub fn group_by(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     match row.rule {
-        Rule::Plain => Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority)),
-        Rule::Replicas(replicas) => replicas.group(row, workload),
-        Rule::Own(rule) => rule(row, workload),
+        GroupingRule::Plain => Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority)),
+        GroupingRule::Replicas(replicas) => replicas.group(row, workload),
+        GroupingRule::Own(rule) => rule(row, workload),
     }
 }
 
 /// Whether the group that the pod names was made by somebody else: ours carry the mark of their owner.
-fn is_foreign(workload: &Workload<'_>, name: &str) -> bool {
+fn is_foreign(workload: &GroupingInput<'_>, name: &str) -> bool {
     workload
         .objects
         .find("PodGroup", workload.namespace(), name)
@@ -56,7 +59,7 @@ fn is_foreign(workload: &Workload<'_>, name: &str) -> bool {
 
 /// Whether the group that the pod names is one that somebody else has yet to make. One of ours that was
 /// deleted is no such group: its name carries the uid of its owner, and it is made again.
-fn is_awaited(workload: &Workload<'_>, name: &str, derived: &PodGroup) -> bool {
+fn is_awaited(workload: &GroupingInput<'_>, name: &str, derived: &DerivedPodGroup) -> bool {
     let exists = workload
         .objects
         .find("PodGroup", workload.namespace(), name)

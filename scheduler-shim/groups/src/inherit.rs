@@ -10,29 +10,31 @@ use serde_json::{Value, json};
 
 use crate::defaults::KindDefault;
 use crate::duration::parse_duration;
-use crate::group::{Owner, PodGroup, Preemptibility, Topology};
-use crate::malformed::Malformed;
+use crate::error::GroupingError;
+use crate::group::{
+    DerivedPodGroup, DerivedTopologyConstraint, GroupPreemptibility, PodGroupOwner,
+};
 use crate::names::{
     ANNOTATION_DELAY, ANNOTATION_PREFERRED, ANNOTATION_REQUIRED, ANNOTATION_TOP_OWNER,
     ANNOTATION_TOPOLOGY, DEFAULT_QUEUE, LABEL_OLD_QUEUE, LABEL_PREEMPTIBILITY, LABEL_PRIORITY,
     LABEL_PROJECT, LABEL_USER,
 };
-use crate::object::Object;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::workload::GroupingInput;
 
-impl<'a> Workload<'a> {
+impl<'a> GroupingInput<'a> {
     /// One group for the owner, in which one pod is enough, on the owner's terms.
-    pub(crate) fn plain(&self, priority: &str) -> PodGroup {
+    pub(crate) fn plain(&self, priority: &str) -> DerivedPodGroup {
         self.plain_of(&[self.owner], priority)
     }
 
     /// The same on the terms of several owners, of whom the first that says something decides.
-    pub(crate) fn plain_of(&self, owners: &[Object<'a>], priority: &str) -> PodGroup {
+    pub(crate) fn plain_of(&self, owners: &[ObjectView<'a>], priority: &str) -> DerivedPodGroup {
         let of_owner = |key| self.owner.annotation(key).unwrap_or_default().to_owned();
-        PodGroup {
+        DerivedPodGroup {
             name: group_name(self.owner),
             namespace: self.namespace().to_owned(),
-            owner: Owner::of(self.owner),
+            owner: PodGroupOwner::of(self.owner),
             queue: self.queue(),
             priority_class: self.class_of(owners, priority),
             preemptibility: self.preemptibility_of(owners),
@@ -41,7 +43,7 @@ impl<'a> Workload<'a> {
             min_sub_group: None,
             labels: self.labels(),
             annotations: self.annotations(),
-            topology: Topology {
+            topology: DerivedTopologyConstraint {
                 name: of_owner(ANNOTATION_TOPOLOGY),
                 required: of_owner(ANNOTATION_REQUIRED),
                 preferred: of_owner(ANNOTATION_PREFERRED),
@@ -75,7 +77,7 @@ impl<'a> Workload<'a> {
     }
 
     /// What is said for an owner by its label hides what its pod says, even where no such class exists.
-    fn class_of(&self, owners: &[Object<'a>], default: &str) -> String {
+    fn class_of(&self, owners: &[ObjectView<'a>], default: &str) -> String {
         let of_pod = self.pod.given_label(LABEL_PRIORITY);
         let of_pod = of_pod.or_else(|| self.pod.text(&["spec", "priorityClassName"]));
         let said = owners
@@ -89,16 +91,16 @@ impl<'a> Workload<'a> {
     }
 
     /// What the labels say about eviction, else the defaults of the kind.
-    pub fn preemptibility(&self) -> Option<Preemptibility> {
+    pub fn preemptibility(&self) -> Option<GroupPreemptibility> {
         self.preemptibility_of(&self.on_terms_of_all())
     }
 
     /// An empty label says that the priority decides, whatever is said elsewhere.
-    fn preemptibility_of(&self, owners: &[Object<'a>]) -> Option<Preemptibility> {
+    fn preemptibility_of(&self, owners: &[ObjectView<'a>]) -> Option<GroupPreemptibility> {
         let said = owners.iter().chain([&self.pod]);
         let said = said.filter_map(|object| object.given_label(LABEL_PREEMPTIBILITY));
         for word in said {
-            match Preemptibility::parse(word) {
+            match GroupPreemptibility::parse(word) {
                 None if !word.is_empty() => {}
                 meant => return meant,
             }
@@ -112,14 +114,14 @@ impl<'a> Workload<'a> {
         self.delay_of(&self.on_terms_of_all())
     }
 
-    fn delay_of(&self, owners: &[Object<'a>]) -> Option<Duration> {
+    fn delay_of(&self, owners: &[ObjectView<'a>]) -> Option<Duration> {
         let said = owners.iter().chain([&self.pod]);
         said.filter_map(|object| object.annotation(ANNOTATION_DELAY))
             .find_map(parse_duration)
     }
 
     /// The cluster's defaults for an owner's kind.
-    pub(crate) fn default_of(&self, owner: Object<'_>) -> Option<&'a KindDefault> {
+    pub(crate) fn default_of(&self, owner: ObjectView<'_>) -> Option<&'a KindDefault> {
         let settings = self.settings;
         settings.defaults.of(owner.api_group(), owner.kind())
     }
@@ -146,18 +148,18 @@ impl<'a> Workload<'a> {
 }
 
 /// The name of the one group of an owner.
-pub(crate) fn group_name(owner: Object<'_>) -> String {
+pub(crate) fn group_name(owner: ObjectView<'_>) -> String {
     format!("pg-{}-{}", owner.name(), owner.uid())
 }
 
-pub(crate) fn texts(object: Object<'_>, field: &str) -> BTreeMap<String, String> {
+pub(crate) fn texts(object: ObjectView<'_>, field: &str) -> BTreeMap<String, String> {
     let all = object.map(&["metadata", field]).into_iter().flatten();
     all.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()
 }
 
 /// The owner in a form that outlives it; JSON, which readers of YAML understand too.
-fn top_owner(owner: Object<'_>) -> String {
+fn top_owner(owner: ObjectView<'_>) -> String {
     let metadata: Value = json!({
         "name": owner.name(),
         "uid": owner.uid(),
@@ -169,12 +171,14 @@ fn top_owner(owner: Object<'_>) -> String {
 }
 
 /// A placement wish in the annotations of a pod template: without a topology it is none.
-pub(crate) fn template_topology(template: Object<'_>) -> Result<Topology, Malformed> {
+pub(crate) fn template_topology(
+    template: ObjectView<'_>,
+) -> Result<DerivedTopologyConstraint, GroupingError> {
     let said = |key| {
         let text = template.string(&["metadata", "annotations", key])?;
         Ok(text.unwrap_or_default().to_owned())
     };
-    Ok(Topology {
+    Ok(DerivedTopologyConstraint {
         name: said(ANNOTATION_TOPOLOGY)?,
         required: said(ANNOTATION_REQUIRED)?,
         preferred: said(ANNOTATION_PREFERRED)?,

@@ -5,10 +5,10 @@
 //! owner, how many pods must start together, subgroups, priority class, preemptibility, queue, topology.
 //! The rules are those of KAI Scheduler, so that manifests written for it behave alike.
 //!
-//! It is pure: no I/O, no clock. Owners come in as the JSON that the API server serves ([`Object`]), because
+//! It is pure: no I/O, no clock. Owners come in as the JSON that the API server serves ([`ObjectView`]), because
 //! they are kinds of two dozen projects of which each rule reads three fields; nothing but this crate's
-//! edge sees that JSON, and what goes out is typed ([`PodGroup`]). What a rule must look up beside
-//! the owner is handed in as [`Objects`].
+//! edge sees that JSON, and what goes out is typed ([`DerivedPodGroup`]). What a rule must look up beside
+//! the owner is handed in as [`ObjectStore`].
 //!
 //! ## Adding a kind
 //! One row in [`TABLE`]. If the kind needs more than "one group an owner, one pod is enough", the
@@ -17,12 +17,12 @@
 
 mod defaults;
 mod duration;
+mod error;
 mod group;
 mod grouping;
 mod inherit;
-mod kept;
 mod kinds;
-mod malformed;
+mod lazy_object;
 mod names;
 mod object;
 mod objects;
@@ -32,15 +32,17 @@ mod workload;
 
 pub use defaults::{KindDefault, KindDefaults};
 pub use duration::{not_a_duration, parse_duration, parse_long_duration, show_duration};
-pub use group::{Owner, PodGroup, Preemptibility, SubGroup, Topology};
+pub use error::GroupingError;
+pub use group::{
+    DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, PodGroupOwner,
+};
 pub use grouping::{Grouping, group, group_by};
 pub use kinds::grove::{PodReference, parse_pod_reference, parse_sub_group};
 pub use kinds::lws::sub_groups as leader_worker_sub_groups;
 pub use kinds::mpi::{launcher_exists, without_delayed_launcher};
 pub use kinds::pods::is_spark;
 pub use kinds::skip::inherit_from_skipped;
-pub use malformed::Malformed;
-pub use object::Object;
-pub use objects::{Objects, Trace};
-pub use table::{OTHER, Replicas, Row, Rule, TABLE, row_of};
-pub use workload::{Settings, Workload};
+pub use object::ObjectView;
+pub use objects::{LookupTrace, ObjectStore};
+pub use table::{GroupingRule, OTHER, OwnerKindEntry, ReplicaRoles, TABLE, row_of};
+pub use workload::{GroupingInput, GroupingSettings};

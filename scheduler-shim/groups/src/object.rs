@@ -8,60 +8,60 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::kept::Kept;
-use crate::malformed::Malformed;
+use crate::error::GroupingError;
+use crate::lazy_object::LazyObject;
 
 /// A view of one object's JSON.
 #[derive(Debug, Clone, Copy)]
-pub struct Object<'a>(Source<'a>);
+pub struct ObjectView<'a>(ObjectSource<'a>);
 
 /// Where an object is looked at.
 #[derive(Debug, Clone, Copy)]
-enum Source<'a> {
+enum ObjectSource<'a> {
     Json(&'a Value),
     /// Who it is can be said without reading it.
-    Kept(&'a Kept),
+    Kept(&'a LazyObject),
 }
 
-impl<'a> Object<'a> {
+impl<'a> ObjectView<'a> {
     /// Looks at `json` as an object; one that is none has no fields.
     pub fn new(json: &'a Value) -> Self {
-        Self(Source::Json(json))
+        Self(ObjectSource::Json(json))
     }
 
-    pub(crate) fn kept(kept: &'a Kept) -> Self {
-        Self(Source::Kept(kept))
+    pub(crate) fn kept(kept: &'a LazyObject) -> Self {
+        Self(ObjectSource::Kept(kept))
     }
 
     /// The JSON itself.
     pub fn json(self) -> &'a Value {
         match self.0 {
-            Source::Json(json) => json,
-            Source::Kept(kept) => kept.json(),
+            ObjectSource::Json(json) => json,
+            ObjectSource::Kept(kept) => kept.json(),
         }
     }
 
     /// The JSON read for whoever asks alone, who drops it when he likes.
     pub fn read_apart(self) -> Cow<'a, Value> {
         match self.0 {
-            Source::Json(json) => Cow::Borrowed(json),
-            Source::Kept(kept) => Cow::Owned(kept.read()),
+            ObjectSource::Json(json) => Cow::Borrowed(json),
+            ObjectSource::Kept(kept) => Cow::Owned(kept.read()),
         }
     }
 
     /// The JSON as text.
     pub fn to_text(self) -> Cow<'a, str> {
         match self.0 {
-            Source::Json(json) => json.to_string().into(),
-            Source::Kept(kept) => (&*kept.text).into(),
+            ObjectSource::Json(json) => json.to_string().into(),
+            ObjectSource::Kept(kept) => (&*kept.text).into(),
         }
     }
 
     /// `Job`, `Pod`, ...
     pub fn kind(self) -> &'a str {
         match self.0 {
-            Source::Json(_) => self.text(&["kind"]).unwrap_or_default(),
-            Source::Kept(kept) => &kept.kind,
+            ObjectSource::Json(_) => self.text(&["kind"]).unwrap_or_default(),
+            ObjectSource::Kept(kept) => &kept.kind,
         }
     }
 
@@ -85,24 +85,24 @@ impl<'a> Object<'a> {
     /// Its name.
     pub fn name(self) -> &'a str {
         match self.0 {
-            Source::Json(_) => self.text(&["metadata", "name"]).unwrap_or_default(),
-            Source::Kept(kept) => &kept.name,
+            ObjectSource::Json(_) => self.text(&["metadata", "name"]).unwrap_or_default(),
+            ObjectSource::Kept(kept) => &kept.name,
         }
     }
 
     /// Its namespace; empty if it has none.
     pub fn namespace(self) -> &'a str {
         match self.0 {
-            Source::Json(_) => self.text(&["metadata", "namespace"]).unwrap_or_default(),
-            Source::Kept(kept) => &kept.namespace,
+            ObjectSource::Json(_) => self.text(&["metadata", "namespace"]).unwrap_or_default(),
+            ObjectSource::Kept(kept) => &kept.namespace,
         }
     }
 
     /// Its unique id.
     pub fn uid(self) -> &'a str {
         match self.0 {
-            Source::Json(_) => self.text(&["metadata", "uid"]).unwrap_or_default(),
-            Source::Kept(kept) => &kept.uid,
+            ObjectSource::Json(_) => self.text(&["metadata", "uid"]).unwrap_or_default(),
+            ObjectSource::Kept(kept) => &kept.uid,
         }
     }
 
@@ -122,8 +122,8 @@ impl<'a> Object<'a> {
             .filter(|json| !json.is_null())
     }
 
-    pub(crate) fn part(self, path: &[&str]) -> Option<Object<'a>> {
-        self.at(path).map(Object::new)
+    pub(crate) fn part(self, path: &[&str]) -> Option<ObjectView<'a>> {
+        self.at(path).map(ObjectView::new)
     }
 
     pub(crate) fn text(self, path: &[&str]) -> Option<&'a str> {
@@ -145,7 +145,7 @@ impl<'a> Object<'a> {
     }
 
     /// What is in a field; it is absent where anything on the way is, and malformed where that is no object.
-    pub(crate) fn field(self, path: &[&str]) -> Result<Option<&'a Value>, Malformed> {
+    pub(crate) fn field(self, path: &[&str]) -> Result<Option<&'a Value>, GroupingError> {
         let mut at = self.json();
         for key in path {
             at = match at {
@@ -158,7 +158,7 @@ impl<'a> Object<'a> {
     }
 
     /// The entries of a list, if there is one.
-    pub(crate) fn listed(self, path: &[&str]) -> Result<Option<&'a [Value]>, Malformed> {
+    pub(crate) fn listed(self, path: &[&str]) -> Result<Option<&'a [Value]>, GroupingError> {
         match self.field(path)? {
             None => Ok(None),
             Some(Value::Array(entries)) => Ok(Some(entries)),
@@ -167,12 +167,12 @@ impl<'a> Object<'a> {
     }
 
     /// The entries of a list; a list that is absent has none.
-    pub(crate) fn list(self, path: &[&str]) -> Result<&'a [Value], Malformed> {
+    pub(crate) fn list(self, path: &[&str]) -> Result<&'a [Value], GroupingError> {
         Ok(self.listed(path)?.unwrap_or_default())
     }
 
     /// A text, be it empty.
-    pub(crate) fn string(self, path: &[&str]) -> Result<Option<&'a str>, Malformed> {
+    pub(crate) fn string(self, path: &[&str]) -> Result<Option<&'a str>, GroupingError> {
         match self.field(path)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -181,7 +181,7 @@ impl<'a> Object<'a> {
     }
 
     /// A whole number.
-    pub(crate) fn whole(self, path: &[&str]) -> Result<Option<i64>, Malformed> {
+    pub(crate) fn whole(self, path: &[&str]) -> Result<Option<i64>, GroupingError> {
         let Some(found) = self.field(path)? else {
             return Ok(None);
         };
@@ -189,18 +189,18 @@ impl<'a> Object<'a> {
         whole.ok_or_else(|| self.not_a(path, "whole number", found))
     }
 
-    fn not_a(self, path: &[&str], wanted: &str, found: &Value) -> Malformed {
-        Malformed::field(self, &path.join("."), format!("{found} is not a {wanted}"))
+    fn not_a(self, path: &[&str], wanted: &str, found: &Value) -> GroupingError {
+        GroupingError::field(self, &path.join("."), format!("{found} is not a {wanted}"))
     }
 
-    pub(crate) fn is(self, other: Object<'_>) -> bool {
+    pub(crate) fn is(self, other: ObjectView<'_>) -> bool {
         self.kind() == other.kind()
             && self.name() == other.name()
             && self.namespace() == other.namespace()
     }
 }
 
-impl fmt::Display for Object<'_> {
+impl fmt::Display for ObjectView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind() {
             "" => "object",

@@ -11,45 +11,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
-use crate::kept::Kept;
-use crate::malformed::Malformed;
-use crate::object::Object;
+use crate::error::GroupingError;
+use crate::lazy_object::LazyObject;
+use crate::object::ObjectView;
 
 /// Something by words that many have in common.
 type By<T> = BTreeMap<Arc<str>, T>;
 
 /// Objects by kind, namespace and name: one map in another, so that looking one up needs no key of its own.
 #[derive(Debug, Default)]
-pub struct Objects {
-    kinds: By<By<By<Kept>>>,
+pub struct ObjectStore {
+    kinds: By<By<By<LazyObject>>>,
     /// Whether somebody asks what is looked up. Written and read by one thread; nothing else hangs on it.
     is_traced: AtomicBool,
     /// What was looked up since then.
-    trace: Mutex<Trace>,
+    trace: Mutex<LookupTrace>,
 }
 
 /// What the rules looked at that may change without their pod: what they say may change with it.
 #[derive(Debug, Default)]
-pub struct Trace {
+pub struct LookupTrace {
     /// Whether they looked at other pods, or for groups by a part of a name.
     pub looked_around: bool,
     /// The PodGroups that they looked for, by namespace and name, whether there or not.
     pub pod_groups: Vec<(String, String)>,
 }
 
-impl Objects {
+impl ObjectStore {
     /// Enters an object, in place of the one that it is a newer version of.
     pub fn insert(&mut self, json: &Value) {
-        let object = Object::new(json);
+        let object = ObjectView::new(json);
         let (kind, within) = entry(&mut self.kinds, object.kind());
         let (namespace, named) = entry(within, object.namespace());
         let known = named.get_key_value(object.name());
         let name = known.map_or_else(|| object.name().into(), |(name, _)| name.clone());
-        named.insert(name.clone(), Kept::new(json, kind, namespace, name));
+        named.insert(name.clone(), LazyObject::new(json, kind, namespace, name));
     }
 
     /// Forgets an object.
-    pub fn remove(&mut self, object: Object<'_>) {
+    pub fn remove(&mut self, object: ObjectView<'_>) {
         let Some(within) = self.kinds.get_mut(object.kind()) else {
             return;
         };
@@ -66,21 +66,21 @@ impl Objects {
     pub fn rest(&mut self) {
         let within = self.kinds.values_mut().flat_map(BTreeMap::values_mut);
         let all = within.flat_map(BTreeMap::values_mut);
-        all.for_each(Kept::rest);
+        all.for_each(LazyObject::rest);
     }
 
     /// Finds an object by name.
-    pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
+    pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<ObjectView<'_>> {
         if kind == "PodGroup" {
             let looked_for = || (namespace.to_owned(), name.to_owned());
             self.note(|trace| trace.pod_groups.push(looked_for()));
         }
         let found = self.kinds.get(kind)?.get(namespace)?.get(name);
-        found.map(Object::kept)
+        found.map(ObjectView::kept)
     }
 
     /// Does something, and says what it looked up.
-    pub fn traced<T>(&self, work: impl FnOnce() -> T) -> (T, Trace) {
+    pub fn traced<T>(&self, work: impl FnOnce() -> T) -> (T, LookupTrace) {
         self.is_traced.store(true, Ordering::Relaxed);
         let done = work();
         self.is_traced.store(false, Ordering::Relaxed);
@@ -88,42 +88,42 @@ impl Objects {
         (done, std::mem::take(&mut *trace))
     }
 
-    fn note(&self, what: impl FnOnce(&mut Trace)) {
+    fn note(&self, what: impl FnOnce(&mut LookupTrace)) {
         if self.is_traced.load(Ordering::Relaxed) {
             what(&mut self.trace.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
     /// All objects of a kind, by namespace and name.
-    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
+    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = ObjectView<'_>> {
         let within = self.kinds.get(kind).into_iter().flat_map(BTreeMap::values);
-        within.flat_map(BTreeMap::values).map(Object::kept)
+        within.flat_map(BTreeMap::values).map(ObjectView::kept)
     }
 
     /// All objects.
-    pub fn iter(&self) -> impl Iterator<Item = Object<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = ObjectView<'_>> {
         let within = self.kinds.values().flat_map(BTreeMap::values);
-        within.flat_map(BTreeMap::values).map(Object::kept)
+        within.flat_map(BTreeMap::values).map(ObjectView::kept)
     }
 
     pub(crate) fn need(
         &self,
-        resource: &Resource,
+        resource: &RequiredResource,
         namespace: &str,
         name: &str,
-    ) -> Result<Object<'_>, Malformed> {
+    ) -> Result<ObjectView<'_>, GroupingError> {
         self.find(resource.kind, namespace, name)
-            .ok_or_else(|| Malformed::NotFound {
+            .ok_or_else(|| GroupingError::NotFound {
                 resource: resource.name,
                 name: name.to_owned(),
             })
     }
 
-    pub(crate) fn pods(&self, namespace: &str) -> impl Iterator<Item = Object<'_>> {
+    pub(crate) fn pods(&self, namespace: &str) -> impl Iterator<Item = ObjectView<'_>> {
         self.note(|trace| trace.looked_around = true);
         let named = self.kinds.get("Pod").and_then(|all| all.get(namespace));
         let named = named.into_iter().flat_map(BTreeMap::values);
-        named.map(Object::kept)
+        named.map(ObjectView::kept)
     }
 
     pub(crate) fn has_priority_class(&self, name: &str) -> bool {
@@ -150,24 +150,24 @@ impl Objects {
             .range::<str, _>(from)
             .map_while(|(found, kept)| Some((found.strip_prefix(name)?, kept)))
             .filter(|(rest, _)| rest.is_empty() || rest.starts_with('-'))
-            .any(|(_, kept)| is_flat(Object::kept(kept)))
+            .any(|(_, kept)| is_flat(ObjectView::kept(kept)))
     }
 }
 
-fn is_flat(group: Object<'_>) -> bool {
+fn is_flat(group: ObjectView<'_>) -> bool {
     group
         .list(&["spec", "subGroups"])
         .is_ok_and(<[_]>::is_empty)
 }
 
 /// A kind of objects that a rule may lack.
-pub(crate) struct Resource {
+pub(crate) struct RequiredResource {
     pub(crate) kind: &'static str,
     /// What the API server calls it.
     pub(crate) name: &'static str,
 }
 
-impl FromIterator<Value> for Objects {
+impl FromIterator<Value> for ObjectStore {
     fn from_iter<T: IntoIterator<Item = Value>>(objects: T) -> Self {
         let mut all = Self::default();
         for json in objects {

@@ -1,50 +1,50 @@
 //! Segments: equal runs of a group's workers, each placed together (a rack, an NVLink domain).
 
-use crate::group::Topology;
-use crate::malformed::Malformed;
+use crate::error::GroupingError;
+use crate::group::DerivedTopologyConstraint;
 use crate::names::{
     ANNOTATION_SEGMENT_PREFERRED, ANNOTATION_SEGMENT_REQUIRED, ANNOTATION_TOPOLOGY,
 };
-use crate::object::Object;
+use crate::object::ObjectView;
 
 /// More than these are a mistake, and would make an object that the API server refuses.
 pub(crate) const MAX_SEGMENTS: u32 = 10_000;
 
 /// A segment size of at least `least` pods, as an annotation says it.
-pub(crate) fn size(text: &str, least: i64) -> Result<i64, Malformed> {
+pub(crate) fn size(text: &str, least: i64) -> Result<i64, GroupingError> {
     let size: Option<i64> = text.parse().ok();
     size.filter(|size| *size >= least)
-        .ok_or_else(|| Malformed::SegmentSize {
+        .ok_or_else(|| GroupingError::SegmentSize {
             size: text.to_owned(),
             bounds: format!(">= {least}"),
         })
 }
 
 /// How many segments of `size` take `pods`.
-pub(crate) fn count(pods: i64, size: i64) -> Result<u32, Malformed> {
+pub(crate) fn count(pods: i64, size: i64) -> Result<u32, GroupingError> {
     let count = u64::try_from(pods)
         .unwrap_or(0)
         .div_ceil(size.unsigned_abs().max(1));
     match u32::try_from(count) {
         Ok(count) if count <= MAX_SEGMENTS => Ok(count),
-        _ => Err(Malformed::TooManySegments(count)),
+        _ => Err(GroupingError::TooManySegments(count)),
     }
 }
 
 /// Where each segment wants to be. The pod knows best, then the template of the workers. A topology may be named by
 /// the owner too; without one, segments are wherever there is room.
 pub(crate) fn topology(
-    pod: Object<'_>,
-    template: Option<Object<'_>>,
-    owner: Object<'_>,
-) -> Option<Topology> {
+    pod: ObjectView<'_>,
+    template: Option<ObjectView<'_>>,
+    owner: ObjectView<'_>,
+) -> Option<DerivedTopologyConstraint> {
     let said = |key| {
         let template = template.and_then(|template| template.annotation(key));
         pod.annotation(key).or(template)
     };
     let level = |key| said(key).unwrap_or_default().to_owned();
     let name = said(ANNOTATION_TOPOLOGY).or_else(|| owner.annotation(ANNOTATION_TOPOLOGY))?;
-    Topology {
+    DerivedTopologyConstraint {
         name: name.to_owned(),
         required: level(ANNOTATION_SEGMENT_REQUIRED),
         preferred: level(ANNOTATION_SEGMENT_PREFERRED),
@@ -53,11 +53,11 @@ pub(crate) fn topology(
 }
 
 /// The index of a pod among its group's, as a label says it.
-pub(crate) fn index(pod: Object<'_>, said: &str) -> Result<i64, Malformed> {
+pub(crate) fn index(pod: ObjectView<'_>, said: &str) -> Result<i64, GroupingError> {
     let index: Option<i64> = said.parse().ok();
     index
         .filter(|index| *index >= 0)
-        .ok_or_else(|| Malformed::Index {
+        .ok_or_else(|| GroupingError::Index {
             pod: pod.to_string(),
             found: said.to_owned(),
         })

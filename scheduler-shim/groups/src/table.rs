@@ -3,19 +3,19 @@
 //! The version of an API group does not matter here: a field that a rule reads is at the same place in
 //! all versions that are served today, or the rule looks in both.
 
-use crate::group::PodGroup;
+use crate::error::GroupingError;
+use crate::group::DerivedPodGroup;
 use crate::kinds::kubeflow::no_parts;
 use crate::kinds::{
     batch, grove, job_set, karta, knative, lws, mpi, pods, pytorch, ray, skip, training,
 };
-use crate::malformed::Malformed;
 use crate::names::{BUILD, INFERENCE, TRAIN};
-use crate::object::Object;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::workload::GroupingInput;
 
 /// How the pods of one kind of owner are grouped.
 #[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
+pub struct OwnerKindEntry<'a> {
     /// The API group of the owner; empty for the core group.
     pub api_group: &'a str,
     /// The kind of the owner.
@@ -23,33 +23,33 @@ pub struct Row<'a> {
     /// The priority class of a group for which nobody names one.
     pub priority: &'static str,
     /// What makes the group.
-    pub rule: Rule<'a>,
+    pub rule: GroupingRule<'a>,
 }
 
 /// What makes a group of an owner.
 #[derive(Debug, Clone, Copy)]
-pub enum Rule<'a> {
+pub enum GroupingRule<'a> {
     /// One group an owner, in which one pod is enough, on the terms of all owners.
     Plain,
     /// A map of roles, each with replicas, all of which start together.
-    Replicas(Replicas<'a>),
+    Replicas(ReplicaRoles<'a>),
     /// A rule of its own.
-    Own(fn(&Row<'_>, &Workload<'_>) -> Result<PodGroup, Malformed>),
+    Own(fn(&OwnerKindEntry<'_>, &GroupingInput<'_>) -> Result<DerivedPodGroup, GroupingError>),
 }
 
 /// Where an owner keeps its roles.
 #[derive(Debug, Clone, Copy)]
-pub struct Replicas<'a> {
+pub struct ReplicaRoles<'a> {
     /// The field of `spec`.
     pub field: &'a str,
     /// Roles without which there is no job.
     pub mandatory: &'a [&'a str],
     /// What the kind adds to a group that has its members counted.
-    pub refine: fn(&Workload<'_>, &mut PodGroup) -> Result<(), Malformed>,
+    pub refine: fn(&GroupingInput<'_>, &mut DerivedPodGroup) -> Result<(), GroupingError>,
 }
 
 /// Every kind with a rule, by API group and kind.
-pub const TABLE: &[Row<'static>] = &[
+pub const TABLE: &[OwnerKindEntry<'static>] = &[
     // Kubernetes itself.
     own("", "Pod", TRAIN, pods::bare),
     plain("", "ReplicationController", TRAIN),
@@ -134,11 +134,11 @@ pub const TABLE: &[Row<'static>] = &[
 ];
 
 /// Every other kind: by its Karta definition if the cluster has one.
-pub const OTHER: Row<'static> = own("", "", TRAIN, karta::group);
+pub const OTHER: OwnerKindEntry<'static> = own("", "", TRAIN, karta::group);
 
 /// The row of an owner's kind. The API server leaves out the kind of what it lists, and what comes without
 /// one is a pod: an owner is known by its kind.
-pub fn row_of(owner: Object<'_>) -> &'static Row<'static> {
+pub fn row_of(owner: ObjectView<'_>) -> &'static OwnerKindEntry<'static> {
     let key = match owner.kind() {
         "" => ("", "Pod"),
         kind => (owner.api_group(), kind),
@@ -153,12 +153,12 @@ const fn plain(
     api_group: &'static str,
     kind: &'static str,
     priority: &'static str,
-) -> Row<'static> {
-    Row {
+) -> OwnerKindEntry<'static> {
+    OwnerKindEntry {
         api_group,
         kind,
         priority,
-        rule: Rule::Plain,
+        rule: GroupingRule::Plain,
     }
 }
 
@@ -167,13 +167,13 @@ const fn replicas(
     kind: &'static str,
     field: &'static str,
     mandatory: &'static [&'static str],
-    refine: fn(&Workload<'_>, &mut PodGroup) -> Result<(), Malformed>,
-) -> Row<'static> {
-    Row {
+    refine: fn(&GroupingInput<'_>, &mut DerivedPodGroup) -> Result<(), GroupingError>,
+) -> OwnerKindEntry<'static> {
+    OwnerKindEntry {
         api_group,
         kind,
         priority: TRAIN,
-        rule: Rule::Replicas(Replicas {
+        rule: GroupingRule::Replicas(ReplicaRoles {
             field,
             mandatory,
             refine,
@@ -185,13 +185,13 @@ const fn own(
     api_group: &'static str,
     kind: &'static str,
     priority: &'static str,
-    rule: fn(&Row<'_>, &Workload<'_>) -> Result<PodGroup, Malformed>,
-) -> Row<'static> {
-    Row {
+    rule: fn(&OwnerKindEntry<'_>, &GroupingInput<'_>) -> Result<DerivedPodGroup, GroupingError>,
+) -> OwnerKindEntry<'static> {
+    OwnerKindEntry {
         api_group,
         kind,
         priority,
-        rule: Rule::Own(rule),
+        rule: GroupingRule::Own(rule),
     }
 }
 

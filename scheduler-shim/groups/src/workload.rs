@@ -4,27 +4,27 @@ use serde_json::Value;
 
 use crate::defaults::KindDefaults;
 use crate::names::{LABEL_NODE_POOL, LABEL_QUEUE};
-use crate::object::Object;
-use crate::objects::Objects;
+use crate::object::ObjectView;
+use crate::objects::ObjectStore;
 
 /// A pod with its owners, and what its rule may look up.
 #[derive(Debug, Clone)]
-pub struct Workload<'a> {
+pub struct GroupingInput<'a> {
     /// The pod.
-    pub pod: Object<'a>,
+    pub pod: ObjectView<'a>,
     /// The owner whose rule decides: the topmost one, or the pod itself if nothing owns it.
-    pub owner: Object<'a>,
+    pub owner: ObjectView<'a>,
     /// All owners, the nearest first. It may be partial (metadata only) and may end with `owner`.
-    pub chain: Vec<Object<'a>>,
+    pub chain: Vec<ObjectView<'a>>,
     /// The rest of the cluster.
-    pub objects: &'a Objects,
+    pub objects: &'a ObjectStore,
     /// How this cluster wants it.
-    pub settings: &'a Settings,
+    pub settings: &'a GroupingSettings,
 }
 
 /// What an administrator sets once for a cluster.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct GroupingSettings {
     /// The label that names a queue.
     pub queue_label: String,
     /// The label that names a node pool.
@@ -39,7 +39,7 @@ pub struct Settings {
     pub kartas: Vec<Value>,
 }
 
-impl Default for Settings {
+impl Default for GroupingSettings {
     fn default() -> Self {
         Self {
             queue_label: LABEL_QUEUE.to_owned(),
@@ -52,13 +52,13 @@ impl Default for Settings {
     }
 }
 
-impl<'a> Workload<'a> {
+impl<'a> GroupingInput<'a> {
     /// A pod whose owners are `chain`, the nearest first.
     pub fn new(
-        pod: Object<'a>,
-        chain: Vec<Object<'a>>,
-        objects: &'a Objects,
-        settings: &'a Settings,
+        pod: ObjectView<'a>,
+        chain: Vec<ObjectView<'a>>,
+        objects: &'a ObjectStore,
+        settings: &'a GroupingSettings,
     ) -> Self {
         Self {
             pod,
@@ -70,22 +70,22 @@ impl<'a> Workload<'a> {
     }
 
     /// The same question with another owner to decide it.
-    pub(crate) fn owned_by<'b>(&'b self, owner: Object<'b>) -> Workload<'b> {
-        Workload {
+    pub(crate) fn owned_by<'b>(&'b self, owner: ObjectView<'b>) -> GroupingInput<'b> {
+        GroupingInput {
             owner,
             ..self.clone()
         }
     }
 
     /// All owners, the nearest first.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = Object<'a>> {
+    pub(crate) fn owners(&self) -> impl Iterator<Item = ObjectView<'a>> {
         let missing = !self.chain.iter().any(|known| known.is(self.owner));
         let chain = self.chain.clone();
         chain.into_iter().chain(missing.then_some(self.owner))
     }
 
     /// The owners on whose terms a group without a rule of its own is: all of them.
-    pub(crate) fn on_terms_of_all(&self) -> Vec<Object<'a>> {
+    pub(crate) fn on_terms_of_all(&self) -> Vec<ObjectView<'a>> {
         match self.chain.as_slice() {
             [] => vec![self.owner],
             chain => chain.to_vec(),

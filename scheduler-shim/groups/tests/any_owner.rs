@@ -1,6 +1,6 @@
 //! Whatever an owner says: an answer or a complaint, never a panic, and a tree that holds together.
 
-use apportion_groups::{Object, Objects, Settings, TABLE, Workload, group_by};
+use apportion_groups::{GroupingInput, GroupingSettings, ObjectStore, ObjectView, TABLE, group_by};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -74,7 +74,7 @@ fn pod(index: u32) -> Value {
     json!({"metadata": {"name": "p", "namespace": "lab", "labels": labels(index)}})
 }
 
-fn owner(row: &apportion_groups::Row<'_>, spec: &Value) -> Value {
+fn owner(row: &apportion_groups::OwnerKindEntry<'_>, spec: &Value) -> Value {
     json!({"kind": row.kind, "apiVersion": format!("{}/v1", row.api_group), "spec": spec,
         "metadata": {"name": "o", "namespace": "lab", "uid": "7"}})
 }
@@ -82,11 +82,11 @@ fn owner(row: &apportion_groups::Row<'_>, spec: &Value) -> Value {
 proptest! {
     #[test]
     fn no_owner_makes_a_rule_panic_or_a_broken_tree(spec in any_json(), index in 0_u32..20) {
-        let (pod, objects, settings) = (pod(index), Objects::default(), Settings::default());
+        let (pod, objects, settings) = (pod(index), ObjectStore::default(), GroupingSettings::default());
         for row in TABLE {
             let owner = owner(row, &spec);
-            let chain = vec![Object::new(&owner)];
-            let workload = Workload::new(Object::new(&pod), chain, &objects, &settings);
+            let chain = vec![ObjectView::new(&owner)];
+            let workload = GroupingInput::new(ObjectView::new(&pod), chain, &objects, &settings);
             let Ok(group) = group_by(row, &workload) else { continue };
             for (at, part) in group.sub_groups.iter().enumerate() {
                 let is_above = |parent| group.sub_groups[..at].iter().any(|p| &p.name == parent);
@@ -107,13 +107,13 @@ proptest! {
             {"kai.scheduler/segment-size": size.to_string()}}});
         let spec = json!({"elasticPolicy": {"minReplicas": least},
             "pytorchReplicaSpecs": {"Worker": {"replicas": workers, "template": template}}});
-        let row = apportion_groups::row_of(Object::new(
+        let row = apportion_groups::row_of(ObjectView::new(
             &json!({"kind": "PyTorchJob", "apiVersion": "kubeflow.org/v1"}),
         )).to_owned();
         let (owner, pod) = (owner(&row, &spec), pod(index));
-        let (objects, settings) = (Objects::default(), Settings::default());
-        let chain = vec![Object::new(&owner)];
-        let workload = Workload::new(Object::new(&pod), chain, &objects, &settings);
+        let (objects, settings) = (ObjectStore::default(), GroupingSettings::default());
+        let chain = vec![ObjectView::new(&owner)];
+        let workload = GroupingInput::new(ObjectView::new(&pod), chain, &objects, &settings);
         let group = group_by(&row, &workload).expect("it is well formed");
         let sum: u32 = group.sub_groups.iter().map(|part| part.min_member).sum();
         let holders = group.sub_groups.iter().filter(|part| !part.pods.is_empty()).count();
@@ -134,7 +134,7 @@ proptest! {
         let owner = json!({"spec": {"leaderWorkerTemplate": {"subGroupPolicy": policy}}});
         let pod = pod(index % size);
         let parts = apportion_groups::leader_worker_sub_groups(
-            Object::new(&owner), Object::new(&pod), size,
+            ObjectView::new(&owner), ObjectView::new(&pod), size,
         );
         let fits = (2..=size).contains(&segment);
         let fills = fits && (!excluded || (size - 1).is_multiple_of(segment));

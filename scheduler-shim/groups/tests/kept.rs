@@ -1,6 +1,6 @@
 //! What is kept as text says the same as the object that came, before it is read and after that was dropped.
 
-use apportion_groups::{Object, Objects};
+use apportion_groups::{ObjectStore, ObjectView};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -29,8 +29,8 @@ fn any_object() -> impl Strategy<Value = Value> {
     })
 }
 
-fn is_said(found: Object<'_>, json: &Value) {
-    let was = Object::new(json);
+fn is_said(found: ObjectView<'_>, json: &Value) {
+    let was = ObjectView::new(json);
     assert_eq!(found.kind(), was.kind());
     assert_eq!(found.namespace(), was.namespace());
     assert_eq!(found.name(), was.name());
@@ -44,19 +44,19 @@ fn is_said(found: Object<'_>, json: &Value) {
 proptest! {
     #[test]
     fn an_object_that_is_kept_is_the_object_that_came(all in prop::collection::vec(any_object(), 1..6)) {
-        let mut objects: Objects = all.iter().cloned().collect();
+        let mut objects: ObjectStore = all.iter().cloned().collect();
         for _ in 0..2 {
             for (place, json) in all.iter().enumerate() {
-                let was = Object::new(json);
+                let was = ObjectView::new(json);
                 let key = (was.kind(), was.namespace(), was.name());
-                let mut later = all[place + 1..].iter().map(Object::new);
+                let mut later = all[place + 1..].iter().map(ObjectView::new);
                 let newest = later.rfind(|one| (one.kind(), one.namespace(), one.name()) == key);
                 let found = objects.find(key.0, key.1, key.2).unwrap();
                 is_said(found, newest.unwrap_or(was).json());
             }
             objects.rest();
         }
-        all.iter().for_each(|json| objects.remove(Object::new(json)));
+        all.iter().for_each(|json| objects.remove(ObjectView::new(json)));
         prop_assert_eq!(objects.iter().count(), 0);
     }
 }
@@ -65,7 +65,7 @@ proptest! {
 fn an_object_that_is_nested_too_deep_has_a_name_and_says_nothing() {
     let deep = (0..200).fold(Value::Null, |inner, _| json!([inner]));
     let json = json!({"kind": "Pod", "metadata": {"namespace": "a", "name": "b"}, "spec": deep});
-    let objects: Objects = [json].into_iter().collect();
+    let objects: ObjectStore = [json].into_iter().collect();
     let found = objects.find("Pod", "a", "b").unwrap();
     assert_eq!((found.name(), found.json()), ("b", &Value::Null));
 }

@@ -7,41 +7,41 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::ahead::Promise;
-use crate::amounts::Amounts;
-use crate::cluster::{Grace, KaisWay, Status};
-use crate::gang::View;
-use crate::line::Line;
-use crate::pool::Pool;
-use crate::reach::{Parts, Reach};
+use crate::amounts::ResourceAmounts;
+use crate::capacity_bound::{CapacityBound, ResourceVector};
+use crate::cluster::{KaiBehavior, StalenessGracePeriod, TaskStatus};
+use crate::gang::JobView;
+use crate::job_order::JobOrder;
+use crate::jobs_by_queue::JobsByQueue;
+use crate::lookahead::EvictionCommitment;
 use crate::reclaimable::{can_reclaim, reclaimable};
-use crate::session::{Mark, Session};
-use crate::solve::Search;
+use crate::session::{Session, SessionCheckpoint};
+use crate::solve::VictimSearch;
 use crate::step::Action;
 
 /// What an action that evicts goes by.
-struct Turns {
-    waiting: Pool,
-    running: Pool,
+struct ActionContext {
+    waiting: JobsByQueue,
+    running: JobsByQueue,
     /// The effort at which searches are given up.
     until: u64,
     /// How many jobs may still be served when the others have used up all of the effort.
     late: Cell<usize>,
-    hopeless: Hopeless,
+    hopeless: FailedJobs,
 }
 
-impl Turns {
+impl ActionContext {
     /// The part of the effort that a job gets when the others have used up all of it, and how many jobs do.
     const LEAST_PART: u64 = 100;
     const LATE: usize = 50;
 
     fn of(session: &Session<'_>) -> Self {
         Self {
-            waiting: Pool::of(session, |session, view| session.is_waiting(view)),
-            running: Pool::of(session, |session, view| session.could_lose(view)),
+            waiting: JobsByQueue::of(session, |session, view| session.is_waiting(view)),
+            running: JobsByQueue::of(session, |session, view| session.could_lose(view)),
             until: session.effort.get() + session.settings.search_effort,
             late: Cell::new(Self::LATE),
-            hopeless: Hopeless::default(),
+            hopeless: FailedJobs::default(),
         }
     }
 
@@ -59,9 +59,9 @@ impl Turns {
 
 /// Jobs for which nothing was found since the last change.
 #[derive(Default)]
-struct Hopeless(Vec<usize>);
+struct FailedJobs(Vec<usize>);
 
-impl Hopeless {
+impl FailedJobs {
     /// Whether a job that differs only in age and name was tried in vain.
     fn has_like(&self, session: &Session<'_>, job: usize) -> bool {
         self.like(session, job).is_some()
@@ -85,8 +85,8 @@ impl Session<'_> {
     /// Places jobs on what is idle, and lets those wait that fit once others have left who are leaving.
     pub(crate) fn allocate(&mut self) {
         let nodes: Vec<usize> = (0..self.nodes.len()).collect();
-        let mut line = Line::of_waiting(self, Action::Allocate, self.waiting(|_, _| true));
-        let mut hopeless = Hopeless::default();
+        let mut line = JobOrder::of_waiting(self, Action::Allocate, self.waiting(|_, _| true));
+        let mut hopeless = FailedJobs::default();
         while let Some(view) = line.pop(self) {
             if hopeless.has_like(self, view.job) {
                 continue;
@@ -120,12 +120,12 @@ impl Session<'_> {
         if self.settings.max_consolidated == Some(0) || !self.caution.may_move() {
             return;
         }
-        let mut line = Line::of_waiting(
+        let mut line = JobOrder::of_waiting(
             self,
             Action::Consolidate,
             self.waiting(Self::may_consolidate),
         );
-        let mut turns = Turns::of(self);
+        let mut turns = ActionContext::of(self);
         self.company.only_moves = true;
         while let Some(view) = line.pop(self) {
             if turns.hopeless.has_like(self, view.job) {
@@ -138,7 +138,7 @@ impl Session<'_> {
             let limit = self.settings.max_consolidated.unwrap_or(usize::MAX);
             let job = view.job;
             let seen = Cell::new(0);
-            let search = Search {
+            let search = VictimSearch {
                 job: view,
                 victims: &turns.running,
                 may_leave: &|_, victim| {
@@ -150,7 +150,7 @@ impl Session<'_> {
                 waiting: &turns.waiting,
                 is_fair: &|session, _, batches| {
                     let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
-                    tasks.all(|&task| session.standings[task].status != Status::Releasing)
+                    tasks.all(|&task| session.standings[task].status != TaskStatus::Releasing)
                 },
             };
             let (solved, job) = (self.solve(&search), search.job.job);
@@ -164,8 +164,8 @@ impl Session<'_> {
         if !self.settings.has_quotas {
             return;
         }
-        let mut line = Line::of_waiting(self, Action::Reclaim, self.waiting(Self::may_evict));
-        let mut turns = Turns::of(self);
+        let mut line = JobOrder::of_waiting(self, Action::Reclaim, self.waiting(Self::may_evict));
+        let mut turns = ActionContext::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let Some(reclaimer) = self.reclaimer(&view, &tasks) else {
@@ -184,7 +184,7 @@ impl Session<'_> {
             let before = self.queues.clone();
             let job = view.clone();
             let running = &turns.running;
-            let search = Search {
+            let search = VictimSearch {
                 job: view,
                 victims: &turns.running,
                 may_leave: &|session, victim| session.may_reclaim_from(reclaimer, victim),
@@ -207,7 +207,7 @@ impl Session<'_> {
                             return true;
                         }
                         for loss in lost.values_mut().flatten().flatten() {
-                            loss.behind = Amounts::default();
+                            loss.behind = ResourceAmounts::default();
                         }
                         if session.caution.spares() && is_fair(&lost) {
                             let jobs = batches.iter().map(|batch| batch.job);
@@ -228,8 +228,8 @@ impl Session<'_> {
 
     /// Takes from jobs of lower priority in the same queue.
     pub(crate) fn preempt(&mut self) {
-        let mut line = Line::of_waiting(self, Action::Preempt, self.waiting(Self::may_evict));
-        let mut turns = Turns::of(self);
+        let mut line = JobOrder::of_waiting(self, Action::Preempt, self.waiting(Self::may_evict));
+        let mut turns = ActionContext::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let least = self.least_charge(&tasks);
@@ -237,7 +237,7 @@ impl Session<'_> {
                 continue;
             }
             let preemptor = view.job;
-            let search = Search {
+            let search = VictimSearch {
                 job: view,
                 victims: &turns.running,
                 may_leave: &|session, victim| session.may_preempt(preemptor, victim),
@@ -260,7 +260,7 @@ impl Session<'_> {
         for job in 0..self.jobs.len() {
             let view = self.jobs[job].view.clone();
             let facts = self.jobs[job].job;
-            let needs_all_sets = self.settings.goes(KaisWay::NeedsAllSets);
+            let needs_all_sets = self.settings.goes(KaiBehavior::NeedsAllSets);
             if !self.gang(&view).is_stale(needs_all_sets) {
                 continue;
             }
@@ -268,8 +268,8 @@ impl Session<'_> {
                 .now
                 .saturating_sub(facts.stale_since.unwrap_or(self.now));
             let is_over = match facts.grace.unwrap_or(self.settings.grace) {
-                Grace::For(grace) => for_so_long >= grace,
-                Grace::Forever => false,
+                StalenessGracePeriod::For(grace) => for_so_long >= grace,
+                StalenessGracePeriod::Forever => false,
             };
             let active = |task: &usize| self.standings[*task].status.is_active_allocated();
             let tasks: Vec<usize> = view.all().filter(|task| is_over && active(task)).collect();
@@ -281,20 +281,20 @@ impl Session<'_> {
     }
 
     /// Makes a solution final and tells the others, or notes that there was none.
-    fn settle(&mut self, job: usize, solved: bool, turns: &mut Turns) {
+    fn settle(&mut self, job: usize, solved: bool, turns: &mut ActionContext) {
         if solved {
             turns.hopeless.clear();
-            let changed = self.changed_since(Mark::START);
+            let changed = self.changed_since(SessionCheckpoint::START);
             self.commit();
-            let waits = |task: &usize| self.standings[*task].status == Status::Pipelined;
+            let waits = |task: &usize| self.standings[*task].status == TaskStatus::Pipelined;
             let leaves = |task: &usize| {
                 let standing = &self.standings[*task];
-                standing.status == Status::Releasing || standing.leaves.is_some()
+                standing.status == TaskStatus::Releasing || standing.leaves.is_some()
             };
             // Where nobody had to leave, nobody can have left in vain.
             if changed.iter().any(leaves) {
                 let tasks = changed.iter().copied().filter(waits).collect();
-                self.promises.push(Promise { job, tasks });
+                self.promises.push(EvictionCommitment { job, tasks });
             }
             let jobs: BTreeSet<usize> = changed.iter().map(|&task| self.tasks[task].job).collect();
             turns.waiting.update(self, jobs.iter().copied());
@@ -305,7 +305,7 @@ impl Session<'_> {
     }
 
     /// The jobs that wait for a place, have all the pods that they need and pass `filter`.
-    fn waiting(&self, filter: impl Fn(&Self, &View) -> bool) -> Vec<View> {
+    fn waiting(&self, filter: impl Fn(&Self, &JobView) -> bool) -> Vec<JobView> {
         let views = self.jobs.iter().map(|facts| &facts.view);
         views
             .filter(|view| {
@@ -315,13 +315,13 @@ impl Session<'_> {
             .collect()
     }
 
-    pub(crate) fn is_waiting(&self, view: &View) -> bool {
+    pub(crate) fn is_waiting(&self, view: &JobView) -> bool {
         view.all()
-            .any(|task| self.standings[task].status == Status::Pending)
+            .any(|task| self.standings[task].status == TaskStatus::Pending)
     }
 
     /// Whether the job has waited long enough to make others leave.
-    fn may_evict(&self, view: &View) -> bool {
+    fn may_evict(&self, view: &JobView) -> bool {
         let job = self.jobs[view.job].job;
         let since = job.last_eviction.unwrap_or_default().max(job.created);
         let is_due =
@@ -329,19 +329,19 @@ impl Session<'_> {
         is_due && !self.caution.bars(view.job)
     }
 
-    fn may_consolidate(&self, view: &View) -> bool {
+    fn may_consolidate(&self, view: &JobView) -> bool {
         self.jobs[view.job].job.is_preemptible && self.may_evict(view)
     }
 
     /// Whether there is as much room in the whole cluster as the job needs.
-    fn could_fit(&self, view: &View) -> bool {
+    fn could_fit(&self, view: &JobView) -> bool {
         let tasks = self.gang(view).next(false);
-        let reach = Reach::of(self, &tasks);
-        reach.is_some_and(|reach| reach.is_within(Parts::default()))
+        let reach = CapacityBound::of(self, &tasks);
+        reach.is_some_and(|reach| reach.is_within(ResourceVector::default()))
     }
 
     /// Whether the job has something that may be taken from it.
-    fn could_lose(&self, view: &View) -> bool {
+    fn could_lose(&self, view: &JobView) -> bool {
         let mut tasks = view.all();
         self.jobs[view.job].job.is_preemptible
             && tasks.any(|task| {
@@ -350,7 +350,7 @@ impl Session<'_> {
     }
 
     /// The job without what was placed in this session; then it may lose no more than leaves it whole.
-    pub(crate) fn as_victim(&self, view: &View) -> View {
+    pub(crate) fn as_victim(&self, view: &JobView) -> JobView {
         let mut victim = view.only(|task| !self.is_settled(task));
         victim.keeps_core = view.all().any(|task| self.is_settled(task));
         victim
@@ -358,7 +358,7 @@ impl Session<'_> {
 
     /// Whether this session gave the task its place: what it decided it does not take back.
     fn is_settled(&self, task: usize) -> bool {
-        if self.settings.goes(KaisWay::TakesBack) {
+        if self.settings.goes(KaiBehavior::TakesBack) {
             return false;
         }
         let before = self.opening[task].status;

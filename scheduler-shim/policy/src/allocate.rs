@@ -1,20 +1,25 @@
 //! Placing one job: all the tasks that go next, or none of them.
 
-use crate::gang::{Member, View};
+use crate::gang::{GroupMember, JobView};
 use crate::session::Session;
-use crate::topology::Closeness;
+use crate::topology::TopologyScores;
 
 /// A job that is being placed.
-struct Placing<'v> {
-    view: &'v View,
+struct AllocationContext<'v> {
+    view: &'v JobView,
     /// Whether it only may wait for a place, because others are evicted for it.
     only_wait: bool,
-    closeness: Closeness,
+    closeness: TopologyScores,
 }
 
 impl Session<'_> {
     /// Places the tasks of a job that go next; on failure nothing has changed.
-    pub(crate) fn allocate_job(&mut self, view: &View, nodes: &[usize], only_wait: bool) -> bool {
+    pub(crate) fn allocate_job(
+        &mut self,
+        view: &JobView,
+        nodes: &[usize],
+        only_wait: bool,
+    ) -> bool {
         let tasks = self.gang(view).next(!only_wait);
         if tasks.is_empty() {
             return false;
@@ -23,18 +28,18 @@ impl Session<'_> {
         if !self.is_within_bounds(view.job, least) {
             return false;
         }
-        let mut placing = Placing {
+        let mut placing = AllocationContext {
             view,
             only_wait,
-            closeness: Closeness::default(),
+            closeness: TopologyScores::default(),
         };
-        self.place_member(&mut placing, Member::Group(0), &tasks, nodes)
+        self.place_member(&mut placing, GroupMember::Group(0), &tasks, nodes)
     }
 
     fn place_member(
         &mut self,
-        placing: &mut Placing<'_>,
-        member: Member,
+        placing: &mut AllocationContext<'_>,
+        member: GroupMember,
         tasks: &[usize],
         nodes: &[usize],
     ) -> bool {
@@ -46,8 +51,8 @@ impl Session<'_> {
         node_sets.into_iter().any(|nodes| {
             let mark = self.mark();
             let is_placed = match member {
-                Member::Group(group) => self.place_members(placing, group, tasks, &nodes),
-                Member::Set(_) => self.place_tasks(placing, tasks, &nodes),
+                GroupMember::Group(group) => self.place_members(placing, group, tasks, &nodes),
+                GroupMember::Set(_) => self.place_tasks(placing, tasks, &nodes),
             };
             if !is_placed {
                 self.roll_back(mark);
@@ -58,7 +63,7 @@ impl Session<'_> {
 
     fn place_members(
         &mut self,
-        placing: &mut Placing<'_>,
+        placing: &mut AllocationContext<'_>,
         group: usize,
         tasks: &[usize],
         nodes: &[usize],
@@ -67,8 +72,8 @@ impl Session<'_> {
         members.into_iter().all(|member| {
             let tree = &self.jobs[placing.view.job].tree;
             let sets = match member {
-                Member::Group(group) => tree.sets_below(group),
-                Member::Set(set) => vec![set],
+                GroupMember::Group(group) => tree.sets_below(group),
+                GroupMember::Set(set) => vec![set],
             };
             let own = tasks.iter().copied();
             let own: Vec<usize> = own
@@ -78,13 +83,23 @@ impl Session<'_> {
         })
     }
 
-    fn place_tasks(&mut self, placing: &Placing<'_>, tasks: &[usize], nodes: &[usize]) -> bool {
+    fn place_tasks(
+        &mut self,
+        placing: &AllocationContext<'_>,
+        tasks: &[usize],
+        nodes: &[usize],
+    ) -> bool {
         tasks
             .iter()
             .all(|&task| self.place_task(placing, task, nodes))
     }
 
-    fn place_task(&mut self, placing: &Placing<'_>, task: usize, nodes: &[usize]) -> bool {
+    fn place_task(
+        &mut self,
+        placing: &AllocationContext<'_>,
+        task: usize,
+        nodes: &[usize],
+    ) -> bool {
         match self.best_for(placing, task, nodes) {
             Some(None) => return false,
             Some(Some(best)) if self.place_on(task, best, placing.only_wait) => return true,
@@ -99,7 +114,7 @@ impl Session<'_> {
     /// The node for a task, if any, where that is known without a look at all nodes.
     fn best_for(
         &self,
-        placing: &Placing<'_>,
+        placing: &AllocationContext<'_>,
         task: usize,
         nodes: &[usize],
     ) -> Option<Option<usize>> {
@@ -109,7 +124,12 @@ impl Session<'_> {
         are_all.then(|| self.best_of_all(task)).flatten()
     }
 
-    fn ranked_for(&self, placing: &Placing<'_>, task: usize, nodes: &[usize]) -> Vec<usize> {
+    fn ranked_for(
+        &self,
+        placing: &AllocationContext<'_>,
+        task: usize,
+        nodes: &[usize],
+    ) -> Vec<usize> {
         let facts = &self.tasks[task];
         let scores = placing.closeness.of(&self.jobs[facts.job].tree, facts.set);
         self.ranked(task, nodes, |node| match scores {

@@ -11,7 +11,7 @@ pub const UNLIMITED: f64 = -1.0;
 
 /// One of the resources that queues divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Resource {
+pub enum ResourceKind {
     /// Processor time, in milli-CPU.
     Cpu,
     /// Host memory, in bytes.
@@ -20,16 +20,16 @@ pub enum Resource {
     Gpu,
 }
 
-impl Resource {
+impl ResourceKind {
     /// All of them, in the order in which a verdict names the first that is short.
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Memory, Self::Gpu];
 }
 
 /// An amount of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Amounts([f64; 3]);
+pub struct ResourceAmounts([f64; 3]);
 
-impl Amounts {
+impl ResourceAmounts {
     /// So much of each.
     #[must_use]
     pub const fn new(cpu: f64, memory: f64, gpu: f64) -> Self {
@@ -38,8 +38,8 @@ impl Amounts {
 
     /// What `of` says for each resource.
     #[must_use]
-    pub fn of_each(of: impl Fn(Resource) -> f64) -> Self {
-        Self(Resource::ALL.map(of))
+    pub fn of_each(of: impl Fn(ResourceKind) -> f64) -> Self {
+        Self(ResourceKind::ALL.map(of))
     }
 
     /// The sum.
@@ -63,44 +63,44 @@ impl Amounts {
     /// Whether no resource is above its bound.
     #[must_use]
     pub fn within(self, bounds: Self) -> bool {
-        Resource::ALL
+        ResourceKind::ALL
             .into_iter()
             .all(|resource| !exceeds(self[resource], bounds[resource]))
     }
 
     /// The resources of which there is some.
-    pub fn involved(self) -> impl Iterator<Item = Resource> {
-        Resource::ALL
+    pub fn involved(self) -> impl Iterator<Item = ResourceKind> {
+        ResourceKind::ALL
             .into_iter()
             .filter(move |resource| self[*resource] > 0.0)
     }
 }
 
-impl Index<Resource> for Amounts {
+impl Index<ResourceKind> for ResourceAmounts {
     type Output = f64;
 
-    fn index(&self, resource: Resource) -> &f64 {
+    fn index(&self, resource: ResourceKind) -> &f64 {
         let Self([cpu, memory, gpu]) = self;
         match resource {
-            Resource::Cpu => cpu,
-            Resource::Memory => memory,
-            Resource::Gpu => gpu,
+            ResourceKind::Cpu => cpu,
+            ResourceKind::Memory => memory,
+            ResourceKind::Gpu => gpu,
         }
     }
 }
 
-impl IndexMut<Resource> for Amounts {
-    fn index_mut(&mut self, resource: Resource) -> &mut f64 {
+impl IndexMut<ResourceKind> for ResourceAmounts {
+    fn index_mut(&mut self, resource: ResourceKind) -> &mut f64 {
         let Self([cpu, memory, gpu]) = self;
         match resource {
-            Resource::Cpu => cpu,
-            Resource::Memory => memory,
-            Resource::Gpu => gpu,
+            ResourceKind::Cpu => cpu,
+            ResourceKind::Memory => memory,
+            ResourceKind::Gpu => gpu,
         }
     }
 }
 
-impl std::iter::Sum for Amounts {
+impl std::iter::Sum for ResourceAmounts {
     fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
         amounts.fold(Self::default(), Self::plus)
     }
@@ -130,12 +130,12 @@ mod tests {
 
     #[test]
     fn what_is_added_and_taken_away_leaves_nothing() {
-        let third = Amounts::new(0.0, 0.0, 0.1);
+        let third = ResourceAmounts::new(0.0, 0.0, 0.1);
         let sum = third.plus(third).plus(third);
-        assert_eq!(sum, Amounts::new(0.0, 0.0, 0.3));
+        assert_eq!(sum, ResourceAmounts::new(0.0, 0.0, 0.3));
         assert_eq!(
             sum.minus(third).minus(third).minus(third),
-            Amounts::default()
+            ResourceAmounts::default()
         );
     }
 

@@ -7,11 +7,15 @@ use std::cmp::Ordering;
 
 use apportion_abi::Bytes;
 
-use crate::cluster::{Cards, NumaPolicy, SharedCards, Strategy, Wish};
-use crate::company::Presence;
+use crate::cluster::{
+    NumaPolicy, PlacementStrategy, PreferredTerm, SharedCardPreference, TaskGpuRequest,
+};
+use crate::inter_pod_affinity::Presence;
+use crate::node_resources::{
+    CardAssignment, CardKey, CardShareRequest, NodeState, ResourceRequest, SharedCard,
+};
 use crate::session::Session;
-use crate::spread::Evenness;
-use crate::stock::{CardKey, Need, NeedOfCards, NodeStock, Shared, Taken};
+use crate::topology_spread::TopologySpread;
 
 /// How much the fullest node gets.
 pub(crate) const DENSITY: f64 = 9.0;
@@ -31,14 +35,14 @@ pub(crate) const DOMAIN: f64 = 1_000_000_000.0;
 /// The cards chosen for a pod; whether somebody has to leave first.
 #[derive(Clone, Debug)]
 pub(crate) struct ChosenCards {
-    pub(crate) cards: Taken,
+    pub(crate) cards: CardAssignment,
     pub(crate) must_wait: bool,
 }
 
 /// A card that a share could go to.
-enum Candidate {
+enum ShareCandidate {
     /// One that is shared, and what the share would take of it.
-    Shared(CardKey, Shared, Bytes),
+    Shared(CardKey, SharedCard, Bytes),
     /// One that nobody shares: the place of its size, and whether somebody has to leave first.
     Unshared(usize, bool),
 }
@@ -86,7 +90,7 @@ impl Session<'_> {
     }
 
     /// What a node is worth to a task, whatever it would rather have and however full the node is.
-    pub(crate) fn score(&self, task: usize, node: usize, need: &Need) -> f64 {
+    pub(crate) fn score(&self, task: usize, node: usize, need: &ResourceRequest) -> f64 {
         let settings = self.settings;
         let stock = &self.stocks[node];
         let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
@@ -100,14 +104,14 @@ impl Session<'_> {
                 .flatten()
                 .map(|(key, card, ask)| self.tightness(stock.size(key), card, ask))
                 .max_by(f64::total_cmp)?;
-            let counts = settings.shared_cards == SharedCards::BestFit
-                && settings.cards == Strategy::Binpack;
+            let counts = settings.shared_cards == SharedCardPreference::BestFit
+                && settings.cards == PlacementStrategy::Binpack;
             Some(if counts { 0.5 + fullest / 2.0 } else { 1.0 })
         };
         let shared = match settings.shared_cards {
-            SharedCards::BestFit | SharedCards::Any => fit(),
-            SharedCards::NoMatter => None,
-            SharedCards::LeastFragments => {
+            SharedCardPreference::BestFit | SharedCardPreference::Any => fit(),
+            SharedCardPreference::NoMatter => None,
+            SharedCardPreference::LeastFragments => {
                 (self.wants_cards(task)).then(|| self.tidiness(node, need))
             }
         };
@@ -118,7 +122,7 @@ impl Session<'_> {
     }
 
     /// How much of what a pod would rather have a node gives it: from -1 to 1.
-    fn preference(&self, task: usize, node: usize, evenness: Option<&Evenness>) -> f64 {
+    fn preference(&self, task: usize, node: usize, evenness: Option<&TopologySpread>) -> f64 {
         let prefers = &self.tasks[task].task.prefers;
         let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
         let one_if = |holds: bool| if holds { 1.0 } else { 0.0 };
@@ -128,10 +132,10 @@ impl Session<'_> {
             let others = |search| self.others(task, search, node, Presence::Stays);
             search.is_some_and(|search| others(search) > 0)
         };
-        let part = |place: usize, wish: &Wish| match wish {
-            Wish::Label(label) => one_if(self.nodes[node].labels.contains_key(label)),
-            Wish::Near(_) => one_if(is_near(place)),
-            Wish::Even(_) => self.spread(evenness, place, node),
+        let part = |place: usize, wish: &PreferredTerm| match wish {
+            PreferredTerm::Label(label) => one_if(self.nodes[node].labels.contains_key(label)),
+            PreferredTerm::Near(_) => one_if(is_near(place)),
+            PreferredTerm::Even(_) => self.spread(evenness, place, node),
         };
         let given: f64 = (prefers.iter().enumerate())
             .map(|(place, one)| one.weight as f64 * part(place, &one.wish))
@@ -146,9 +150,9 @@ impl Session<'_> {
     fn alignment(&self, task: usize, node: usize) -> f64 {
         let zones = &self.stocks[node].zones;
         let facts = self.tasks[task].task;
-        let wants_cards = matches!(facts.cards, Cards::Whole(count) if count > 0);
+        let wants_cards = matches!(facts.cards, TaskGpuRequest::Whole(count) if count > 0);
         let wants =
-            |node: &NodeStock| facts.is_guaranteed || (wants_cards && node.zones.aligns_cards());
+            |node: &NodeState| facts.is_guaranteed || (wants_cards && node.zones.aligns_cards());
         if self.most_zones == 0 || !self.stocks.iter().any(wants) {
             return 0.0;
         }
@@ -175,7 +179,7 @@ impl Session<'_> {
     }
 
     /// How nodes are chosen by how full they are.
-    pub(crate) fn packing(&self, wants_cards: bool) -> Strategy {
+    pub(crate) fn packing(&self, wants_cards: bool) -> PlacementStrategy {
         if wants_cards {
             self.settings.gpu_nodes
         } else {
@@ -189,12 +193,12 @@ impl Session<'_> {
             self.overall(wants_cards, node),
         );
         match self.packing(wants_cards) {
-            Strategy::ByName => 0.0,
-            Strategy::Spread if overall == 0.0 => 0.0,
-            Strategy::Spread => free / overall,
-            Strategy::Binpack if overall == 0.0 || most == 0.0 => 0.0,
-            Strategy::Binpack if least == most => DENSITY,
-            Strategy::Binpack => DENSITY * (1.0 - (free - least) / (most - least)),
+            PlacementStrategy::ByName => 0.0,
+            PlacementStrategy::Spread if overall == 0.0 => 0.0,
+            PlacementStrategy::Spread => free / overall,
+            PlacementStrategy::Binpack if overall == 0.0 || most == 0.0 => 0.0,
+            PlacementStrategy::Binpack if least == most => DENSITY,
+            PlacementStrategy::Binpack => DENSITY * (1.0 - (free - least) / (most - least)),
         }
     }
 
@@ -219,7 +223,7 @@ impl Session<'_> {
         &mut self,
         task: usize,
         node: usize,
-        need: &Need,
+        need: &ResourceRequest,
         only_wait: bool,
     ) -> Option<ChosenCards> {
         let must_wait =
@@ -233,7 +237,7 @@ impl Session<'_> {
                     false => Vec::new(),
                 };
                 let shared = Vec::new();
-                let cards = Taken { shared, whole };
+                let cards = CardAssignment { shared, whole };
                 Some(ChosenCards { cards, must_wait })
             }
         }
@@ -243,13 +247,13 @@ impl Session<'_> {
         &mut self,
         task: usize,
         node: usize,
-        share: NeedOfCards,
+        share: CardShareRequest,
         must_wait: bool,
     ) -> Option<ChosenCards> {
         let stock = &self.stocks[node];
-        let mut candidates: Vec<Candidate> = stock
+        let mut candidates: Vec<ShareCandidate> = stock
             .with_room(share)
-            .map(|(key, card, ask)| Candidate::Shared(key, card, ask))
+            .map(|(key, card, ask)| ShareCandidate::Shared(key, card, ask))
             .collect();
         let openings = match stock.sizes.is_listed() {
             true => stock.sizes.openings(&share),
@@ -259,7 +263,7 @@ impl Session<'_> {
             }
         };
         let openings = openings.into_iter();
-        candidates.extend(openings.map(|(class, waits)| Candidate::Unshared(class, waits)));
+        candidates.extend(openings.map(|(class, waits)| ShareCandidate::Unshared(class, waits)));
         let own = &self.standings[task].cards.shared;
         candidates.sort_by(|left, right| self.order_cards(node, own, left, right));
         candidates.truncate(share.devices);
@@ -267,17 +271,17 @@ impl Session<'_> {
             return None;
         }
         let mut chosen = ChosenCards {
-            cards: Taken::default(),
+            cards: CardAssignment::default(),
             must_wait,
         };
         for candidate in candidates {
             let key = match candidate {
-                Candidate::Shared(key, card, ask) => {
+                ShareCandidate::Shared(key, card, ask) => {
                     let size = self.stocks[node].size(key);
                     chosen.must_wait |= !card.has_room_now(size, ask);
                     key
                 }
-                Candidate::Unshared(class, waits) => {
+                ShareCandidate::Unshared(class, waits) => {
                     chosen.must_wait |= waits;
                     self.new_card(node, class)
                 }
@@ -288,7 +292,7 @@ impl Session<'_> {
     }
 
     /// How little of a card the share would leave, from nothing of the largest cards to all of them.
-    fn tightness(&self, size: Bytes, card: Shared, ask: Bytes) -> f64 {
+    fn tightness(&self, size: Bytes, card: SharedCard, ask: Bytes) -> f64 {
         let left = size.0.saturating_sub(card.stays()).saturating_sub(ask.0);
         let largest = self.card_sizes.1.max(size).0.max(1);
         1.0 - left as f64 / largest as f64
@@ -298,22 +302,22 @@ impl Session<'_> {
         &self,
         node: usize,
         own: &[CardKey],
-        left: &Candidate,
-        right: &Candidate,
+        left: &ShareCandidate,
+        right: &ShareCandidate,
     ) -> Ordering {
         let stock = &self.stocks[node];
-        let spread = self.settings.cards == Strategy::Spread;
-        let rank = |candidate: &Candidate| match candidate {
-            Candidate::Unshared(class, waits) => {
+        let spread = self.settings.cards == PlacementStrategy::Spread;
+        let rank = |candidate: &ShareCandidate| match candidate {
+            ShareCandidate::Unshared(class, waits) => {
                 let place = CardKey::try_from(*class).unwrap_or(CardKey::MAX);
                 (if spread { -1.0 } else { 1.0 }, *waits, place)
             }
-            Candidate::Shared(key, card, ask) => {
+            ShareCandidate::Shared(key, card, ask) => {
                 let size = stock.size(*key);
                 let emptiness = match self.settings.cards {
-                    Strategy::Binpack => -self.tightness(size, *card, *ask),
-                    Strategy::Spread => card.fullness(size),
-                    Strategy::ByName => 0.0,
+                    PlacementStrategy::Binpack => -self.tightness(size, *card, *ask),
+                    PlacementStrategy::Spread => card.fullness(size),
+                    PlacementStrategy::ByName => 0.0,
                 };
                 (emptiness, !own.contains(key), *key)
             }

@@ -11,13 +11,18 @@ use apportion_abi::{Bytes, Share as CardShare};
 
 use crate::amounts::UNLIMITED;
 
-mod company;
+mod affinity;
 mod devices;
 mod settings;
 
-pub use company::{Bystander, Neighbours, Preference, Requirement, Spread, Wish};
-pub use devices::{Claim, ContainerZones, ListedCard, NumaPolicy, NumaScope, Zone, ZoneAmounts};
-pub use settings::{KaisWay, Settings, SharedCards, Strategy};
+pub use affinity::{
+    ForeignPod, LabelRequirement, PodAffinityTerm, PreferredTerm, SpreadConstraint,
+    WeightedPreference,
+};
+pub use devices::{
+    ContainerZones, ListedCard, NumaPolicy, NumaScope, NumaZone, ResourceClaim, ZoneAmounts,
+};
+pub use settings::{KaiBehavior, PlacementStrategy, PolicySettings, SharedCardPreference};
 
 /// Everything that decisions depend on.
 #[derive(Clone, Debug, Default)]
@@ -29,13 +34,13 @@ pub struct Cluster {
     /// The pod groups with their pods.
     pub jobs: Vec<Job>,
     /// The pods of other schedulers that have a node.
-    pub bystanders: Vec<Bystander>,
+    pub bystanders: Vec<ForeignPod>,
     /// The topologies that jobs may name.
-    pub topologies: Vec<Topology>,
+    pub topologies: Vec<ClusterTopology>,
     /// The claims on devices that pods may name.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<ResourceClaim>,
     /// The choices of whoever runs the scheduler.
-    pub settings: Settings,
+    pub settings: PolicySettings,
 }
 
 /// One node.
@@ -68,7 +73,7 @@ pub struct Node {
     /// Whether its kubelet aligns containers or pods.
     pub numa_scope: NumaScope,
     /// Its NUMA zones; what is available excludes the pods that run.
-    pub zones: Vec<Zone>,
+    pub zones: Vec<NumaZone>,
 }
 
 /// How the cards of a node are partitioned.
@@ -138,7 +143,7 @@ pub struct TopologyConstraint {
 
 /// Node labels from the widest domain to the narrowest.
 #[derive(Clone, Debug, Default)]
-pub struct Topology {
+pub struct ClusterTopology {
     /// Its name.
     pub name: String,
     /// The labels.
@@ -158,7 +163,7 @@ pub struct PodSet {
 
 /// A node of the tree of pod sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Group {
+pub struct SubGroupSet {
     /// Its name.
     pub name: String,
     /// How many of its direct members must be satisfied; all when not given.
@@ -166,7 +171,7 @@ pub struct Group {
     /// Where its members go.
     pub topology: Option<TopologyConstraint>,
     /// Inner members.
-    pub groups: Vec<Group>,
+    pub groups: Vec<SubGroupSet>,
     /// Leaves.
     pub sets: Vec<PodSet>,
 }
@@ -193,16 +198,16 @@ pub struct Job {
     /// Since when too few of its pods run.
     pub stale_since: Option<Duration>,
     /// How long it may; the cluster's own setting where not given.
-    pub grace: Option<Grace>,
+    pub grace: Option<StalenessGracePeriod>,
     /// How its pods belong together.
-    pub root: Group,
+    pub root: SubGroupSet,
     /// Its pods.
     pub tasks: Vec<Task>,
 }
 
 /// How long a gang may go on with too few pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grace {
+pub enum StalenessGracePeriod {
     /// So long.
     For(Duration),
     /// For ever.
@@ -211,7 +216,7 @@ pub enum Grace {
 
 /// What a pod wants of the node's cards.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Cards {
+pub enum TaskGpuRequest {
     /// Nothing.
     #[default]
     None,
@@ -236,13 +241,13 @@ pub struct Task {
     /// Its pod set.
     pub set: String,
     /// What it does now.
-    pub status: Status,
+    pub status: TaskStatus,
     /// Where.
     pub node: Option<String>,
     /// On which cards of the node, for a share: any names.
     pub on: Vec<String>,
     /// What it wants of the cards.
-    pub cards: Cards,
+    pub cards: TaskGpuRequest,
     /// Claims on devices, by name.
     pub claims: Vec<String>,
     /// Whether it asks for exactly what it may use, so that the kubelet gives it processors of its own.
@@ -264,20 +269,20 @@ pub struct Task {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Pods near which it must be.
-    pub near: Vec<Neighbours>,
+    pub near: Vec<PodAffinityTerm>,
     /// Pods near which it must not be.
-    pub apart: Vec<Neighbours>,
+    pub apart: Vec<PodAffinityTerm>,
     /// How it must be spread.
-    pub even: Vec<Spread>,
+    pub even: Vec<SpreadConstraint>,
     /// What it would rather have of its node.
-    pub prefers: Vec<Preference>,
+    pub prefers: Vec<WeightedPreference>,
     /// Whether it is of an old kind that can't be placed and that keeps partitions from its node.
     pub is_legacy_mig: bool,
 }
 
 /// What a pod does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Status {
+pub enum TaskStatus {
     /// Waits for a place.
     #[default]
     Pending,
@@ -299,7 +304,7 @@ pub enum Status {
     Failed,
 }
 
-impl Status {
+impl TaskStatus {
     /// Holds resources that its queue is charged for.
     #[must_use]
     pub const fn is_allocated(self) -> bool {

@@ -7,7 +7,7 @@
 //! largest rest first, then to the oldest queue.
 //!
 //! # Pieces
-//! KAI deals whole cards, so that two queues that ask 0.9 of one card get 1 and 0. [`Pieces::Hundredths`]
+//! KAI deals whole cards, so that two queues that ask 0.9 of one card get 1 and 0. [`SurplusGranularity::Hundredths`]
 //! deals hundredths of a card and gives nobody more than was asked: 0.5 and 0.5.
 //!
 //! # Where KAI leaves it to chance
@@ -19,12 +19,12 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::amounts::{Resource, UNLIMITED};
+use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::share::QueueShare;
 
 /// The smallest amount in which the surplus of a resource is dealt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pieces {
+pub enum SurplusGranularity {
     /// One card, as KAI does.
     #[default]
     Whole,
@@ -32,10 +32,10 @@ pub enum Pieces {
     Hundredths,
 }
 
-impl Pieces {
-    fn size(self, resource: Resource) -> f64 {
+impl SurplusGranularity {
+    fn size(self, resource: ResourceKind) -> f64 {
         match (self, resource) {
-            (Self::Hundredths, Resource::Gpu) => 0.01,
+            (Self::Hundredths, ResourceKind::Gpu) => 0.01,
             (Self::Whole | Self::Hundredths, _) => 1.0,
         }
     }
@@ -43,17 +43,17 @@ impl Pieces {
 
 /// What the division depends on beside the queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Division {
+pub struct DivisionSettings {
     /// The weight of what was used in the past.
     pub k_value: f64,
     /// In what the surplus is dealt.
-    pub pieces: Pieces,
+    pub pieces: SurplusGranularity,
 }
 
 /// Divides `total` of `resource` among the `members` of `queues`; returns what nobody got.
 pub fn divide(
-    division: Division,
-    resource: Resource,
+    division: DivisionSettings,
+    resource: ResourceKind,
     total: f64,
     queues: &mut [QueueShare],
     members: &[usize],
@@ -67,7 +67,7 @@ pub fn divide(
 }
 
 fn give_deserved(
-    resource: Resource,
+    resource: ResourceKind,
     total: f64,
     queues: &mut [QueueShare],
     members: &[usize],
@@ -89,8 +89,8 @@ fn give_deserved(
 
 /// Divides a surplus among the `members` of `queues`; returns what nobody got.
 pub fn divide_surplus(
-    division: Division,
-    resource: Resource,
+    division: DivisionSettings,
+    resource: ResourceKind,
     surplus: f64,
     queues: &mut [QueueShare],
     members: &[usize],
@@ -123,8 +123,8 @@ pub fn by_priority(queues: &[QueueShare], members: &[usize]) -> Vec<(i32, Vec<us
 type Owed = BTreeMap<usize, f64>;
 
 fn divide_by_weight(
-    division: Division,
-    resource: Resource,
+    division: DivisionSettings,
+    resource: ResourceKind,
     amount: f64,
     queues: &mut [QueueShare],
     bucket: &[usize],
@@ -172,8 +172,8 @@ fn divide_by_weight(
 
 /// The weights of those who still want something; what was used in the past lowers them.
 fn weights(
-    division: Division,
-    resource: Resource,
+    division: DivisionSettings,
+    resource: ResourceKind,
     queues: &[QueueShare],
     bucket: &[usize],
 ) -> BTreeMap<usize, f64> {
@@ -201,8 +201,8 @@ fn weights(
 }
 
 fn deal_rest(
-    division: Division,
-    resource: Resource,
+    division: DivisionSettings,
+    resource: ResourceKind,
     amount: f64,
     queues: &mut [QueueShare],
     owed: Owed,
@@ -223,8 +223,8 @@ fn deal_rest(
         }
         let share = queues[queue].of_mut(resource);
         let given = match division.pieces {
-            Pieces::Whole => left.min(piece),
-            Pieces::Hundredths => left
+            SurplusGranularity::Whole => left.min(piece),
+            SurplusGranularity::Hundredths => left
                 .min(piece)
                 .min((share.requestable() - share.fair).max(0.0)),
         };

@@ -3,14 +3,14 @@
 //! Pods above a minimum go one at a time; then members of a group above its minimum, whole; and when
 //! nothing is above a minimum, everything at once, because what is left would be of no use.
 
-use crate::gang::{Gang, Member, Standings};
+use crate::gang::{Gang, GroupMember, TaskStatusLookup};
 
-impl<S: Standings> Gang<'_, S> {
+impl<S: TaskStatusLookup> Gang<'_, S> {
     /// The tasks to evict next, and whether any would be left.
     pub(crate) fn next_victims(&self) -> (Vec<usize>, bool) {
         let mut victims = self.surplus_of_group(0);
         if victims.is_empty() && !self.view.keeps_core {
-            victims = self.all_of(Member::Group(0));
+            victims = self.all_of(GroupMember::Group(0));
         }
         let allocated: usize = (0..self.tree.sets.len())
             .map(|set| self.allocated(set))
@@ -39,35 +39,36 @@ impl<S: Standings> Gang<'_, S> {
         whole.find(|tasks| !tasks.is_empty()).unwrap_or_default()
     }
 
-    fn surplus_of(&self, member: Member) -> Vec<usize> {
+    fn surplus_of(&self, member: GroupMember) -> Vec<usize> {
         match member {
-            Member::Group(group) => self.surplus_of_group(group),
-            Member::Set(set) if self.allocated(set) > self.view.minimum(set) => {
+            GroupMember::Group(group) => self.surplus_of_group(group),
+            GroupMember::Set(set) if self.allocated(set) > self.view.minimum(set) => {
                 let mut tasks = self.all_of(member);
                 tasks.truncate(1);
                 tasks
             }
-            Member::Set(_) => Vec::new(),
+            GroupMember::Set(_) => Vec::new(),
         }
     }
 
     fn has_surplus(&self, group: usize) -> bool {
         let (has, needs) = self.progress_of_group(group);
-        let has_member = |member: &Member| match *member {
-            Member::Group(inner) => self.has_surplus(inner),
-            Member::Set(set) => self.allocated(set) > self.view.minimum(set),
+        let has_member = |member: &GroupMember| match *member {
+            GroupMember::Group(inner) => self.has_surplus(inner),
+            GroupMember::Set(set) => self.allocated(set) > self.view.minimum(set),
         };
         has > needs || self.tree.groups[group].members.iter().any(has_member)
     }
 
     /// Everything of a member that has a place, last placed first.
-    fn all_of(&self, member: Member) -> Vec<usize> {
+    fn all_of(&self, member: GroupMember) -> Vec<usize> {
         match member {
-            Member::Group(group) => {
+            GroupMember::Group(group) => {
                 let sets = self.tree.sets_below(group).into_iter();
-                sets.flat_map(|set| self.all_of(Member::Set(set))).collect()
+                sets.flat_map(|set| self.all_of(GroupMember::Set(set)))
+                    .collect()
             }
-            Member::Set(set) => {
+            GroupMember::Set(set) => {
                 let tasks = self.view.tasks[set].iter().rev().copied();
                 tasks
                     .filter(|&task| self.standings.status(task).is_active_allocated())

@@ -2,19 +2,19 @@
 //!
 //! Free resources first, then what the pod, the node and the queue say about each other.
 
-use crate::amounts::Amounts;
-use crate::cluster::{Cards, MigStrategy, Status};
+use crate::amounts::ResourceAmounts;
+use crate::cluster::{MigStrategy, TaskGpuRequest, TaskStatus};
+use crate::node_resources::ResourceRequest;
 use crate::session::Session;
-use crate::stock::Need;
 
 impl Session<'_> {
     /// Whether the task fits the node, counting what is being released there.
-    pub(crate) fn fits(&self, task: usize, node: usize, need: &Need) -> bool {
+    pub(crate) fn fits(&self, task: usize, node: usize, need: &ResourceRequest) -> bool {
         self.stocks[node].fits_soon(need)
             && (!self.settings.has_predicates || self.is_allowed(task, node, need))
     }
 
-    fn is_allowed(&self, task: usize, node: usize, need: &Need) -> bool {
+    fn is_allowed(&self, task: usize, node: usize, need: &ResourceRequest) -> bool {
         self.grants_claims(task, node)
             && self.aligns(task, node)
             && self.may_ever_be(task, node)
@@ -28,7 +28,7 @@ impl Session<'_> {
         let stock = &self.stocks[node];
         match &self.tasks[task].task.cards {
             // The least that it could be charged: what cards it gets follows from what its queues can pay for.
-            Cards::Shared { .. } if stock.sizes.is_listed() => {
+            TaskGpuRequest::Shared { .. } if stock.sizes.is_listed() => {
                 self.has_quota(task, self.charged(task, stock.largest()))
             }
             _ => self.has_quota(task, self.charged(task, stock.card_memory)),
@@ -36,16 +36,16 @@ impl Session<'_> {
     }
 
     /// Whether the queues have room for that charge of a task.
-    pub(crate) fn has_quota(&self, task: usize, charge: Amounts) -> bool {
+    pub(crate) fn has_quota(&self, task: usize, charge: ResourceAmounts) -> bool {
         !self.settings.has_predicates || self.is_within_bounds(self.tasks[task].job, charge)
     }
 
     /// Whether the job's queue and all above have room for `more`.
-    pub(crate) fn is_within_bounds(&self, job: usize, more: Amounts) -> bool {
+    pub(crate) fn is_within_bounds(&self, job: usize, more: ResourceAmounts) -> bool {
         self.is_within_limits(job, more) && self.is_within_quota(job, more)
     }
 
-    fn is_within_limits(&self, job: usize, more: Amounts) -> bool {
+    fn is_within_limits(&self, job: usize, more: ResourceAmounts) -> bool {
         let Some(queue) = self.jobs[job].queue.filter(|_| self.settings.has_quotas) else {
             return true;
         };
@@ -54,7 +54,7 @@ impl Session<'_> {
     }
 
     /// Whether a job that can't be evicted keeps its queues within their quotas.
-    pub(crate) fn is_within_quota(&self, job: usize, more: Amounts) -> bool {
+    pub(crate) fn is_within_quota(&self, job: usize, more: ResourceAmounts) -> bool {
         let facts = &self.jobs[job];
         let bound = self.settings.has_quotas && !facts.job.is_preemptible;
         let Some(queue) = facts.queue.filter(|_| bound) else {
@@ -73,18 +73,18 @@ impl Session<'_> {
     fn may_take_partitions(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
         let stock = &self.stocks[node];
-        let takes_partitions = matches!(facts.cards, Cards::Partitions(_));
+        let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
         !(takes_partitions && stock.legacy > 0)
     }
 
     /// Whether the task may be on the node, whoever else is there.
     pub(crate) fn may_ever_be(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
-        let takes_partitions = matches!(facts.cards, Cards::Partitions(_));
+        let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
         let is_kind = match self.stocks[node].mig {
             _ if !self.wants_cards(task) => true,
             None => !takes_partitions,
-            Some(MigStrategy::Single) => matches!(facts.cards, Cards::Whole(_)),
+            Some(MigStrategy::Single) => matches!(facts.cards, TaskGpuRequest::Whole(_)),
             Some(MigStrategy::Mixed) => takes_partitions,
         };
         !self.settings.has_predicates
@@ -92,7 +92,7 @@ impl Session<'_> {
     }
 
     /// A share that opens a card needs a second place, as KAI's reservation pod does.
-    fn has_pod_place(&self, node: usize, need: &Need) -> bool {
+    fn has_pod_place(&self, node: usize, need: &ResourceRequest) -> bool {
         let stock = &self.stocks[node];
         let places = stock.idle.pods + stock.releasing.pods;
         match need.share {
@@ -128,7 +128,7 @@ impl Session<'_> {
     /// The node where a pod is to stay.
     pub(crate) fn stays(&self, task: usize) -> Option<usize> {
         let standing = &self.standings[task];
-        let stays = standing.status.is_active() && standing.status != Status::Releasing;
+        let stays = standing.status.is_active() && standing.status != TaskStatus::Releasing;
         standing.node.filter(|_| stays)
     }
 }

@@ -1,38 +1,38 @@
 //! The tree of a job's pod sets, and which pods of it go next.
 //!
-//! A [`View`] is a job seen as if it had only some of its pods: a victim of which some pods are already
+//! A [`JobView`] is a job seen as if it had only some of its pods: a victim of which some pods are already
 //! chosen, or a waiting job that is tried with a part of its pods first. The real job is a view of all.
 
 use std::cmp::Ordering;
 
-use crate::cluster::{Group, Job, Status, TopologyConstraint};
+use crate::cluster::{Job, SubGroupSet, TaskStatus, TopologyConstraint};
 
 /// A member of a group: an inner group or a pod set, by its place in the job's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Member {
+pub(crate) enum GroupMember {
     Group(usize),
     Set(usize),
 }
 
 /// The fixed part of a group or a pod set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct GroupFacts {
     pub(crate) name: String,
     pub(crate) parent: Option<usize>,
     pub(crate) topology: Option<TopologyConstraint>,
     /// Of a group; empty for a pod set.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<GroupMember>,
 }
 
 /// A job's tree. The root is group 0.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
-    pub(crate) groups: Vec<Part>,
-    pub(crate) sets: Vec<Part>,
+pub(crate) struct PodSetTree {
+    pub(crate) groups: Vec<GroupFacts>,
+    pub(crate) sets: Vec<GroupFacts>,
     minimums: (Vec<Option<usize>>, Vec<usize>),
 }
 
-impl Tree {
+impl PodSetTree {
     /// Flattens the tree of a job.
     pub(crate) fn of(job: &Job) -> Self {
         // Most jobs are one set of one pod, and there are thousands: no more room than is needed.
@@ -48,9 +48,9 @@ impl Tree {
         tree
     }
 
-    fn flatten(&mut self, group: &Group, parent: Option<usize>) -> usize {
+    fn flatten(&mut self, group: &SubGroupSet, parent: Option<usize>) -> usize {
         let place = self.groups.len();
-        self.groups.push(Part {
+        self.groups.push(GroupFacts {
             name: group.name.clone(),
             parent,
             topology: group.topology.clone(),
@@ -59,11 +59,11 @@ impl Tree {
         self.minimums.0.push(group.min_members);
         let mut members = Vec::with_capacity(group.groups.len() + group.sets.len());
         for inner in &group.groups {
-            members.push(Member::Group(self.flatten(inner, Some(place))));
+            members.push(GroupMember::Group(self.flatten(inner, Some(place))));
         }
         for set in &group.sets {
-            members.push(Member::Set(self.sets.len()));
-            self.sets.push(Part {
+            members.push(GroupMember::Set(self.sets.len()));
+            self.sets.push(GroupFacts {
                 name: set.name.clone(),
                 parent: Some(place),
                 topology: set.topology.clone(),
@@ -81,8 +81,8 @@ impl Tree {
     }
 
     /// The view with these tasks by pod set, in order.
-    pub(crate) fn view(&self, job: usize, tasks: Vec<Vec<usize>>) -> View {
-        View {
+    pub(crate) fn view(&self, job: usize, tasks: Vec<Vec<usize>>) -> JobView {
+        JobView {
             job,
             tasks,
             group_min: self.minimums.0.clone(),
@@ -93,24 +93,24 @@ impl Tree {
 
     /// The pod sets below a group.
     pub(crate) fn sets_below(&self, group: usize) -> Vec<usize> {
-        let below = |member: &Member| match *member {
-            Member::Group(group) => self.sets_below(group),
-            Member::Set(set) => vec![set],
+        let below = |member: &GroupMember| match *member {
+            GroupMember::Group(group) => self.sets_below(group),
+            GroupMember::Set(set) => vec![set],
         };
         self.groups[group].members.iter().flat_map(below).collect()
     }
 
-    fn name(&self, member: Member) -> &str {
+    fn name(&self, member: GroupMember) -> &str {
         match member {
-            Member::Group(group) => &self.groups[group].name,
-            Member::Set(set) => &self.sets[set].name,
+            GroupMember::Group(group) => &self.groups[group].name,
+            GroupMember::Set(set) => &self.sets[set].name,
         }
     }
 }
 
 /// A job with some of its tasks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct JobView {
     pub(crate) job: usize,
     /// Tasks by pod set, first to be placed first.
     pub(crate) tasks: Vec<Vec<usize>>,
@@ -121,9 +121,9 @@ pub(crate) struct View {
 }
 
 /// What the tree needs to know of a task.
-pub(crate) trait Standings {
+pub(crate) trait TaskStatusLookup {
     /// What it does now.
-    fn status(&self, task: usize) -> Status;
+    fn status(&self, task: usize) -> TaskStatus;
     /// Whether it was evicted only in what is being tried.
     fn is_tentative(&self, task: usize) -> bool;
 }
@@ -131,12 +131,12 @@ pub(crate) trait Standings {
 /// A tree, a view of it and the state of its tasks.
 #[derive(Clone, Copy)]
 pub(crate) struct Gang<'a, S> {
-    pub(crate) tree: &'a Tree,
-    pub(crate) view: &'a View,
+    pub(crate) tree: &'a PodSetTree,
+    pub(crate) view: &'a JobView,
     pub(crate) standings: &'a S,
 }
 
-impl View {
+impl JobView {
     /// All its tasks.
     pub(crate) fn all(&self) -> impl Iterator<Item = usize> {
         self.tasks.iter().flatten().copied()
@@ -157,7 +157,7 @@ impl View {
     }
 
     /// The view that demands no more of its sets and groups than it has tasks for.
-    pub(crate) fn with_reachable_minimums(mut self, tree: &Tree) -> Self {
+    pub(crate) fn with_reachable_minimums(mut self, tree: &PodSetTree) -> Self {
         for (minimum, tasks) in self.set_min.iter_mut().zip(&self.tasks) {
             if !tasks.is_empty() {
                 *minimum = (*minimum).min(tasks.len());
@@ -167,12 +167,12 @@ impl View {
         self
     }
 
-    fn lower_group(&mut self, tree: &Tree, group: usize) -> bool {
+    fn lower_group(&mut self, tree: &PodSetTree, group: usize) -> bool {
         let mut filled = 0;
         for member in &tree.groups[group].members {
             let has_tasks = match *member {
-                Member::Group(inner) => self.lower_group(tree, inner),
-                Member::Set(set) => !self.tasks[set].is_empty(),
+                GroupMember::Group(inner) => self.lower_group(tree, inner),
+                GroupMember::Set(set) => !self.tasks[set].is_empty(),
             };
             filled += usize::from(has_tasks);
         }
@@ -186,8 +186,8 @@ impl View {
     }
 }
 
-impl<S: Standings> Gang<'_, S> {
-    fn count(&self, set: usize, counts: impl Fn(Status) -> bool) -> usize {
+impl<S: TaskStatusLookup> Gang<'_, S> {
+    fn count(&self, set: usize, counts: impl Fn(TaskStatus) -> bool) -> usize {
         let tasks = self.view.tasks[set].iter();
         tasks
             .filter(|&&task| counts(self.standings.status(task)))
@@ -196,14 +196,14 @@ impl<S: Standings> Gang<'_, S> {
 
     /// How many of a set have a place.
     pub(crate) fn allocated(&self, set: usize) -> usize {
-        self.count(set, Status::is_active_allocated)
+        self.count(set, TaskStatus::is_active_allocated)
     }
 
     /// How many of a member's own members are satisfied, and how many must be.
-    fn progress(&self, member: Member) -> (usize, usize) {
+    fn progress(&self, member: GroupMember) -> (usize, usize) {
         match member {
-            Member::Set(set) => (self.allocated(set), self.view.set_min[set]),
-            Member::Group(group) => {
+            GroupMember::Set(set) => (self.allocated(set), self.view.set_min[set]),
+            GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
                 let satisfied = members.iter().filter(|member| self.is_satisfied(**member));
                 let minimum = self.view.group_min[group].unwrap_or(members.len());
@@ -214,26 +214,26 @@ impl<S: Standings> Gang<'_, S> {
 
     /// How many of a group's members are satisfied, and how many must be.
     pub(crate) fn progress_of_group(&self, group: usize) -> (usize, usize) {
-        self.progress(Member::Group(group))
+        self.progress(GroupMember::Group(group))
     }
 
-    fn is_satisfied(&self, member: Member) -> bool {
+    fn is_satisfied(&self, member: GroupMember) -> bool {
         let (has, needs) = self.progress(member);
         has >= needs
     }
 
     /// Whether enough of its pods exist.
     pub(crate) fn is_ready(&self) -> bool {
-        self.is_member_ready(Member::Group(0))
+        self.is_member_ready(GroupMember::Group(0))
     }
 
-    fn is_member_ready(&self, member: Member) -> bool {
+    fn is_member_ready(&self, member: GroupMember) -> bool {
         match member {
-            Member::Set(set) => {
-                let ready = |status: Status| status.is_alive() && status != Status::Gated;
+            GroupMember::Set(set) => {
+                let ready = |status: TaskStatus| status.is_alive() && status != TaskStatus::Gated;
                 self.count(set, ready) >= self.view.set_min[set]
             }
-            Member::Group(group) => {
+            GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
                 let ready = members
                     .iter()
@@ -245,20 +245,22 @@ impl<S: Standings> Gang<'_, S> {
 
     /// Whether as many of its members have their places as must.
     pub(crate) fn has_enough(&self) -> bool {
-        self.is_satisfied(Member::Group(0))
+        self.is_satisfied(GroupMember::Group(0))
     }
 
     /// Whether every pod set has as many active pods as it must.
     fn has_all_sets(&self) -> bool {
         let mut sets = 0..self.tree.sets.len();
-        sets.all(|set| self.count(set, Status::is_active) >= self.view.set_min[set])
+        sets.all(|set| self.count(set, TaskStatus::is_active) >= self.view.set_min[set])
     }
 
     /// Whether as many of a group's members have their active pods as must.
-    fn is_whole(&self, member: Member) -> bool {
+    fn is_whole(&self, member: GroupMember) -> bool {
         match member {
-            Member::Set(set) => self.count(set, Status::is_active) >= self.view.set_min[set],
-            Member::Group(group) => {
+            GroupMember::Set(set) => {
+                self.count(set, TaskStatus::is_active) >= self.view.set_min[set]
+            }
+            GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
                 let whole = members.iter().filter(|member| self.is_whole(**member));
                 whole.count() >= self.view.group_min[group].unwrap_or(members.len())
@@ -268,13 +270,14 @@ impl<S: Standings> Gang<'_, S> {
 
     /// Whether it goes on with too few pods; with `needs_all_sets` also where it may go on without some of its sets.
     pub(crate) fn is_stale(&self, needs_all_sets: bool) -> bool {
-        let any =
-            |is: fn(Status) -> bool| self.view.all().any(|task| is(self.standings.status(task)));
+        let any = |is: fn(TaskStatus) -> bool| {
+            self.view.all().any(|task| is(self.standings.status(task)))
+        };
         let is_whole = match needs_all_sets {
             true => self.has_all_sets(),
-            false => self.is_whole(Member::Group(0)),
+            false => self.is_whole(GroupMember::Group(0)),
         };
-        !any(|status| status == Status::Succeeded) && any(Status::is_active) && !is_whole
+        !any(|status| status == TaskStatus::Succeeded) && any(TaskStatus::is_active) && !is_whole
     }
 
     /// Whether some pod set has more pods than it must.
@@ -286,26 +289,26 @@ impl<S: Standings> Gang<'_, S> {
     /// Whether some pod set waits for others to leave before it has its minimum.
     pub(crate) fn must_wait(&self) -> bool {
         (0..self.tree.sets.len()).any(|set| {
-            self.count(set, |status| status == Status::Pipelined) > 0
-                && self.count(set, Status::is_allocated) < self.view.set_min[set]
+            self.count(set, |status| status == TaskStatus::Pipelined) > 0
+                && self.count(set, TaskStatus::is_allocated) < self.view.set_min[set]
         })
     }
 
     /// Below its minimum, at it, or above it: in the order in which jobs are served.
-    pub(crate) fn fill(&self) -> Fill {
-        let mut fill = Fill::Exact;
+    pub(crate) fn fill(&self) -> MinimumProgress {
+        let mut fill = MinimumProgress::Exact;
         for set in 0..self.tree.sets.len() {
             match self.allocated(set).cmp(&self.view.set_min[set]) {
-                Ordering::Less => return Fill::Below,
+                Ordering::Less => return MinimumProgress::Below,
                 Ordering::Equal => {}
-                Ordering::Greater => fill = Fill::Above,
+                Ordering::Greater => fill = MinimumProgress::Above,
             }
         }
         fill
     }
 
     /// The members of a group, those first that are served first.
-    pub(crate) fn ordered(&self, group: usize) -> Vec<Member> {
+    pub(crate) fn ordered(&self, group: usize) -> Vec<GroupMember> {
         let mut members = self.tree.groups[group].members.clone();
         members.sort_by(|&left, &right| {
             order_by_progress(self.progress(left), self.progress(right))
@@ -316,8 +319,8 @@ impl<S: Standings> Gang<'_, S> {
 
     fn can_place(&self, task: usize, for_real: bool) -> bool {
         match self.standings.status(task) {
-            Status::Pending => true,
-            Status::Releasing => !for_real && self.standings.is_tentative(task),
+            TaskStatus::Pending => true,
+            TaskStatus::Releasing => !for_real && self.standings.is_tentative(task),
             _ => false,
         }
     }
@@ -329,7 +332,7 @@ impl<S: Standings> Gang<'_, S> {
 
     fn next_of_group(&self, group: usize, for_real: bool) -> Vec<usize> {
         let members = self.ordered(group);
-        let (has, needs) = self.progress(Member::Group(group));
+        let (has, needs) = self.progress(GroupMember::Group(group));
         if has < needs {
             let first = members.into_iter().take(needs);
             let lacking = first.filter(|member| !self.is_satisfied(*member));
@@ -343,10 +346,10 @@ impl<S: Standings> Gang<'_, S> {
         next.find(|tasks| !tasks.is_empty()).unwrap_or_default()
     }
 
-    fn next_of(&self, member: Member, for_real: bool) -> Vec<usize> {
+    fn next_of(&self, member: GroupMember, for_real: bool) -> Vec<usize> {
         match member {
-            Member::Group(group) => self.next_of_group(group, for_real),
-            Member::Set(set) => {
+            GroupMember::Group(group) => self.next_of_group(group, for_real),
+            GroupMember::Set(set) => {
                 let lacks = self.view.set_min[set].saturating_sub(self.allocated(set));
                 let tasks = self.view.tasks[set].iter().copied();
                 tasks
@@ -360,7 +363,7 @@ impl<S: Standings> Gang<'_, S> {
 
 /// How far a job is with its minimums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fill {
+pub(crate) enum MinimumProgress {
     Below,
     Exact,
     Above,

@@ -10,7 +10,7 @@
 //! # Where it differs from KAI
 //! - Shares of a card are bytes, not hundredths: what sums to a card fits a card, and is charged as such.
 //! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best
-//!   ([`SharedCards`](cluster::SharedCards) has KAI's way, too).
+//!   ([`SharedCards`](cluster::SharedCardPreference) has KAI's way, too).
 //! - The cards of a node may be known one by one, of several sizes and not all in order; bytes are then charged
 //!   by the card that they are on. What only larger cards can hold counts, while it waits, by the smallest of those.
 //! - A search for victims ends after a counted effort, not after a time; counting refuses what can't succeed.
@@ -32,41 +32,41 @@ pub mod tree;
 pub mod usage;
 
 mod actions;
-mod ahead;
+mod affinity_filter;
 mod allocate;
+mod capacity_bound;
+mod card_naming;
+mod card_placement;
+mod changed_nodes;
 mod choose;
 mod claims;
-mod company;
 mod entitlement;
 mod evict_order;
 mod fit;
-mod fragments;
+mod fragmentation;
 mod gang;
-mod judge;
-mod line;
-mod naming;
-mod neighbours;
+mod inter_pod_affinity;
+mod job_order;
+mod jobs_by_queue;
+mod lookahead;
+mod node_resources;
 mod numa;
-mod place;
-mod pool;
 mod ranking;
-mod reach;
 mod scenario;
 mod session;
 mod solve;
-mod span;
-mod spread;
 mod step;
-mod stock;
 mod topology;
-mod touched;
+mod topology_spread;
+mod victim_nodes;
+mod victim_rules;
 
-pub use ahead::{HeldBack, plan, plan_aloud};
+pub use affinity_filter::AffinityRefusal;
+pub use card_placement::{CandidateCard, CardPlacement, PlacementRefusal, place};
 pub use claims::ClaimRefusal;
 pub use cluster::Cluster;
 pub use entitlement::Entitlement;
-pub use neighbours::CompanyRefusal;
-pub use place::{Card, Placement, Refusal, place};
+pub use lookahead::{HeldBackJob, plan, plan_aloud};
+pub use node_resources::NodeResources;
 pub use session::Session;
-pub use step::{Action, Decision, Outcome, Place, step};
-pub use stock::Stock;
+pub use step::{Action, Decision, TaskOutcome, TaskPlacement, step};

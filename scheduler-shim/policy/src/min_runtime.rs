@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Where the minimum run time against reclaim is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Resolution {
+pub enum MinRuntimeResolution {
     /// From the victim's queue up.
     Queue,
     /// From the child of the lowest common ancestor, on the victim's side, up.
@@ -29,14 +29,14 @@ pub fn along(path: &[Option<Duration>], default: Duration) -> Duration {
 /// many of them, from the top, are also above the reclaimer's queue or are that queue.
 #[must_use]
 pub fn against_reclaim(
-    resolution: Resolution,
+    resolution: MinRuntimeResolution,
     path: &[Option<Duration>],
     shared: usize,
     default: Duration,
 ) -> Duration {
     match resolution {
-        Resolution::Queue => along(path, default),
-        Resolution::LowestCommonAncestor => {
+        MinRuntimeResolution::Queue => along(path, default),
+        MinRuntimeResolution::LowestCommonAncestor => {
             let end = (shared + 1).min(path.len());
             along(&path[..end], default)
         }

@@ -6,17 +6,17 @@
 
 use std::borrow::Cow;
 
-use crate::cluster::{NumaPolicy, NumaScope, Zone, ZoneAmounts};
+use crate::cluster::{NumaPolicy, NumaScope, NumaZone, ZoneAmounts};
 
 /// What a pod takes of each zone, by the place of the zone.
-pub(crate) type Zones = Vec<(usize, ZoneAmounts)>;
+pub(crate) type ZoneAssignment = Vec<(usize, ZoneAmounts)>;
 
 /// The zones of a node as they are now.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ZoneStock {
+pub(crate) struct NumaZones {
     pub(crate) policy: NumaPolicy,
     pub(crate) scope: NumaScope,
-    zones: Vec<Zone>,
+    zones: Vec<NumaZone>,
 }
 
 /// What a pod asks of the zones of a node: each part is aligned by itself.
@@ -38,8 +38,8 @@ impl ZoneRequest<'_> {
     }
 }
 
-impl ZoneStock {
-    pub(crate) fn new(policy: NumaPolicy, scope: NumaScope, zones: Vec<Zone>) -> Self {
+impl NumaZones {
+    pub(crate) fn new(policy: NumaPolicy, scope: NumaScope, zones: Vec<NumaZone>) -> Self {
         Self {
             policy,
             scope,
@@ -63,7 +63,7 @@ impl ZoneStock {
     }
 
     /// Takes from zones (`count` 1) or gives back (-1).
-    pub(crate) fn book(&mut self, taken: &Zones, count: i64) {
+    pub(crate) fn book(&mut self, taken: &ZoneAssignment, count: i64) {
         for (place, amounts) in taken {
             if let Some(zone) = self.zones.get_mut(*place) {
                 zone.available = zone.available.plus(*amounts, -count);
@@ -72,7 +72,7 @@ impl ZoneStock {
     }
 
     /// What the request would take of which zones; none when it can't be aligned as the policy demands.
-    pub(crate) fn place(&self, request: &ZoneRequest<'_>) -> Option<Zones> {
+    pub(crate) fn place(&self, request: &ZoneRequest<'_>) -> Option<ZoneAssignment> {
         if let ([whole], []) = (&*request.together, request.before) {
             return self.place_part(*whole);
         }
@@ -82,7 +82,7 @@ impl ZoneStock {
             return None;
         }
         let mut left = self.clone();
-        let mut taken = Zones::new();
+        let mut taken = ZoneAssignment::new();
         for part in &*request.together {
             let zones = left.place_part(*part)?;
             left.book(&zones, 1);
@@ -102,13 +102,13 @@ impl ZoneStock {
         self.zones.get(place).map(|zone| zone.name.as_str())
     }
 
-    fn place_part(&self, request: ZoneAmounts) -> Option<Zones> {
+    fn place_part(&self, request: ZoneAmounts) -> Option<ZoneAssignment> {
         let request = self.known(request);
         if request == ZoneAmounts::default() || self.policy == NumaPolicy::None {
-            return Some(Zones::new());
+            return Some(ZoneAssignment::new());
         }
         let mask = match self.policy {
-            NumaPolicy::None => return Some(Zones::new()),
+            NumaPolicy::None => return Some(ZoneAssignment::new()),
             NumaPolicy::SingleNode => self.lowest(request, 1)?,
             NumaPolicy::Restricted => self.lowest(request, self.width(request)?)?,
             NumaPolicy::BestEffort => self.greedy(request).unwrap_or_default(),
@@ -206,9 +206,9 @@ impl ZoneStock {
         self.policy != NumaPolicy::None && self.zones.iter().any(|zone| zone.allocatable.cards > 0)
     }
 
-    fn draw(&self, request: ZoneAmounts, mask: &[usize]) -> Zones {
+    fn draw(&self, request: ZoneAmounts, mask: &[usize]) -> ZoneAssignment {
         let mut left = request;
-        let mut taken = Zones::new();
+        let mut taken = ZoneAssignment::new();
         for &place in mask {
             let take = left.least(self.zones[place].available);
             left = left.plus(take, -1);

@@ -6,30 +6,30 @@
 
 use std::cmp::Ordering;
 
-use crate::amounts::{Amounts, Resource};
+use crate::amounts::{ResourceAmounts, ResourceKind};
 use crate::share::QueueShare;
 
 /// What a queue would do next.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Prospect {
+pub struct QueueChange {
     /// What its next job wants.
-    pub job: Amounts,
+    pub job: ResourceAmounts,
     /// What the victims chosen from it hold.
-    pub victims: Amounts,
+    pub victims: ResourceAmounts,
 }
 
 /// Compares two queues; the lesser is served first.
 #[must_use]
 pub fn compare(
-    left: (&QueueShare, Prospect),
-    right: (&QueueShare, Prospect),
-    total: Amounts,
+    left: (&QueueShare, QueueChange),
+    right: (&QueueShare, QueueChange),
+    total: ResourceAmounts,
 ) -> Ordering {
     let ((l, l_next), (r, r_next)) = (left, right);
-    let with_job = |queue: &QueueShare, next: Prospect| {
+    let with_job = |queue: &QueueShare, next: QueueChange| {
         queue.dominant_share(next.job.minus(next.victims), total)
     };
-    let alone = |queue: &QueueShare| queue.dominant_share(Amounts::default(), total);
+    let alone = |queue: &QueueShare| queue.dominant_share(ResourceAmounts::default(), total);
     l.is_over_utilized()
         .cmp(&r.is_over_utilized())
         .then_with(|| r.deserves(r_next.job).cmp(&l.deserves(l_next.job)))
@@ -43,15 +43,15 @@ pub fn compare(
 }
 
 /// Whether it would hold something of which it may hold nothing.
-fn lacks_share(queue: &QueueShare, job: Amounts) -> bool {
+fn lacks_share(queue: &QueueShare, job: ResourceAmounts) -> bool {
     let holds = queue.allocated().plus(job);
-    Resource::ALL
+    ResourceKind::ALL
         .into_iter()
         .any(|resource| queue.of(resource).allocatable() == 0.0 && holds[resource] > 0.0)
 }
 
 /// The one that is smaller in something and larger in nothing.
-fn smaller(left: Amounts, right: Amounts) -> Ordering {
+fn smaller(left: ResourceAmounts, right: ResourceAmounts) -> Ordering {
     match (left.within(right), right.within(left)) {
         (true, false) => Ordering::Less,
         (false, true) => Ordering::Greater,

@@ -9,28 +9,28 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::changed_nodes::ChangeCursor;
 use crate::choose::DENSITY;
-use crate::cluster::Strategy;
+use crate::cluster::PlacementStrategy;
+use crate::node_resources::ResourceRequest;
 use crate::session::Session;
-use crate::stock::Need;
-use crate::touched::Seen;
 
 /// For how many kinds of tasks nodes are kept in order.
 const KEPT: usize = 16;
 
 /// A number that can be compared with every other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Number(f64);
+struct OrderedFloat(f64);
 
-impl Eq for Number {}
+impl Eq for OrderedFloat {}
 
-impl Ord for Number {
+impl Ord for OrderedFloat {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Number {
+impl PartialOrd for OrderedFloat {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -38,7 +38,7 @@ impl PartialOrd for Number {
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Place {
+struct NodeScore {
     /// What it is worth by itself, and its place among those that are worth as much; none where the task does not fit.
     worth: Option<(f64, f64)>,
     /// What is free there of what nodes are packed by; none where there is nothing of it.
@@ -47,35 +47,35 @@ struct Place {
 
 /// The nodes for tasks of one kind.
 #[derive(Clone, Debug)]
-struct Ranking {
+struct NodeRanking {
     /// One of them.
     task: usize,
-    need: Need,
+    need: ResourceRequest,
     wants_cards: bool,
-    seen: Seen,
-    places: Vec<Place>,
+    seen: ChangeCursor,
+    places: Vec<NodeScore>,
     /// Those that fit, by what they are worth and then by their place.
-    fitting: BTreeMap<Number, BTreeSet<(Number, usize)>>,
+    fitting: BTreeMap<OrderedFloat, BTreeSet<(OrderedFloat, usize)>>,
     /// How many nodes have so much free.
-    free: BTreeMap<Number, usize>,
+    free: BTreeMap<OrderedFloat, usize>,
 }
 
 /// The nodes for all kinds of tasks of which there was more than one; the last asked for is the last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rankings {
-    kept: Vec<Ranking>,
+pub(crate) struct NodeRankings {
+    kept: Vec<NodeRanking>,
     /// Tasks of kinds that were asked for once.
     asked: Vec<usize>,
 }
 
-impl Ranking {
-    fn of(session: &Session<'_>, task: usize, need: Need) -> Self {
+impl NodeRanking {
+    fn of(session: &Session<'_>, task: usize, need: ResourceRequest) -> Self {
         Self {
             task,
             need,
             wants_cards: session.wants_cards(task),
-            seen: Seen::default(),
-            places: vec![Place::default(); session.nodes.len()],
+            seen: ChangeCursor::default(),
+            places: vec![NodeScore::default(); session.nodes.len()],
             fitting: BTreeMap::new(),
             free: BTreeMap::new(),
         }
@@ -98,44 +98,44 @@ impl Ranking {
             self.take_out(worth, node);
         }
         if let Some((worth, place)) = now.worth {
-            let equals = self.fitting.entry(Number(worth)).or_default();
-            equals.insert((Number(place), node));
+            let equals = self.fitting.entry(OrderedFloat(worth)).or_default();
+            equals.insert((OrderedFloat(place), node));
         }
         if let Some(free) = before.free
-            && let Some(count) = self.free.get_mut(&Number(free))
+            && let Some(count) = self.free.get_mut(&OrderedFloat(free))
         {
             *count -= 1;
             if *count == 0 {
-                self.free.remove(&Number(free));
+                self.free.remove(&OrderedFloat(free));
             }
         }
         if let Some(free) = now.free {
-            *self.free.entry(Number(free)).or_default() += 1;
+            *self.free.entry(OrderedFloat(free)).or_default() += 1;
         }
     }
 
     fn take_out(&mut self, (worth, place): (f64, f64), node: usize) {
-        if let Some(equals) = self.fitting.get_mut(&Number(worth)) {
-            equals.remove(&(Number(place), node));
+        if let Some(equals) = self.fitting.get_mut(&OrderedFloat(worth)) {
+            equals.remove(&(OrderedFloat(place), node));
             if equals.is_empty() {
-                self.fitting.remove(&Number(worth));
+                self.fitting.remove(&OrderedFloat(worth));
             }
         }
     }
 
-    fn place(&self, session: &Session<'_>, node: usize) -> Place {
+    fn place(&self, session: &Session<'_>, node: usize) -> NodeScore {
         let free = session.free(self.wants_cards, node);
         let overall = session.overall(self.wants_cards, node);
         let place = || match session.packing(self.wants_cards) {
-            Strategy::ByName => 0.0,
+            PlacementStrategy::ByName => 0.0,
             // A node that has nothing of it is worth as much as the emptiest, whatever that has.
-            Strategy::Binpack if overall == 0.0 => f64::INFINITY,
-            Strategy::Binpack => free,
-            Strategy::Spread if overall == 0.0 => 0.0,
-            Strategy::Spread => 0.0 - free / overall,
+            PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
+            PlacementStrategy::Binpack => free,
+            PlacementStrategy::Spread if overall == 0.0 => 0.0,
+            PlacementStrategy::Spread => 0.0 - free / overall,
         };
         let fits = session.fits(self.task, node, &self.need);
-        Place {
+        NodeScore {
             // Adding nothing makes a negative nothing a positive one.
             worth: fits.then(|| (session.score(self.task, node, &self.need) + 0.0, place())),
             free: (overall > 0.0).then_some(free),
@@ -154,11 +154,11 @@ impl Ranking {
             return None;
         }
         let mut best: Option<(f64, usize)> = None;
-        for (&Number(worth), equals) in self.fitting.iter().rev() {
+        for (&OrderedFloat(worth), equals) in self.fitting.iter().rev() {
             if best.is_some_and(|(best, _)| best > worth + DENSITY) {
                 break;
             }
-            let last = equals.range((Number(f64::INFINITY), 0)..).next();
+            let last = equals.range((OrderedFloat(f64::INFINITY), 0)..).next();
             for &(_, node) in equals.first().into_iter().chain(last) {
                 let value = worth + session.density(self.wants_cards, (least, most), node);
                 let is_better = |(best, known): (f64, usize)| match value.total_cmp(&best) {
@@ -189,7 +189,7 @@ impl Session<'_> {
         let mut ranking = match known {
             Some(known) => rankings.kept.remove(known),
             None if rankings.asked.iter().any(|&known| is_like(known)) => {
-                Ranking::of(self, task, need)
+                NodeRanking::of(self, task, need)
             }
             None => {
                 rankings.asked.truncate(KEPT - 1);
@@ -233,15 +233,17 @@ mod tests {
     use apportion_abi::{Bytes, Share};
     use proptest::prelude::*;
 
-    use crate::cluster::{Cards, Cluster, Group, Job, Node, PodSet, Strategy as Packing, Task};
+    use crate::cluster::{
+        Cluster, Job, Node, PlacementStrategy as Packing, PodSet, SubGroupSet, Task, TaskGpuRequest,
+    };
     use crate::session::Session;
 
     /// Pods of a few kinds, one job each.
     fn job(number: usize, kind: usize) -> Job {
         let cards = match kind {
-            0 => Cards::None,
-            1 | 2 => Cards::Whole(1 + i64::from(kind == 2)),
-            _ => Cards::Shared {
+            0 => TaskGpuRequest::None,
+            1 | 2 => TaskGpuRequest::Whole(1 + i64::from(kind == 2)),
+            _ => TaskGpuRequest::Shared {
                 share: Share::Fraction(
                     ["0.25", "0.3", "0.301"][kind % 3].parse().expect("a share"),
                 ),
@@ -250,12 +252,12 @@ mod tests {
         };
         let name = format!("pod-{number}");
         Job {
-            root: Group {
+            root: SubGroupSet {
                 sets: vec![PodSet {
                     name: "set".to_owned(),
                     ..PodSet::default()
                 }],
-                ..Group::default()
+                ..SubGroupSet::default()
             },
             tasks: vec![Task {
                 name: name.clone(),

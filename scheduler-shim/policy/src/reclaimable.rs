@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::amounts::{Amounts, Resource, UNLIMITED};
+use crate::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
 use crate::share::QueueShare;
 use crate::tree::QueueTree;
 
@@ -29,20 +29,20 @@ pub struct Reclaimer {
     /// Whether it can be evicted itself.
     pub is_preemptible: bool,
     /// What it wants.
-    pub wants: Amounts,
+    pub wants: ResourceAmounts,
 }
 
 /// What a victim's queue would lose with it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Loss {
+pub struct QueueLoss {
     /// What the victim holds.
-    pub amounts: Amounts,
+    pub amounts: ResourceAmounts,
     /// What stays with jobs of the queue that the queue would rather lose: those of lower priority.
-    pub behind: Amounts,
+    pub behind: ResourceAmounts,
 }
 
 /// What victims lose: by queue and job, in the order in which a job loses it.
-pub type Losses = BTreeMap<usize, Vec<Vec<Loss>>>;
+pub type Losses = BTreeMap<usize, Vec<Vec<QueueLoss>>>;
 
 /// Whether it may take anything at all.
 #[must_use]
@@ -53,14 +53,14 @@ pub fn can_reclaim(tree: &QueueTree, reclaimer: Reclaimer) -> bool {
 }
 
 /// Whether pods that can't be evicted stay within the quota with `more`.
-fn keeps_quota(queue: &QueueShare, more: Amounts) -> bool {
+fn keeps_quota(queue: &QueueShare, more: ResourceAmounts) -> bool {
     let fixed = queue.each(|share| share.non_preemptible);
     fixed.plus(more).within(queue.deserved())
 }
 
 /// Whether a victim's queue that has `left` holds more than it may.
 #[must_use]
-pub fn exceeds_fair_share(victim: &QueueShare, left: Amounts) -> bool {
+pub fn exceeds_fair_share(victim: &QueueShare, left: ResourceAmounts) -> bool {
     !left.within(victim.allocatable())
 }
 
@@ -68,9 +68,9 @@ pub fn exceeds_fair_share(victim: &QueueShare, left: Amounts) -> bool {
 #[must_use]
 pub fn guarantees_quota(
     taker: &QueueShare,
-    wants: Amounts,
+    wants: ResourceAmounts,
     victim: &QueueShare,
-    left: Amounts,
+    left: ResourceAmounts,
 ) -> bool {
     taker.deserves(wants) && !left.within(victim.deserved())
 }
@@ -89,8 +89,8 @@ pub fn is_candidate(tree: &QueueTree, reclaimer: Reclaimer, victim: usize) -> bo
 
 /// Whether a queue is over its quota in something that is wanted, or at the quota in all of it.
 #[must_use]
-pub fn is_quota_candidate(victim: &QueueShare, wants: Amounts) -> bool {
-    let bounded = |resource: &Resource| victim.of(*resource).deserved != UNLIMITED;
+pub fn is_quota_candidate(victim: &QueueShare, wants: ResourceAmounts) -> bool {
+    let bounded = |resource: &ResourceKind| victim.of(*resource).deserved != UNLIMITED;
     let wanted: Vec<_> = wants.involved().filter(bounded).collect();
     let is = |compare: fn(&f64, &f64) -> bool| {
         wanted.iter().any(|&resource| {
@@ -109,9 +109,9 @@ pub fn reclaimable(
     victims: &Losses,
     multiplier: f64,
 ) -> bool {
-    let mut left: BTreeMap<usize, Amounts> = BTreeMap::new();
-    let mut involved: BTreeMap<usize, BTreeSet<Resource>> = BTreeMap::new();
-    let mut by_loser: BTreeMap<usize, Vec<&[Loss]>> = BTreeMap::new();
+    let mut left: BTreeMap<usize, ResourceAmounts> = BTreeMap::new();
+    let mut involved: BTreeMap<usize, BTreeSet<ResourceKind>> = BTreeMap::new();
+    let mut by_loser: BTreeMap<usize, Vec<&[QueueLoss]>> = BTreeMap::new();
     for (&queue, jobs) in victims {
         let (_, loser) = tree.parting(reclaimer.queue, queue);
         by_loser
@@ -119,7 +119,7 @@ pub fn reclaimable(
             .or_default()
             .extend(jobs.iter().map(Vec::as_slice));
         let losses = jobs.iter().flatten();
-        let lost: Amounts = losses.map(|loss| loss.amounts).sum();
+        let lost: ResourceAmounts = losses.map(|loss| loss.amounts).sum();
         let resources: BTreeSet<_> = lost.involved().collect();
         for above in tree.upward(queue) {
             let has = left.entry(above).or_insert(tree.get(above).allocated());
@@ -134,11 +134,16 @@ pub fn reclaimable(
 
 /// Whether a queue may lose all of this, in some order of the jobs. What is left before the last loss is the least, so
 /// a job that loses the most of some resource comes last.
-fn may_lose(tree: &QueueTree, reclaimer: Reclaimer, loser: usize, mut jobs: Vec<&[Loss]>) -> bool {
+fn may_lose(
+    tree: &QueueTree,
+    reclaimer: Reclaimer,
+    loser: usize,
+    mut jobs: Vec<&[QueueLoss]>,
+) -> bool {
     let (taker, loser) = tree.parting(reclaimer.queue, loser);
     let (taker, loser) = (tree.get(taker), tree.get(loser));
-    let at_last = |job: &[Loss]| job.last().map(|loss| loss.amounts).unwrap_or_default();
-    Resource::ALL.into_iter().any(|resource| {
+    let at_last = |job: &[QueueLoss]| job.last().map(|loss| loss.amounts).unwrap_or_default();
+    ResourceKind::ALL.into_iter().any(|resource| {
         jobs.sort_by(|left, right| at_last(left)[resource].total_cmp(&at_last(right)[resource]));
         let mut has = loser.allocated();
         jobs.iter().copied().flatten().all(|loss| {
@@ -152,8 +157,8 @@ fn may_lose(tree: &QueueTree, reclaimer: Reclaimer, loser: usize, mut jobs: Vec<
 fn stays_in_bounds(
     tree: &QueueTree,
     reclaimer: Reclaimer,
-    left: &BTreeMap<usize, Amounts>,
-    involved: &BTreeMap<usize, BTreeSet<Resource>>,
+    left: &BTreeMap<usize, ResourceAmounts>,
+    involved: &BTreeMap<usize, BTreeSet<ResourceKind>>,
     multiplier: f64,
 ) -> bool {
     tree.upward(reclaimer.queue).all(|taker| {
@@ -181,11 +186,11 @@ fn stays_in_bounds(
 
 /// Whether the taker, if it is above its fair share, is at least less so than the sibling.
 fn is_less_full(
-    resources: &BTreeSet<Resource>,
+    resources: &BTreeSet<ResourceKind>,
     taker: &QueueShare,
-    taker_has: Amounts,
+    taker_has: ResourceAmounts,
     sibling: &QueueShare,
-    sibling_has: Amounts,
+    sibling_has: ResourceAmounts,
     multiplier: f64,
 ) -> bool {
     resources.iter().all(|&resource| {

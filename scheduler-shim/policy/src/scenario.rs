@@ -8,44 +8,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::line::{Filter, Line};
-use crate::reach::{Parts, Reach};
+use crate::capacity_bound::{CapacityBound, ResourceVector};
+use crate::job_order::{JobOrder, VictimFilter};
 use crate::session::Session;
-use crate::span::{CardDemand, Spans};
+use crate::victim_nodes::{CardDemand, VictimNodes};
 
 /// Pods that are evicted together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(crate) struct VictimBatch {
     pub(crate) job: usize,
     pub(crate) tasks: Vec<usize>,
 }
 
 /// How sets of victims are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum VictimSelection {
     /// Node by node.
     Local,
     /// The first few nodes that could do.
     Spanning,
 }
 
-impl Way {
+impl VictimSelection {
     pub(crate) const ALL: [Self; 2] = [Self::Local, Self::Spanning];
 }
 
 /// What a search knows before it looks at victims.
-pub(crate) struct Wanted<'r> {
+pub(crate) struct ScenarioContext<'r> {
     /// Victims that a smaller part of the same job needed already.
-    pub(crate) recorded: &'r [Batch],
+    pub(crate) recorded: &'r [VictimBatch],
     pub(crate) demand: CardDemand,
-    pub(crate) reach: &'r Reach,
+    pub(crate) reach: &'r CapacityBound,
     /// Whether a victim may lose its place for good, or only move.
-    pub(crate) may_lose: &'r Filter<'r>,
+    pub(crate) may_lose: &'r VictimFilter<'r>,
 }
 
 /// A set that was made but not looked at.
 #[derive(Clone, Copy, Debug)]
-enum Draft {
+enum VictimSet {
     /// All victims of this job, and nobody else's.
     Alone(usize),
     /// All victims of the jobs that have one on this node.
@@ -55,35 +55,35 @@ enum Draft {
 }
 
 /// The sets of victims for one search, one after the other.
-pub(crate) struct Scenarios<'r> {
-    way: Way,
-    line: Line<'r>,
-    wanted: Wanted<'r>,
+pub(crate) struct VictimScenarios<'r> {
+    way: VictimSelection,
+    line: JobOrder<'r>,
+    wanted: ScenarioContext<'r>,
     recorded_tasks: BTreeSet<usize>,
     /// What the recorded victims leave free, by node.
-    recorded_freed: BTreeMap<usize, Parts>,
-    potential: Vec<Batch>,
+    recorded_freed: BTreeMap<usize, ResourceVector>,
+    potential: Vec<VictimBatch>,
     /// The batches of each job and on each node.
     by_job: BTreeMap<usize, Vec<usize>>,
-    spans: Spans,
+    spans: VictimNodes,
     /// What could be lost by somebody: by the recorded ones and the victims so far.
-    lost: Parts,
-    drafts: Vec<Draft>,
+    lost: ResourceVector,
+    drafts: Vec<VictimSet>,
     has_begun: bool,
 }
 
-impl<'r> Scenarios<'r> {
+impl<'r> VictimScenarios<'r> {
     pub(crate) fn new(
         session: &Session<'_>,
-        way: Way,
-        line: Line<'r>,
-        wanted: Wanted<'r>,
+        way: VictimSelection,
+        line: JobOrder<'r>,
+        wanted: ScenarioContext<'r>,
         feasible: &BTreeSet<usize>,
     ) -> Self {
         let recorded = wanted.recorded.iter().flat_map(|batch| &batch.tasks);
         let recorded_tasks: BTreeSet<usize> = recorded.copied().collect();
-        let mut recorded_freed: BTreeMap<usize, Parts> = BTreeMap::new();
-        let mut lost = Parts::default();
+        let mut recorded_freed: BTreeMap<usize, ResourceVector> = BTreeMap::new();
+        let mut lost = ResourceVector::default();
         for (node, parts) in recorded_tasks
             .iter()
             .filter_map(|&task| session.freed_by(task))
@@ -95,7 +95,7 @@ impl<'r> Scenarios<'r> {
         Self {
             way,
             line,
-            spans: Spans::new(session, wanted.demand, &recorded_tasks, feasible),
+            spans: VictimNodes::new(session, wanted.demand, &recorded_tasks, feasible),
             wanted,
             recorded_tasks,
             recorded_freed,
@@ -108,7 +108,7 @@ impl<'r> Scenarios<'r> {
     }
 
     /// The next set of potential victims; the recorded ones come on top of it.
-    pub(crate) fn next(&mut self, session: &Session<'_>) -> Option<Vec<Batch>> {
+    pub(crate) fn next(&mut self, session: &Session<'_>) -> Option<Vec<VictimBatch>> {
         loop {
             while let Some(draft) = self.drafts.pop() {
                 let set = self.set_of(draft);
@@ -126,8 +126,10 @@ impl<'r> Scenarios<'r> {
             self.advance(session)?;
             if self.wanted.reach.is_within(self.lost) {
                 self.drafts = match self.way {
-                    Way::Local => self.nodes_of_last(session),
-                    Way::Spanning => self.spans.sorted().map(Draft::First).collect(),
+                    VictimSelection::Local => self.nodes_of_last(session),
+                    VictimSelection::Spanning => {
+                        self.spans.sorted().map(VictimSet::First).collect()
+                    }
                 };
                 self.drafts.reverse();
             }
@@ -146,16 +148,16 @@ impl<'r> Scenarios<'r> {
         self.wanted.reach.holds(freed)
     }
 
-    fn set_of(&self, draft: Draft) -> Vec<usize> {
+    fn set_of(&self, draft: VictimSet) -> Vec<usize> {
         let mut set: Vec<usize> = match draft {
-            Draft::Node(node) => {
+            VictimSet::Node(node) => {
                 let there = self.spans.on_node(node).iter();
                 let jobs: BTreeSet<usize> = there.map(|&batch| self.potential[batch].job).collect();
                 let jobs = jobs.iter().filter_map(|job| self.by_job.get(job));
                 jobs.flatten().copied().collect()
             }
-            Draft::Alone(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
-            Draft::First(count) => self.spans.on_first(count).collect(),
+            VictimSet::Alone(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
+            VictimSet::First(count) => self.spans.on_first(count).collect(),
         };
         set.sort_unstable();
         set.dedup();
@@ -189,13 +191,13 @@ impl<'r> Scenarios<'r> {
             let place = self.potential.len();
             self.by_job.entry(job).or_default().push(place);
             self.spans.add(session, place, &tasks);
-            self.potential.push(Batch { job, tasks });
+            self.potential.push(VictimBatch { job, tasks });
             return Some(());
         }
     }
 
     /// The nodes of the last victim's job.
-    fn nodes_of_last(&self, session: &Session<'_>) -> Vec<Draft> {
+    fn nodes_of_last(&self, session: &Session<'_>) -> Vec<VictimSet> {
         let last = self.potential.last();
         let nodes: BTreeSet<usize> = last
             .into_iter()
@@ -205,10 +207,10 @@ impl<'r> Scenarios<'r> {
         // Where cards differ, the last victim may be the first on a card that is large enough.
         let differs = |node: &usize| session.stocks[*node].sizes.count() > 1;
         let alone = last.filter(|_| nodes.iter().any(differs));
-        let alone = alone.map(|batch| Draft::Alone(batch.job));
+        let alone = alone.map(|batch| VictimSet::Alone(batch.job));
         alone
             .into_iter()
-            .chain(nodes.into_iter().map(Draft::Node))
+            .chain(nodes.into_iter().map(VictimSet::Node))
             .collect()
     }
 }
@@ -223,6 +225,6 @@ impl Session<'_> {
     /// How many cards a task has.
     pub(crate) fn gpus_of(&self, task: usize) -> f64 {
         let charge = self.charge(task);
-        charge.map_or(0.0, |charge| charge[crate::amounts::Resource::Gpu])
+        charge.map_or(0.0, |charge| charge[crate::amounts::ResourceKind::Gpu])
     }
 }

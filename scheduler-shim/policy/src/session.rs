@@ -14,39 +14,41 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
-use crate::ahead::{Caution, Promise};
-use crate::amounts::Amounts;
+use crate::amounts::ResourceAmounts;
+use crate::capacity_bound::{FreeCapacity, PlacementCounts, TaskClass};
+use crate::changed_nodes::ChangedNodes;
 use crate::cluster::{
-    Cards, Claim, Cluster, Job, Node, NumaScope, Queue, Settings, Status, Task, Topology,
-    ZoneAmounts,
+    Cluster, ClusterTopology, Job, Node, NumaScope, PolicySettings, Queue, ResourceClaim, Task,
+    TaskGpuRequest, TaskStatus, ZoneAmounts,
 };
-use crate::company::{self, Company};
-use crate::fragments::Mix;
-use crate::gang::{Gang, Standings, Tree, View};
-use crate::numa::{ZoneRequest, Zones};
-use crate::ranking::Rankings;
-use crate::reach::{Ground, Kind, Places};
-use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock, Taken};
-use crate::touched::Touched;
+use crate::fragmentation::PodMix;
+use crate::gang::{Gang, JobView, PodSetTree, TaskStatusLookup};
+use crate::inter_pod_affinity::{self, InterPodAffinity};
+use crate::lookahead::{EvictionCaution, EvictionCommitment};
+use crate::node_resources::{
+    CardAssignment, CardKey, CardShareRequest, HoldState, NodeResources, NodeState, ResourceRequest,
+};
+use crate::numa::{ZoneAssignment, ZoneRequest};
+use crate::ranking::NodeRankings;
 use crate::tree::QueueTree;
 
 mod charge;
-mod moves;
+mod initial_placement;
 mod open;
-mod seat;
+mod transitions;
 
 /// Where a task stands.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Standing {
-    pub(crate) status: Status,
+pub(crate) struct TaskState {
+    pub(crate) status: TaskStatus,
     pub(crate) node: Option<usize>,
-    pub(crate) cards: Taken,
+    pub(crate) cards: CardAssignment,
     /// What it takes of the zones of its node.
-    pub(crate) zones: Zones,
+    pub(crate) zones: ZoneAssignment,
     /// Where it still is while it waits for its new place.
-    pub(crate) leaves: Option<(usize, Taken)>,
+    pub(crate) leaves: Option<(usize, CardAssignment)>,
     /// What it was before it was evicted in what is being tried.
-    pub(crate) was: Option<Status>,
+    pub(crate) was: Option<TaskStatus>,
 }
 
 /// A task that the session may place.
@@ -56,7 +58,7 @@ pub(crate) struct TaskFacts<'a> {
     pub(crate) job: usize,
     pub(crate) set: usize,
     /// What it asks of a queue before a node is chosen.
-    pub(crate) wants: Amounts,
+    pub(crate) wants: ResourceAmounts,
     /// The claims that it names, by their place; none when one of them does not exist.
     pub(crate) claims: Option<Vec<usize>>,
     /// How many cards its claims are for.
@@ -66,7 +68,7 @@ pub(crate) struct TaskFacts<'a> {
 /// A claim of the session.
 #[derive(Debug)]
 pub(crate) struct ClaimFacts<'a> {
-    pub(crate) claim: &'a Claim,
+    pub(crate) claim: &'a ResourceClaim,
     /// Where its devices are, and keys for those that are cards.
     pub(crate) given: Option<(usize, Vec<CardKey>)>,
     /// The tasks that name it.
@@ -81,8 +83,8 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) queue: Option<usize>,
     /// The queue that pays for its pods, which may have queues below it: what runs there counts all the same.
     pub(crate) payer: Option<usize>,
-    pub(crate) tree: Tree,
-    pub(crate) view: View,
+    pub(crate) tree: PodSetTree,
+    pub(crate) view: JobView,
     pub(crate) last_start: Option<Duration>,
 }
 
@@ -90,18 +92,18 @@ pub(crate) struct JobFacts<'a> {
 #[derive(Debug)]
 pub struct Session<'a> {
     pub(crate) now: Duration,
-    pub(crate) settings: &'a Settings,
-    pub(crate) topologies: Vec<&'a Topology>,
+    pub(crate) settings: &'a PolicySettings,
+    pub(crate) topologies: Vec<&'a ClusterTopology>,
     pub(crate) nodes: Vec<&'a Node>,
-    pub(crate) stocks: Vec<NodeStock>,
+    pub(crate) stocks: Vec<NodeState>,
     pub(crate) queues: QueueTree,
     pub(crate) queue_facts: BTreeMap<&'a str, &'a Queue>,
-    pub(crate) total: Amounts,
+    pub(crate) total: ResourceAmounts,
     pub(crate) jobs: Vec<JobFacts<'a>>,
     pub(crate) tasks: Vec<TaskFacts<'a>>,
-    pub(crate) standings: Vec<Standing>,
+    pub(crate) standings: Vec<TaskState>,
     /// What the standings were when the session opened.
-    pub(crate) opening: Vec<Standing>,
+    pub(crate) opening: Vec<TaskState>,
     /// Card memory of the smallest and of the largest cards, for requests in bytes without a node.
     pub(crate) card_sizes: (Bytes, Bytes),
     /// The memory of all cards, each size once, the smallest first.
@@ -113,34 +115,34 @@ pub struct Session<'a> {
     /// How many NUMA zones the node with the most of them has.
     pub(crate) most_zones: usize,
     /// Which jobs may make others leave.
-    pub(crate) caution: Caution,
+    pub(crate) caution: EvictionCaution,
     /// Who is where, for those that look for others.
-    pub(crate) company: Company,
+    pub(crate) company: InterPodAffinity,
     /// What others were evicted for.
-    pub(crate) promises: Vec<Promise>,
+    pub(crate) promises: Vec<EvictionCommitment>,
     /// The jobs that found nobody to take but jobs that are spared, and those.
     pub(crate) sparing: BTreeMap<usize, BTreeSet<usize>>,
     profiles: Vec<String>,
     next_card: CardKey,
-    log: Vec<(usize, Standing)>,
+    log: Vec<(usize, TaskState)>,
     /// What was done so far, counted instead of timed.
     pub(crate) effort: Cell<u64>,
     /// Where tasks could ever be, as far as somebody asked.
-    pub(crate) kinds: RefCell<Vec<Rc<Kind>>>,
+    pub(crate) kinds: RefCell<Vec<Rc<TaskClass>>>,
     /// The nodes whose books changed.
-    pub(crate) touched: Touched,
+    pub(crate) touched: ChangedNodes,
     /// What is free, how many places that makes and which nodes are best, as of when somebody asked last.
-    pub(crate) ground: RefCell<Rc<Ground>>,
-    pub(crate) places: RefCell<Vec<Rc<Places>>>,
-    pub(crate) rankings: RefCell<Rankings>,
+    pub(crate) ground: RefCell<Rc<FreeCapacity>>,
+    pub(crate) places: RefCell<Vec<Rc<PlacementCounts>>>,
+    pub(crate) rankings: RefCell<NodeRankings>,
     /// The kinds of pods that there are.
-    pub(crate) mix: OnceCell<Mix>,
+    pub(crate) mix: OnceCell<PodMix>,
     /// The tasks by name, once somebody asks for one.
     names: OnceCell<BTreeMap<&'a str, usize>>,
 }
 
-impl Standings for Session<'_> {
-    fn status(&self, task: usize) -> Status {
+impl TaskStatusLookup for Session<'_> {
+    fn status(&self, task: usize) -> TaskStatus {
         self.standings[task].status
     }
 
@@ -151,9 +153,9 @@ impl Standings for Session<'_> {
 
 /// A point to return to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark(usize);
+pub(crate) struct SessionCheckpoint(usize);
 
-impl Mark {
+impl SessionCheckpoint {
     /// The last commit.
     pub(crate) const START: Self = Self(0);
 }
@@ -183,7 +185,7 @@ impl<'a> Session<'a> {
     }
 
     /// A job as a gang of all its tasks.
-    pub(crate) fn gang<'s>(&'s self, view: &'s View) -> Gang<'s, Self> {
+    pub(crate) fn gang<'s>(&'s self, view: &'s JobView) -> Gang<'s, Self> {
         Gang {
             tree: &self.jobs[view.job].tree,
             view,
@@ -192,11 +194,11 @@ impl<'a> Session<'a> {
     }
 
     /// What a task takes of whichever node; none when that depends on the node.
-    pub(crate) fn need_anywhere(&self, task: usize) -> Option<Need> {
+    pub(crate) fn need_anywhere(&self, task: usize) -> Option<ResourceRequest> {
         let facts = &self.tasks[task];
         let is_of_bytes = matches!(
             facts.task.cards,
-            Cards::Shared {
+            TaskGpuRequest::Shared {
                 share: CardShare::Memory(_),
                 ..
             }
@@ -206,23 +208,25 @@ impl<'a> Session<'a> {
     }
 
     /// What a task takes of a node.
-    pub(crate) fn need(&self, task: usize, node: usize) -> Need {
+    pub(crate) fn need(&self, task: usize, node: usize) -> ResourceRequest {
         let facts = self.tasks[task].task;
-        let mut need = Need {
-            stock: Stock {
+        let mut need = ResourceRequest {
+            stock: NodeResources {
                 cpu: facts.cpu_millis,
                 memory: facts.memory,
                 pods: 1,
-                ..Stock::default()
+                ..NodeResources::default()
             },
-            ..Need::default()
+            ..ResourceRequest::default()
         };
         match &facts.cards {
-            Cards::None => {}
-            Cards::Whole(count) => need.stock.cards = *count,
-            Cards::Partitions(partitions) => need.stock.partitions = self.by_profile(partitions),
-            Cards::Shared { share, devices } => {
-                need.share = Some(NeedOfCards {
+            TaskGpuRequest::None => {}
+            TaskGpuRequest::Whole(count) => need.stock.cards = *count,
+            TaskGpuRequest::Partitions(partitions) => {
+                need.stock.partitions = self.by_profile(partitions)
+            }
+            TaskGpuRequest::Shared { share, devices } => {
+                need.share = Some(CardShareRequest {
                     share: *share,
                     devices: usize::try_from(*devices).unwrap_or(usize::MAX),
                     smallest: Bytes::ZERO,
@@ -243,9 +247,9 @@ impl<'a> Session<'a> {
     }
 
     /// The same for a task that is yet to be placed there: with the smallest card that its queues can pay for.
-    pub(crate) fn need_to_place(&self, task: usize, node: usize) -> Need {
+    pub(crate) fn need_to_place(&self, task: usize, node: usize) -> ResourceRequest {
         let mut need = self.need(task, node);
-        let bytes = |share: &NeedOfCards| matches!(share.share, CardShare::Memory(_));
+        let bytes = |share: &CardShareRequest| matches!(share.share, CardShare::Memory(_));
         if let Some(share) = need.share.as_mut().filter(|share| bytes(share)) {
             let mut sizes = self.stocks[node].sizes.all();
             let payable = sizes.find(|&size| {
@@ -275,8 +279,10 @@ impl<'a> Session<'a> {
         const WHOLE_CPU: i64 = 1000;
         let facts = self.tasks[task].task;
         let cards = match &facts.cards {
-            Cards::Whole(count) => *count,
-            Cards::None | Cards::Shared { .. } | Cards::Partitions(_) => 0,
+            TaskGpuRequest::Whole(count) => *count,
+            TaskGpuRequest::None
+            | TaskGpuRequest::Shared { .. }
+            | TaskGpuRequest::Partitions(_) => 0,
         };
         ZoneAmounts {
             cpu: facts.cpu_millis,
@@ -296,12 +302,12 @@ impl<'a> Session<'a> {
     }
 
     /// The point to return to.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.log.len())
+    pub(crate) fn mark(&self) -> SessionCheckpoint {
+        SessionCheckpoint(self.log.len())
     }
 
     /// Takes back everything since `mark`.
-    pub(crate) fn roll_back(&mut self, mark: Mark) {
+    pub(crate) fn roll_back(&mut self, mark: SessionCheckpoint) {
         while self.log.len() > mark.0 {
             if let Some((task, standing)) = self.log.pop() {
                 self.replace(task, standing);
@@ -317,7 +323,7 @@ impl<'a> Session<'a> {
     }
 
     /// The tasks that changed since `mark`.
-    pub(crate) fn changed_since(&self, mark: Mark) -> Vec<usize> {
+    pub(crate) fn changed_since(&self, mark: SessionCheckpoint) -> Vec<usize> {
         let mut tasks: Vec<usize> = self.log[mark.0..].iter().map(|(task, _)| *task).collect();
         tasks.sort_unstable();
         tasks.dedup();
@@ -325,12 +331,12 @@ impl<'a> Session<'a> {
     }
 
     /// Gives a task a new standing.
-    pub(crate) fn set(&mut self, task: usize, standing: Standing) {
+    pub(crate) fn set(&mut self, task: usize, standing: TaskState) {
         let before = self.replace(task, standing);
         self.log.push((task, before));
     }
 
-    fn replace(&mut self, task: usize, standing: Standing) -> Standing {
+    fn replace(&mut self, task: usize, standing: TaskState) -> TaskState {
         self.book(task, -1);
         let before = std::mem::replace(&mut self.standings[task], standing);
         self.book(task, 1);
@@ -340,26 +346,26 @@ impl<'a> Session<'a> {
     /// Enters what a task takes (`count` 1) or takes it out (-1).
     fn book(&mut self, task: usize, count: i64) {
         let standing = self.standings[task].clone();
-        for (node, presence) in company::places(&standing) {
+        for (node, presence) in inter_pod_affinity::places(&standing) {
             self.company.note(task, node, presence, count > 0);
         }
         if let Some((node, cards)) = &standing.leaves {
             let need = self.need(task, *node);
-            self.stocks[*node].book(&need, cards, Hold::Releasing, count);
+            self.stocks[*node].book(&need, cards, HoldState::Releasing, count);
             self.touched.note(*node);
         }
         let (Some(node), true) = (standing.node, standing.status.is_active()) else {
             return;
         };
         let hold = match standing.status {
-            Status::Releasing => Hold::Releasing,
-            Status::Pipelined => Hold::Reserved,
-            _ => Hold::Held,
+            TaskStatus::Releasing => HoldState::Releasing,
+            TaskStatus::Pipelined => HoldState::Reserved,
+            _ => HoldState::Held,
         };
         let need = self.need(task, node);
         self.stocks[node].book(&need, &standing.cards, hold, count);
         self.touched.note(node);
-        if hold != Hold::Releasing {
+        if hold != HoldState::Releasing {
             self.stocks[node].zones.book(&standing.zones, count);
         }
         let facts = &self.tasks[task];
@@ -374,7 +380,7 @@ impl<'a> Session<'a> {
             let charged = if count > 0 {
                 charged
             } else {
-                Amounts::default().minus(charged)
+                ResourceAmounts::default().minus(charged)
             };
             self.queues.charge(queue, charged, is_preemptible);
         }

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use crate::amounts::{Amounts, Resource, UNLIMITED, exceeds};
+use crate::amounts::{ResourceAmounts, ResourceKind, UNLIMITED, exceeds};
 
 /// One resource of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Share {
+pub struct ResourceShare {
     /// The quota: what it can always have.
     pub deserved: f64,
     /// What it can never exceed.
@@ -28,7 +28,7 @@ pub struct Share {
     pub usage: f64,
 }
 
-impl Share {
+impl ResourceShare {
     /// What it asks for, as far as its limit lets it.
     #[must_use]
     pub fn requestable(&self) -> f64 {
@@ -65,60 +65,60 @@ pub struct QueueShare {
     pub priority: i32,
     /// When it was made; the older queue wins a tie.
     pub created: Duration,
-    /// CPU, memory and GPUs, in the order of [`Resource::ALL`].
-    pub shares: [Share; 3],
+    /// CPU, memory and GPUs, in the order of [`ResourceKind::ALL`].
+    pub shares: [ResourceShare; 3],
 }
 
 impl QueueShare {
     /// Its share of `resource`.
     #[must_use]
-    pub fn of(&self, resource: Resource) -> &Share {
+    pub fn of(&self, resource: ResourceKind) -> &ResourceShare {
         let [cpu, memory, gpu] = &self.shares;
         match resource {
-            Resource::Cpu => cpu,
-            Resource::Memory => memory,
-            Resource::Gpu => gpu,
+            ResourceKind::Cpu => cpu,
+            ResourceKind::Memory => memory,
+            ResourceKind::Gpu => gpu,
         }
     }
 
     /// Its share of `resource`, to change.
-    pub fn of_mut(&mut self, resource: Resource) -> &mut Share {
+    pub fn of_mut(&mut self, resource: ResourceKind) -> &mut ResourceShare {
         let [cpu, memory, gpu] = &mut self.shares;
         match resource {
-            Resource::Cpu => cpu,
-            Resource::Memory => memory,
-            Resource::Gpu => gpu,
+            ResourceKind::Cpu => cpu,
+            ResourceKind::Memory => memory,
+            ResourceKind::Gpu => gpu,
         }
     }
 
     /// One number of each resource.
     #[must_use]
-    pub fn each(&self, of: impl Fn(&Share) -> f64) -> Amounts {
-        Amounts::of_each(|resource| of(self.of(resource)))
+    pub fn each(&self, of: impl Fn(&ResourceShare) -> f64) -> ResourceAmounts {
+        ResourceAmounts::of_each(|resource| of(self.of(resource)))
     }
 
     /// What its pods hold.
     #[must_use]
-    pub fn allocated(&self) -> Amounts {
+    pub fn allocated(&self) -> ResourceAmounts {
         self.each(|share| share.allocated)
     }
 
     /// What the division gave it.
     #[must_use]
-    pub fn fair(&self) -> Amounts {
+    pub fn fair(&self) -> ResourceAmounts {
         self.each(|share| share.fair)
     }
 
     /// Its quota.
     #[must_use]
-    pub fn deserved(&self) -> Amounts {
+    pub fn deserved(&self) -> ResourceAmounts {
         self.each(|share| share.deserved)
     }
 
     /// What it may hold before others may take from it.
     #[must_use]
-    pub fn allocatable(&self) -> Amounts {
-        self.each(Share::allocatable)
+    pub fn allocatable(&self) -> ResourceAmounts {
+        self.each(ResourceShare::allocatable)
     }
 
     /// Whether it holds more than its fair share of every resource.
@@ -129,13 +129,13 @@ impl QueueShare {
 
     /// Whether it stays within its quota with `more`.
     #[must_use]
-    pub fn deserves(&self, more: Amounts) -> bool {
+    pub fn deserves(&self, more: ResourceAmounts) -> bool {
         self.allocated().plus(more).within(self.deserved())
     }
 
     /// The first resource of which `more` would lift it above its limit.
     #[must_use]
-    pub fn over_limit(&self, more: Amounts) -> Option<Resource> {
+    pub fn over_limit(&self, more: ResourceAmounts) -> Option<ResourceKind> {
         more.involved().find(|&resource| {
             let share = self.of(resource);
             exceeds(share.allocated + more[resource], share.limit)
@@ -144,7 +144,7 @@ impl QueueShare {
 
     /// The first resource of which `more` that can't be taken back would lift it above its quota.
     #[must_use]
-    pub fn over_quota(&self, more: Amounts) -> Option<Resource> {
+    pub fn over_quota(&self, more: ResourceAmounts) -> Option<ResourceKind> {
         more.involved().find(|&resource| {
             let share = self.of(resource);
             exceeds(share.non_preemptible + more[resource], share.deserved)
@@ -155,7 +155,7 @@ impl QueueShare {
     ///
     /// A resource of which it may hold nothing counts a thousandfold.
     #[must_use]
-    pub fn dominant_share(&self, more: Amounts, total: Amounts) -> f64 {
+    pub fn dominant_share(&self, more: ResourceAmounts, total: ResourceAmounts) -> f64 {
         const NO_SHARE: f64 = 1000.0;
         let part = |resource| {
             let share = self.of(resource);
@@ -166,7 +166,7 @@ impl QueueShare {
                 allocatable => allocated / allocatable,
             }
         };
-        let parts = Resource::ALL.into_iter().map(part);
+        let parts = ResourceKind::ALL.into_iter().map(part);
         parts.filter(|part| !part.is_nan()).fold(0.0, f64::max)
     }
 }

@@ -9,56 +9,56 @@ use std::collections::BTreeSet;
 
 use apportion_abi::Share as CardShare;
 
-use crate::cluster::{Cards, KaisWay, Status};
-use crate::gang::View;
-use crate::line::{Filter, Line};
-use crate::pool::Pool;
-use crate::reach::Reach;
-use crate::scenario::{Batch, Scenarios, Wanted, Way};
+use crate::capacity_bound::CapacityBound;
+use crate::cluster::{KaiBehavior, TaskGpuRequest, TaskStatus};
+use crate::gang::JobView;
+use crate::job_order::{JobOrder, VictimFilter};
+use crate::jobs_by_queue::JobsByQueue;
+use crate::scenario::{ScenarioContext, VictimBatch, VictimScenarios, VictimSelection};
 use crate::session::Session;
-use crate::span::CardDemand;
+use crate::victim_nodes::CardDemand;
 
 /// Says whether an outcome is fair: given the job's tasks that were placed, and the victims.
-pub(crate) type Judge<'s> = dyn Fn(&Session<'_>, &[usize], &[Batch]) -> bool + 's;
+pub(crate) type FairnessCheck<'s> = dyn Fn(&Session<'_>, &[usize], &[VictimBatch]) -> bool + 's;
 
 /// What a search is for.
-pub(crate) struct Search<'s> {
+pub(crate) struct VictimSearch<'s> {
     /// The job that needs room.
-    pub(crate) job: View,
+    pub(crate) job: JobView,
     /// Who runs and could be evicted.
-    pub(crate) victims: &'s Pool,
+    pub(crate) victims: &'s JobsByQueue,
     /// Who of them may have to leave for this job.
-    pub(crate) may_leave: &'s Filter<'s>,
+    pub(crate) may_leave: &'s VictimFilter<'s>,
     /// Who of those may lose their place for good; the others only move.
-    pub(crate) may_lose: &'s Filter<'s>,
+    pub(crate) may_lose: &'s VictimFilter<'s>,
     /// Who else waits, and would have a turn before.
-    pub(crate) waiting: &'s Pool,
+    pub(crate) waiting: &'s JobsByQueue,
     /// Whether an outcome is fair.
-    pub(crate) is_fair: &'s Judge<'s>,
+    pub(crate) is_fair: &'s FairnessCheck<'s>,
     /// The effort of the session at which the search is given up.
     pub(crate) until: u64,
 }
 
 impl Session<'_> {
     /// Finds victims for a job and places it; on failure nothing has changed.
-    pub(crate) fn solve(&mut self, search: &Search<'_>) -> bool {
+    pub(crate) fn solve(&mut self, search: &VictimSearch<'_>) -> bool {
         let gang = self.gang(&search.job);
         let tasks = gang.next(false);
         if tasks.is_empty() {
             return false;
         }
-        if Reach::of(self, &tasks).is_none() {
+        if CapacityBound::of(self, &tasks).is_none() {
             return false;
         }
         let feasible = self.feasible_nodes(&search.job);
-        let mut ways = Way::ALL.into_iter();
+        let mut ways = VictimSelection::ALL.into_iter();
         ways.any(|way| self.solve_in(way, search, &tasks, &feasible))
     }
 
     fn solve_in(
         &mut self,
-        way: Way,
-        search: &Search<'_>,
+        way: VictimSelection,
+        search: &VictimSearch<'_>,
         tasks: &[usize],
         feasible: &BTreeSet<usize>,
     ) -> bool {
@@ -81,11 +81,11 @@ impl Session<'_> {
     /// whether any part can. `recorded` gets the victims of the largest.
     fn grow(
         &mut self,
-        way: Way,
-        search: &Search<'_>,
+        way: VictimSelection,
+        search: &VictimSearch<'_>,
         tasks: &[usize],
         feasible: &BTreeSet<usize>,
-        recorded: &mut Vec<Batch>,
+        recorded: &mut Vec<VictimBatch>,
     ) -> bool {
         let (mut solved, mut failed) = (0, tasks.len() + 1);
         let mut part = 1;
@@ -112,24 +112,24 @@ impl Session<'_> {
     /// Tries sets of victims for a part of the job; leaves the first that works in place.
     fn probe(
         &mut self,
-        way: Way,
-        search: &Search<'_>,
+        way: VictimSelection,
+        search: &VictimSearch<'_>,
         tasks: &[usize],
         feasible: &BTreeSet<usize>,
-        recorded: &[Batch],
-    ) -> Option<Vec<Batch>> {
+        recorded: &[VictimBatch],
+    ) -> Option<Vec<VictimBatch>> {
         let view = self.part_of(&search.job, tasks);
-        let line = Line::of_victims(self, search.victims, search.may_leave);
+        let line = JobOrder::of_victims(self, search.victims, search.may_leave);
         let mut nodes = feasible.clone();
         nodes.extend(self.places(recorded));
-        let reach = Reach::of(self, tasks)?;
-        let wanted = Wanted {
+        let reach = CapacityBound::of(self, tasks)?;
+        let wanted = ScenarioContext {
             recorded,
             demand: self.card_demand(tasks),
             reach: &reach,
             may_lose: search.may_lose,
         };
-        let mut scenarios = Scenarios::new(self, way, line, wanted, &nodes);
+        let mut scenarios = VictimScenarios::new(self, way, line, wanted, &nodes);
         while self.effort.get() < search.until {
             let potential = scenarios.next(self)?;
             let batches = [recorded, &potential].concat();
@@ -143,7 +143,7 @@ impl Session<'_> {
     }
 
     /// The job with what it has and only these of its waiting tasks.
-    fn part_of(&self, job: &View, tasks: &[usize]) -> View {
+    fn part_of(&self, job: &JobView, tasks: &[usize]) -> JobView {
         let has_place = |task: usize| self.standings[task].status.is_active_allocated();
         let part = job.only(|task| has_place(task) || tasks.contains(&task));
         part.with_reachable_minimums(&self.jobs[job.job].tree)
@@ -155,7 +155,7 @@ impl Session<'_> {
             tasks.iter().map(|&task| {
                 let facts = &self.tasks[task];
                 let cards = match &facts.task.cards {
-                    Cards::Shared {
+                    TaskGpuRequest::Shared {
                         share: CardShare::Memory(_),
                         ..
                     } => 0.0,
@@ -171,14 +171,14 @@ impl Session<'_> {
     }
 
     /// Nodes where the job could find something without anybody leaving.
-    fn feasible_nodes(&self, job: &View) -> BTreeSet<usize> {
+    fn feasible_nodes(&self, job: &JobView) -> BTreeSet<usize> {
         match job.all().all(|task| self.wants_cards(task)) {
             true => self.ground().with_cards().clone(),
             false => (0..self.nodes.len()).collect(),
         }
     }
 
-    fn places(&self, batches: &[Batch]) -> BTreeSet<usize> {
+    fn places(&self, batches: &[VictimBatch]) -> BTreeSet<usize> {
         let tasks = batches.iter().flat_map(|batch| &batch.tasks);
         tasks
             .filter_map(|&task| self.standings[task].node)
@@ -188,12 +188,12 @@ impl Session<'_> {
     /// Evicts, places and judges; returns the batches of which somebody really has to leave.
     fn attempt(
         &mut self,
-        search: &Search<'_>,
-        view: &View,
+        search: &VictimSearch<'_>,
+        view: &JobView,
         tasks: &[usize],
         nodes: &BTreeSet<usize>,
-        batches: Vec<Batch>,
-    ) -> Option<Vec<Batch>> {
+        batches: Vec<VictimBatch>,
+    ) -> Option<Vec<VictimBatch>> {
         let mut nodes = nodes.clone();
         nodes.extend(self.places(&batches));
         let nodes: Vec<usize> = nodes.into_iter().collect();
@@ -219,27 +219,27 @@ impl Session<'_> {
             let status = self.standings[*task].status;
             matches!(
                 status,
-                Status::Releasing | Status::Pipelined | Status::Pending
+                TaskStatus::Releasing | TaskStatus::Pipelined | TaskStatus::Pending
             )
         };
-        let is_victim = |batch: &Batch| batch.tasks.iter().any(moves);
+        let is_victim = |batch: &VictimBatch| batch.tasks.iter().any(moves);
         Some(batches.into_iter().filter(is_victim).collect())
     }
 
     /// Places the job and as many of the victims as there is room for, in the order of their queues.
     fn place_again(
         &mut self,
-        waiting: &Pool,
-        view: &View,
-        batches: &[Batch],
+        waiting: &JobsByQueue,
+        view: &JobView,
+        batches: &[VictimBatch],
         nodes: &[usize],
     ) -> bool {
         let jobs: BTreeSet<usize> = batches.iter().map(|batch| batch.job).collect();
         let victims = jobs.into_iter().filter(|&job| job != view.job);
-        let victims: Vec<View> = victims.map(|job| self.jobs[job].view.clone()).collect();
+        let victims: Vec<JobView> = victims.map(|job| self.jobs[job].view.clone()).collect();
         let jobs = victims.into_iter().chain([view.clone()]);
-        let mut line = Line::among(self, jobs, waiting);
-        let returns_once = self.settings.goes(KaisWay::ReturnsOnce);
+        let mut line = JobOrder::among(self, jobs, waiting);
+        let returns_once = self.settings.goes(KaiBehavior::ReturnsOnce);
         let mut is_placed = false;
         while let Some(next) = line.pop(self) {
             let placed = self.allocate_job(&next, nodes, true);
@@ -257,7 +257,7 @@ impl Session<'_> {
     }
 
     /// Whether a job still lacks one of the pods that were evicted.
-    fn has_lost(&self, view: &View, batches: &[Batch]) -> bool {
+    fn has_lost(&self, view: &JobView, batches: &[VictimBatch]) -> bool {
         let mut tasks = batches
             .iter()
             .filter(|batch| batch.job == view.job)

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ahead::plan;
-use crate::cluster::{Cluster, Queue, Status, ZoneAmounts};
-use crate::naming::Naming;
-use crate::session::{Session, Standing};
-use crate::stock::Stock;
+use crate::card_naming::CardNaming;
+use crate::cluster::{Cluster, Queue, TaskStatus, ZoneAmounts};
+use crate::lookahead::plan;
+use crate::node_resources::NodeResources;
+use crate::session::{Session, TaskState};
 
 /// One of the things that the policy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ impl Action {
 
 /// Where a pod goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TaskPlacement {
     /// The node.
     pub node: String,
     /// Its cards where they are known one by one. Where they are counted, those that it shares: the names of
@@ -64,7 +64,7 @@ pub enum Decision {
         /// The pod.
         task: String,
         /// Where.
-        place: Place,
+        place: TaskPlacement,
     },
     /// Keep a place for a pod until others have left.
     Reserve {
@@ -73,7 +73,7 @@ pub enum Decision {
         /// The pod.
         task: String,
         /// Where.
-        place: Place,
+        place: TaskPlacement,
     },
 }
 
@@ -85,11 +85,11 @@ pub fn step(now: Duration, cluster: &Cluster) -> Vec<Decision> {
 
 /// A pod after what was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TaskOutcome {
     /// What it does.
-    pub status: Status,
+    pub status: TaskStatus,
     /// Where it is or will be.
-    pub place: Option<Place>,
+    pub place: Option<TaskPlacement>,
 }
 
 impl Session<'_> {
@@ -108,7 +108,7 @@ impl Session<'_> {
     #[must_use]
     pub fn decisions(&self) -> Vec<Decision> {
         let mut decisions = Vec::new();
-        let mut names = Naming::default();
+        let mut names = CardNaming::default();
         for (number, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
             if before == after {
                 continue;
@@ -129,10 +129,10 @@ impl Session<'_> {
                 continue;
             };
             match after.status {
-                Status::Binding if before.status != Status::Binding => {
+                TaskStatus::Binding if before.status != TaskStatus::Binding => {
                     decisions.push(Decision::Bind { job, task, place });
                 }
-                Status::Pipelined if before.status != Status::Pipelined => {
+                TaskStatus::Pipelined if before.status != TaskStatus::Pipelined => {
                     decisions.push(Decision::Reserve { job, task, place });
                 }
                 _ => {}
@@ -144,25 +144,25 @@ impl Session<'_> {
 
     /// A pod as it is now.
     #[must_use]
-    pub fn outcome(&self, task: &str) -> Option<Outcome> {
+    pub fn outcome(&self, task: &str) -> Option<TaskOutcome> {
         let found = self
             .tasks
             .iter()
             .position(|facts| facts.task.name == task)?;
         let standing = &self.standings[found];
-        Some(Outcome {
+        Some(TaskOutcome {
             status: standing.status,
-            place: self.place_of(found, standing, &mut Naming::default()),
+            place: self.place_of(found, standing, &mut CardNaming::default()),
         })
     }
 
     /// All pods as they are now, by name, with how many cards each is charged for where it is.
     #[must_use]
-    pub fn outcomes(&self) -> BTreeMap<&str, (Outcome, f64)> {
-        let mut names = Naming::default();
+    pub fn outcomes(&self) -> BTreeMap<&str, (TaskOutcome, f64)> {
+        let mut names = CardNaming::default();
         let all = self.tasks.iter().enumerate().map(|(number, facts)| {
             let standing = &self.standings[number];
-            let outcome = Outcome {
+            let outcome = TaskOutcome {
                 status: standing.status,
                 place: self.place_of(number, standing, &mut names),
             };
@@ -207,7 +207,7 @@ impl Session<'_> {
 
     /// What a node has idle, and what is being released there less what is reserved.
     #[must_use]
-    pub fn stock(&self, node: &str) -> Option<(Stock, Stock)> {
+    pub fn stock(&self, node: &str) -> Option<(NodeResources, NodeResources)> {
         let found = self.nodes.iter().position(|known| known.name == node)?;
         let stock = &self.stocks[found];
         Some((stock.idle.clone(), stock.releasing.clone()))
@@ -217,11 +217,11 @@ impl Session<'_> {
     pub(crate) fn place_of(
         &self,
         task: usize,
-        standing: &Standing,
-        names: &mut Naming,
-    ) -> Option<Place> {
+        standing: &TaskState,
+        names: &mut CardNaming,
+    ) -> Option<TaskPlacement> {
         let node = standing.node?;
-        Some(Place {
+        Some(TaskPlacement {
             node: self.nodes[node].name.clone(),
             cards: self.cards_by_name(task, standing, names),
             zones: standing

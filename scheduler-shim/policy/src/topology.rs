@@ -10,58 +10,58 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::Share;
 
-use crate::cluster::{Cards, KaisWay, Topology, TopologyConstraint};
-use crate::gang::{Member, Tree, View};
+use crate::cluster::{ClusterTopology, KaiBehavior, TaskGpuRequest, TopologyConstraint};
+use crate::gang::{GroupMember, JobView, PodSetTree};
+use crate::node_resources::NodeResources;
 use crate::session::Session;
-use crate::stock::Stock;
 
 mod domains;
 
-use domains::{Domain, Domains};
+use domains::{DomainTree, TopologyDomain};
 
 /// How close nodes are to the preferred domain, by the part of the job that prefers it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Closeness(Vec<(Member, BTreeMap<usize, f64>)>);
+pub(crate) struct TopologyScores(Vec<(GroupMember, BTreeMap<usize, f64>)>);
 
-impl Closeness {
+impl TopologyScores {
     /// The scores that apply to a pod set: its own, or those of the nearest group above it.
-    pub(crate) fn of(&self, tree: &Tree, set: usize) -> Option<&BTreeMap<usize, f64>> {
+    pub(crate) fn of(&self, tree: &PodSetTree, set: usize) -> Option<&BTreeMap<usize, f64>> {
         let find = |member| {
             let found = self.0.iter().rev().find(|(of, _)| *of == member);
             found.map(|(_, scores)| scores)
         };
         let groups = std::iter::successors(tree.sets[set].parent, |&at| tree.groups[at].parent);
-        find(Member::Set(set)).or_else(|| groups.map(Member::Group).find_map(find))
+        find(GroupMember::Set(set)).or_else(|| groups.map(GroupMember::Group).find_map(find))
     }
 
-    fn set(&mut self, member: Member, scores: BTreeMap<usize, f64>) {
+    fn set(&mut self, member: GroupMember, scores: BTreeMap<usize, f64>) {
         self.0.retain(|(of, _)| *of != member);
         self.0.push((member, scores));
     }
 }
 
 /// What the tasks of a part ask for, as far as domains are concerned.
-struct Demand {
+struct TaskDemand {
     tasks: usize,
     /// The largest ask of each resource; none when tasks are too different for that to say anything.
-    largest: Option<(Stock, f64)>,
-    sum: (Stock, f64),
+    largest: Option<(NodeResources, f64)>,
+    sum: (NodeResources, f64),
 }
 
 impl Session<'_> {
     /// The sets of nodes to try for a part, in order.
     pub(crate) fn node_sets<'n>(
         &self,
-        view: &View,
-        member: Member,
+        view: &JobView,
+        member: GroupMember,
         tasks: &[usize],
         nodes: &'n [usize],
-        closeness: &mut Closeness,
+        closeness: &mut TopologyScores,
     ) -> Vec<Cow<'n, [usize]>> {
         let tree = &self.jobs[view.job].tree;
         let part = match member {
-            Member::Group(group) => &tree.groups[group],
-            Member::Set(set) => &tree.sets[set],
+            GroupMember::Group(group) => &tree.groups[group],
+            GroupMember::Set(set) => &tree.sets[set],
         };
         let Some(constraint) = &part.topology else {
             return vec![Cow::Borrowed(nodes)];
@@ -70,7 +70,7 @@ impl Session<'_> {
         let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
             return Vec::new();
         };
-        let domains = Domains::of(topology, &self.nodes);
+        let domains = DomainTree::of(topology, &self.nodes);
         let active = self.active_nodes(view, tasks);
         self.domains_for(topology, constraint, domains, tasks, nodes, &active)
             .map(|(sets, scores)| {
@@ -83,7 +83,7 @@ impl Session<'_> {
     }
 
     /// Where pods of the same pod sets as these tasks have a place already.
-    fn active_nodes(&self, view: &View, tasks: &[usize]) -> BTreeSet<usize> {
+    fn active_nodes(&self, view: &JobView, tasks: &[usize]) -> BTreeSet<usize> {
         let sets: BTreeSet<usize> = tasks.iter().map(|&task| self.tasks[task].set).collect();
         let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
         placed
@@ -99,9 +99,9 @@ impl Session<'_> {
     )]
     fn domains_for(
         &self,
-        topology: &Topology,
+        topology: &ClusterTopology,
         constraint: &TopologyConstraint,
-        mut domains: Domains,
+        mut domains: DomainTree,
         tasks: &[usize],
         nodes: &[usize],
         active: &BTreeSet<usize>,
@@ -122,7 +122,7 @@ impl Session<'_> {
             .filter(|node| domains.root().nodes.contains(node))
             .collect();
         // No narrower than what is asked for: a cluster of one rack is also one zone.
-        let narrowest = match self.settings.goes(KaisWay::NarrowsDomains) {
+        let narrowest = match self.settings.goes(KaiBehavior::NarrowsDomains) {
             true => preferred.unwrap_or(topology.levels.len()),
             false => deepest,
         };
@@ -130,11 +130,11 @@ impl Session<'_> {
         if !self.holds(&demand, domains.get(common)) {
             return None;
         }
-        let fullness = |domain: &Domain| self.fullness(&demand, domain);
+        let fullness = |domain: &TopologyDomain| self.fullness(&demand, domain);
         domains.sort_below(common, deepest, &fullness);
         let scores = preferred.map(|preferred| domains.scores(common, preferred));
         let widest = required.unwrap_or(0);
-        let allowed = |domain: &Domain| {
+        let allowed = |domain: &TopologyDomain| {
             (widest..=deepest.max(widest)).contains(&domain.depth)
                 && self.holds(&demand, domain)
                 && (required.is_none()
@@ -152,30 +152,30 @@ impl Session<'_> {
         Some((sets.collect(), scores))
     }
 
-    fn demand(&self, tasks: &[usize]) -> Demand {
-        let mut largest = (Stock::default(), 0.0);
-        let mut sum = (Stock::default(), 0.0);
+    fn demand(&self, tasks: &[usize]) -> TaskDemand {
+        let mut largest = (NodeResources::default(), 0.0);
+        let mut sum = (NodeResources::default(), 0.0);
         let mut with_cards = 0;
         let mut with_partitions = 0;
         for &task in tasks {
             let facts = self.tasks[task].task;
-            let ask = Stock {
+            let ask = NodeResources {
                 cpu: facts.cpu_millis,
                 memory: facts.memory,
                 pods: 1,
-                ..Stock::default()
+                ..NodeResources::default()
             };
             let cards = match &facts.cards {
-                Cards::Partitions(_) => 0.0,
+                TaskGpuRequest::Partitions(_) => 0.0,
                 // How much of a card they are depends on the card.
-                Cards::Shared {
+                TaskGpuRequest::Shared {
                     share: Share::Memory(_),
                     ..
                 } => 0.0,
                 cards => cards.count(self.card_sizes.0) + self.tasks[task].claimed_cards as f64,
             };
             with_cards += usize::from(cards > 0.0);
-            with_partitions += usize::from(matches!(facts.cards, Cards::Partitions(_)));
+            with_partitions += usize::from(matches!(facts.cards, TaskGpuRequest::Partitions(_)));
             sum.0.add(&ask, 1);
             sum.1 += cards;
             largest.0.cpu = largest.0.cpu.max(ask.cpu);
@@ -184,7 +184,7 @@ impl Session<'_> {
             largest.1 = f64::max(largest.1, cards);
         }
         let all_or_none = |count: usize| count == 0 || count == tasks.len();
-        Demand {
+        TaskDemand {
             tasks: tasks.len(),
             largest: (all_or_none(with_cards) && all_or_none(with_partitions)).then_some(largest),
             sum,
@@ -192,7 +192,7 @@ impl Session<'_> {
     }
 
     /// Whether a domain could hold what is asked for, counted roughly.
-    fn holds(&self, demand: &Demand, domain: &Domain) -> bool {
+    fn holds(&self, demand: &TaskDemand, domain: &TopologyDomain) -> bool {
         match &demand.largest {
             Some(largest) => {
                 let nodes = domain.nodes.iter();
@@ -206,7 +206,12 @@ impl Session<'_> {
     }
 
     /// How many tasks of the largest kind the node has room for.
-    fn accommodates(&self, demand: &Demand, largest: &(Stock, f64), node: usize) -> i64 {
+    fn accommodates(
+        &self,
+        demand: &TaskDemand,
+        largest: &(NodeResources, f64),
+        node: usize,
+    ) -> i64 {
         let (ask, cards) = largest;
         let stock = &self.stocks[node];
         let soon = stock.soon();
@@ -233,9 +238,9 @@ impl Session<'_> {
     }
 
     /// The part of what is free in a domain that would be taken, of the scarcest resource.
-    fn fullness(&self, demand: &Demand, domain: &Domain) -> f64 {
+    fn fullness(&self, demand: &TaskDemand, domain: &TopologyDomain) -> f64 {
         const NOTHING_FREE: f64 = 1000.0;
-        let mut free = Stock::default();
+        let mut free = NodeResources::default();
         for &node in &domain.nodes {
             free.add(&self.stocks[node].soon(), 1);
         }

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::amounts::{Amounts, Resource};
+use crate::amounts::{ResourceAmounts, ResourceKind};
 use crate::cluster::Queue;
-use crate::divide::{Division, divide};
-use crate::share::{QueueShare, Share};
+use crate::divide::{DivisionSettings, divide};
+use crate::share::{QueueShare, ResourceShare};
 
 /// The queues that are connected to the top.
 #[derive(Clone, Debug, Default)]
@@ -24,12 +24,12 @@ impl QueueTree {
     #[must_use]
     pub fn of(queues: &[Queue]) -> Self {
         let share = |queue: &Queue| {
-            let of = |quota: crate::cluster::Quota, usage| Share {
+            let of = |quota: crate::cluster::Quota, usage| ResourceShare {
                 deserved: quota.deserved,
                 limit: quota.limit,
                 weight: quota.weight,
                 usage,
-                ..Share::default()
+                ..ResourceShare::default()
             };
             let [cpu, memory, gpu] = queue.usage;
             let share = QueueShare {
@@ -147,13 +147,13 @@ impl QueueTree {
     }
 
     /// Notes what pods hold or, with a negative amount, no longer hold.
-    pub fn charge(&mut self, queue: usize, amounts: Amounts, is_preemptible: bool) {
+    pub fn charge(&mut self, queue: usize, amounts: ResourceAmounts, is_preemptible: bool) {
         let mut at = Some(queue);
         while let Some(queue) = at {
             let queue = &mut self.queues[queue];
             let allocated = queue.allocated().plus(amounts);
             let fixed = queue.each(|share| share.non_preemptible).plus(amounts);
-            for resource in Resource::ALL {
+            for resource in ResourceKind::ALL {
                 let share = queue.of_mut(resource);
                 share.allocated = allocated[resource];
                 if !is_preemptible {
@@ -165,12 +165,12 @@ impl QueueTree {
     }
 
     /// Notes what pods hold or wait for.
-    pub fn request(&mut self, queue: usize, amounts: Amounts) {
+    pub fn request(&mut self, queue: usize, amounts: ResourceAmounts) {
         let mut at = Some(queue);
         while let Some(queue) = at {
             let queue = &mut self.queues[queue];
             let request = queue.each(|share| share.request).plus(amounts);
-            for resource in Resource::ALL {
+            for resource in ResourceKind::ALL {
                 queue.of_mut(resource).request = request[resource];
             }
             at = queue.parent;
@@ -178,10 +178,10 @@ impl QueueTree {
     }
 
     /// Divides `total` among the queues at the top and what each gets among those below it.
-    pub fn divide(&mut self, division: Division, total: Amounts) {
+    pub fn divide(&mut self, division: DivisionSettings, total: ResourceAmounts) {
         let mut levels = vec![(self.top.clone(), total)];
         while let Some((members, total)) = levels.pop() {
-            for resource in Resource::ALL {
+            for resource in ResourceKind::ALL {
                 divide(
                     division,
                     resource,

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::amounts::{Amounts, Resource};
+use crate::amounts::{ResourceAmounts, ResourceKind};
 
 /// How far back usage counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub enum UsageWindow {
     /// The time of this length that ends now.
     Sliding(Duration),
     /// The time since the last multiple of `length` after `start`.
@@ -25,7 +25,7 @@ pub enum Window {
     },
 }
 
-impl Window {
+impl UsageWindow {
     /// A week, as KAI has it.
     pub const WEEK: Self = Self::Sliding(Duration::from_secs(7 * 24 * 3600));
 
@@ -52,18 +52,18 @@ impl Window {
 
 /// Sums over a part of the window.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bucket {
+pub struct UsageBucket {
     /// When it began.
     pub start: Duration,
     /// When the last of it was noted.
     pub end: Duration,
     /// What the cluster had, times seconds.
-    pub capacity: Amounts,
+    pub capacity: ResourceAmounts,
     /// What each queue held, times seconds.
-    pub held: BTreeMap<String, Amounts>,
+    pub held: BTreeMap<String, ResourceAmounts>,
 }
 
-impl Bucket {
+impl UsageBucket {
     /// This one and the next as one.
     fn joined(mut self, next: &Self) -> Self {
         self.end = next.end;
@@ -78,22 +78,22 @@ impl Bucket {
 
 /// What queues used.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Usage {
+pub struct WindowedUsage {
     /// How far back it counts.
-    pub window: Window,
+    pub window: UsageWindow,
     /// How old usage is when it counts for half; never where not given.
     pub half_life: Option<Duration>,
     /// The sums, oldest first.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<UsageBucket>,
 }
 
-impl Usage {
+impl WindowedUsage {
     /// Into how many buckets the window is cut.
     const BUCKETS: u32 = 168;
 
     /// Nothing was used yet.
     #[must_use]
-    pub const fn new(window: Window, half_life: Option<Duration>) -> Self {
+    pub const fn new(window: UsageWindow, half_life: Option<Duration>) -> Self {
         Self {
             window,
             half_life,
@@ -107,8 +107,8 @@ impl Usage {
         &mut self,
         from: Duration,
         to: Duration,
-        held: &BTreeMap<String, Amounts>,
-        capacity: Amounts,
+        held: &BTreeMap<String, ResourceAmounts>,
+        capacity: ResourceAmounts,
     ) {
         self.buckets.retain(|bucket| bucket.start <= to);
         let noted = self.buckets.last().map_or(Duration::ZERO, |last| last.end);
@@ -141,15 +141,15 @@ impl Usage {
         let length = self.bucket();
         // One of before the window is full, too: what tumbles is forgotten to the second.
         let is_full = self.buckets.last().is_none_or(|last| {
-            let is_old = matches!(self.window, Window::Tumbling { .. })
+            let is_old = matches!(self.window, UsageWindow::Tumbling { .. })
                 && last.start < self.window.began(at);
             is_old || at >= last.start + length
         });
         if is_full {
-            self.buckets.push(Bucket {
+            self.buckets.push(UsageBucket {
                 start: at,
                 end: at,
-                ..Bucket::default()
+                ..UsageBucket::default()
             });
         }
         let start = self.buckets.last().map_or(at, |last| last.start);
@@ -164,7 +164,7 @@ impl Usage {
                 Some(
                     pair.iter()
                         .skip(1)
-                        .fold(pair.first()?.clone(), Bucket::joined),
+                        .fold(pair.first()?.clone(), UsageBucket::joined),
                 )
             })
             .collect();
@@ -183,14 +183,14 @@ impl Usage {
     #[must_use]
     pub fn of(&self, queue: &str, now: Duration) -> [f64; 3] {
         let began = self.window.began(now);
-        let (mut used, mut had) = (Amounts::default(), Amounts::default());
+        let (mut used, mut had) = (ResourceAmounts::default(), ResourceAmounts::default());
         for bucket in self.buckets.iter().filter(|bucket| bucket.end > began) {
             let weight = self.weight(bucket, now);
             let held = bucket.held.get(queue).copied().unwrap_or_default();
             used = used.plus(held.times(weight));
             had = had.plus(bucket.capacity.times(weight));
         }
-        Resource::ALL.map(|resource| {
+        ResourceKind::ALL.map(|resource| {
             if had[resource] > 0.0 {
                 used[resource] / had[resource]
             } else {
@@ -200,7 +200,7 @@ impl Usage {
     }
 
     /// How much a bucket still counts, by the age of its middle.
-    fn weight(&self, bucket: &Bucket, now: Duration) -> f64 {
+    fn weight(&self, bucket: &UsageBucket, now: Duration) -> f64 {
         let Some(half_life) = self.half_life.filter(|half_life| !half_life.is_zero()) else {
             return 1.0;
         };
@@ -216,17 +216,17 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn cards(count: f64) -> Amounts {
-        Amounts::new(0.0, 0.0, count)
+    fn cards(count: f64) -> ResourceAmounts {
+        ResourceAmounts::new(0.0, 0.0, count)
     }
 
-    fn held(queue: &str, count: f64) -> BTreeMap<String, Amounts> {
+    fn held(queue: &str, count: f64) -> BTreeMap<String, ResourceAmounts> {
         [(queue.to_owned(), cards(count))].into()
     }
 
     #[test]
     fn a_part_of_the_card_hours_is_that_part_of_the_cluster() {
-        let mut usage = Usage::new(Window::WEEK, None);
+        let mut usage = WindowedUsage::new(UsageWindow::WEEK, None);
         usage.note(HOUR, HOUR * 3, &held("a", 6.0), cards(10.0));
         usage.note(HOUR * 3, HOUR * 11, &held("a", 1.5), cards(10.0));
         let [cpu, memory, gpu] = usage.of("a", HOUR * 11);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_a_sliding_window_does_not_count() {
-        let mut usage = Usage::new(Window::Sliding(HOUR * 10), None);
+        let mut usage = WindowedUsage::new(UsageWindow::Sliding(HOUR * 10), None);
         usage.note(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
         usage.note(HOUR, HOUR * 30, &held("b", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 30)[2], 0.0);
@@ -246,11 +246,11 @@ mod tests {
 
     #[test]
     fn a_tumbling_window_forgets_all_at_once() {
-        let window = Window::Tumbling {
+        let window = UsageWindow::Tumbling {
             start: HOUR,
             length: HOUR * 10,
         };
-        let mut usage = Usage::new(window, None);
+        let mut usage = WindowedUsage::new(window, None);
         usage.note(HOUR, HOUR * 6, &held("a", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 10)[2], 1.0);
         assert_eq!(usage.of("a", HOUR * 11)[2], 0.0);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_tumbling_window_forgets_what_was_noted_in_the_bucket_that_it_ends_in() {
         let (start, length) = (Duration::ZERO, HOUR * 168);
-        let mut usage = Usage::new(Window::Tumbling { start, length }, None);
+        let mut usage = WindowedUsage::new(UsageWindow::Tumbling { start, length }, None);
         let quarter = HOUR / 4;
         let (before, after) = (length - quarter, length + quarter);
         usage.note(before - quarter * 2, before, &held("a", 10.0), cards(10.0));
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn time_is_noted_once_whatever_clocks_say() {
-        let mut usage = Usage::new(Window::WEEK, None);
+        let mut usage = WindowedUsage::new(UsageWindow::WEEK, None);
         usage.note(HOUR, HOUR * 3, &held("a", 10.0), cards(10.0));
         usage.note(HOUR * 2, HOUR * 3, &held("b", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 3)[2], 1.0);
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn half_the_buckets_hold_the_same_sums() {
-        let mut usage = Usage::new(Window::WEEK, None);
+        let mut usage = WindowedUsage::new(UsageWindow::WEEK, None);
         for hour in 0..5 {
             let queue = if hour < 2 { "a" } else { "b" };
             usage.note(
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn usage_counts_for_half_when_it_is_a_half_life_old() {
-        let mut usage = Usage::new(Window::WEEK, Some(HOUR * 24));
+        let mut usage = WindowedUsage::new(UsageWindow::WEEK, Some(HOUR * 24));
         usage.note(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
         usage.note(HOUR * 24, HOUR * 25, &held("b", 10.0), cards(10.0));
         let (old, new) = (usage.of("a", HOUR * 25)[2], usage.of("b", HOUR * 25)[2]);
@@ -315,11 +315,11 @@ mod tests {
 
     #[test]
     fn a_store_that_is_read_back_says_the_same() {
-        let mut usage = Usage::new(Window::WEEK, Some(HOUR));
+        let mut usage = WindowedUsage::new(UsageWindow::WEEK, Some(HOUR));
         usage.note(Duration::ZERO, HOUR * 5, &held("a", 3.0), cards(10.0));
-        let mut again = Usage {
+        let mut again = WindowedUsage {
             buckets: usage.buckets.clone(),
-            ..Usage::new(Window::WEEK, Some(HOUR))
+            ..WindowedUsage::new(UsageWindow::WEEK, Some(HOUR))
         };
         for usage in [&mut usage, &mut again] {
             usage.note(HOUR * 5, HOUR * 6, &held("a", 9.0), cards(10.0));

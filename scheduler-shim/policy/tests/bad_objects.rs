@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Cards, Group, Job, Node, PodSet, Queue, Quota, Status, Task, TopologyConstraint,
+    Job, Node, PodSet, Queue, Quota, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
+    TopologyConstraint,
 };
 use apportion_policy::{Cluster, Decision, step};
 use proptest::prelude::*;
@@ -32,18 +33,18 @@ fn job(name: &str, queue: &str, cards: i64) -> Job {
         name: name.to_owned(),
         queue: queue.to_owned(),
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![Task {
             name: format!("{name}-0"),
             set: "default".to_owned(),
-            cards: Cards::Whole(cards),
+            cards: TaskGpuRequest::Whole(cards),
             ..Task::default()
         }],
         ..Job::default()
@@ -157,27 +158,27 @@ fn amount() -> impl Strategy<Value = i64> {
 
 fn any_task() -> impl Strategy<Value = Task> {
     let cards = prop_oneof![
-        Just(Cards::None),
-        amount().prop_map(Cards::Whole),
-        (0..4_u32, 0..3000_u64).prop_map(|(devices, mib)| Cards::Shared {
+        Just(TaskGpuRequest::None),
+        amount().prop_map(TaskGpuRequest::Whole),
+        (0..4_u32, 0..3000_u64).prop_map(|(devices, mib)| TaskGpuRequest::Shared {
             share: Share::Memory(Bytes::from_mib(mib)),
             devices,
         }),
-        (0..4_u32).prop_map(|devices| Cards::Shared {
+        (0..4_u32).prop_map(|devices| TaskGpuRequest::Shared {
             share: Share::Fraction("0.3".parse().unwrap()),
             devices,
         }),
     ];
     let status = prop::sample::select(vec![
-        Status::Pending,
-        Status::Gated,
-        Status::Binding,
-        Status::Running,
-        Status::Pipelined,
-        Status::Releasing,
-        Status::StuckInReleasing,
-        Status::Succeeded,
-        Status::Failed,
+        TaskStatus::Pending,
+        TaskStatus::Gated,
+        TaskStatus::Binding,
+        TaskStatus::Running,
+        TaskStatus::Pipelined,
+        TaskStatus::Releasing,
+        TaskStatus::StuckInReleasing,
+        TaskStatus::Succeeded,
+        TaskStatus::Failed,
     ]);
     let node = prop::sample::select(vec![None, Some("a"), Some("b"), Some("gone")]);
     let set = prop::sample::select(vec!["default", "other", "missing"]);
@@ -227,9 +228,9 @@ fn any_cluster() -> impl Strategy<Value = Cluster> {
             let tasks = tasks.into_iter().enumerate();
             Job {
                 is_preemptible: preemptible,
-                root: Group {
+                root: SubGroupSet {
                     sets: vec![set("default"), set("other")],
-                    ..Group::default()
+                    ..SubGroupSet::default()
                 },
                 tasks: tasks
                     .map(|(pod, task)| Task {

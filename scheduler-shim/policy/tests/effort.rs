@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Cards, Group, Job, Neighbours, Node, PodSet, Queue, Quota, Settings, Status, Task,
+    Job, Node, PodAffinityTerm, PodSet, PolicySettings, Queue, Quota, SubGroupSet, Task,
+    TaskGpuRequest, TaskStatus,
 };
 use apportion_policy::{Action, Cluster, Decision, Session, plan};
 
@@ -37,26 +38,26 @@ fn job(name: &str, queue: &str, priority: i32, tasks: Vec<Task>) -> Job {
         queue: queue.to_owned(),
         priority,
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: tasks.len(),
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks,
         ..Job::default()
     }
 }
 
-fn pod(name: &str, cards: Cards, node: Option<usize>) -> Task {
+fn pod(name: &str, cards: TaskGpuRequest, node: Option<usize>) -> Task {
     Task {
         name: name.to_owned(),
         set: "default".to_owned(),
         status: match node {
-            Some(_) => Status::Running,
-            None => Status::Pending,
+            Some(_) => TaskStatus::Running,
+            None => TaskStatus::Pending,
         },
         node: node.map(|node| format!("node-{node}")),
         cards,
@@ -79,14 +80,14 @@ fn full(idle: usize) -> Cluster {
     };
     let running = (idle..NODES * CARDS).map(|number| {
         let name = format!("running-{number}");
-        let task = pod(&name, Cards::Whole(1), Some(number % NODES));
+        let task = pod(&name, TaskGpuRequest::Whole(1), Some(number % NODES));
         job(&name, "all", 50, vec![task])
     });
     Cluster {
         nodes: (0..NODES).map(node).collect(),
         queues: vec![queue("all", -1.0), queue("other", -1.0)],
         jobs: running.collect(),
-        settings: Settings::default(),
+        settings: PolicySettings::default(),
         ..Cluster::default()
     }
 }
@@ -98,28 +99,34 @@ fn effort(mut cluster: Cluster, waiting: Vec<Job>) -> (u64, usize) {
     (session.effort(), session.decisions().len())
 }
 
-fn waits(queue: &str, priority: i32, cards: Cards, pods: usize) -> Job {
+fn waits(queue: &str, priority: i32, cards: TaskGpuRequest, pods: usize) -> Job {
     let task = |number: usize| pod(&format!("pod-{number}"), cards.clone(), None);
     job("waiting", queue, priority, (0..pods).map(task).collect())
 }
 
 #[test]
 fn nobody_is_searched_for_victims_when_a_queue_with_all_of_the_quota_has_all_cards() {
-    let (effort, decisions) = effort(full(0), vec![waits("other", 50, Cards::Whole(1), 1)]);
+    let (effort, decisions) = effort(
+        full(0),
+        vec![waits("other", 50, TaskGpuRequest::Whole(1), 1)],
+    );
     assert_eq!(decisions, 0);
     assert!(effort < 100_000, "{effort}");
 }
 
 #[test]
 fn a_gang_that_the_cluster_has_no_room_for_is_refused_by_counting() {
-    let (effort, decisions) = effort(full(0), vec![waits("other", 50, Cards::Whole(8), 10)]);
+    let (effort, decisions) = effort(
+        full(0),
+        vec![waits("other", 50, TaskGpuRequest::Whole(8), 10)],
+    );
     assert_eq!(decisions, 0);
     assert!(effort < 100_000, "{effort}");
 }
 
 #[test]
 fn a_pod_that_no_node_could_ever_take_makes_nobody_a_victim() {
-    let mut waiting = waits("all", 75, Cards::Whole(1), 1);
+    let mut waiting = waits("all", 75, TaskGpuRequest::Whole(1), 1);
     waiting.tasks[0].node_affinity = vec![("kind".to_owned(), vec!["none".to_owned()])];
     let (effort, decisions) = effort(full(0), vec![waiting]);
     assert_eq!(decisions, 0);
@@ -128,7 +135,7 @@ fn a_pod_that_no_node_could_ever_take_makes_nobody_a_victim() {
 
 #[test]
 fn a_share_in_bytes_that_is_larger_than_any_card_makes_nobody_a_victim() {
-    let share = Cards::Shared {
+    let share = TaskGpuRequest::Shared {
         share: Share::Memory(Bytes::from_mib(100_000)),
         devices: 1,
     };
@@ -139,11 +146,11 @@ fn a_share_in_bytes_that_is_larger_than_any_card_makes_nobody_a_victim() {
 
 /// A pod that everyone would make room for, but that may only be near a pod that does not exist.
 fn lonely(name: &str) -> Job {
-    let mut job = waits("all", 50, Cards::Whole(8), 1);
+    let mut job = waits("all", 50, TaskGpuRequest::Whole(8), 1);
     name.clone_into(&mut job.name);
     name.clone_into(&mut job.tasks[0].name);
     let none = [("app".to_owned(), "none".to_owned())].into();
-    job.tasks[0].near = vec![Neighbours::with(&none, "zone")];
+    job.tasks[0].near = vec![PodAffinityTerm::with(&none, "zone")];
     job
 }
 
@@ -174,7 +181,7 @@ fn a_search_ends_when_its_effort_is_spent() {
 fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
     let mut cluster = full(3);
     let waiting = ["b", "a", "c"].into_iter().map(|name| {
-        let mut job = waits("all", 50, Cards::Whole(1), 1);
+        let mut job = waits("all", 50, TaskGpuRequest::Whole(1), 1);
         name.clone_into(&mut job.name);
         name.clone_into(&mut job.tasks[0].name);
         job
@@ -197,7 +204,7 @@ fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
 fn blocked(pairs: usize) -> Cluster {
     let mut cluster = full(NODES * CARDS);
     cluster.nodes.truncate(2 * pairs);
-    let half = Cards::Whole(4);
+    let half = TaskGpuRequest::Whole(4);
     let mut add = |name: String, queue: &str, priority: i32, tasks: Vec<Task>| {
         cluster.jobs.push(job(&name, queue, priority, tasks));
     };
@@ -216,7 +223,7 @@ fn blocked(pairs: usize) -> Cluster {
         }
         for (kind, queue, priority, cards) in [("taker", "other", 50, 6), ("above", "all", 75, 2)] {
             let name = format!("{kind}-{pair}");
-            let tasks = vec![pod(&name, Cards::Whole(cards), None)];
+            let tasks = vec![pod(&name, TaskGpuRequest::Whole(cards), None)];
             add(name, queue, priority, tasks);
         }
     }
@@ -231,7 +238,7 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
     cluster.settings.search_effort = 20_000;
     let served = |cluster: &Cluster| {
         let jobs = cluster.jobs.iter().filter(|job| job.queue == "other");
-        let runs = |job: &&Job| job.tasks[0].status == Status::Running;
+        let runs = |job: &&Job| job.tasks[0].status == TaskStatus::Running;
         jobs.filter(runs).count()
     };
     for _ in 0..20 {
@@ -254,8 +261,8 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
             let task = tasks.into_iter().find(|task| task.name == *name).unwrap();
             task.node = place.map(|place| place.node.clone());
             task.status = match place {
-                Some(_) => Status::Running,
-                None => Status::Pending,
+                Some(_) => TaskStatus::Running,
+                None => TaskStatus::Pending,
             };
         }
     }

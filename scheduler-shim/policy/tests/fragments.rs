@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Cards, Group, Job, Node, PodSet, Queue, Quota, SharedCards, Status, Task,
+    Job, Node, PodSet, Queue, Quota, SharedCardPreference, SubGroupSet, Task, TaskGpuRequest,
+    TaskStatus,
 };
 use apportion_policy::{Cluster, Decision, step};
 
-fn part(text: &str) -> Cards {
-    Cards::Shared {
+fn part(text: &str) -> TaskGpuRequest {
+    TaskGpuRequest::Shared {
         share: Share::Fraction(text.parse().expect("a fraction")),
         devices: 1,
     }
@@ -26,24 +27,24 @@ fn node(name: &str, cards: i64) -> Node {
 }
 
 /// A job of one pod, on a card of a node or waiting.
-fn job(name: &str, cards: Cards, on: Option<&str>) -> Job {
+fn job(name: &str, cards: TaskGpuRequest, on: Option<&str>) -> Job {
     Job {
         name: name.to_owned(),
         queue: "all".to_owned(),
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "set".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![Task {
             name: name.to_owned(),
             set: "set".to_owned(),
             cards,
-            status: on.map_or(Status::Pending, |_| Status::Running),
+            status: on.map_or(TaskStatus::Pending, |_| TaskStatus::Running),
             node: on.map(str::to_owned),
             on: on
                 .map(|node| format!("card of {node}"))
@@ -56,7 +57,12 @@ fn job(name: &str, cards: Cards, on: Option<&str>) -> Job {
 }
 
 /// The node that `new` gets where pods already are.
-fn place(shared: SharedCards, nodes: Vec<Node>, new: Cards, there: Vec<Job>) -> String {
+fn place(
+    shared: SharedCardPreference,
+    nodes: Vec<Node>,
+    new: TaskGpuRequest,
+    there: Vec<Job>,
+) -> String {
     let mut cluster = Cluster {
         nodes,
         queues: vec![Queue {
@@ -96,22 +102,22 @@ fn a_hole_that_most_pods_could_use_is_left_to_them() {
         place(shared, nodes.to_vec(), part("0.3"), there)
     };
     // What would be left of the hole of 0.6 is of use to few; what is left of a whole card is of use to all.
-    assert_eq!(place(SharedCards::BestFit), "a");
-    assert_eq!(place(SharedCards::LeastFragments), "b");
+    assert_eq!(place(SharedCardPreference::BestFit), "a");
+    assert_eq!(place(SharedCardPreference::LeastFragments), "b");
 }
 
 #[test]
 fn whole_cards_are_taken_where_they_are_of_no_use_to_those_who_want_several() {
     let place = |shared| {
         let there = vec![
-            job("many-1", Cards::Whole(4), Some("c")),
-            job("many-2", Cards::Whole(4), Some("d")),
+            job("many-1", TaskGpuRequest::Whole(4), Some("c")),
+            job("many-2", TaskGpuRequest::Whole(4), Some("d")),
             job("on-b", part("0.5"), Some("b")),
         ];
         let nodes = vec![node("a", 4), node("b", 7), node("c", 4), node("d", 4)];
-        place(shared, nodes, Cards::Whole(2), there)
+        place(shared, nodes, TaskGpuRequest::Whole(2), there)
     };
     // Of four cards two would remain, of no use to those who want four; of seven five do, and one half less.
-    assert_eq!(place(SharedCards::BestFit), "a");
-    assert_eq!(place(SharedCards::LeastFragments), "b");
+    assert_eq!(place(SharedCardPreference::BestFit), "a");
+    assert_eq!(place(SharedCardPreference::LeastFragments), "b");
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use apportion_policy::amounts::{Amounts, Resource, UNLIMITED};
-use apportion_policy::reclaimable::{Loss, Losses, Reclaimer, reclaimable};
+use apportion_policy::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
+use apportion_policy::reclaimable::{Losses, QueueLoss, Reclaimer, reclaimable};
 use apportion_policy::share::QueueShare;
 use apportion_policy::tree::QueueTree;
 use proptest::prelude::*;
@@ -11,22 +11,22 @@ use proptest::prelude::*;
 /// What the jobs of two queues lose, each in its order: CPU and GPUs.
 type Jobs = [Vec<Vec<(u8, u8)>>; 2];
 
-fn amounts((cpu, gpus): (u8, u8)) -> Amounts {
-    Amounts::new(f64::from(cpu), 0.0, f64::from(gpus))
+fn amounts((cpu, gpus): (u8, u8)) -> ResourceAmounts {
+    ResourceAmounts::new(f64::from(cpu), 0.0, f64::from(gpus))
 }
 
 /// A queue that may hold this and holds that.
 fn queue(
     name: &str,
     parent: Option<&str>,
-    may: Amounts,
-    holds: Amounts,
+    may: ResourceAmounts,
+    holds: ResourceAmounts,
 ) -> (QueueShare, Option<String>) {
     let mut queue = QueueShare {
         uid: name.to_owned(),
         ..QueueShare::default()
     };
-    for resource in Resource::ALL {
+    for resource in ResourceKind::ALL {
         let share = queue.of_mut(resource);
         share.limit = UNLIMITED;
         share.deserved = may[resource];
@@ -37,9 +37,9 @@ fn queue(
 }
 
 /// Two queues under one that holds what the jobs of both lose, and a queue that takes.
-fn tree(may: Amounts, holds: Amounts) -> (QueueTree, Reclaimer, [usize; 2]) {
-    let nothing = Amounts::default();
-    let plenty = Amounts::new(1000.0, 1000.0, 1000.0);
+fn tree(may: ResourceAmounts, holds: ResourceAmounts) -> (QueueTree, Reclaimer, [usize; 2]) {
+    let nothing = ResourceAmounts::default();
+    let plenty = ResourceAmounts::new(1000.0, 1000.0, 1000.0);
     let tree = QueueTree::from_shares([
         queue("loser", None, may, holds),
         queue("loser-a", Some("loser"), nothing, holds),
@@ -49,15 +49,15 @@ fn tree(may: Amounts, holds: Amounts) -> (QueueTree, Reclaimer, [usize; 2]) {
     let reclaimer = Reclaimer {
         queue: 3,
         is_preemptible: true,
-        wants: Amounts::new(0.0, 0.0, 1.0),
+        wants: ResourceAmounts::new(0.0, 0.0, 1.0),
     };
     (tree, reclaimer, [1, 2])
 }
 
-fn losses(job: &[(u8, u8)]) -> Vec<Loss> {
-    let loss = |&lost: &(u8, u8)| Loss {
+fn losses(job: &[(u8, u8)]) -> Vec<QueueLoss> {
+    let loss = |&lost: &(u8, u8)| QueueLoss {
         amounts: amounts(lost),
-        ..Loss::default()
+        ..QueueLoss::default()
     };
     job.iter().map(loss).collect()
 }
@@ -97,7 +97,7 @@ proptest! {
         more in (0..3_u8, 0..3_u8),
     ) {
         let all = jobs.concat();
-        let lost: Amounts = all.iter().flatten().map(|&lost| amounts(lost)).sum();
+        let lost: ResourceAmounts = all.iter().flatten().map(|&lost| amounts(lost)).sum();
         let (tree, reclaimer, [a, b]) = tree(amounts(may), lost.plus(amounts(more)));
         let by_queue = |queue: &[Vec<(u8, u8)>]| queue.iter().map(|job| losses(job)).collect();
         let victims: Losses = BTreeMap::from([(a, by_queue(&jobs[0])), (b, by_queue(&jobs[1]))]);

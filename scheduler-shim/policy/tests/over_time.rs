@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
-use apportion_policy::amounts::Amounts;
-use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Task};
-use apportion_policy::usage::{Usage, Window};
+use apportion_policy::amounts::ResourceAmounts;
+use apportion_policy::cluster::{
+    Job, Node, PodSet, Queue, Quota, SubGroupSet, Task, TaskGpuRequest,
+};
+use apportion_policy::usage::{UsageWindow, WindowedUsage};
 use apportion_policy::{Cluster, Decision, step};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -38,18 +40,18 @@ fn job(queue: &str, created: Duration) -> Job {
         queue: queue.to_owned(),
         is_preemptible: true,
         created,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![Task {
             name: format!("{queue}-0"),
             set: "default".to_owned(),
-            cards: Cards::Whole(CARDS),
+            cards: TaskGpuRequest::Whole(CARDS),
             ..Task::default()
         }],
         ..Job::default()
@@ -59,7 +61,7 @@ fn job(queue: &str, created: Duration) -> Job {
 /// How many of the hours each of two queues of these weights gets, when both always want everything.
 fn hours(weights: [f64; 2], hours: u32) -> [u32; 2] {
     let names = ["a", "b"];
-    let mut usage = Usage::new(Window::WEEK, Some(HOUR * 48));
+    let mut usage = WindowedUsage::new(UsageWindow::WEEK, Some(HOUR * 48));
     let mut had = [0, 0];
     for hour in 0..hours {
         let now = HOUR * hour;
@@ -82,13 +84,13 @@ fn hours(weights: [f64; 2], hours: u32) -> [u32; 2] {
         let mut held = BTreeMap::new();
         for decision in step(now, &cluster) {
             if let Decision::Bind { job, .. } = decision {
-                held.insert(job.clone(), Amounts::new(0.0, 0.0, CARDS as f64));
+                held.insert(job.clone(), ResourceAmounts::new(0.0, 0.0, CARDS as f64));
                 for (name, had) in names.iter().zip(&mut had) {
                     *had += u32::from(*name == job);
                 }
             }
         }
-        let capacity = Amounts::new(0.0, 0.0, CARDS as f64);
+        let capacity = ResourceAmounts::new(0.0, 0.0, CARDS as f64);
         usage.note(now, now + HOUR, &held, capacity);
     }
     had

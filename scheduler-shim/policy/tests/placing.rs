@@ -3,19 +3,19 @@
 
 use std::collections::HashSet;
 
-use apportion_abi::{Bytes, Capacity, CardUuid, GpuRequest, Holder, Share};
-use apportion_policy::{Card, Refusal, place};
+use apportion_abi::{Bytes, CardCapacity, CardUuid, GpuRequest, Holder, Share};
+use apportion_policy::{CandidateCard, PlacementRefusal, place};
 use proptest::prelude::*;
 
 /// A card with `total` and `held` MiB; its number is its UUID.
-fn card(number: u8, total: u64, held: u64) -> Card {
+fn card(number: u8, total: u64, held: u64) -> CandidateCard {
     let holder = Holder {
         name: format!("holder-{number}"),
         bytes: Bytes::from_mib(held),
     };
-    Card {
+    CandidateCard {
         uuid: CardUuid([number; 16]),
-        capacity: Capacity {
+        capacity: CardCapacity {
             total: Bytes::from_mib(total),
             reserved: Bytes::ZERO,
         },
@@ -37,7 +37,7 @@ fn fraction(text: &str) -> GpuRequest {
 }
 
 /// The numbers of the chosen cards.
-fn chosen(request: &GpuRequest, cards: &[Card]) -> Vec<u8> {
+fn chosen(request: &GpuRequest, cards: &[CandidateCard]) -> Vec<u8> {
     place(request, cards)
         .unwrap()
         .asks
@@ -94,7 +94,7 @@ fn refuses_more_cards_than_are_healthy() {
     let refusal = place(&memory(2, 2), &cards).unwrap_err();
     assert_eq!(
         refusal,
-        Refusal::TooFewCards {
+        PlacementRefusal::TooFewCards {
             asked: 2,
             healthy: 1
         }
@@ -135,8 +135,8 @@ fn a_limit_above_every_card_says_that_waiting_does_not_help() {
 
 prop_compose! {
     fn any_cards()(cards in prop::collection::vec((1u64..100, 0u64..100, any::<bool>()), 0..8))
-        -> Vec<Card> {
-        let build = |(number, (total, held, is_healthy)): (usize, (u64, u64, bool))| Card {
+        -> Vec<CandidateCard> {
+        let build = |(number, (total, held, is_healthy)): (usize, (u64, u64, bool))| CandidateCard {
             is_healthy,
             ..card(u8::try_from(number).unwrap(), total, held.min(total))
         };
@@ -145,7 +145,7 @@ prop_compose! {
 }
 
 /// What a card has left, in MiB.
-fn free(card: &Card) -> u64 {
+fn free(card: &CandidateCard) -> u64 {
     let held: Bytes = card.holders.iter().map(|holder| holder.bytes).sum();
     card.capacity.allocatable().minus(held).as_mib()
 }
@@ -157,12 +157,12 @@ proptest! {
     ) {
         // A share is a whole number of 2 MiB, and one at least.
         let least = (mib / 2 * 2).max(2);
-        let able: Vec<&Card> = cards.iter().filter(|c| c.is_healthy && free(c) >= least && mib >= 2).collect();
+        let able: Vec<&CandidateCard> = cards.iter().filter(|c| c.is_healthy && free(c) >= least && mib >= 2).collect();
         match place(&memory(mib, devices), &cards) {
             Ok(placement) => {
                 let taken: HashSet<_> = placement.asks.iter().map(|ask| ask.card).collect();
                 prop_assert_eq!(taken.len(), devices as usize);
-                let (used, passed): (Vec<&Card>, Vec<&Card>) =
+                let (used, passed): (Vec<&CandidateCard>, Vec<&CandidateCard>) =
                     able.into_iter().partition(|c| taken.contains(&c.uuid));
                 prop_assert_eq!(used.len(), taken.len());
                 let largest = used.iter().map(|c| free(c)).max();

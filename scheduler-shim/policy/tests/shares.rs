@@ -2,41 +2,41 @@
 
 use std::time::Duration;
 
-use apportion_policy::amounts::{Resource, UNLIMITED};
-use apportion_policy::divide::{Division, Pieces, divide};
-use apportion_policy::share::{QueueShare, Share};
+use apportion_policy::amounts::{ResourceKind, UNLIMITED};
+use apportion_policy::divide::{DivisionSettings, SurplusGranularity, divide};
+use apportion_policy::share::{QueueShare, ResourceShare};
 use proptest::prelude::*;
 
 /// A queue without a quota that wants so many cards.
 fn wants(name: &str, cards: f64) -> QueueShare {
-    let gpu = Share {
+    let gpu = ResourceShare {
         limit: UNLIMITED,
         weight: 1.0,
         request: cards,
-        ..Share::default()
+        ..ResourceShare::default()
     };
     QueueShare {
         uid: name.to_owned(),
         created: Duration::from_secs(1),
-        shares: [Share::default(), Share::default(), gpu],
+        shares: [ResourceShare::default(), ResourceShare::default(), gpu],
         ..QueueShare::default()
     }
 }
 
-fn fair(division: Division, total: f64, mut queues: Vec<QueueShare>) -> Vec<f64> {
+fn fair(division: DivisionSettings, total: f64, mut queues: Vec<QueueShare>) -> Vec<f64> {
     let members: Vec<usize> = (0..queues.len()).collect();
-    divide(division, Resource::Gpu, total, &mut queues, &members);
-    let shares = queues.iter().map(|queue| queue.of(Resource::Gpu).fair);
+    divide(division, ResourceKind::Gpu, total, &mut queues, &members);
+    let shares = queues.iter().map(|queue| queue.of(ResourceKind::Gpu).fair);
     shares.collect()
 }
 
-const WHOLE: Division = Division {
+const WHOLE: DivisionSettings = DivisionSettings {
     k_value: 1.0,
-    pieces: Pieces::Whole,
+    pieces: SurplusGranularity::Whole,
 };
-const HUNDREDTHS: Division = Division {
+const HUNDREDTHS: DivisionSettings = DivisionSettings {
     k_value: 1.0,
-    pieces: Pieces::Hundredths,
+    pieces: SurplusGranularity::Hundredths,
 };
 
 #[test]
@@ -56,7 +56,7 @@ fn one_card_for_three_that_want_half_of_it() {
 #[test]
 fn who_used_more_gets_less() {
     let mut queues = vec![wants("a", 10.0), wants("b", 10.0)];
-    queues[0].of_mut(Resource::Gpu).usage = 0.5;
+    queues[0].of_mut(ResourceKind::Gpu).usage = 0.5;
     let shares = fair(WHOLE, 12.0, queues);
     assert_eq!(shares, [4.0, 8.0]);
 }
@@ -70,7 +70,7 @@ proptest! {
     ) {
         let queues = wanted.iter().enumerate().map(|(number, (hundredths, weight, limit))| {
             let mut queue = wants(&number.to_string(), f64::from(*hundredths) / 100.0);
-            let share = queue.of_mut(Resource::Gpu);
+            let share = queue.of_mut(ResourceKind::Gpu);
             share.weight = f64::from(*weight);
             share.limit = limit.map_or(UNLIMITED, f64::from);
             queue
@@ -81,7 +81,7 @@ proptest! {
         prop_assert!(shares.iter().sum::<f64>() <= f64::from(total) + 1e-6);
         if in_hundredths {
             for (queue, share) in queues.iter().zip(shares) {
-                prop_assert!(share <= queue.of(Resource::Gpu).requestable() + 1e-6);
+                prop_assert!(share <= queue.of(ResourceKind::Gpu).requestable() + 1e-6);
             }
         }
     }

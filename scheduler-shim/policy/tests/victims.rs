@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
-use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Status, Task};
+use apportion_policy::cluster::{
+    Job, Node, PodSet, Queue, Quota, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
+};
 use apportion_policy::{Cluster, Decision, step};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -23,13 +25,13 @@ fn job(name: String, priority: i32, tenths: u64, on: Option<usize>) -> Job {
         name: name.clone(),
         set: "default".to_owned(),
         status: if on.is_some() {
-            Status::Running
+            TaskStatus::Running
         } else {
-            Status::Pending
+            TaskStatus::Pending
         },
         node: on.map(|_| "node".to_owned()),
         on: on.iter().map(|card| format!("card-{card}")).collect(),
-        cards: Cards::Shared {
+        cards: TaskGpuRequest::Shared {
             share: Share::Memory(Bytes::from_mib(tenths * 100)),
             devices: 1,
         },
@@ -40,13 +42,13 @@ fn job(name: String, priority: i32, tenths: u64, on: Option<usize>) -> Job {
         queue: "all".to_owned(),
         priority,
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![task],
         ..Job::default()

@@ -10,7 +10,7 @@ use apportion_abi::Bytes;
 
 /// One card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct AgentCard {
     pub(crate) uuid: String,
     /// What can be given of it in all.
     pub(crate) allocatable: Bytes,
@@ -22,7 +22,7 @@ pub(crate) struct Card {
 
 /// How far an allocation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum AgentAllocationState {
     /// Not committed yet.
     Reserved,
     /// Committed.
@@ -33,35 +33,35 @@ pub(crate) enum Stage {
 
 /// One allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct AgentAllocation {
     pub(crate) id: String,
     /// The UID of the pod that it is for; nothing where no pod is.
     pub(crate) uid: Option<String>,
     pub(crate) name: String,
-    pub(crate) stage: Stage,
+    pub(crate) stage: AgentAllocationState,
     pub(crate) shares: Vec<(String, u64)>,
 }
 
 /// All that an agent says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
-    pub(crate) cards: Vec<Card>,
-    pub(crate) held: Vec<Held>,
+pub(crate) struct AgentStatus {
+    pub(crate) cards: Vec<AgentCard>,
+    pub(crate) held: Vec<AgentAllocation>,
 }
 
-impl Said {
+impl AgentStatus {
     /// The cards that can be given out.
-    pub(crate) fn healthy(&self) -> impl Iterator<Item = &Card> {
+    pub(crate) fn healthy(&self) -> impl Iterator<Item = &AgentCard> {
         self.cards.iter().filter(|card| card.is_healthy)
     }
 
     /// A card by UUID.
-    pub(crate) fn card(&self, uuid: &str) -> Option<&Card> {
+    pub(crate) fn card(&self, uuid: &str) -> Option<&AgentCard> {
         self.cards.iter().find(|card| card.uuid == uuid)
     }
 
     /// The allocation for a pod.
-    pub(crate) fn of_pod(&self, uid: &str) -> Option<&Held> {
+    pub(crate) fn of_pod(&self, uid: &str) -> Option<&AgentAllocation> {
         let mut held = self.held.iter();
         held.find(|held| held.uid.as_deref() == Some(uid))
     }
@@ -74,8 +74,8 @@ impl Said {
 
 /// An agent.
 #[derive(Clone, Debug)]
-pub(crate) struct Agent {
-    pub(crate) said: Said,
+pub(crate) struct TrackedAgent {
+    pub(crate) said: AgentStatus,
     /// Whether it answers.
     pub(crate) is_here: bool,
     /// When it was lost; when it was heard for the first time of late.
@@ -86,18 +86,18 @@ pub(crate) struct Agent {
 
 /// All agents, by node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Agents(BTreeMap<String, Agent>);
+pub(crate) struct TrackedAgents(BTreeMap<String, TrackedAgent>);
 
-impl Agents {
+impl TrackedAgents {
     /// Notes what one says; whether that is new.
-    pub(crate) fn said(&mut self, now: Duration, node: &str, said: Said) -> bool {
+    pub(crate) fn said(&mut self, now: Duration, node: &str, said: AgentStatus) -> bool {
         let is_here = true;
         let known = self.0.get(node);
         if known.is_some_and(|known| known.is_here && known.said == said) {
             return false;
         }
         let since = known.filter(|known| known.is_here);
-        let agent = Agent {
+        let agent = TrackedAgent {
             said,
             is_here,
             since: since.map_or(now, |known| known.since),
@@ -109,10 +109,10 @@ impl Agents {
 
     /// The pods whose allocations an agent gave back between its last word and this one. It does so when it knows that
     /// a pod has ended, which the API server says later. One that was away in between may have lost its ledger instead.
-    pub(crate) fn given_back(&self, node: &str, said: &Said) -> Vec<String> {
+    pub(crate) fn given_back(&self, node: &str, said: &AgentStatus) -> Vec<String> {
         let before = self.of(node).filter(|agent| agent.is_here);
         let before = before.into_iter().flat_map(|agent| &agent.said.held);
-        let was_committed = before.filter(|held| held.stage != Stage::Reserved);
+        let was_committed = before.filter(|held| held.stage != AgentAllocationState::Reserved);
         let uids = was_committed.filter_map(|held| held.uid.as_deref());
         let gone = uids.filter(|uid| said.of_pod(uid).is_none());
         gone.map(str::to_owned).collect()
@@ -127,9 +127,9 @@ impl Agents {
             }
             Some(_) => {}
             None => {
-                let said = Said::default();
+                let said = AgentStatus::default();
                 let is_here = false;
-                let agent = Agent {
+                let agent = TrackedAgent {
                     said,
                     is_here,
                     since: now,
@@ -151,17 +151,17 @@ impl Agents {
     }
 
     /// The agent of a node.
-    pub(crate) fn of(&self, node: &str) -> Option<&Agent> {
+    pub(crate) fn of(&self, node: &str) -> Option<&TrackedAgent> {
         self.0.get(node)
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &Agent)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &TrackedAgent)> {
         self.0.iter()
     }
 
     /// The allocations for a pod, wherever they are.
-    pub(crate) fn of_pod(&self, uid: &str) -> Vec<(String, Held)> {
+    pub(crate) fn of_pod(&self, uid: &str) -> Vec<(String, AgentAllocation)> {
         let found = self.0.iter().filter_map(|(node, agent)| {
             let held = agent.said.of_pod(uid)?;
             Some((node.clone(), held.clone()))

@@ -22,25 +22,27 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::beats;
-use super::event::{Effect, Event, News, PodRef, Readiness, Report};
+use super::agent_workers::chain;
+use super::event::{
+    AgentReadiness, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate,
+};
 use super::grouper::GroupWrite;
-use super::nodes::chain;
-use super::past::Store;
+use super::heartbeats;
+use super::usage_recorder::UsageRecordStore;
 use super::volumes;
-use crate::failure::Failure;
+use crate::failure::SchedulerFailure;
 
 mod binding;
+mod deferred_events;
 mod grouping;
-mod later;
-mod leading;
-mod pace;
+mod leadership;
+mod request_limiter;
 
-use binding::{Binder, Written};
+use binding::{BindingMetadata, PodBinder};
+use deferred_events::{DeferredEventSender, DeferredEvents};
 use grouping::GroupWriter;
-use later::{Later, Words};
-pub(crate) use leading::Leading;
-use pace::{Purpose, Turns};
+pub(crate) use leadership::LeadershipGuard;
+use request_limiter::{RequestLimiter, RequestPurpose};
 
 /// How long one may take: as long as an API server works on a request. Who gives up earlier does not know what comes
 /// of it.
@@ -53,21 +55,22 @@ const FAILURES: usize = 100;
 const FIELD_MANAGER: &str = "apportion-scheduler";
 
 /// A client for the cluster of a file, of the environment, or of the pod that this runs in.
-pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, SchedulerFailure> {
     let hint = "name a file with --kubeconfig, or set KUBECONFIG";
     let config = match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(path);
             let wrong = |error: &dyn std::error::Error| {
                 let path = path.display();
-                Failure::usage(format!("failed to read {path}: {}", chain(error))).hint(hint)
+                SchedulerFailure::usage(format!("failed to read {path}: {}", chain(error)))
+                    .hint(hint)
             };
             let read = read.map_err(|error| wrong(&error))?;
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
             config.map_err(|error| wrong(&error))?
         }
         None => Config::infer().await.map_err(|error| {
-            Failure::usage(format!(
+            SchedulerFailure::usage(format!(
                 "failed to find a cluster configuration: {}",
                 chain(&error)
             ))
@@ -75,7 +78,7 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure>
         })?,
     };
     Client::try_from(config).map_err(|error| {
-        Failure::new(format!(
+        SchedulerFailure::new(format!(
             "failed to create a Kubernetes client: {}",
             chain(&error)
         ))
@@ -84,7 +87,7 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure>
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+enum ApiWriteError {
     /// The API server said no.
     #[error("{0}")]
     Refused(Box<Status>),
@@ -94,10 +97,10 @@ enum Problem {
 }
 
 /// What an error says about whether something was done.
-fn problem(error: kube::Error) -> Problem {
+fn problem(error: kube::Error) -> ApiWriteError {
     match error {
-        kube::Error::Api(status) if is_refusal(&status) => Problem::Refused(status),
-        error => Problem::Unknown(chain(&error)),
+        kube::Error::Api(status) if is_refusal(&status) => ApiWriteError::Refused(status),
+        error => ApiWriteError::Unknown(chain(&error)),
     }
 }
 
@@ -108,48 +111,48 @@ fn is_refusal(status: &Status) -> bool {
     (400..500).contains(&status.code) && !is_busy
 }
 
-fn refused(pod: PodRef, why: &str) -> Event {
+fn refused(pod: PodRef, why: &str) -> SchedulerEvent {
     info!(pod = pod.full(), why, "Pod eviction rejected");
-    Event::NotEvicted(pod, why.to_owned())
+    SchedulerEvent::NotEvicted(pod, why.to_owned())
 }
 
 /// Whoever writes.
 #[derive(Clone)]
-pub(crate) struct Writer {
+pub(crate) struct ApiWriter {
     client: Client,
-    binder: Binder,
+    binder: PodBinder,
     groups: GroupWriter,
     reporter: events::Reporter,
     recorder: Arc<events::Recorder>,
-    turns: Arc<Turns>,
-    leading: Leading,
-    later: Later,
-    store: Store,
-    answers: UnboundedSender<Event>,
+    turns: Arc<RequestLimiter>,
+    leading: LeadershipGuard,
+    later: DeferredEventSender,
+    store: UsageRecordStore,
+    answers: UnboundedSender<SchedulerEvent>,
 }
 
-impl Writer {
+impl ApiWriter {
     pub(crate) fn new(
         client: Client,
         names: &[String],
-        store: Store,
-        leading: Leading,
-        answers: UnboundedSender<Event>,
+        store: UsageRecordStore,
+        leading: LeadershipGuard,
+        answers: UnboundedSender<SchedulerEvent>,
     ) -> Self {
         let reporter = events::Reporter {
             controller: names.first().cloned().unwrap_or_default(),
             instance: None,
         };
-        let (later, words) = later::later();
+        let (later, words) = deferred_events::later();
         let recorder = Arc::new(events::Recorder::new(client.clone(), reporter.clone()));
         let writer = Self {
-            binder: Binder::new(client.clone(), names),
+            binder: PodBinder::new(client.clone(), names),
             groups: GroupWriter::new(client.clone(), recorder.clone(), later.clone()),
             reporter,
             recorder,
             client,
             store,
-            turns: Arc::new(Turns::new()),
+            turns: Arc::new(RequestLimiter::new()),
             leading,
             later,
             answers,
@@ -159,11 +162,11 @@ impl Writer {
     }
 
     /// Performs an effect; its answer is an event.
-    pub(crate) fn perform(&self, effect: Effect) {
+    pub(crate) fn perform(&self, effect: SchedulerEffect) {
         let effect = match effect {
-            Effect::Tell {
+            SchedulerEffect::Tell {
                 pod,
-                news: News::Scheduled,
+                news: PodEventReason::Scheduled,
                 message,
             } => return self.later.say(pod, message),
             effect => effect,
@@ -171,21 +174,25 @@ impl Writer {
         let writer = self.clone();
         tokio::spawn(async move {
             writer.leading.begins().await;
-            if let Effect::Bind {
+            if let SchedulerEffect::Bind {
                 node, pod, volumes, ..
             } = &effect
                 && !volumes.is_empty()
                 && let Err(why) = Box::pin(volumes::bind(&writer.client, node, pod, volumes)).await
             {
-                let _ = writer.answers.send(Event::NotBound(pod.clone(), why));
+                let _ = writer
+                    .answers
+                    .send(SchedulerEvent::NotBound(pod.clone(), why));
                 return;
             }
-            if let Effect::Group(write) = effect {
+            if let SchedulerEffect::Group(write) = effect {
                 return writer.write_group(write).await;
             }
             let purpose = match &effect {
-                Effect::Bind { .. } | Effect::Evict(_) => Purpose::Decision,
-                _ => Purpose::Word,
+                SchedulerEffect::Bind { .. } | SchedulerEffect::Evict(_) => {
+                    RequestPurpose::Decision
+                }
+                _ => RequestPurpose::Word,
             };
             let _turn = writer.turns.turn(purpose).await;
             // Thousands may wait for their turn: what a request needs, which is much, is theirs only then.
@@ -193,9 +200,9 @@ impl Writer {
         });
     }
 
-    async fn done(&self, effect: Effect) {
+    async fn done(&self, effect: SchedulerEffect) {
         let answer = match effect {
-            Effect::Bind {
+            SchedulerEffect::Bind {
                 node,
                 pod,
                 cards,
@@ -204,7 +211,7 @@ impl Writer {
                 joins,
                 ..
             } => {
-                let written = Written {
+                let written = BindingMetadata {
                     cards: &cards,
                     received,
                     zones: &zones,
@@ -214,27 +221,27 @@ impl Writer {
                 self.later.bound();
                 Some(answer)
             }
-            Effect::Evict(pod) => Some(self.evict(pod).await),
-            Effect::Tell { pod, news, message } => {
+            SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
+            SchedulerEffect::Tell { pod, news, message } => {
                 self.tell(&pod, news, message).await;
                 None
             }
-            Effect::Report(report) => {
+            SchedulerEffect::Report(report) => {
                 self.report(report).await;
                 None
             }
-            Effect::Remember(text) => {
+            SchedulerEffect::Remember(text) => {
                 self.store.write(text).await;
                 None
             }
-            Effect::Readiness { node, version, is } => {
+            SchedulerEffect::Readiness { node, version, is } => {
                 self.tell_readiness(&node, &version, is).await;
                 None
             }
-            Effect::Allocate { .. }
-            | Effect::Commit { .. }
-            | Effect::Release { .. }
-            | Effect::Group(_) => None,
+            SchedulerEffect::Allocate { .. }
+            | SchedulerEffect::Commit { .. }
+            | SchedulerEffect::Release { .. }
+            | SchedulerEffect::Group(_) => None,
         };
         if let Some(answer) = answer {
             let _ = self.answers.send(answer);
@@ -242,9 +249,9 @@ impl Writer {
     }
 
     /// Says what can be said later, one word after the other.
-    async fn say(self, mut words: Words) {
+    async fn say(self, mut words: DeferredEvents) {
         while let Some((pod, message)) = words.next().await {
-            self.tell(&pod, News::Scheduled, message).await;
+            self.tell(&pod, PodEventReason::Scheduled, message).await;
         }
     }
 
@@ -256,25 +263,25 @@ impl Writer {
         let subject = write.subject();
         let is_done = Box::pin(self.groups.write(write)).await;
         if let Some(subject) = subject {
-            let _ = self.answers.send(Event::Grouped(subject, is_done));
+            let _ = self.answers.send(SchedulerEvent::Grouped(subject, is_done));
         }
     }
 
-    async fn bind(&self, node: &str, pod: PodRef, written: Written<'_>) -> Event {
+    async fn bind(&self, node: &str, pod: PodRef, written: BindingMetadata<'_>) -> SchedulerEvent {
         let asked = self.binder.bind(node, &pod, written);
         let why = match self.asked(asked).await {
             Ok(()) => {
                 info!(pod = pod.full(), node, "Pod bound");
-                return Event::Bound(pod);
+                return SchedulerEvent::Bound(pod);
             }
-            Err(Problem::Refused(status)) => chain(&status),
-            Err(Problem::Unknown(why)) => why,
+            Err(ApiWriteError::Refused(status)) => chain(&status),
+            Err(ApiWriteError::Unknown(why)) => why,
         };
         if self.is_bound(&pod, node).await {
-            return Event::Bound(pod);
+            return SchedulerEvent::Bound(pod);
         }
         warn!(pod = pod.full(), node, why, "Failed to bind pod");
-        Event::NotBound(pod, why)
+        SchedulerEvent::NotBound(pod, why)
     }
 
     /// Whether it was done all the same. Nobody else gets its place before the API server has said so.
@@ -288,7 +295,7 @@ impl Writer {
         }
     }
 
-    async fn evict(&self, pod: PodRef) -> Event {
+    async fn evict(&self, pod: PodRef) -> SchedulerEvent {
         let eviction = Eviction {
             metadata: ObjectMeta {
                 name: Some(pod.name.clone()),
@@ -313,27 +320,30 @@ impl Writer {
             match self.asked(asked).await {
                 Ok(_) => break,
                 // It is gone, and what has its name now is another.
-                Err(Problem::Refused(status)) if [404, 409].contains(&status.code) => break,
-                Err(Problem::Refused(status)) => return refused(pod, &chain(&status)),
+                Err(ApiWriteError::Refused(status)) if [404, 409].contains(&status.code) => break,
+                Err(ApiWriteError::Refused(status)) => return refused(pod, &chain(&status)),
                 // To ask for the same again changes nothing where it was granted.
-                Err(Problem::Unknown(why)) if failures < FAILURES => {
+                Err(ApiWriteError::Unknown(why)) if failures < FAILURES => {
                     debug!(pod = pod.full(), why, "Eviction not answered, asking again");
                     failures += 1;
                     sleep(AGAIN).await;
                 }
-                Err(Problem::Unknown(why)) => return refused(pod, &why),
+                Err(ApiWriteError::Unknown(why)) => return refused(pod, &why),
             }
         }
         info!(pod = pod.full(), "Pod evicted");
-        Event::Evicted(pod)
+        SchedulerEvent::Evicted(pod)
     }
 
     /// Asks the API server while we lead, and notes how long it took.
-    async fn asked<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, Problem> {
+    async fn asked<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiWriteError> {
         self.leading.begins().await;
         let began = Instant::now();
         let Some(done) = self.leading.only(timeout(PATIENCE, request)).await else {
-            return Err(Problem::Unknown(
+            return Err(ApiWriteError::Unknown(
                 "the lease was not renewed in time".to_owned(),
             ));
         };
@@ -344,38 +354,38 @@ impl Writer {
             }
             Ok(Err(error)) => problem(error),
             Err(_) => {
-                Problem::Unknown(format!("the API server did not answer within {PATIENCE:?}"))
+                ApiWriteError::Unknown(format!("the API server did not answer within {PATIENCE:?}"))
             }
         };
-        let is_answer = matches!(problem, Problem::Refused(_));
+        let is_answer = matches!(problem, ApiWriteError::Refused(_));
         self.turns.note(is_answer.then(|| began.elapsed()));
         Err(problem)
     }
 
     /// The agent's own next word goes before this.
-    async fn tell_readiness(&self, node: &str, version: &str, is: Readiness) {
+    async fn tell_readiness(&self, node: &str, version: &str, is: AgentReadiness) {
         let (status, reason, message) = match is {
-            Readiness::Silent => (
+            AgentReadiness::Silent => (
                 "Unknown",
-                beats::SILENT,
+                heartbeats::SILENT,
                 "the agent is not heard; existing shares keep their limits",
             ),
-            Readiness::Serving => (
+            AgentReadiness::Serving => (
                 "True",
                 "Serving",
                 "shares of the healthy GPUs can be granted",
             ),
-            Readiness::NoHealthyCard => ("False", "NoHealthyCard", "no GPU is healthy"),
+            AgentReadiness::NoHealthyCard => ("False", "NoHealthyCard", "no GPU is healthy"),
         };
         let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message,
             "lastTransitionTime": jiff::Timestamp::now()});
-        let object = json!({"apiVersion": "apportion.dev/v1alpha1", "kind": beats::KIND,
+        let object = json!({"apiVersion": "apportion.dev/v1alpha1", "kind": heartbeats::KIND,
             "metadata": {"name": node, "resourceVersion": version},
             "status": {"conditions": [condition]}});
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
             "apportion.dev",
             "v1alpha1",
-            beats::KIND,
+            heartbeats::KIND,
         ));
         let nodes: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -384,7 +394,7 @@ impl Writer {
         match self.asked(patched).await {
             Ok(_) => info!(node, reason, "Agent readiness changed"),
             // It spoke in the meantime.
-            Err(Problem::Refused(status)) if status.code == 409 => {}
+            Err(ApiWriteError::Refused(status)) if status.code == 409 => {}
             Err(problem) => {
                 warn!(node, %problem, "Failed to update the condition of an agent")
             }
@@ -392,7 +402,7 @@ impl Writer {
     }
 
     /// Writes a status, and says what is wrong with the object.
-    async fn report(&self, report: Report) {
+    async fn report(&self, report: StatusUpdate) {
         let (all, kind) = (self.client.clone(), resource(&report));
         let objects: Api<DynamicObject> = match report.namespace.as_str() {
             "" => Api::all_with(all, &kind),
@@ -426,8 +436,8 @@ impl Writer {
         }
     }
 
-    async fn tell(&self, pod: &PodRef, news: News, message: String) {
-        if news == News::Unschedulable {
+    async fn tell(&self, pod: &PodRef, news: PodEventReason, message: String) {
+        if news == PodEventReason::Unschedulable {
             let condition = json!({"status": {"conditions": [{"type": "PodScheduled",
                 "status": "False", "reason": "Unschedulable", "message": message}]}});
             let (pods, parameters) = (self.pods(pod), PatchParams::default());
@@ -456,7 +466,7 @@ impl Writer {
         // A recorder keeps each event for six minutes, to count the next one of its kind. A pod is bound, or evicted, once.
         let once = events::Recorder::new(self.client.clone(), self.reporter.clone());
         let recorder = match news {
-            News::Scheduled | News::Evicted => &once,
+            PodEventReason::Scheduled | PodEventReason::Evicted => &once,
             _ => &*self.recorder,
         };
         if let Err(problem) = self.asked(recorder.publish(&event, &reference)).await {
@@ -466,21 +476,21 @@ impl Writer {
 }
 
 /// The resource of an object that has a status to write.
-fn resource(report: &Report) -> ApiResource {
+fn resource(report: &StatusUpdate) -> ApiResource {
     let (group, version) = report.api_version.split_once('/').unwrap_or_default();
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &report.kind))
 }
 
 /// The kind, reason and action of an event.
-const fn words(news: News) -> (events::EventType, &'static str, &'static str) {
+const fn words(news: PodEventReason) -> (events::EventType, &'static str, &'static str) {
     use events::EventType::{Normal, Warning};
     match news {
-        News::Scheduled => (Normal, "Scheduled", "Binding"),
-        News::Unschedulable => (Warning, "Unschedulable", "Scheduling"),
-        News::NotBound => (Warning, "BindingError", "Binding"),
-        News::Evicted => (Normal, "Evict", "Evicting"),
-        News::NotEvicted => (Normal, "EvictionRefused", "Evicting"),
-        News::NotAdopted => (Warning, "NotAdopted", "Adopting"),
+        PodEventReason::Scheduled => (Normal, "Scheduled", "Binding"),
+        PodEventReason::Unschedulable => (Warning, "Unschedulable", "Scheduling"),
+        PodEventReason::NotBound => (Warning, "BindingError", "Binding"),
+        PodEventReason::Evicted => (Normal, "Evict", "Evicting"),
+        PodEventReason::NotEvicted => (Normal, "EvictionRefused", "Evicting"),
+        PodEventReason::NotAdopted => (Warning, "NotAdopted", "Adopting"),
     }
 }
 

@@ -13,14 +13,14 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug)]
-struct Wait {
+struct BackOffDelay {
     until: Duration,
     length: Duration,
 }
 
 /// Waits, by UID.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackOff(BTreeMap<String, Wait>);
+pub(crate) struct BackOff(BTreeMap<String, BackOffDelay>);
 
 impl BackOff {
     /// Notes a failure.
@@ -28,7 +28,8 @@ impl BackOff {
         let known = self.0.get(uid);
         let length = known.map_or(FIRST, |wait| (wait.length * 2).min(LONGEST));
         let until = now + length;
-        self.0.insert(uid.to_owned(), Wait { until, length });
+        self.0
+            .insert(uid.to_owned(), BackOffDelay { until, length });
     }
 
     /// Forgets a pod.

@@ -6,37 +6,37 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_policy::cluster::{Cards, Cluster, Task};
-use apportion_policy::{Decision, Place, step};
+use apportion_policy::cluster::{Cluster, Task, TaskGpuRequest};
+use apportion_policy::{Decision, TaskPlacement, step};
 
-use super::agents::Said;
-use super::event::{Effect, PodRef};
-use super::model::{Ending, Model};
-use super::seats::Seats;
-use super::starts::Start;
+use super::agents::AgentStatus;
+use super::card_assignment::CardAssigner;
+use super::event::{PodRef, SchedulerEffect};
+use super::model::{ClusterModel, PendingEviction};
+use super::pending_binds::PendingBind;
 use crate::objects::cards::{FRACTION, REGULAR};
-use crate::objects::occupancy::Occupancy;
+use crate::objects::occupancy::NodeOccupancy;
 use crate::objects::shards::programs::are_stopped;
-use crate::objects::volumes::{self, Binding};
+use crate::objects::volumes::{self, VolumeBinding};
 
 /// KAI's word for what a pod got, beside those for cards.
 const PARTITION: &str = "MigInstance";
 
 /// What a round decided, before it is entered.
 #[derive(Debug, Default)]
-struct Plan {
-    units: Vec<Vec<Start>>,
+struct RoundPlan {
+    units: Vec<Vec<PendingBind>>,
     evictions: Vec<PodRef>,
 }
 
-impl Model {
+impl ClusterModel {
     /// Decides, and enters what was decided.
-    pub(crate) fn decide(&mut self, now: Duration) -> Vec<Effect> {
+    pub(crate) fn decide(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
         effects.extend(self.beats.tell(now, &self.agents));
         let plan = match self.programs.is_some() && are_stopped(&self.inventory) {
-            true => Plan::default(),
+            true => RoundPlan::default(),
             false => self.plan(now),
         };
         let starting = plan.units.iter().flatten().map(|start| &start.pod);
@@ -46,20 +46,20 @@ impl Model {
             effects.extend(self.starts.begin(unit));
         }
         for pod in plan.evictions {
-            self.ending.insert(pod.uid.clone(), Ending::Asked);
-            effects.push(Effect::Evict(pod));
+            self.ending.insert(pod.uid.clone(), PendingEviction::Asked);
+            effects.push(SchedulerEffect::Evict(pod));
         }
         effects
     }
 
-    fn plan(&self, now: Duration) -> Plan {
+    fn plan(&self, now: Duration) -> RoundPlan {
         let snapshot = self.cluster(now);
         let tasks = by_name(&snapshot.cluster);
         let all: Vec<&Task> = tasks.values().copied().collect();
-        let mut seats = Seats::of(self, &all);
+        let mut seats = CardAssigner::of(self, &all);
         let mut occupancy = snapshot.occupancy.clone();
-        let mut units: BTreeMap<String, Option<Vec<Start>>> = BTreeMap::new();
-        let mut plan = Plan::default();
+        let mut units: BTreeMap<String, Option<Vec<PendingBind>>> = BTreeMap::new();
+        let mut plan = RoundPlan::default();
         for decision in step(now, &snapshot.cluster) {
             match decision {
                 Decision::Evict { task, .. } => {
@@ -90,7 +90,7 @@ impl Model {
     }
 
     /// Whether a pod may still be on a node, after those that were decided before it; puts it there.
-    fn enters(&self, occupancy: &mut Occupancy, pod: &str, node: &str) -> bool {
+    fn enters(&self, occupancy: &mut NodeOccupancy, pod: &str, node: &str) -> bool {
         let (namespace, name) = pod.split_once('/').unwrap_or_default();
         let read = self.inventory.pod(namespace, name);
         if read.is_none_or(|read| read.holds.is_empty()) {
@@ -108,25 +108,31 @@ impl Model {
     }
 
     /// The start of a pod at its place, unless its last one failed a moment ago.
-    fn start(&self, now: Duration, seats: &mut Seats, task: &Task, place: &Place) -> Option<Start> {
+    fn start(
+        &self,
+        now: Duration,
+        seats: &mut CardAssigner,
+        task: &Task,
+        place: &TaskPlacement,
+    ) -> Option<PendingBind> {
         let pod = self.pod(&task.name)?;
         if self.back_off.holds(&pod.uid, now) {
             return None;
         }
-        let nothing = Said::default();
+        let nothing = AgentStatus::default();
         let agent = self.agents.of(&place.node);
         let cards = match agent {
             Some(agent) => seats.take(&agent.said, task, place)?,
-            None if matches!(task.cards, Cards::Shared { .. }) => return None,
+            None if matches!(task.cards, TaskGpuRequest::Shared { .. }) => return None,
             None => seats.take(&nothing, &Task::default(), place)?,
         };
         let received = match task.cards {
-            Cards::None => None,
-            Cards::Whole(_) => Some(REGULAR),
-            Cards::Shared { .. } => Some(FRACTION),
-            Cards::Partitions(_) => Some(PARTITION),
+            TaskGpuRequest::None => None,
+            TaskGpuRequest::Whole(_) => Some(REGULAR),
+            TaskGpuRequest::Shared { .. } => Some(FRACTION),
+            TaskGpuRequest::Partitions(_) => Some(PARTITION),
         };
-        let mut start = Start::new(pod, place.node.clone(), cards, received);
+        let mut start = PendingBind::new(pod, place.node.clone(), cards, received);
         start.zones.clone_from(&place.zones);
         start.volumes = self.volumes(&start)?;
         start.joins = self.joins(&start.pod);
@@ -134,7 +140,7 @@ impl Model {
     }
 
     /// What has to be bound before a pod that starts.
-    fn volumes(&self, start: &Start) -> Option<Vec<Binding>> {
+    fn volumes(&self, start: &PendingBind) -> Option<Vec<VolumeBinding>> {
         let (space, name) = (&start.pod.namespace, &start.pod.name);
         let pod = self.inventory.find("Pod", space, name)?;
         let node = self.inventory.find("Node", "", &start.node)?;

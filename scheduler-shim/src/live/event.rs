@@ -3,13 +3,13 @@
 //! Both are values: the shell turns watches and answers into events and performs effects, and nothing
 //! else; a test does the same without a cluster.
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::Value;
 
-use super::agents::Said;
-use super::grouper::{GroupWrite, Membership, Subject};
+use super::agents::AgentStatus;
+use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
 use crate::objects::numa::ZonesOfPod;
-use crate::objects::volumes::Binding;
+use crate::objects::volumes::VolumeBinding;
 
 /// One pod, told apart from a later one of its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub(crate) struct PodRef {
 
 impl PodRef {
     /// The pod of an object.
-    pub(crate) fn of(object: Object<'_>) -> Self {
+    pub(crate) fn of(object: ObjectView<'_>) -> Self {
         Self {
             namespace: object.namespace().to_owned(),
             name: object.name().to_owned(),
@@ -37,7 +37,7 @@ impl PodRef {
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
+pub(crate) enum SchedulerEvent {
     /// An object was made or changed.
     Applied(Value),
     /// An object is gone.
@@ -47,7 +47,7 @@ pub(crate) enum Event {
     /// Objects of a kind cannot be read: the API server has none, or does not let this be read.
     Unreadable(String),
     /// What a node's agent has.
-    AgentSaid(String, Said),
+    AgentSaid(String, AgentStatus),
     /// A node's agent does not answer.
     AgentLost(String),
     /// A node has no agent any more.
@@ -65,14 +65,14 @@ pub(crate) enum Event {
     /// It does not, now.
     NotEvicted(PodRef, String),
     /// Something about a pod group was written, or was not.
-    Grouped(Subject, bool),
+    Grouped(WriteSubject, bool),
     /// What queues used before this scheduler led, as it was written down.
     UsedBefore(Option<String>),
 }
 
 /// What an object's status is to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct StatusUpdate {
     pub(crate) api_version: String,
     pub(crate) kind: String,
     pub(crate) namespace: String,
@@ -86,7 +86,7 @@ pub(crate) struct Report {
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum SchedulerEffect {
     /// Ask a node's agent to take a pod in; the answer is an event.
     Allocate {
         node: String,
@@ -112,25 +112,25 @@ pub(crate) enum Effect {
         /// What it gets of which NUMA zones.
         zones: ZonesOfPod,
         /// What is bound before.
-        volumes: Vec<Binding>,
+        volumes: Vec<VolumeBinding>,
         /// The group that it is in, unless it says so already.
-        joins: Option<Membership>,
+        joins: Option<GroupMembership>,
     },
     /// End a pod through the eviction API; the answer is an event.
     Evict(PodRef),
     /// Write a status.
-    Report(Report),
+    Report(StatusUpdate),
     /// Say something about a pod.
     Tell {
         pod: PodRef,
-        news: News,
+        news: PodEventReason,
         message: String,
     },
     /// Say on a node's `GpuNode`, if it is of this version, what is known of its agent.
     Readiness {
         node: String,
         version: String,
-        is: Readiness,
+        is: AgentReadiness,
     },
     /// Write something about a pod group; the answer is an event.
     Group(GroupWrite),
@@ -140,7 +140,7 @@ pub(crate) enum Effect {
 
 /// What the scheduler says for an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readiness {
+pub(crate) enum AgentReadiness {
     /// Nothing is heard of it.
     Silent,
     /// It is heard again, and has GPUs to give.
@@ -151,7 +151,7 @@ pub(crate) enum Readiness {
 
 /// What is said about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum News {
+pub(crate) enum PodEventReason {
     /// It is bound.
     Scheduled,
     /// It waits.

@@ -9,17 +9,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_groups::{Object, Settings};
+use apportion_groups::{GroupingSettings, ObjectView};
 use clap::ValueEnum;
 use serde_json::Value;
 
 use super::back_off::BackOff;
-use super::event::{Effect, PodRef};
-use super::model::Model;
+use super::event::{PodRef, SchedulerEffect};
+use super::model::ClusterModel;
 use crate::objects::group_objects;
 use crate::objects::groups;
-use crate::objects::reads::{Derived, PodRead};
-use crate::reasons::waiting::{Reason, Waiting};
+use crate::objects::parsed_objects::{DerivedGroup, ParsedPod};
+use crate::reasons::waiting::{WaitReason, WaitingPod};
 
 mod founding;
 
@@ -32,7 +32,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Whose pods get PodGroup objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PodGroups {
+pub(crate) enum PodGroupMode {
     /// All pods of this scheduler; those of kai-scheduler only while KAI's pod grouper does not run
     #[default]
     Auto,
@@ -44,7 +44,7 @@ pub(crate) enum PodGroups {
 
 /// The group that a pod is in, as it is written on the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Membership {
+pub(crate) struct GroupMembership {
     pub(crate) group: String,
     pub(crate) part: Option<String>,
 }
@@ -59,20 +59,20 @@ pub(crate) enum GroupWrite {
     /// Merge this into the object of that namespace and name.
     Change(String, String, Value),
     /// Write on a pod which group it is in.
-    Mark(PodRef, Membership),
+    Mark(PodRef, GroupMembership),
     /// Say that pods of a group are missing.
     NotReady(Value, String),
 }
 
 /// What a write is about: a group by namespace and name, or a pod by its UID.
-pub(crate) type Subject = (String, String);
+pub(crate) type WriteSubject = (String, String);
 
 impl GroupWrite {
     /// What it is about; nobody awaits that something was said.
-    pub(crate) fn subject(&self) -> Option<Subject> {
+    pub(crate) fn subject(&self) -> Option<WriteSubject> {
         match self {
             Self::Create(object) | Self::Found(object) => {
-                let object = Object::new(object);
+                let object = ObjectView::new(object);
                 Some((object.namespace().to_owned(), object.name().to_owned()))
             }
             Self::Change(namespace, name, _) => Some((namespace.clone(), name.clone())),
@@ -84,12 +84,12 @@ impl GroupWrite {
 
 /// What was written, and what is not written now.
 #[derive(Debug, Default)]
-pub(crate) struct Grouper {
-    pub(crate) whose: PodGroups,
+pub(crate) struct PodGrouper {
+    pub(crate) whose: PodGroupMode,
     /// Groups that say what they should: by the stamp of that, and the age of the object.
-    settled: BTreeMap<Subject, (u64, u64)>,
+    settled: BTreeMap<WriteSubject, (u64, u64)>,
     /// Who was asked to write what, and until when that is awaited.
-    asked: BTreeMap<Subject, Duration>,
+    asked: BTreeMap<WriteSubject, Duration>,
     /// Whose write failed.
     failed: BackOff,
     /// What was last said about groups that lack pods.
@@ -98,9 +98,9 @@ pub(crate) struct Grouper {
     is_beside_kais: bool,
 }
 
-impl Grouper {
+impl PodGrouper {
     /// For the groups of these pods.
-    pub(crate) fn new(whose: PodGroups) -> Self {
+    pub(crate) fn new(whose: PodGroupMode) -> Self {
         Self {
             whose,
             ..Self::default()
@@ -108,7 +108,7 @@ impl Grouper {
     }
 
     /// Notes how a write ended.
-    pub(crate) fn answered(&mut self, now: Duration, subject: &Subject, is_done: bool) {
+    pub(crate) fn answered(&mut self, now: Duration, subject: &WriteSubject, is_done: bool) {
         let key = key(subject);
         if is_done {
             return self.failed.forget(&key);
@@ -120,31 +120,31 @@ impl Grouper {
 
     /// Whether the groups of KAI's pods are left to KAI's pod grouper.
     fn leaves_kais(&self) -> bool {
-        self.whose == PodGroups::Auto && self.is_beside_kais
+        self.whose == PodGroupMode::Auto && self.is_beside_kais
     }
 
-    fn may_ask(&self, now: Duration, subject: &Subject) -> bool {
+    fn may_ask(&self, now: Duration, subject: &WriteSubject) -> bool {
         let is_asked = self.asked.get(subject).is_some_and(|until| now < *until);
         !is_asked && !self.failed.holds(&key(subject), now) && self.asked.len() < AT_ONCE
     }
 
-    fn ask(&mut self, now: Duration, subject: Subject) {
+    fn ask(&mut self, now: Duration, subject: WriteSubject) {
         self.asked.insert(subject, now + SHOWN_WITHIN);
     }
 }
 
-fn key((space, name): &Subject) -> String {
+fn key((space, name): &WriteSubject) -> String {
     format!("{space}/{name}")
 }
 
 /// A pod of ours whose group follows from its owners.
-struct Member<'m> {
-    object: Object<'m>,
-    read: &'m PodRead,
-    derived: Derived,
+struct GroupedPod<'m> {
+    object: ObjectView<'m>,
+    read: &'m ParsedPod,
+    derived: DerivedGroup,
 }
 
-impl Member<'_> {
+impl GroupedPod<'_> {
     fn is_marked(&self) -> bool {
         let (group, part) = &self.read.membership;
         group.as_deref() == Some(&*self.derived.name)
@@ -156,19 +156,19 @@ impl Member<'_> {
     }
 }
 
-impl Model {
+impl ClusterModel {
     /// Brings objects of groups, and what pods say of their groups, up to what they should be.
-    pub(crate) fn write_groups(&mut self, now: Duration) -> Vec<Effect> {
+    pub(crate) fn write_groups(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         let mut grouper = std::mem::take(&mut self.grouper);
         let mut effects = Vec::new();
-        if grouper.whose != PodGroups::Off {
+        if grouper.whose != PodGroupMode::Off {
             grouper.asked.retain(|_, until| now < *until);
             let mut seen = BTreeSet::new();
-            let settings = Settings::default();
+            let settings = GroupingSettings::default();
             grouper.is_beside_kais = self.has_kais_grouper();
             for member in self.members(grouper.leaves_kais(), &settings) {
                 let space = member.object.namespace().to_owned();
-                let group: Subject = (space, member.derived.name.to_string());
+                let group: WriteSubject = (space, member.derived.name.to_string());
                 if seen.insert(group.clone()) {
                     effects.extend(self.write_group(&mut grouper, now, &member, &group));
                 }
@@ -178,22 +178,22 @@ impl Model {
         }
         self.grouper = grouper;
         self.inventory.rest();
-        effects.into_iter().map(Effect::Group).collect()
+        effects.into_iter().map(SchedulerEffect::Group).collect()
     }
 
     /// The pods whose groups are ours to write.
     fn members<'m>(
         &'m self,
         is_theirs: bool,
-        settings: &'m Settings,
-    ) -> impl Iterator<Item = Member<'m>> {
+        settings: &'m GroupingSettings,
+    ) -> impl Iterator<Item = GroupedPod<'m>> {
         let live = self.inventory.pods().filter(move |(_, read)| {
             let is_ours = (self.schedulers.iter()).any(|name| **name == *read.scheduler);
             is_ours && !read.is_over() && !(is_theirs && *read.scheduler == *KAI)
         });
         live.filter_map(move |(object, read)| {
             let derived = read.derived(object, &self.inventory, settings)?;
-            Some(Member {
+            Some(GroupedPod {
                 object,
                 read,
                 derived,
@@ -209,10 +209,10 @@ impl Model {
     /// The object of a member's group, as far as it is not as it should be.
     fn write_group(
         &self,
-        grouper: &mut Grouper,
+        grouper: &mut PodGrouper,
         now: Duration,
-        member: &Member<'_>,
-        group: &Subject,
+        member: &GroupedPod<'_>,
+        group: &WriteSubject,
     ) -> Option<GroupWrite> {
         let (space, name) = group;
         let age = self.inventory.ages.of_group(space, name);
@@ -236,8 +236,12 @@ impl Model {
     }
 
     /// What has to be written of a member's group, read anew.
-    fn group_write(&self, member: &Member<'_>, (space, name): &Subject) -> Option<GroupWrite> {
-        let (settings, lookup) = (Settings::default(), self.inventory.lookup());
+    fn group_write(
+        &self,
+        member: &GroupedPod<'_>,
+        (space, name): &WriteSubject,
+    ) -> Option<GroupWrite> {
+        let (settings, lookup) = (GroupingSettings::default(), self.inventory.lookup());
         let found = groups::group_of(member.object, &self.inventory, lookup, &settings);
         // Without the uid of its owner the API server refuses it.
         let derived = found
@@ -254,9 +258,9 @@ impl Model {
     /// What a pod that waits or runs should say of its group. One that starts gets it with its binding.
     fn mark_member(
         &self,
-        grouper: &mut Grouper,
+        grouper: &mut PodGrouper,
         now: Duration,
-        member: &Member<'_>,
+        member: &GroupedPod<'_>,
     ) -> Option<GroupWrite> {
         let pod = PodRef::of(member.object);
         let subject = (String::new(), pod.uid.clone());
@@ -273,11 +277,11 @@ impl Model {
     }
 
     /// What is written on a pod about its group when it starts, unless it says so already.
-    pub(crate) fn joins(&self, pod: &PodRef) -> Option<Membership> {
-        if self.grouper.whose == PodGroups::Off {
+    pub(crate) fn joins(&self, pod: &PodRef) -> Option<GroupMembership> {
+        if self.grouper.whose == PodGroupMode::Off {
             return None;
         }
-        let settings = Settings::default();
+        let settings = GroupingSettings::default();
         let member = self.member(pod, self.grouper.leaves_kais(), &settings)?;
         (!member.is_marked()).then(|| membership(&member.derived))
     }
@@ -287,15 +291,15 @@ impl Model {
         &'m self,
         pod: &PodRef,
         is_theirs: bool,
-        settings: &'m Settings,
-    ) -> Option<Member<'m>> {
+        settings: &'m GroupingSettings,
+    ) -> Option<GroupedPod<'m>> {
         let object = self.inventory.find("Pod", &pod.namespace, &pod.name)?;
         let read = self.inventory.pod(&pod.namespace, &pod.name)?;
         if is_theirs && *read.scheduler == *KAI {
             return None;
         }
         let derived = read.derived(object, &self.inventory, settings)?;
-        Some(Member {
+        Some(GroupedPod {
             object,
             read,
             derived,
@@ -303,10 +307,10 @@ impl Model {
     }
 
     /// Says of groups that lack pods how many, when that changes: in KAI's words, as an event of the group.
-    pub(crate) fn tell_not_ready(&mut self, waiting: &[Waiting]) -> Vec<Effect> {
+    pub(crate) fn tell_not_ready(&mut self, waiting: &[WaitingPod]) -> Vec<SchedulerEffect> {
         let mut lacking = BTreeMap::new();
         for one in waiting {
-            if let (Reason::NotReady, Some(group)) = (one.reason, &one.job) {
+            if let (WaitReason::NotReady, Some(group)) = (one.reason, &one.job) {
                 lacking.entry(group).or_insert(&one.message);
             }
         }
@@ -324,7 +328,7 @@ impl Model {
             said.insert(group.clone(), message.clone());
             let reference =
                 serde_json::json!({"namespace": space, "name": name, "uid": object.uid()});
-            effects.push(Effect::Group(GroupWrite::NotReady(
+            effects.push(SchedulerEffect::Group(GroupWrite::NotReady(
                 reference,
                 message.clone(),
             )));
@@ -333,8 +337,8 @@ impl Model {
     }
 }
 
-fn membership(derived: &Derived) -> Membership {
-    Membership {
+fn membership(derived: &DerivedGroup) -> GroupMembership {
+    GroupMembership {
         group: derived.name.to_string(),
         part: derived.part.as_deref().map(str::to_owned),
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use apportion_bounded::Answers;
+use apportion_bounded::HttpLimiter;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -14,90 +14,90 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use apportion_policy::amounts::Resource;
+use apportion_policy::amounts::ResourceKind;
 use apportion_policy::share::QueueShare;
 
-use crate::reasons::books::Books;
-use crate::reasons::waiting::{Reason, Waiting};
+use crate::reasons::decided_cluster::DecidedCluster;
+use crate::reasons::waiting::{WaitReason, WaitingPod};
 
 /// The labels of a queue's series. KAI has three names for a queue, and ours has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Queue {
+struct QueueLabels {
     queue_name: String,
     queue_metadata_name: String,
     queue_display_name: String,
 }
 
-type Value = Gauge<f64, std::sync::atomic::AtomicU64>;
-type Series = Family<Queue, Value>;
+type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
+type QueueGauge = Family<QueueLabels, FloatGauge>;
 
 /// One metric of every queue.
-struct Row {
+struct QueueMetric {
     name: &'static str,
     help: &'static str,
     read: fn(&QueueShare) -> f64,
 }
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[QueueMetric] = &[
+    QueueMetric {
         name: "kai_queue_deserved_gpus",
         help: "GPU quota of the queue; -1 is unlimited",
-        read: |queue| queue.of(Resource::Gpu).deserved,
+        read: |queue| queue.of(ResourceKind::Gpu).deserved,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_quota_cpu_cores",
         help: "CPU core quota of the queue; -1 is unlimited",
-        read: |queue| cores(queue.of(Resource::Cpu).deserved),
+        read: |queue| cores(queue.of(ResourceKind::Cpu).deserved),
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_quota_memory_bytes",
         help: "Memory quota of the queue; -1 is unlimited",
-        read: |queue| queue.of(Resource::Memory).deserved,
+        read: |queue| queue.of(ResourceKind::Memory).deserved,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_allocated_gpus",
         help: "GPUs allocated to the queue's pods",
-        read: |queue| queue.of(Resource::Gpu).allocated,
+        read: |queue| queue.of(ResourceKind::Gpu).allocated,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_allocated_cpu_cores",
         help: "CPU cores allocated to the queue's pods",
-        read: |queue| cores(queue.of(Resource::Cpu).allocated),
+        read: |queue| cores(queue.of(ResourceKind::Cpu).allocated),
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_allocated_memory_bytes",
         help: "Memory allocated to the queue's pods",
-        read: |queue| queue.of(Resource::Memory).allocated,
+        read: |queue| queue.of(ResourceKind::Memory).allocated,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_fair_share_gpu",
         help: "Fair share of GPUs",
-        read: |queue| queue.of(Resource::Gpu).fair,
+        read: |queue| queue.of(ResourceKind::Gpu).fair,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_fair_share_cpu_cores",
         help: "Fair share of CPU cores",
-        read: |queue| cores(queue.of(Resource::Cpu).fair),
+        read: |queue| cores(queue.of(ResourceKind::Cpu).fair),
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_fair_share_memory_gb",
         help: "Fair share of memory, in billions of bytes",
-        read: |queue| queue.of(Resource::Memory).fair.max(0.0) / 1e9,
+        read: |queue| queue.of(ResourceKind::Memory).fair.max(0.0) / 1e9,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_gpu_usage",
         help: "Part of all GPUs that the queue used in the past, if past usage counts",
-        read: |queue| queue.of(Resource::Gpu).usage,
+        read: |queue| queue.of(ResourceKind::Gpu).usage,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_cpu_usage",
         help: "Part of all CPU cores that the queue used in the past, if past usage counts",
-        read: |queue| queue.of(Resource::Cpu).usage,
+        read: |queue| queue.of(ResourceKind::Cpu).usage,
     },
-    Row {
+    QueueMetric {
         name: "kai_queue_memory_usage",
         help: "Part of all memory that the queue used in the past, if past usage counts",
-        read: |queue| queue.of(Resource::Memory).usage,
+        read: |queue| queue.of(ResourceKind::Memory).usage,
     },
 ];
 
@@ -110,9 +110,9 @@ fn cores(millis: f64) -> f64 {
 
 /// What the listener for metrics and questions counts itself.
 #[derive(Debug)]
-struct Listener(Answers);
+struct ListenerMetrics(HttpLimiter);
 
-impl Collector for Listener {
+impl Collector for ListenerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let dropped = ConstCounter::new(self.0.dropped());
         let metric = encoder.encode_descriptor(
@@ -126,38 +126,38 @@ impl Collector for Listener {
 }
 
 /// All metrics.
-pub(crate) struct Metrics {
+pub(crate) struct SchedulerMetrics {
     registry: Registry,
-    queues: Vec<Series>,
-    round: Value,
+    queues: Vec<QueueGauge>,
+    round: FloatGauge,
     bound: Histogram,
     evicted: Counter,
     refused: Counter,
-    waiting: Value,
-    slotless: Value,
+    waiting: FloatGauge,
+    slotless: FloatGauge,
 }
 
-impl Metrics {
+impl SchedulerMetrics {
     /// Nothing has happened yet; they are served within these bounds.
-    pub(crate) fn new(bounds: Answers) -> Self {
+    pub(crate) fn new(bounds: HttpLimiter) -> Self {
         // The registry gives counters their ending.
         let mut registry = Registry::default();
         let queues = ROWS.iter().map(|row| {
-            let series = Series::default();
+            let series = QueueGauge::default();
             registry.register(row.name, row.help, series.clone());
             series
         });
         let queues = queues.collect();
         let metrics = Self {
             queues,
-            round: Value::default(),
+            round: FloatGauge::default(),
             bound: Histogram::new([
                 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 60_000.0,
             ]),
             evicted: Counter::default(),
             refused: Counter::default(),
-            waiting: Value::default(),
-            slotless: Value::default(),
+            waiting: FloatGauge::default(),
+            slotless: FloatGauge::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -190,7 +190,7 @@ impl Metrics {
             "Waiting pods that must be created again, because no webhook added a slot for their share",
             metrics.slotless.clone(),
         );
-        registry.register_collector(Box::new(Listener(bounds)));
+        registry.register_collector(Box::new(ListenerMetrics(bounds)));
         Self {
             registry,
             ..metrics
@@ -218,15 +218,17 @@ impl Metrics {
     }
 
     /// How queues stand, and who waits.
-    pub(crate) fn cluster(&self, books: &Books<'_>, waiting: &[Waiting]) {
+    pub(crate) fn cluster(&self, books: &DecidedCluster<'_>, waiting: &[WaitingPod]) {
         self.waiting.set(waiting.len() as f64);
-        let slotless = waiting.iter().filter(|one| one.reason == Reason::NoSlot);
+        let slotless = waiting
+            .iter()
+            .filter(|one| one.reason == WaitReason::NoSlot);
         self.slotless.set(slotless.count() as f64);
         for (row, series) in ROWS.iter().zip(&self.queues) {
             series.clear();
             for queue in books.queues.all() {
                 let name = || queue.uid.clone();
-                let labels = Queue {
+                let labels = QueueLabels {
                     queue_name: name(),
                     queue_metadata_name: name(),
                     queue_display_name: name(),
@@ -254,8 +256,8 @@ mod tests {
 
     #[test]
     fn the_reference_has_every_metric() {
-        let all = Metrics::new(Answers::within(Duration::ZERO));
-        let queue = Queue {
+        let all = SchedulerMetrics::new(HttpLimiter::within(Duration::ZERO));
+        let queue = QueueLabels {
             queue_name: String::new(),
             queue_metadata_name: String::new(),
             queue_display_name: String::new(),
@@ -276,7 +278,7 @@ mod tests {
     fn the_chart_asks_for_what_is_served() {
         let chart = "../runtime-class/chart/apportion";
         let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(chart);
-        let metrics = Metrics::new(Answers::within(Duration::ZERO));
+        let metrics = SchedulerMetrics::new(HttpLimiter::within(Duration::ZERO));
         let text = metrics.text();
         let is_served = |name: &str| {
             let name = name.trim_end_matches("_bucket").trim_end_matches("_count");

@@ -1,6 +1,6 @@
 //! The cluster as the scheduler knows it, and what follows when something happens in it.
 //!
-//! Pure: objects and agents come as [`Event`]s, what is to be done leaves as [`Effect`]s, time is an
+//! Pure: objects and agents come as [`SchedulerEvent`]s, what is to be done leaves as [`SchedulerEffect`]s, time is an
 //! argument. Nothing is remembered that a scheduler which starts now could not learn from the API server
 //! and the agents, but for pods on their way, waits, and the last minute of what queues used; so a crash at any
 //! point loses no pod and no card.
@@ -8,21 +8,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::Value;
 
-use super::agents::{Agents, Said};
+use super::agents::{AgentStatus, TrackedAgents};
 use super::back_off::BackOff;
-use super::beats::{self, Beats};
-use super::event::{Effect, Event, News, PodRef};
-use super::grouper::Grouper;
-use super::past::Keeper;
-use super::starts::{Outcome, Starts};
+use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
+use super::grouper::PodGrouper;
+use super::heartbeats::{self, AgentHeartbeats};
+use super::pending_binds::{BindOutcome, PendingBinds};
+use super::usage_recorder::UsageRecorder;
 use super::view;
-use crate::choices::Choices;
-use crate::objects::inventory::Inventory;
+use crate::objects::inventory::ObjectInventory;
+use crate::objects::object_warnings::ObjectWarnings;
 use crate::objects::pods;
-use crate::objects::remark::Remarks;
+use crate::policy_options::PolicyOptions;
 
 /// How long an eviction that was granted may take to show. It is in the API server's store by then: what is late is
 /// the watch, and whoever doubts too soon evicts somebody else for the same pod.
@@ -30,14 +30,14 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(300);
 
 /// A pod's end that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum PendingEviction {
     /// The API server has yet to answer, and will: nothing is asked without an answer.
     Asked,
     /// It was granted, and is believed until then.
     Granted(Duration),
 }
 
-impl Ending {
+impl PendingEviction {
     /// Whether the pod is thought to end.
     pub(crate) fn is_believed(self, now: Duration) -> bool {
         match self {
@@ -49,13 +49,13 @@ impl Ending {
 
 /// The cluster.
 #[derive(Debug)]
-pub(crate) struct Model {
-    pub(crate) inventory: Inventory,
+pub(crate) struct ClusterModel {
+    pub(crate) inventory: ObjectInventory,
     pub(crate) schedulers: Vec<String>,
-    pub(crate) choices: Choices,
-    pub(crate) agents: Agents,
-    pub(crate) beats: Beats,
-    pub(crate) starts: Starts,
+    pub(crate) choices: PolicyOptions,
+    pub(crate) agents: TrackedAgents,
+    pub(crate) beats: AgentHeartbeats,
+    pub(crate) starts: PendingBinds,
     /// Who waits before the next try to start.
     pub(crate) back_off: BackOff,
     /// Whom nobody tries to evict for a while.
@@ -63,7 +63,7 @@ pub(crate) struct Model {
     /// Whether nobody is evicted now, because too little is known.
     pub(crate) spares_all: bool,
     /// Whose end was asked for.
-    pub(crate) ending: BTreeMap<String, Ending>,
+    pub(crate) ending: BTreeMap<String, PendingEviction>,
     /// When the agent was last asked to take in a pod that runs already, or gave back what the pod had.
     pub(crate) adopted: BTreeMap<String, Duration>,
     /// When all agents were last looked at.
@@ -77,27 +77,27 @@ pub(crate) struct Model {
     /// Pods that were seen on a node, by node: namespaces and names.
     pub(crate) placed: BTreeMap<String, BTreeSet<(String, String)>>,
     /// What was written of pod groups.
-    pub(crate) grouper: Grouper,
+    pub(crate) grouper: PodGrouper,
     /// What queues used, where that counts.
-    pub(crate) past: Option<Keeper>,
+    pub(crate) past: Option<UsageRecorder>,
     /// The namespace of the programs that follow KAI's Config, if any do.
     pub(crate) programs: Option<String>,
-    pub(crate) remarks: Remarks,
+    pub(crate) remarks: ObjectWarnings,
 }
 
-impl Model {
+impl ClusterModel {
     /// A model that knows nothing yet.
     pub(crate) fn new(schedulers: Vec<String>) -> Self {
-        let mut remarks = Remarks::default();
-        let mut inventory = Inventory::of(Vec::new(), &mut remarks);
+        let mut remarks = ObjectWarnings::default();
+        let mut inventory = ObjectInventory::of(Vec::new(), &mut remarks);
         inventory.unreadable = Some(BTreeSet::new());
         Self {
             inventory,
             schedulers,
-            choices: Choices::default(),
-            agents: Agents::default(),
-            beats: Beats::default(),
-            starts: Starts::default(),
+            choices: PolicyOptions::default(),
+            agents: TrackedAgents::default(),
+            beats: AgentHeartbeats::default(),
+            starts: PendingBinds::default(),
             back_off: BackOff::default(),
             spared: BackOff::default(),
             spares_all: false,
@@ -108,7 +108,7 @@ impl Model {
             told: BTreeMap::new(),
             pods: BTreeMap::new(),
             placed: BTreeMap::new(),
-            grouper: Grouper::default(),
+            grouper: PodGrouper::default(),
             past: None,
             programs: None,
             remarks,
@@ -116,57 +116,57 @@ impl Model {
     }
 
     /// Notes what happened.
-    pub(crate) fn apply(&mut self, now: Duration, event: Event) -> Vec<Effect> {
+    pub(crate) fn apply(&mut self, now: Duration, event: SchedulerEvent) -> Vec<SchedulerEffect> {
         match event {
-            Event::Applied(json) => self.applied(now, json),
-            Event::Gone(json) => self.gone(&json),
-            Event::Listed(kind, all) => self.listed(now, &kind, all),
-            Event::Unreadable(kind) => {
+            SchedulerEvent::Applied(json) => self.applied(now, json),
+            SchedulerEvent::Gone(json) => self.gone(&json),
+            SchedulerEvent::Listed(kind, all) => self.listed(now, &kind, all),
+            SchedulerEvent::Unreadable(kind) => {
                 let unreadable = self.inventory.unreadable.get_or_insert_default();
                 unreadable.insert(kind);
                 Vec::new()
             }
-            Event::AgentSaid(node, said) => self.agent_said(now, &node, said),
-            Event::AgentLost(node) => {
+            SchedulerEvent::AgentSaid(node, said) => self.agent_said(now, &node, said),
+            SchedulerEvent::AgentLost(node) => {
                 self.agents.lost(now, &node);
                 Vec::new()
             }
-            Event::AgentGone(node) => {
+            SchedulerEvent::AgentGone(node) => {
                 self.agents.gone(&node);
                 let asked = self.starts.asked(&node);
                 let why = || "the node no longer has an agent".to_owned();
                 let refused = asked.into_iter().map(|pod| self.refused(now, pod, why()));
                 refused.flatten().collect()
             }
-            Event::Accepted(pod, id) => self.starts.accepted(&pod.uid, id),
-            Event::Refused(pod, why) => self.refused(now, pod, why),
-            Event::Bound(pod) => self.bound(&pod),
-            Event::NotBound(pod, why) => self.not_bound(now, pod, why),
-            Event::Evicted(pod) => {
+            SchedulerEvent::Accepted(pod, id) => self.starts.accepted(&pod.uid, id),
+            SchedulerEvent::Refused(pod, why) => self.refused(now, pod, why),
+            SchedulerEvent::Bound(pod) => self.bound(&pod),
+            SchedulerEvent::NotBound(pod, why) => self.not_bound(now, pod, why),
+            SchedulerEvent::Evicted(pod) => {
                 self.spared.forget(&pod.uid);
                 if let Some(end) = self.ending.get_mut(&pod.uid) {
-                    *end = Ending::Granted(now + SHOWN_WITHIN);
+                    *end = PendingEviction::Granted(now + SHOWN_WITHIN);
                 }
                 let message = format!(
                     "Pod {} was preempted to make room for another workload",
                     pod.full()
                 );
-                let news = News::Evicted;
-                vec![Effect::Tell { pod, news, message }]
+                let news = PodEventReason::Evicted;
+                vec![SchedulerEffect::Tell { pod, news, message }]
             }
-            Event::NotEvicted(pod, why) => {
+            SchedulerEvent::NotEvicted(pod, why) => {
                 self.ending.remove(&pod.uid);
                 self.spared.failed(&pod.uid, now);
-                let news = News::NotEvicted;
+                let news = PodEventReason::NotEvicted;
                 let message =
                     format!("failed to evict it to make room for another workload: {why}");
-                vec![Effect::Tell { pod, news, message }]
+                vec![SchedulerEffect::Tell { pod, news, message }]
             }
-            Event::Grouped(subject, is_done) => {
+            SchedulerEvent::Grouped(subject, is_done) => {
                 self.grouper.answered(now, &subject, is_done);
                 Vec::new()
             }
-            Event::UsedBefore(text) => {
+            SchedulerEvent::UsedBefore(text) => {
                 if let Some(past) = &mut self.past {
                     past.recall(now, text.as_deref());
                 }
@@ -175,8 +175,8 @@ impl Model {
         }
     }
 
-    fn applied(&mut self, now: Duration, json: Value) -> Vec<Effect> {
-        let object = Object::new(&json);
+    fn applied(&mut self, now: Duration, json: Value) -> Vec<SchedulerEffect> {
+        let object = ObjectView::new(&json);
         let mut effects = Vec::new();
         if object.kind() == "Pod" {
             let pod = PodRef::of(object);
@@ -192,7 +192,7 @@ impl Model {
             effects.extend(self.pod_applied(&pod, object));
             self.pods.insert(pod.uid.clone(), pod);
         }
-        if object.kind() == beats::KIND {
+        if object.kind() == heartbeats::KIND {
             self.beats.applied(now, object);
         }
         if object.kind() == "Node" {
@@ -205,14 +205,14 @@ impl Model {
 
     /// Keeps a node with the cards that its agent knows.
     fn put_node(&mut self, mut json: Value) {
-        let name = Object::new(&json).name().to_owned();
+        let name = ObjectView::new(&json).name().to_owned();
         if let Some(agent) = self.agents.of(&name) {
             view::write_cards(&mut json, &agent.said);
         }
         self.inventory.put(json, &mut self.remarks);
     }
 
-    fn pod_applied(&mut self, pod: &PodRef, object: Object<'_>) -> Vec<Effect> {
+    fn pod_applied(&mut self, pod: &PodRef, object: ObjectView<'_>) -> Vec<SchedulerEffect> {
         if pods::is_over(object) {
             // A short pod may have ended before it was seen on its node.
             let told = self.starts.told(&pod.uid, pods::node(object));
@@ -229,9 +229,9 @@ impl Model {
         }
     }
 
-    fn gone(&mut self, json: &Value) -> Vec<Effect> {
-        let object = Object::new(json);
-        if object.kind() == beats::KIND {
+    fn gone(&mut self, json: &Value) -> Vec<SchedulerEffect> {
+        let object = ObjectView::new(json);
+        if object.kind() == heartbeats::KIND {
             self.beats.gone(object.name());
         }
         if object.kind() != "Pod" {
@@ -254,45 +254,49 @@ impl Model {
     }
 
     /// Gives back all that a pod has, which is over.
-    fn pod_gone(&mut self, uid: &str) -> Vec<Effect> {
+    fn pod_gone(&mut self, uid: &str) -> Vec<SchedulerEffect> {
         self.back_off.forget(uid);
         self.spared.forget(uid);
         self.ending.remove(uid);
         self.adopted.remove(uid);
         self.told.remove(uid);
-        let Outcome { mut effects, .. } = self.starts.gone(uid);
+        let BindOutcome { mut effects, .. } = self.starts.gone(uid);
         for (node, held) in self.agents.of_pod(uid) {
-            let release = Effect::Release { node, id: held.id };
-            if held.stage != super::agents::Stage::Draining && !effects.contains(&release) {
+            let release = SchedulerEffect::Release { node, id: held.id };
+            if held.stage != super::agents::AgentAllocationState::Draining
+                && !effects.contains(&release)
+            {
                 effects.push(release);
             }
         }
         effects
     }
 
-    fn listed(&mut self, now: Duration, kind: &str, all: Vec<Value>) -> Vec<Effect> {
-        if kind == beats::KIND {
+    fn listed(&mut self, now: Duration, kind: &str, all: Vec<Value>) -> Vec<SchedulerEffect> {
+        if kind == heartbeats::KIND {
             self.beats.listed(now);
         }
         if let Some(unreadable) = &mut self.inventory.unreadable {
             unreadable.remove(kind);
         }
-        let key = |object: Object<'_>| (object.namespace().to_owned(), object.name().to_owned());
-        let listed: BTreeSet<_> = all.iter().map(|json| key(Object::new(json))).collect();
+        let key =
+            |object: ObjectView<'_>| (object.namespace().to_owned(), object.name().to_owned());
+        let listed: BTreeSet<_> = all.iter().map(|json| key(ObjectView::new(json))).collect();
         let known = self.inventory.all(kind);
-        let is_gone = |object: &Object<'_>| !listed.contains(&key(*object));
+        let is_gone = |object: &ObjectView<'_>| !listed.contains(&key(*object));
         let gone: Vec<Value> = known
             .filter(is_gone)
             .map(|object| object.json().clone())
             .collect();
-        let mut effects: Vec<Effect> = gone.iter().flat_map(|json| self.gone(json)).collect();
+        let mut effects: Vec<SchedulerEffect> =
+            gone.iter().flat_map(|json| self.gone(json)).collect();
         for json in all {
             effects.extend(self.applied(now, json));
         }
         effects
     }
 
-    fn agent_said(&mut self, now: Duration, node: &str, said: Said) -> Vec<Effect> {
+    fn agent_said(&mut self, now: Duration, node: &str, said: AgentStatus) -> Vec<SchedulerEffect> {
         let given_back = self.agents.given_back(node, &said);
         if !self.agents.said(now, node, said) {
             return Vec::new();
@@ -301,20 +305,20 @@ impl Model {
             .extend(given_back.into_iter().map(|uid| (uid, now)));
         let known = self.inventory.find("Node", "", node);
         let said = self.agents.of(node).map(|agent| &agent.said);
-        let is_new = |known: &Object<'_>| said.is_some_and(|said| !view::shows(*known, said));
+        let is_new = |known: &ObjectView<'_>| said.is_some_and(|said| !view::shows(*known, said));
         if let Some(json) = known.filter(is_new).map(|known| known.json().clone()) {
             self.put_node(json);
         }
         self.reconcile(now, node)
     }
 
-    fn refused(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<Effect> {
+    fn refused(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
         if self.starts.get(&pod.uid).is_none() {
-            let news = News::NotAdopted;
+            let news = PodEventReason::NotAdopted;
             let is_there = self.pods.contains_key(&pod.uid);
             let message = format!("the agent of its node refused it: {why}");
             return is_there
-                .then_some(Effect::Tell { pod, news, message })
+                .then_some(SchedulerEffect::Tell { pod, news, message })
                 .into_iter()
                 .collect();
         }
@@ -322,25 +326,25 @@ impl Model {
         let mut effects = self.starts.refused(&pod.uid).effects;
         let message = format!("the agent of the chosen node refused it: {why}");
         self.told.insert(pod.uid.clone(), (message.clone(), now));
-        let news = News::Unschedulable;
-        effects.push(Effect::Tell { pod, news, message });
+        let news = PodEventReason::Unschedulable;
+        effects.push(SchedulerEffect::Tell { pod, news, message });
         effects
     }
 
-    fn bound(&mut self, pod: &PodRef) -> Vec<Effect> {
+    fn bound(&mut self, pod: &PodRef) -> Vec<SchedulerEffect> {
         self.back_off.forget(&pod.uid);
         self.starts.bound(&pod.uid)
     }
 
-    fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<Effect> {
+    fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
         if self.starts.get(&pod.uid).is_none() {
             return Vec::new();
         }
         self.back_off.failed(&pod.uid, now);
         let mut effects = self.starts.not_bound(&pod.uid);
-        effects.push(Effect::Tell {
+        effects.push(SchedulerEffect::Tell {
             pod,
-            news: News::NotBound,
+            news: PodEventReason::NotBound,
             message: why,
         });
         effects

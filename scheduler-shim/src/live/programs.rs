@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::StreamExt;
 use tracing::{info, warn};
 
-use super::api::Leading;
-use super::nodes::chain;
+use super::agent_workers::chain;
+use super::api::LeadershipGuard;
 use crate::objects::shards::CONFIG as KIND;
-use crate::objects::shards::programs::{CONFIG, DEPLOYMENTS, Wanted};
+use crate::objects::shards::programs::{CONFIG, DEPLOYMENTS, DesiredPrograms};
 
 /// How long until a change is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const NOW_AND_THEN: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Goes on for ever.
-pub(super) async fn arrange(client: Client, namespace: String, leading: Leading) {
+pub(super) async fn arrange(client: Client, namespace: String, leading: LeadershipGuard) {
     let kind = GroupVersionKind::gvk(KIND.0, "v1", KIND.1);
     let configs: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     let only = watcher::Config::default().fields(&format!("metadata.name={CONFIG}"));
@@ -52,7 +52,7 @@ pub(super) async fn arrange(client: Client, namespace: String, leading: Leading)
             continue;
         };
         let done = leading
-            .only(follow(&deployments, &Wanted::by(config)))
+            .only(follow(&deployments, &DesiredPrograms::by(config)))
             .await;
         next = Instant::now()
             + match done {
@@ -63,7 +63,7 @@ pub(super) async fn arrange(client: Client, namespace: String, leading: Leading)
 }
 
 /// Changes what is not as wanted; whether all of it is now.
-async fn follow(deployments: &Api<Deployment>, wanted: &Wanted) -> bool {
+async fn follow(deployments: &Api<Deployment>, wanted: &DesiredPrograms) -> bool {
     let mut is_done = true;
     for name in DEPLOYMENTS {
         let why = match timeout(PATIENCE, change(deployments, name, wanted)).await {
@@ -89,7 +89,7 @@ async fn follow(deployments: &Api<Deployment>, wanted: &Wanted) -> bool {
 async fn change(
     deployments: &Api<Deployment>,
     name: &str,
-    wanted: &Wanted,
+    wanted: &DesiredPrograms,
 ) -> Result<bool, kube::Error> {
     let Some(found) = deployments.get_opt(name).await? else {
         return Ok(false);

@@ -6,24 +6,24 @@
 
 use std::time::Duration;
 
-use apportion_groups::Object;
-use apportion_policy::cluster::Cards;
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::TaskGpuRequest;
 
-use super::agents::{Held, Said, Stage};
-use super::event::{Effect, PodRef};
-use super::model::Model;
-use super::seats;
+use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus};
+use super::card_assignment;
+use super::event::{PodRef, SchedulerEffect};
+use super::model::ClusterModel;
+use crate::objects::parsed_objects::ParsedPod;
 use crate::objects::pods;
-use crate::objects::reads::PodRead;
 
 /// How long an agent is not asked again to take in a pod that it refused.
 const AGAIN: Duration = Duration::from_secs(30);
 /// How often all agents are looked at.
 const ALL_AGAIN: Duration = Duration::from_secs(10);
 
-impl Model {
+impl ClusterModel {
     /// What has to be done that a node's agent and the API server agree.
-    pub(crate) fn reconcile(&mut self, now: Duration, node: &str) -> Vec<Effect> {
+    pub(crate) fn reconcile(&mut self, now: Duration, node: &str) -> Vec<SchedulerEffect> {
         let mut effects = self.settle_all(node);
         effects.extend(self.adopt(now, Some(node)));
         effects
@@ -31,51 +31,53 @@ impl Model {
 
     /// The same for all nodes, now and then: an answer may have been lost, and a reservation may have ended
     /// before its pod was seen on its node.
-    pub(crate) fn reconcile_all(&mut self, now: Duration) -> Vec<Effect> {
+    pub(crate) fn reconcile_all(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         if now < self.reconciled + ALL_AGAIN {
             return Vec::new();
         }
         self.reconciled = now;
         let nodes: Vec<String> = self.agents.all().map(|(node, _)| node.clone()).collect();
-        let mut effects: Vec<Effect> = (nodes.iter())
+        let mut effects: Vec<SchedulerEffect> = (nodes.iter())
             .flat_map(|node| self.settle_all(node))
             .collect();
         effects.extend(self.adopt(now, None));
         effects
     }
 
-    fn settle_all(&self, node: &str) -> Vec<Effect> {
+    fn settle_all(&self, node: &str) -> Vec<SchedulerEffect> {
         let agent = self.agents.of(node).filter(|agent| agent.is_here);
         let held = agent.into_iter().flat_map(|agent| &agent.said.held);
         held.filter_map(|held| self.settle(node, held)).collect()
     }
 
     /// What has to be done about one allocation.
-    pub(super) fn settle(&self, node: &str, held: &Held) -> Option<Effect> {
+    pub(super) fn settle(&self, node: &str, held: &AgentAllocation) -> Option<SchedulerEffect> {
         let uid = held.uid.as_deref()?;
         let (node, id) = (node.to_owned(), held.id.clone());
         let pod = self.pods.get(uid);
         let read = pod.and_then(|pod| self.inventory.pod(&pod.namespace, &pod.name));
         let Some((pod, read)) = pod.zip(read) else {
             // Only an allocation that was committed for a pod surely is for one.
-            let is_ours = held.stage == Stage::Allocated;
-            return is_ours.then_some(Effect::Release { node, id });
+            let is_ours = held.stage == AgentAllocationState::Allocated;
+            return is_ours.then_some(SchedulerEffect::Release { node, id });
         };
         let is_here = read.is_on(&node);
         match held.stage {
-            Stage::Draining => None,
-            Stage::Reserved if is_here => {
+            AgentAllocationState::Draining => None,
+            AgentAllocationState::Reserved if is_here => {
                 let pod = pod.clone();
-                Some(Effect::Commit { node, id, pod })
+                Some(SchedulerEffect::Commit { node, id, pod })
             }
-            Stage::Allocated if is_here => None,
+            AgentAllocationState::Allocated if is_here => None,
             _ if self.starts.get(uid).is_some_and(|start| start.node == node) => None,
-            Stage::Reserved | Stage::Allocated => Some(Effect::Release { node, id }),
+            AgentAllocationState::Reserved | AgentAllocationState::Allocated => {
+                Some(SchedulerEffect::Release { node, id })
+            }
         }
     }
 
     /// Pods that run and that the agent of their node does not know; on one node, or on all.
-    fn adopt(&mut self, now: Duration, only: Option<&str>) -> Vec<Effect> {
+    fn adopt(&mut self, now: Duration, only: Option<&str>) -> Vec<SchedulerEffect> {
         let mut effects = Vec::new();
         let there = only.and_then(|only| self.placed.get(only));
         let there = there.into_iter().flatten();
@@ -105,7 +107,7 @@ impl Model {
             };
             self.adopted.insert(pod.uid.clone(), now);
             let node = node.to_owned();
-            effects.push(Effect::Allocate { node, pod, shares });
+            effects.push(SchedulerEffect::Allocate { node, pod, shares });
         }
         effects
     }
@@ -113,15 +115,15 @@ impl Model {
     /// The cards of a pod that runs, as they are written on it or as its labels name them, with bytes.
     fn shares_of(
         &self,
-        object: Object<'_>,
-        read: &PodRead,
-        said: &Said,
+        object: ObjectView<'_>,
+        read: &ParsedPod,
+        said: &AgentStatus,
     ) -> Option<Vec<(String, u64)>> {
         if let Some(written) = &read.written {
             return Some(written.clone());
         }
         let cards = read.cards.as_ref().ok()?;
-        if !matches!(cards, Cards::Shared { .. }) {
+        if !matches!(cards, TaskGpuRequest::Shared { .. }) {
             return None;
         }
         let named = pods::groups(object);
@@ -130,7 +132,7 @@ impl Model {
             .collect();
         let uuids = uuids.filter(|uuids| !uuids.is_empty())?;
         let share = |uuid: String| {
-            let bytes = seats::bytes(cards, said.card(&uuid)?);
+            let bytes = card_assignment::bytes(cards, said.card(&uuid)?);
             Some((uuid, bytes))
         };
         uuids.into_iter().map(share).collect()

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
-use super::event::Report;
+use super::event::StatusUpdate;
 use super::statuses::{condition, report, said, shown};
-use crate::objects::inventory::Inventory;
+use crate::objects::inventory::ObjectInventory;
 use crate::objects::shards::{self, programs};
 
 const KIND: &str = "Supported";
@@ -36,10 +36,14 @@ const READ: [(&str, &str, &str, bool); 5] = [
 
 /// The statuses that say something else than they should. Those of Configs come once the programs in the namespace
 /// `at` follow them, if there are any.
-pub(crate) fn due(inventory: &Inventory, at: Option<&str>, now: Duration) -> Vec<Report> {
+pub(crate) fn due(
+    inventory: &ObjectInventory,
+    at: Option<&str>,
+    now: Duration,
+) -> Vec<StatusUpdate> {
     let now = shown(now);
     let all = shards::unsupported(inventory, at.is_some()).into_iter();
-    let is_followed = |object: Object<'_>| {
+    let is_followed = |object: ObjectView<'_>| {
         let counts = object.kind() == shards::CONFIG.1 && object.name() == programs::CONFIG;
         at.filter(|_| counts)
             .is_none_or(|at| programs::follow(object, inventory, at))
@@ -49,7 +53,7 @@ pub(crate) fn due(inventory: &Inventory, at: Option<&str>, now: Duration) -> Vec
         .collect()
 }
 
-fn supported(object: Object<'_>, fields: &[String], now: &str) -> Option<Report> {
+fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<StatusUpdate> {
     let (reason, message) = match fields {
         [] => ("InEffect", "every setting is in effect".to_owned()),
         fields => (
@@ -76,7 +80,7 @@ fn supported(object: Object<'_>, fields: &[String], now: &str) -> Option<Report>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::remark::Remarks;
+    use crate::objects::object_warnings::ObjectWarnings;
 
     #[test]
     fn a_shard_says_what_is_not_in_effect_and_keeps_the_conditions_of_others() {
@@ -86,7 +90,8 @@ mod tests {
             "metadata": {"name": "default", "uid": "u", "generation": 3}, "spec": {"kValue": 2.0},
             "status": {"conditions": [others]}});
         let due_of = |shard: &Value| {
-            let inventory = Inventory::of(vec![shard.clone()], &mut Remarks::default());
+            let inventory =
+                ObjectInventory::of(vec![shard.clone()], &mut ObjectWarnings::default());
             due(&inventory, None, Duration::from_secs(1_800_000_000)).pop()
         };
         let first = due_of(&shard).expect("it says nothing yet");

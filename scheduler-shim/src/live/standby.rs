@@ -11,55 +11,55 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::api::{Leading, Writer};
-use super::event::Event;
-use super::grouper::Grouper;
-use super::metrics::Metrics;
-use super::model::Model;
-use super::nodes::Nodes;
-use super::past::{Keeper, Store};
+use super::agent_client::AgentConnector;
+use super::agent_workers::AgentWorkers;
+use super::api::{ApiWriter, LeadershipGuard};
+use super::event::SchedulerEvent;
+use super::grouper::PodGrouper;
+use super::metrics::SchedulerMetrics;
+use super::model::ClusterModel;
 use super::programs::arrange;
-use super::reach::Reach;
-use super::serve::Question;
+use super::query_server::SchedulerQuery;
+use super::usage_recorder::{UsageRecordStore, UsageRecorder};
 use super::view::now;
 use super::{Work, watch};
-use crate::options::Run;
+use crate::options::SchedulerRunOptions;
 
 /// How long events are taken in before what was read of their objects is dropped.
 const REST: Duration = Duration::from_secs(1);
 
 /// The namespace of the programs that follow KAI's Config.
-fn programs(asked: &Run) -> Option<&str> {
+fn programs(asked: &SchedulerRunOptions) -> Option<&str> {
     asked.kai_programs.then_some(asked.lease_namespace.as_str())
 }
 
 /// Whoever waits.
-pub(super) struct Standby {
+pub(super) struct StandbyScheduler {
     client: Client,
-    model: Model,
-    events: UnboundedReceiver<Event>,
-    sender: UnboundedSender<Event>,
-    nodes: Nodes,
+    model: ClusterModel,
+    events: UnboundedReceiver<SchedulerEvent>,
+    sender: UnboundedSender<SchedulerEvent>,
+    nodes: AgentWorkers,
     listed: BTreeSet<String>,
     others: oneshot::Receiver<BTreeSet<String>>,
 }
 
-impl Standby {
+impl StandbyScheduler {
     /// Begins to watch.
-    pub(super) fn start(client: Client, asked: &Run) -> Self {
+    pub(super) fn start(client: Client, asked: &SchedulerRunOptions) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let others = watch::start(client.clone(), sender.clone());
         Self {
             client,
-            model: Model {
+            model: ClusterModel {
                 choices: asked.choices.clone(),
                 programs: programs(asked).map(str::to_owned),
-                past: asked.over_time.terms().map(Keeper::new),
-                grouper: Grouper::new(asked.pod_groups),
-                ..Model::new(asked.schedulers.clone())
+                past: asked.over_time.terms().map(UsageRecorder::new),
+                grouper: PodGrouper::new(asked.pod_groups),
+                ..ClusterModel::new(asked.schedulers.clone())
             },
             events,
-            nodes: Nodes::new(sender.clone()),
+            nodes: AgentWorkers::new(sender.clone()),
             sender,
             listed: BTreeSet::new(),
             others,
@@ -78,8 +78,8 @@ impl Standby {
         }
     }
 
-    fn take(&mut self, event: Event) {
-        if let Event::Listed(kind, _) = &event {
+    fn take(&mut self, event: SchedulerEvent) {
+        if let SchedulerEvent::Listed(kind, _) = &event {
             self.listed.insert(kind.clone());
         }
         self.nodes.take(&event);
@@ -90,13 +90,13 @@ impl Standby {
     /// Goes on as the leader.
     pub(super) fn lead(
         mut self,
-        asked: &Run,
-        questions: mpsc::Receiver<Question>,
-        metrics: Metrics,
-        reach: Reach,
-        leading: Leading,
+        asked: &SchedulerRunOptions,
+        questions: mpsc::Receiver<SchedulerQuery>,
+        metrics: SchedulerMetrics,
+        reach: AgentConnector,
+        leading: LeadershipGuard,
     ) -> Work {
-        let store = Store::new(self.client.clone(), asked);
+        let store = UsageRecordStore::new(self.client.clone(), asked);
         if self.model.past.is_some() {
             tokio::spawn(store.clone().recall(self.sender.clone()));
         }
@@ -109,7 +109,7 @@ impl Standby {
             model: self.model,
             events: self.events,
             questions,
-            api: Writer::new(
+            api: ApiWriter::new(
                 self.client,
                 &asked.schedulers,
                 store,

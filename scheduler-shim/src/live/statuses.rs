@@ -10,36 +10,36 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_abi::names::{ANNOTATION_GROUP, LABEL_NODE_POOL, RESOURCE_WHOLE};
-use apportion_groups::Object;
-use apportion_policy::amounts::{Amounts, Resource, UNLIMITED};
-use apportion_policy::cluster::Status as TaskStatus;
-use apportion_policy::share::{QueueShare, Share};
+use apportion_groups::ObjectView;
+use apportion_policy::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
+use apportion_policy::cluster::TaskStatus;
+use apportion_policy::share::{QueueShare, ResourceShare};
 use apportion_policy::tree::QueueTree;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::event::Report;
+use super::event::StatusUpdate;
 use crate::objects::quantity;
-use crate::objects::snapshot::Snapshot;
-use crate::reasons::books::Books;
-use crate::reasons::waiting::{Reason, Waiting};
-use crate::reasons::words;
+use crate::objects::snapshot::ClusterSnapshot;
+use crate::reasons::decided_cluster::DecidedCluster;
+use crate::reasons::formatting;
+use crate::reasons::waiting::{WaitReason, WaitingPod};
 
 /// The nodes for which a group without a label is meant.
 const NODE_POOL: &str = "default";
 
 /// What pods have and want.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Tally {
-    allocated: Amounts,
-    non_preemptible: Amounts,
-    requested: Amounts,
+pub(crate) struct ResourceTally {
+    allocated: ResourceAmounts,
+    non_preemptible: ResourceAmounts,
+    requested: ResourceAmounts,
 }
 
 /// Of queues and groups.
-pub(crate) type Tallies<'a> = (QueueTree, BTreeMap<&'a str, Tally>);
+pub(crate) type ResourceTallies<'a> = (QueueTree, BTreeMap<&'a str, ResourceTally>);
 
-impl Tally {
+impl ResourceTally {
     fn of(share: &QueueShare) -> Self {
         Self {
             allocated: share.each(|share| share.allocated),
@@ -56,11 +56,11 @@ impl Tally {
 
 /// All statuses that say something else than they should.
 pub(crate) fn due(
-    snapshot: &Snapshot<'_>,
-    (queues, groups): &Tallies<'_>,
-    waiting: &[Waiting],
+    snapshot: &ClusterSnapshot<'_>,
+    (queues, groups): &ResourceTallies<'_>,
+    waiting: &[WaitingPod],
     now: Duration,
-) -> Vec<Report> {
+) -> Vec<StatusUpdate> {
     let now = shown(now);
     let of_queues = snapshot.inventory.all("Queue");
     let of_queues = of_queues.map(|object| queue(snapshot, queues, object, &now));
@@ -70,7 +70,7 @@ pub(crate) fn due(
         let tally = groups.get(name.as_str()).copied().unwrap_or_default();
         // Read apart: there are as many as pods, and what was read of each goes at once.
         let apart = object.read_apart();
-        group(Object::new(&apart), tally, why.get(&name), &now)
+        group(ObjectView::new(&apart), tally, why.get(&name), &now)
     });
     of_queues.chain(of_groups).flatten().collect()
 }
@@ -82,10 +82,10 @@ pub(super) fn shown(now: Duration) -> String {
 }
 
 /// What queues and groups have and want, by what pods are and not by what is decided next.
-pub(crate) fn tallies<'a>(books: &Books<'a>) -> Tallies<'a> {
+pub(crate) fn tallies<'a>(books: &DecidedCluster<'a>) -> ResourceTallies<'a> {
     let cluster = books.cluster;
     let mut queues = QueueTree::of(&cluster.queues);
-    let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, ResourceTally> = BTreeMap::new();
     let (_, largest) = books.card_sizes();
     for job in &cluster.jobs {
         let tally = groups.entry(&job.name).or_default();
@@ -95,7 +95,7 @@ pub(crate) fn tallies<'a>(books: &Books<'a>) -> Tallies<'a> {
             let has = task.status.is_active_allocated() && node.is_some();
             let mut amounts = task.amounts(largest);
             if let Some(cards) = books.charged(task).filter(|_| has) {
-                amounts[Resource::Gpu] = cards;
+                amounts[ResourceKind::Gpu] = cards;
             }
             let wants = has || task.status == TaskStatus::Pending;
             if has {
@@ -121,13 +121,13 @@ pub(crate) fn tallies<'a>(books: &Books<'a>) -> Tallies<'a> {
 }
 
 fn queue(
-    snapshot: &Snapshot<'_>,
+    snapshot: &ClusterSnapshot<'_>,
     queues: &QueueTree,
-    object: Object<'_>,
+    object: ObjectView<'_>,
     now: &str,
-) -> Option<Report> {
+) -> Option<StatusUpdate> {
     let name = object.name();
-    let parent = |object: Object<'_>| {
+    let parent = |object: ObjectView<'_>| {
         object.json()["spec"]["parentQueue"]
             .as_str()
             .unwrap_or("")
@@ -165,7 +165,9 @@ fn queue(
         Some(message) => (true, "OverQuota", message),
         None => (false, "WithinQuota", String::new()),
     };
-    let mut status = share.map_or_else(Tally::default, Tally::of).fields();
+    let mut status = share
+        .map_or_else(ResourceTally::default, ResourceTally::of)
+        .fields();
     status["childQueues"] = children.into();
     let conditions = [
         ("Usable", &usable),
@@ -190,12 +192,13 @@ fn queue(
 
 /// What a queue has more of than its quota.
 fn over_quota(share: &QueueShare) -> Option<String> {
-    let is_over = |share: &Share| share.deserved != UNLIMITED && share.allocated > share.deserved;
-    let over = Resource::ALL
+    let is_over =
+        |share: &ResourceShare| share.deserved != UNLIMITED && share.allocated > share.deserved;
+    let over = ResourceKind::ALL
         .into_iter()
         .filter(|resource| is_over(share.of(*resource)));
     let over = over.map(|resource| {
-        let amount = |number| words::amount(resource, number);
+        let amount = |number| formatting::amount(resource, number);
         let share = share.of(resource);
         format!(
             "{} of a quota of {}",
@@ -209,7 +212,7 @@ fn over_quota(share: &QueueShare) -> Option<String> {
 
 /// A condition, with the time since when it holds.
 pub(super) fn condition(
-    object: Object<'_>,
+    object: ObjectView<'_>,
     kind: &str,
     holds: bool,
     reason: &str,
@@ -231,7 +234,7 @@ pub(super) fn condition(
 }
 
 /// A condition as the object says it.
-pub(super) fn said<'a>(object: Object<'a>, field: &str, kind: &str) -> &'a Value {
+pub(super) fn said<'a>(object: ObjectView<'a>, field: &str, kind: &str) -> &'a Value {
     let all = object.json()["status"][field].as_array();
     let mut all = all.into_iter().flatten();
     all.find(|condition| condition["type"] == kind)
@@ -240,8 +243,8 @@ pub(super) fn said<'a>(object: Object<'a>, field: &str, kind: &str) -> &'a Value
 
 /// Why the pods of groups wait, by group: the first reason that KAI says of groups.
 fn whys<'a>(
-    snapshot: &Snapshot<'_>,
-    waiting: &'a [Waiting],
+    snapshot: &ClusterSnapshot<'_>,
+    waiting: &'a [WaitingPod],
 ) -> BTreeMap<String, (&'static str, &'a str)> {
     let mut whys = BTreeMap::new();
     for one in waiting {
@@ -257,7 +260,7 @@ fn whys<'a>(
 }
 
 /// The group that a pod names whose group can't be read.
-fn group_of(snapshot: &Snapshot<'_>, pod: &str) -> Option<String> {
+fn group_of(snapshot: &ClusterSnapshot<'_>, pod: &str) -> Option<String> {
     let (namespace, name) = pod.split_once('/')?;
     let group = snapshot.inventory.find("Pod", namespace, name)?;
     let group = group.annotation(ANNOTATION_GROUP)?;
@@ -265,25 +268,27 @@ fn group_of(snapshot: &Snapshot<'_>, pod: &str) -> Option<String> {
 }
 
 /// KAI's word for a reason; none where KAI says nothing of the group.
-const fn word(reason: Reason) -> Option<&'static str> {
+const fn word(reason: WaitReason) -> Option<&'static str> {
     match reason {
-        Reason::Invalid | Reason::NoSlot | Reason::Unschedulable => Some("Unschedulable"),
-        Reason::QueueDoesNotExist => Some("QueueDoesNotExist"),
-        Reason::OverLimit => Some("OverLimit"),
-        Reason::NonPreemptibleOverQuota => Some("NonPreemptibleOverQuota"),
-        Reason::Gated | Reason::NotReady => None,
+        WaitReason::Invalid | WaitReason::NoSlot | WaitReason::Unschedulable => {
+            Some("Unschedulable")
+        }
+        WaitReason::QueueDoesNotExist => Some("QueueDoesNotExist"),
+        WaitReason::OverLimit => Some("OverLimit"),
+        WaitReason::NonPreemptibleOverQuota => Some("NonPreemptibleOverQuota"),
+        WaitReason::Gated | WaitReason::NotReady => None,
     }
 }
 
 fn group(
-    object: Object<'_>,
-    tally: Tally,
+    object: ObjectView<'_>,
+    tally: ResourceTally,
     why: Option<&(&'static str, &str)>,
     now: &str,
-) -> Option<Report> {
+) -> Option<StatusUpdate> {
     const KIND: &str = "UnschedulableOnNodePool";
     let known = said(object, "schedulingConditions", KIND);
-    let has_some = Resource::ALL
+    let has_some = ResourceKind::ALL
         .into_iter()
         .any(|resource| tally.allocated[resource] > 0.0);
     let mut status = json!({"resourcesStatus": tally.fields(), "schedulingConditions": []});
@@ -304,7 +309,11 @@ fn group(
 }
 
 /// What has to be written, if anything has.
-pub(super) fn report(object: Object<'_>, status: Value, news: Option<String>) -> Option<Report> {
+pub(super) fn report(
+    object: ObjectView<'_>,
+    status: Value,
+    news: Option<String>,
+) -> Option<StatusUpdate> {
     let known = &object.json()["status"];
     let wanted = status.as_object().into_iter().flatten();
     let nothing = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
@@ -314,7 +323,7 @@ pub(super) fn report(object: Object<'_>, status: Value, news: Option<String>) ->
     });
     new.next()?;
     drop(new);
-    Some(Report {
+    Some(StatusUpdate {
         api_version: object.api_version().to_owned(),
         kind: object.kind().to_owned(),
         namespace: object.namespace().to_owned(),
@@ -326,10 +335,10 @@ pub(super) fn report(object: Object<'_>, status: Value, news: Option<String>) ->
 }
 
 /// Amounts as Kubernetes writes them.
-fn amounts(amounts: Amounts) -> Value {
-    json!({"cpu": thousandths(amounts[Resource::Cpu]),
-        "memory": bytes(amounts[Resource::Memory]),
-        RESOURCE_WHOLE: thousandths(amounts[Resource::Gpu] * 1000.0)})
+fn amounts(amounts: ResourceAmounts) -> Value {
+    json!({"cpu": thousandths(amounts[ResourceKind::Cpu]),
+        "memory": bytes(amounts[ResourceKind::Memory]),
+        RESOURCE_WHOLE: thousandths(amounts[ResourceKind::Gpu] * 1000.0)})
 }
 
 fn thousandths(amount: f64) -> String {
@@ -354,7 +363,7 @@ mod tests {
 
     #[test]
     fn amounts_are_quantities() {
-        let all = Amounts::new(1500.0, 3.0 * f64::from(1 << 20), 0.1 + 0.2);
+        let all = ResourceAmounts::new(1500.0, 3.0 * f64::from(1 << 20), 0.1 + 0.2);
         assert_eq!(
             amounts(all),
             json!({"cpu": "1500m", "memory": "3Mi", "nvidia.com/gpu": "300m"})

@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use apportion_abi::Bytes;
 use apportion_abi::names::{LABEL_GPU_MEMORY, RESOURCE_WHOLE};
-use apportion_groups::Object;
-use apportion_policy::cluster::{Cards, ListedCard, Node, Status, Task};
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::{ListedCard, Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::{Value, json};
 
-use super::agents::{Agent, Card, Held, Said, Stage};
-use super::event::Effect;
-use super::model::Model;
-use super::seats;
+use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, TrackedAgent};
+use super::card_assignment;
+use super::event::SchedulerEffect;
+use super::model::ClusterModel;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
-use crate::objects::cards::{self, Known, add_strangers};
+use crate::objects::cards::{self, CardInventory, add_strangers};
 use crate::objects::clock;
 use crate::objects::gpu_nodes;
 use crate::objects::numa;
-use crate::objects::reads::PodRead;
-use crate::objects::remark::Remarks;
-use crate::objects::snapshot::{self, Snapshot};
+use crate::objects::object_warnings::ObjectWarnings;
+use crate::objects::parsed_objects::ParsedPod;
+use crate::objects::snapshot::{self, ClusterSnapshot};
 
 const YES: &str = "yes";
 /// Longer than any cluster lives.
 const NEVER: Duration = Duration::from_secs(3_000_000_000);
 
-impl Model {
+impl ClusterModel {
     /// The cluster now.
-    pub(crate) fn cluster(&self, now: Duration) -> Snapshot<'_> {
-        let mut remarks = Remarks::default();
+    pub(crate) fn cluster(&self, now: Duration) -> ClusterSnapshot<'_> {
+        let mut remarks = ObjectWarnings::default();
         let mut snapshot = snapshot::snapshot(
             &self.inventory,
             &self.schedulers,
@@ -80,13 +80,13 @@ impl Model {
     }
 
     /// The cards of all nodes as their agents say, and those of the pods that hold some.
-    fn cards(&self) -> Known {
-        let mut known = Known {
+    fn cards(&self) -> CardInventory {
+        let mut known = CardInventory {
             takes_slots: true,
-            ..Known::default()
+            ..CardInventory::default()
         };
         for (node, agent) in self.agents.all() {
-            let card = |card: &Card| ListedCard {
+            let card = |card: &AgentCard| ListedCard {
                 name: card.uuid.clone(),
                 memory: card.allocatable,
                 is_healthy: card.is_healthy,
@@ -108,11 +108,11 @@ impl Model {
         let agent = self.agents.of(&node.name);
         let mut mark = |label: &str| node.labels.insert(label.to_owned(), YES.to_owned());
         match agent {
-            Some(Agent { is_here: true, .. }) => {
+            Some(TrackedAgent { is_here: true, .. }) => {
                 mark(TAKES_SHARES);
                 mark(TAKES_CARDS);
             }
-            Some(Agent { is_here: false, .. }) => {}
+            Some(TrackedAgent { is_here: false, .. }) => {}
             None if self.beats.is_silent(now, &node.name) => {}
             None => {
                 mark(TAKES_CARDS);
@@ -128,9 +128,11 @@ impl Model {
     fn correct(&self, now: Duration, task: &mut Task) {
         let yes = || vec![YES.to_owned()];
         match task.cards {
-            Cards::Shared { .. } => task.node_affinity.push((TAKES_SHARES.to_owned(), yes())),
-            Cards::Whole(_) => task.node_affinity.push((TAKES_CARDS.to_owned(), yes())),
-            Cards::None | Cards::Partitions(_) => {}
+            TaskGpuRequest::Shared { .. } => {
+                task.node_affinity.push((TAKES_SHARES.to_owned(), yes()))
+            }
+            TaskGpuRequest::Whole(_) => task.node_affinity.push((TAKES_CARDS.to_owned(), yes())),
+            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => {}
         }
         let Some(uid) = self.uid(task) else {
             return;
@@ -141,21 +143,21 @@ impl Model {
         if let Some(start) = self
             .starts
             .get(&uid)
-            .filter(|_| task.status == Status::Pending)
+            .filter(|_| task.status == TaskStatus::Pending)
         {
-            task.status = Status::Binding;
+            task.status = TaskStatus::Binding;
             task.node = Some(start.node.clone());
             task.zones.clone_from(&start.zones);
             self.put(task, &start.cards);
-        } else if task.status == Status::Pending && self.back_off.takes_turn(&uid, now) {
-            task.status = Status::Gated;
+        } else if task.status == TaskStatus::Pending && self.back_off.takes_turn(&uid, now) {
+            task.status = TaskStatus::Gated;
         } else if task.status.is_allocated()
             && self
                 .ending
                 .get(&uid)
                 .is_some_and(|end| end.is_believed(now))
         {
-            task.status = Status::Releasing;
+            task.status = TaskStatus::Releasing;
         }
     }
 
@@ -181,24 +183,25 @@ impl Model {
     fn put(&self, task: &mut Task, shares: &[(String, u64)]) {
         task.on = shares.iter().map(|(card, _)| card.clone()).collect();
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
-        let Some(agent) = agent.filter(|_| matches!(task.cards, Cards::Shared { .. })) else {
+        let Some(agent) = agent.filter(|_| matches!(task.cards, TaskGpuRequest::Shared { .. }))
+        else {
             return;
         };
         let mut known = shares.iter().filter_map(|(uuid, bytes)| {
             let card = agent.said.card(uuid)?;
-            Some((seats::bytes(&task.cards, card), *bytes))
+            Some((card_assignment::bytes(&task.cards, card), *bytes))
         });
         if known.any(|(asked, has)| asked != has) {
             task.cards = cards::shares(shares);
         }
     }
 
-    fn object(&self, task: &Task) -> Option<Object<'_>> {
+    fn object(&self, task: &Task) -> Option<ObjectView<'_>> {
         let (namespace, name) = task.name.split_once('/')?;
         self.inventory.find("Pod", namespace, name)
     }
 
-    fn read(&self, task: &Task) -> Option<&PodRead> {
+    fn read(&self, task: &Task) -> Option<&ParsedPod> {
         let (namespace, name) = task.name.split_once('/')?;
         self.inventory.pod(namespace, name)
     }
@@ -218,8 +221,8 @@ impl Model {
     }
 
     /// What of the cards of a node is held that no pod accounts for.
-    fn strangers<'s>(&self, node: &str, said: &'s Said) -> cards::Held<'s> {
-        let mut held = cards::Held::new();
+    fn strangers<'s>(&self, node: &str, said: &'s AgentStatus) -> cards::ForeignHoldings<'s> {
+        let mut held = cards::ForeignHoldings::new();
         for card in said.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
             held.insert((&card.uuid, false), card.unmanaged.0);
         }
@@ -239,9 +242,14 @@ impl Model {
 
     /// Whether an allocation ends without anybody's doing: its room is not free yet, and nobody has to be evicted
     /// for it. Between the end of a pod and its agent's word that its cards are free every allocation is so.
-    fn is_leaving(&self, node: &str, held: &Held) -> bool {
-        let is_released = || matches!(self.settle(node, held), Some(Effect::Release { .. }));
-        held.stage == Stage::Draining || is_released()
+    fn is_leaving(&self, node: &str, held: &AgentAllocation) -> bool {
+        let is_released = || {
+            matches!(
+                self.settle(node, held),
+                Some(SchedulerEffect::Release { .. })
+            )
+        };
+        held.stage == AgentAllocationState::Draining || is_released()
     }
 
     /// Whether a pod is on a node, as far as the API server knows.
@@ -253,15 +261,15 @@ impl Model {
 }
 
 /// What an agent says, as the object by which a cluster in files knows cards.
-pub(crate) fn gpu_node(model: &Model, node: &str, said: &Said) -> Value {
-    let holder = |held: &Held, bytes: u64| {
+pub(crate) fn gpu_node(model: &ClusterModel, node: &str, said: &AgentStatus) -> Value {
+    let holder = |held: &AgentAllocation, bytes: u64| {
         let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
         match pod {
             Some(pod) => json!({"namespace": pod.namespace, "pod": pod.name, "limitBytes": bytes}),
             None => json!({"container": held.name, "limitBytes": bytes}),
         }
     };
-    let card = |card: &Card| {
+    let card = |card: &AgentCard| {
         let shares = said.held.iter().flat_map(|held| {
             let own = held.shares.iter().filter(|(uuid, _)| *uuid == card.uuid);
             own.map(|(_, bytes)| holder(held, *bytes))
@@ -281,7 +289,7 @@ pub(crate) fn gpu_node(model: &Model, node: &str, said: &Said) -> Value {
 }
 
 /// Writes on a node what its agent says, in the fields of NVIDIA's own programs.
-pub(crate) fn write_cards(node: &mut Value, said: &Said) {
+pub(crate) fn write_cards(node: &mut Value, said: &AgentStatus) {
     let count = said.healthy().count().to_string();
     for list in ["capacity", "allocatable"] {
         node["status"][list][RESOURCE_WHOLE] = json!(count);
@@ -292,7 +300,7 @@ pub(crate) fn write_cards(node: &mut Value, said: &Said) {
 }
 
 /// Whether a node has that written on it already.
-pub(crate) fn shows(node: Object<'_>, said: &Said) -> bool {
+pub(crate) fn shows(node: ObjectView<'_>, said: &AgentStatus) -> bool {
     let count = said.healthy().count().to_string();
     let status = &node.json()["status"];
     let memory = said.card_memory().map(|memory| memory.as_mib().to_string());

@@ -12,9 +12,9 @@ use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
+use super::agent_workers::chain;
 use super::event::PodRef;
-use super::nodes::chain;
-use crate::objects::volumes::{Binding, SELECTED};
+use crate::objects::volumes::{SELECTED, VolumeBinding};
 
 /// How long all of a pod's may take: less than its agent waits for it.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -26,7 +26,7 @@ pub(crate) async fn bind(
     client: &Client,
     node: &str,
     pod: &PodRef,
-    volumes: &[Binding],
+    volumes: &[VolumeBinding],
 ) -> Result<(), String> {
     if volumes.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(crate) async fn bind(
         for binding in volumes {
             write(client, &claims, node, binding).await?;
         }
-        for Binding { claim, .. } in volumes {
+        for VolumeBinding { claim, .. } in volumes {
             let bound = await_condition(claims.clone(), claim, is_bound);
             bound.await.map_err(|error| chain(&error))?;
         }
@@ -55,7 +55,7 @@ async fn write(
     client: &Client,
     claims: &Api<PersistentVolumeClaim>,
     node: &str,
-    binding: &Binding,
+    binding: &VolumeBinding,
 ) -> Result<(), String> {
     let name = &binding.claim;
     let told = |error: kube::Error| format!("volume claim {name}: {}", chain(&error));

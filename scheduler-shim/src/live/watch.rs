@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use kube::api::{Api, ApiResource};
 use kube::discovery;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -21,8 +21,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio_stream::StreamExt;
 use tracing::{debug, warn};
 
-use super::event::Event;
-use super::slim::Slim;
+use super::event::SchedulerEvent;
+use super::pruned_object::PrunedObject;
 use crate::objects::{config_maps, inventory, numa};
 
 /// How often new kinds are looked for.
@@ -34,18 +34,18 @@ const SOON: Duration = Duration::from_secs(2);
 const TRIES: u32 = 3;
 
 /// A kind: its API group and its name.
-type Kind = (String, String);
+type GroupKind = (String, String);
 
 /// The kinds that are watched, and those that something names as its owner and that are not.
 #[derive(Debug, Default)]
-struct Kinds {
-    watched: Mutex<BTreeSet<Kind>>,
+struct WatchedKinds {
+    watched: Mutex<BTreeSet<GroupKind>>,
     /// How often each was looked for in vain.
-    missed: Mutex<BTreeMap<Kind, u32>>,
+    missed: Mutex<BTreeMap<GroupKind, u32>>,
     found_missing: Notify,
 }
 
-impl Kinds {
+impl WatchedKinds {
     /// Notes the owners of an object.
     fn note_owners(&self, json: &Value) {
         let owners = json.pointer("/metadata/ownerReferences");
@@ -68,7 +68,7 @@ impl Kinds {
     }
 
     /// Whether a kind was not watched so far.
-    fn begin(&self, key: Kind) -> bool {
+    fn begin(&self, key: GroupKind) -> bool {
         lock(&self.missed).remove(&key);
         lock(&self.watched).insert(key)
     }
@@ -95,33 +95,33 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// A kind that every cluster has, and without which nothing is decided.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Always {
+pub(crate) struct RequiredKind {
     pub(crate) kind: &'static str,
     group: &'static str,
     version: &'static str,
     plural: &'static str,
 }
 
-pub(crate) const ALWAYS: &[Always] = &[
-    Always {
+pub(crate) const ALWAYS: &[RequiredKind] = &[
+    RequiredKind {
         kind: "Pod",
         group: "",
         version: "v1",
         plural: "pods",
     },
-    Always {
+    RequiredKind {
         kind: "Node",
         group: "",
         version: "v1",
         plural: "nodes",
     },
-    Always {
+    RequiredKind {
         kind: "PriorityClass",
         group: "scheduling.k8s.io",
         version: "v1",
         plural: "priorityclasses",
     },
-    Always {
+    RequiredKind {
         kind: "Queue",
         group: "scheduling.run.ai",
         version: "v2",
@@ -133,9 +133,9 @@ pub(crate) const ALWAYS: &[Always] = &[
 /// Which kinds there are beside those that are always there is said once it is known.
 pub(crate) fn start(
     client: Client,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<SchedulerEvent>,
 ) -> oneshot::Receiver<BTreeSet<String>> {
-    let kinds = Arc::new(Kinds::default());
+    let kinds = Arc::new(WatchedKinds::default());
     for kind in ALWAYS {
         kinds.begin((kind.group.to_owned(), kind.kind.to_owned()));
         let resource = ApiResource {
@@ -159,9 +159,9 @@ pub(crate) fn start(
 /// Looks for kinds that may own pods.
 async fn find_others(
     client: Client,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<SchedulerEvent>,
     first: oneshot::Sender<BTreeSet<String>>,
-    kinds: Arc<Kinds>,
+    kinds: Arc<WatchedKinds>,
 ) {
     let mut first = Some(first);
     loop {
@@ -183,7 +183,7 @@ async fn find_others(
                     }
                 }
                 for kind in kinds.unreadable() {
-                    let _ = events.send(Event::Unreadable(kind));
+                    let _ = events.send(SchedulerEvent::Unreadable(kind));
                 }
             }
             Err(problem) => warn!(%problem, "API discovery failed"),
@@ -217,9 +217,9 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
 
 /// The objects of kinds that programs write every few seconds without a change that matters, with what matters of each.
 #[derive(Default)]
-struct Known(BTreeMap<(String, String), Value>);
+struct ChangeFilter(BTreeMap<(String, String), Value>);
 
-impl Known {
+impl ChangeFilter {
     /// Whether anybody has to hear of an object.
     fn is_news(&mut self, json: &Value) -> bool {
         Self::key(json).is_none_or(|(key, said)| self.0.insert(key, said.clone()) != Some(said))
@@ -233,7 +233,7 @@ impl Known {
 
     /// The name of an object of such a kind, and what matters of it.
     fn key(json: &Value) -> Option<((String, String), Value)> {
-        let object = Object::new(json);
+        let object = ObjectView::new(json);
         let said = match (object.api_group(), object.kind()) {
             // Only that it is there.
             config_maps::KIND => Value::Null,
@@ -250,21 +250,21 @@ impl Known {
 async fn watch(
     client: Client,
     resource: ApiResource,
-    events: UnboundedSender<Event>,
-    kinds: Arc<Kinds>,
+    events: UnboundedSender<SchedulerEvent>,
+    kinds: Arc<WatchedKinds>,
 ) {
-    let api: Api<Slim> = Api::all_with(client, &resource);
+    let api: Api<PrunedObject> = Api::all_with(client, &resource);
     let config = watcher::Config::default();
     let mut stream = pin!(watcher(api, config).default_backoff());
     let mut listing = Vec::new();
     let kind = resource.kind.clone();
-    let mut known = Known::default();
+    let mut known = ChangeFilter::default();
     let mut was_listed = false;
     while let Some(next) = stream.next().await {
         let event = match next {
             Ok(watcher::Event::Init) => {
                 listing.clear();
-                known = Known::default();
+                known = ChangeFilter::default();
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
@@ -276,7 +276,7 @@ async fn watch(
             }
             Ok(watcher::Event::InitDone) => {
                 was_listed = true;
-                Event::Listed(kind.clone(), std::mem::take(&mut listing))
+                SchedulerEvent::Listed(kind.clone(), std::mem::take(&mut listing))
             }
             Ok(watcher::Event::Apply(object)) => {
                 let json = object.json(&resource);
@@ -284,19 +284,19 @@ async fn watch(
                 if !known.is_news(&json) {
                     continue;
                 }
-                Event::Applied(json)
+                SchedulerEvent::Applied(json)
             }
             Ok(watcher::Event::Delete(object)) => {
                 let json = object.json(&resource);
                 known.forget(&json);
-                Event::Gone(json)
+                SchedulerEvent::Gone(json)
             }
             Err(problem) => {
                 warn!(kind, %problem, "Watch failed, restarting");
                 if was_listed {
                     continue;
                 }
-                Event::Unreadable(kind.clone())
+                SchedulerEvent::Unreadable(kind.clone())
             }
         };
         if events.send(event).is_err() {

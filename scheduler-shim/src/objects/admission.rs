@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use apportion_groups::Object;
-use apportion_policy::cluster::{Node, Preference, Wish};
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::{Node, PreferredTerm, WeightedPreference};
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 use super::nodes;
-use super::occupancy::{Holds, Occupancy};
+use super::occupancy::{NodeOccupancy, PodOccupancy};
 use super::quantity;
 use super::volumes;
 
@@ -25,16 +25,16 @@ const YES: &str = "yes";
 
 /// What a pod wishes of its node, and what it tolerates.
 #[derive(Debug, Default)]
-pub(crate) struct Admission {
+pub(crate) struct NodeAdmission {
     labels: BTreeMap<String, String>,
     /// The labels of nodes that match a term which some pod prefers.
     preferred: BTreeMap<String, String>,
-    occupancy: Occupancy,
+    occupancy: NodeOccupancy,
 }
 
-impl Admission {
+impl NodeAdmission {
     /// For a cluster where pods hold this.
-    pub(crate) fn of(occupancy: Occupancy) -> Self {
+    pub(crate) fn of(occupancy: NodeOccupancy) -> Self {
         Self {
             occupancy,
             ..Self::default()
@@ -45,9 +45,9 @@ impl Admission {
     pub(crate) fn prefer(
         &mut self,
         preferred: &[Value],
-        objects: &[Object<'_>],
+        objects: &[ObjectView<'_>],
         known: &mut [Node],
-    ) -> Vec<Preference> {
+    ) -> Vec<WeightedPreference> {
         let mut preferences = Vec::new();
         for term in preferred {
             let (wanted, number) = (&term["preference"], self.preferred.len());
@@ -60,8 +60,8 @@ impl Admission {
                 }
                 label
             });
-            preferences.push(Preference {
-                wish: Wish::Label(label.clone()),
+            preferences.push(WeightedPreference {
+                wish: PreferredTerm::Label(label.clone()),
                 weight: term["weight"].as_i64().unwrap_or(0),
             });
         }
@@ -71,11 +71,11 @@ impl Admission {
     /// The labels of a node that admits a pod; the nodes get their labels on the way.
     pub(crate) fn wish(
         &mut self,
-        pod: Object<'_>,
-        objects: &[Object<'_>],
+        pod: ObjectView<'_>,
+        objects: &[ObjectView<'_>],
         known: &mut [Node],
         key: &str,
-        inventory: &Inventory,
+        inventory: &ObjectInventory,
     ) -> Vec<(String, Vec<String>)> {
         if let Some(label) = self.labels.get(key) {
             return vec![(label.clone(), vec![YES.to_owned()])];
@@ -95,7 +95,7 @@ impl Admission {
 }
 
 /// What a pod says that it would rather have of its node.
-pub(crate) fn preferred(pod: Object<'_>) -> Vec<Value> {
+pub(crate) fn preferred(pod: ObjectView<'_>) -> Vec<Value> {
     let affinity = &pod.json()["spec"]["affinity"]["nodeAffinity"];
     let terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array();
     terms.cloned().unwrap_or_default()
@@ -103,7 +103,7 @@ pub(crate) fn preferred(pod: Object<'_>) -> Vec<Value> {
 
 /// What a pod wishes of its node, tolerates there and holds of it, as a text that pods share which wish for the
 /// same. What one with volumes wants depends on more than its own words, so it shares with nobody.
-pub(crate) fn key(pod: Object<'_>, holds: &Holds, has_volumes: bool) -> String {
+pub(crate) fn key(pod: ObjectView<'_>, holds: &PodOccupancy, has_volumes: bool) -> String {
     let spec = &pod.json()["spec"];
     let affinity =
         &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
@@ -118,13 +118,13 @@ pub(crate) fn key(pod: Object<'_>, holds: &Holds, has_volumes: bool) -> String {
     key
 }
 
-impl Occupancy {
+impl NodeOccupancy {
     /// Why a node does not admit a pod, whatever it has free of what the policy counts.
     pub(crate) fn refused(
         &self,
-        pod: Object<'_>,
-        node: Object<'_>,
-        inventory: &Inventory,
+        pod: ObjectView<'_>,
+        node: ObjectView<'_>,
+        inventory: &ObjectInventory,
     ) -> Option<String> {
         refusal(pod, node)
             .or_else(|| volumes::refusal(pod, node, inventory))
@@ -133,7 +133,7 @@ impl Occupancy {
 }
 
 /// Why a node does not admit a pod, whatever runs there.
-fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
+fn refusal(pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
     if let Some(closed) = nodes::closed(node) {
         return Some(closed.to_owned());
     }
@@ -159,7 +159,7 @@ fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
 }
 
 /// Whether a node has the labels that a pod wants of its node.
-fn is_wanted(pod: Object<'_>, node: Object<'_>) -> bool {
+fn is_wanted(pod: ObjectView<'_>, node: ObjectView<'_>) -> bool {
     let spec = &pod.json()["spec"];
     let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
     let affinity =
@@ -169,7 +169,7 @@ fn is_wanted(pod: Object<'_>, node: Object<'_>) -> bool {
 }
 
 /// Whether a node has one of these sets of labels; no sets ask nothing.
-pub(crate) fn has_one_of(terms: &Value, node: Object<'_>) -> bool {
+pub(crate) fn has_one_of(terms: &Value, node: ObjectView<'_>) -> bool {
     let terms = terms.as_array();
     terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)))
 }
@@ -183,7 +183,7 @@ fn tolerates(toleration: &Value, taint: &Value) -> bool {
         && (is_any || text(&toleration["value"]) == text(&taint["value"]))
 }
 
-fn matches(term: &Value, node: Object<'_>) -> bool {
+fn matches(term: &Value, node: ObjectView<'_>) -> bool {
     let list = |field: &str| term[field].as_array().into_iter().flatten();
     let labels = list("matchExpressions").all(|one| {
         let key = one["key"].as_str().unwrap_or_default();
@@ -224,8 +224,8 @@ mod tests {
             let pod = json!({"metadata": {"name": name, "namespace": "default"},
                 "spec": {"containers": [{"ports": [{"hostPort": port}],
                     "resources": {"limits": {"example.com/nic": nics}}}]}});
-            let pod = Object::new(&pod);
-            key(pod, &Holds::of(pod), has_volumes)
+            let pod = ObjectView::new(&pod);
+            key(pod, &PodOccupancy::of(pod), has_volumes)
         };
         assert_eq!(key_of("a", 80, 1, false), key_of("b", 80, 1, false));
         assert_ne!(key_of("a", 80, 1, false), key_of("a", 81, 1, false));

@@ -4,24 +4,24 @@
 //! of the cluster. Where none of them covers a node, the driver makes nothing there. A driver that does not
 //! tell is tried.
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 use super::{quantity, selector};
 
 /// Whether a volume of a class and of this size may be made near a node.
 pub(crate) fn is_there(
-    class: Object<'_>,
+    class: ObjectView<'_>,
     asked: &Value,
-    node: Object<'_>,
-    inventory: &Inventory,
+    node: ObjectView<'_>,
+    inventory: &ObjectInventory,
 ) -> bool {
     let maker = class.json()["provisioner"].as_str().unwrap_or_default();
     let driver = inventory.find("CSIDriver", "", maker);
     let tells = driver.is_some_and(|driver| driver.json()["spec"]["storageCapacity"] == true);
     let asked = quantity::of(asked).unwrap_or(0.0);
-    let gives = |room: Object<'_>| {
+    let gives = |room: ObjectView<'_>| {
         let room_of = |field: &str| quantity::of(&room.json()[field]);
         let largest = room_of("maximumVolumeSize").or_else(|| room_of("capacity"));
         room.json()["storageClassName"] == class.name()
@@ -36,7 +36,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::objects::remark::Remarks;
+    use crate::objects::object_warnings::ObjectWarnings;
 
     fn is_there_for(asked: &str, tells: bool, room: &Value) -> [bool; 2] {
         let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
@@ -46,13 +46,13 @@ mod tests {
         room["kind"] = "CSIStorageCapacity".into();
         room["metadata"] = json!({"name": "room", "namespace": "kube-system"});
         room["nodeTopology"] = json!({"matchLabels": {"zone": "a"}});
-        let inventory = Inventory::of(vec![driver, room], &mut Remarks::default());
+        let inventory = ObjectInventory::of(vec![driver, room], &mut ObjectWarnings::default());
         let class =
             json!({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "disks"});
         ["a", "b"].map(|zone| {
             let node =
                 json!({"kind": "Node", "metadata": {"name": zone, "labels": {"zone": zone}}});
-            let (class, node) = (Object::new(&class), Object::new(&node));
+            let (class, node) = (ObjectView::new(&class), ObjectView::new(&node));
             is_there(class, &json!(asked), node, &inventory)
         })
     }

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 
 pub(crate) use apportion_abi::names::{ANNOTATION_CARDS as CARDS, ANNOTATION_RECEIVED as RECEIVED};
 use apportion_abi::{Bytes, SHARE_UNIT, Share};
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Status, Task};
+use apportion_policy::cluster::{
+    Job, ListedCard, Node, PodSet, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
+};
 
 use super::pods;
 
@@ -25,7 +27,7 @@ pub(crate) fn text(cards: &[(String, u64)]) -> String {
 }
 
 /// What is written on a pod.
-pub(crate) fn written(pod: Object<'_>) -> Option<Vec<(String, u64)>> {
+pub(crate) fn written(pod: ObjectView<'_>) -> Option<Vec<(String, u64)>> {
     let one = |text: &str| {
         let (card, bytes) = text.split_once('=')?;
         Some((card.to_owned(), bytes.parse().ok()?))
@@ -35,15 +37,18 @@ pub(crate) fn written(pod: Object<'_>) -> Option<Vec<(String, u64)>> {
 
 /// What a pod wants of cards. One that has its place keeps what it got, whatever is written into its request since;
 /// how much of a card that is, its agent says.
-pub(crate) fn kept(pod: Object<'_>, asked: Result<Cards, String>) -> Result<Cards, String> {
+pub(crate) fn kept(
+    pod: ObjectView<'_>,
+    asked: Result<TaskGpuRequest, String>,
+) -> Result<TaskGpuRequest, String> {
     let got = pods::node(pod).and(written(pod));
     let Some(got) = got.filter(|got| !got.is_empty()) else {
         return asked;
     };
     match (pod.annotation(RECEIVED), &asked) {
-        (Some(FRACTION), Ok(Cards::Shared { .. })) => asked,
+        (Some(FRACTION), Ok(TaskGpuRequest::Shared { .. })) => asked,
         (Some(FRACTION), _) => Ok(shares(&got)),
-        (Some(REGULAR), _) => Ok(Cards::Whole(i64::try_from(got.len()).unwrap_or(0))),
+        (Some(REGULAR), _) => Ok(TaskGpuRequest::Whole(i64::try_from(got.len()).unwrap_or(0))),
         _ => asked,
     }
 }
@@ -55,9 +60,9 @@ fn held(bytes: u64) -> Share {
 }
 
 /// Shares of cards in bytes, which are the same of each but for a fraction of cards that differ.
-pub(crate) fn shares(cards: &[(String, u64)]) -> Cards {
+pub(crate) fn shares(cards: &[(String, u64)]) -> TaskGpuRequest {
     let most = cards.iter().map(|(_, bytes)| *bytes).max();
-    Cards::Shared {
+    TaskGpuRequest::Shared {
         share: held(most.unwrap_or(0)),
         devices: u32::try_from(cards.len()).unwrap_or(u32::MAX),
     }
@@ -65,7 +70,7 @@ pub(crate) fn shares(cards: &[(String, u64)]) -> Cards {
 
 /// What somebody knows of cards.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct CardInventory {
     /// The cards of nodes.
     pub(crate) listed: BTreeMap<String, Vec<ListedCard>>,
     /// The cards of pods, by namespace and name.
@@ -74,7 +79,7 @@ pub(crate) struct Known {
     pub(crate) takes_slots: bool,
 }
 
-impl Known {
+impl CardInventory {
     /// Lists the cards of a node.
     pub(crate) fn list(&self, node: &mut Node) {
         let listed = self.listed.get(&node.name);
@@ -103,22 +108,22 @@ impl Known {
 }
 
 /// What is held of a card by nobody whom the policy decides on: by card, and whether it is about to end.
-pub(crate) type Held<'a> = BTreeMap<(&'a str, bool), u64>;
+pub(crate) type ForeignHoldings<'a> = BTreeMap<(&'a str, bool), u64>;
 
 /// Enters what is held of a node's cards as pods that nobody may move.
-pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: Held<'_>) {
+pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHoldings<'_>) {
     let Some(known) = cluster.nodes.iter_mut().find(|known| known.name == node) else {
         return;
     };
     known.pods += i64::try_from(held.len()).unwrap_or(0);
     cluster.jobs.push(Job {
         name: format!("{node} holders without a pod"),
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 ..PodSet::default()
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: held
             .into_iter()
@@ -130,8 +135,8 @@ pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: Held<'_>) {
 
 fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {
     let (kind, status) = match is_leaving {
-        true => ("leaving", Status::Releasing),
-        false => ("without a pod", Status::Running),
+        true => ("leaving", TaskStatus::Releasing),
+        false => ("without a pod", TaskStatus::Running),
     };
     Task {
         name: format!("{node}/{card} {kind}"),
@@ -139,7 +144,7 @@ fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {
         status,
         node: Some(node.to_owned()),
         on: vec![card.to_owned()],
-        cards: Cards::Shared {
+        cards: TaskGpuRequest::Shared {
             share: held(bytes),
             devices: 1,
         },
@@ -170,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_held_counts_in_full_units() {
         let stranger = stranger("node", "card", false, 300 * Bytes::MIB + 1);
-        let Cards::Shared { share, .. } = stranger.cards else {
+        let TaskGpuRequest::Shared { share, .. } = stranger.cards else {
             unreachable!("it holds a part of a card");
         };
         assert_eq!(share, Share::Memory(Bytes::from_mib(302)));
@@ -178,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_foreign_pod_takes_the_cards_that_it_is_on_and_else_the_largest() {
-        let mut known = Known::default();
+        let mut known = CardInventory::default();
         known.on.insert("a/b".to_owned(), vec!["small".to_owned()]);
         let mut node = node(&[("large", 3), ("middle", 2), ("small", 1), ("other", 1)]);
         known.withdraw(&mut node, "a/b", 1);

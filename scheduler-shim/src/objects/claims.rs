@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::LABEL_QUEUE;
-use apportion_groups::Object;
-use apportion_policy::cluster::{Claim, Cluster};
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::{Cluster, ResourceClaim};
 use serde_json::{Value, json};
 
-use super::inventory::{Inventory, called};
+use super::inventory::{ObjectInventory, called};
+use super::object_warnings::ObjectWarnings;
 use super::pods;
-use super::remark::Remarks;
 
 /// The kinds, with whether they belong to no namespace.
 pub(crate) const KINDS: &[(&str, bool)] = &[
@@ -32,7 +32,7 @@ const CARDS: &str = "gpu";
 const DRIVER: &str = "device.driver ==";
 
 /// The claims that pods would have made of templates, for those that have none yet.
-pub(crate) fn of_templates(inventory: &Inventory) -> Vec<Value> {
+pub(crate) fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
     let made = inventory.all("Pod").flat_map(|pod| {
         let entries = list(pod.json(), "/spec/resourceClaims");
         entries.filter_map(move |entry| {
@@ -55,7 +55,11 @@ pub(crate) fn of_templates(inventory: &Inventory) -> Vec<Value> {
 }
 
 /// Enters devices and claims.
-pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster, remarks: &mut Remarks) {
+pub(crate) fn enter(
+    inventory: &ObjectInventory,
+    cluster: &mut Cluster,
+    remarks: &mut ObjectWarnings,
+) {
     let drivers = drivers(inventory, remarks);
     for slice in inventory.all("ResourceSlice").map(|slice| slice.json()) {
         let node = slice["spec"]["nodeName"].as_str().unwrap_or_default();
@@ -82,7 +86,10 @@ pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster, remarks: &mut 
 }
 
 /// The drivers of each class.
-fn drivers(inventory: &Inventory, remarks: &mut Remarks) -> BTreeMap<String, BTreeSet<String>> {
+fn drivers(
+    inventory: &ObjectInventory,
+    remarks: &mut ObjectWarnings,
+) -> BTreeMap<String, BTreeSet<String>> {
     let classes = inventory.all("DeviceClass");
     let drivers = classes.map(|class| {
         let selectors = list(class.json(), "/spec/selectors");
@@ -114,7 +121,11 @@ fn driver(expression: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Option<Claim> {
+fn read(
+    claim: ObjectView<'_>,
+    inventory: &ObjectInventory,
+    remarks: &mut ObjectWarnings,
+) -> Option<ResourceClaim> {
     let mut note = |message: &str| {
         remarks.note(
             called("ResourceClaim", claim.namespace(), claim.name()),
@@ -145,7 +156,7 @@ fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Opti
     }
     let (class, devices) = devices.into_iter().next()?;
     let status = &claim.json()["status"];
-    Some(Claim {
+    Some(ResourceClaim {
         name: format!("{}/{}", claim.namespace(), claim.name()),
         queue: claim.label(LABEL_QUEUE).map(str::to_owned),
         class: class.to_owned(),
@@ -160,7 +171,7 @@ fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Opti
 }
 
 /// The node of a pool: that of its slices, or the node of its name.
-fn node_of(pool: &str, inventory: &Inventory) -> Option<String> {
+fn node_of(pool: &str, inventory: &ObjectInventory) -> Option<String> {
     let mut slices = inventory.all("ResourceSlice").map(|slice| slice.json());
     let slice = slices.find(|slice| slice["spec"]["pool"]["name"] == pool);
     let node = slice.and_then(|slice| slice["spec"]["nodeName"].as_str());

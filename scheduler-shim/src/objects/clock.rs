@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use jiff::Timestamp;
 
 /// A timestamp on the policy's clock.
@@ -16,11 +16,11 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
 }
 
 /// When an object was made; now, where it has yet to be.
-pub(crate) fn created(object: Object<'_>, now: Duration) -> Duration {
+pub(crate) fn created(object: ObjectView<'_>, now: Duration) -> Duration {
     field(object, "/metadata/creationTimestamp").unwrap_or(now)
 }
 
 /// The timestamp in a field.
-pub(crate) fn field(object: Object<'_>, path: &str) -> Option<Duration> {
+pub(crate) fn field(object: ObjectView<'_>, path: &str) -> Option<Duration> {
     object.json().pointer(path)?.as_str().and_then(parse)
 }

@@ -4,18 +4,18 @@
 //! Volumes count, and not what containers read into their environment. Every namespace of a cluster has a ConfigMap of
 //! Kubernetes' own; files without any say nothing about them.
 
-use apportion_groups::Object;
-use apportion_policy::cluster::{Status, Task};
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::{Task, TaskStatus};
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 
 pub(crate) const KIND: (&str, &str) = ("", "ConfigMap");
 /// What precedes the name in a label that no node has: no user can write it, because of the space.
 const WAITS_FOR: &str = " config-map ";
 
 /// The ConfigMaps without which a pod can't start.
-pub(crate) fn needed(pod: Object<'_>) -> Box<[Box<str>]> {
+pub(crate) fn needed(pod: ObjectView<'_>) -> Box<[Box<str>]> {
     let volumes = pod.json()["spec"]["volumes"].as_array();
     let maps = volumes.into_iter().flatten().map(|one| &one["configMap"]);
     let needed = maps.filter(|map| map["optional"] != true);
@@ -25,8 +25,13 @@ pub(crate) fn needed(pod: Object<'_>) -> Box<[Box<str>]> {
 }
 
 /// Makes a pod wait that needs what is not there.
-pub(crate) fn await_all(task: &mut Task, space: &str, needed: &[Box<str>], inventory: &Inventory) {
-    if needed.is_empty() || task.status != Status::Pending {
+pub(crate) fn await_all(
+    task: &mut Task,
+    space: &str,
+    needed: &[Box<str>],
+    inventory: &ObjectInventory,
+) {
+    if needed.is_empty() || task.status != TaskStatus::Pending {
         return;
     }
     let is_told = |space: &str| {
@@ -61,7 +66,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::objects::remark::Remarks;
+    use crate::objects::object_warnings::ObjectWarnings;
 
     fn map(space: &str, name: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": space}})
@@ -70,9 +75,14 @@ mod tests {
     fn waits(objects: Vec<Value>, map: &Value) -> Option<String> {
         let pod = json!({"metadata": {"name": "p", "namespace": "team"},
             "spec": {"volumes": [{"name": "other", "emptyDir": {}}, {"name": "v", "configMap": map}]}});
-        let inventory = Inventory::of(objects, &mut Remarks::default());
+        let inventory = ObjectInventory::of(objects, &mut ObjectWarnings::default());
         let mut task = Task::default();
-        await_all(&mut task, "team", &needed(Object::new(&pod)), &inventory);
+        await_all(
+            &mut task,
+            "team",
+            &needed(ObjectView::new(&pod)),
+            &inventory,
+        );
         refused(&task)
     }
 

@@ -3,32 +3,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::LABEL_SUBGROUP;
-use apportion_groups::{Object, PodGroup, SubGroup, Topology};
-use apportion_policy::cluster::{self, Group, PodSet, TopologyConstraint};
+use apportion_groups::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, ObjectView};
+use apportion_policy::cluster::{self, PodSet, SubGroupSet, TopologyConstraint};
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 
 const SET: &str = "default";
 
 /// The tree of a group, or what is wrong with its parts.
-pub(crate) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, String> {
-    let levels = Levels(inventory);
+pub(crate) fn tree(
+    group: &DerivedPodGroup,
+    inventory: &ObjectInventory,
+) -> Result<SubGroupSet, String> {
+    let levels = TopologyResolver(inventory);
     let topology = levels.constraint(&group.topology);
     if group.sub_groups.is_empty() {
-        return Ok(Group {
+        return Ok(SubGroupSet {
             topology,
             sets: vec![PodSet {
                 name: SET.to_owned(),
                 min_available: members(group.min_member),
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         });
     }
     check(&group.sub_groups)?;
-    let below = Below::of(&group.sub_groups, &levels);
-    Ok(Group {
+    let below = SubGroupIndex::of(&group.sub_groups, &levels);
+    Ok(SubGroupSet {
         min_members: group.min_sub_group.map(members),
         topology,
         ..below.group(None)
@@ -36,12 +39,16 @@ pub(crate) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, Str
 }
 
 /// The set that a pod is in.
-pub(crate) fn set_of(pod: &str, labels: &BTreeMap<String, String>, group: &PodGroup) -> String {
-    let holds = |part: &&SubGroup| part.pods.iter().any(|name| name == pod);
+pub(crate) fn set_of(
+    pod: &str,
+    labels: &BTreeMap<String, String>,
+    group: &DerivedPodGroup,
+) -> String {
+    let holds = |part: &&DerivedSubGroup| part.pods.iter().any(|name| name == pod);
     if group.sub_groups.is_empty() {
         return SET.to_owned();
     }
-    let leaf = |part: &&SubGroup| {
+    let leaf = |part: &&DerivedSubGroup| {
         !group
             .sub_groups
             .iter()
@@ -59,7 +66,7 @@ fn members(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-fn check(parts: &[SubGroup]) -> Result<(), String> {
+fn check(parts: &[DerivedSubGroup]) -> Result<(), String> {
     let mut parents: BTreeMap<&str, Option<&str>> = BTreeMap::new();
     for part in parts {
         if parents.insert(&part.name, part.parent.as_deref()).is_some() {
@@ -85,14 +92,14 @@ fn check(parts: &[SubGroup]) -> Result<(), String> {
 }
 
 /// The parts by their parents.
-struct Below<'a> {
-    parts: BTreeMap<Option<&'a str>, Vec<&'a SubGroup>>,
-    levels: &'a Levels<'a>,
+struct SubGroupIndex<'a> {
+    parts: BTreeMap<Option<&'a str>, Vec<&'a DerivedSubGroup>>,
+    levels: &'a TopologyResolver<'a>,
 }
 
-impl<'a> Below<'a> {
-    fn of(parts: &'a [SubGroup], levels: &'a Levels<'a>) -> Self {
-        let mut by_parent: BTreeMap<Option<&str>, Vec<&SubGroup>> = BTreeMap::new();
+impl<'a> SubGroupIndex<'a> {
+    fn of(parts: &'a [DerivedSubGroup], levels: &'a TopologyResolver<'a>) -> Self {
+        let mut by_parent: BTreeMap<Option<&str>, Vec<&DerivedSubGroup>> = BTreeMap::new();
         for part in parts {
             by_parent
                 .entry(part.parent.as_deref())
@@ -105,17 +112,17 @@ impl<'a> Below<'a> {
         }
     }
 
-    fn group(&self, of: Option<&SubGroup>) -> Group {
-        let topology = |part: &SubGroup| {
+    fn group(&self, of: Option<&DerivedSubGroup>) -> SubGroupSet {
+        let topology = |part: &DerivedSubGroup| {
             part.topology
                 .as_ref()
                 .and_then(|wish| self.levels.constraint(wish))
         };
-        let mut group = Group {
+        let mut group = SubGroupSet {
             name: of.map(|part| part.name.clone()).unwrap_or_default(),
             min_members: of.and_then(|part| part.min_sub_group).map(members),
             topology: of.and_then(topology),
-            ..Group::default()
+            ..SubGroupSet::default()
         };
         let name = of.map(|part| part.name.as_str());
         for part in self.parts.get(&name).into_iter().flatten() {
@@ -134,12 +141,12 @@ impl<'a> Below<'a> {
 }
 
 /// Topologies, whose levels may go by an alias.
-pub(crate) struct Levels<'a>(pub(crate) &'a Inventory);
+pub(crate) struct TopologyResolver<'a>(pub(crate) &'a ObjectInventory);
 
-impl Levels<'_> {
+impl TopologyResolver<'_> {
     /// All topologies.
-    pub(crate) fn topologies(&self) -> Vec<cluster::Topology> {
-        let topology = |object: Object<'_>| cluster::Topology {
+    pub(crate) fn topologies(&self) -> Vec<cluster::ClusterTopology> {
+        let topology = |object: ObjectView<'_>| cluster::ClusterTopology {
             name: object.name().to_owned(),
             levels: levels(object)
                 .map(|level| text(level, "nodeLabel"))
@@ -148,7 +155,7 @@ impl Levels<'_> {
         self.0.all("Topology").map(topology).collect()
     }
 
-    fn constraint(&self, wish: &Topology) -> Option<TopologyConstraint> {
+    fn constraint(&self, wish: &DerivedTopologyConstraint) -> Option<TopologyConstraint> {
         let level = |name: &str| {
             let topology = self.0.find("Topology", "", &wish.name);
             let mut known = topology.into_iter().flat_map(levels);
@@ -164,7 +171,7 @@ impl Levels<'_> {
     }
 }
 
-fn levels(topology: Object<'_>) -> impl Iterator<Item = &Value> {
+fn levels(topology: ObjectView<'_>) -> impl Iterator<Item = &Value> {
     let levels = topology.json().pointer("/spec/levels");
     levels.and_then(Value::as_array).into_iter().flatten()
 }

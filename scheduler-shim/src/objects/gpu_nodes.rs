@@ -6,21 +6,21 @@
 use std::collections::BTreeSet;
 
 use apportion_abi::Bytes;
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use apportion_policy::Cluster;
 use apportion_policy::cluster::ListedCard;
 use serde_json::Value;
 
-use super::cards::{Held, Known, add_strangers, written};
-use super::inventory::Inventory;
+use super::cards::{CardInventory, ForeignHoldings, add_strangers, written};
+use super::inventory::ObjectInventory;
 use super::pods;
 
 /// The kind, by API group.
 pub(crate) const KIND: (&str, &str) = ("apportion.dev", "GpuNode");
 
 /// The cards that the objects tell of.
-pub(crate) fn known(inventory: &Inventory) -> Known {
-    let mut known = Known::default();
+pub(crate) fn known(inventory: &ObjectInventory) -> CardInventory {
+    let mut known = CardInventory::default();
     for object in inventory.all(KIND.1) {
         let listed = cards(object).map(listed).collect();
         known.listed.insert(object.name().to_owned(), listed);
@@ -42,12 +42,12 @@ pub(crate) fn known(inventory: &Inventory) -> Known {
 }
 
 /// Enters what the objects say is held by others than the pods of the cluster.
-pub(crate) fn enter_strangers(inventory: &Inventory, cluster: &mut Cluster) {
+pub(crate) fn enter_strangers(inventory: &ObjectInventory, cluster: &mut Cluster) {
     let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
     let here = tasks.filter(|task| task.status.is_active());
     let here: BTreeSet<String> = here.map(|task| task.name.clone()).collect();
     for object in inventory.all(KIND.1) {
-        let mut held = Held::new();
+        let mut held = ForeignHoldings::new();
         for card in cards(object) {
             let name = card["uuid"].as_str().unwrap_or_default();
             let mut nodes = cluster.nodes.iter();
@@ -69,7 +69,7 @@ pub(crate) fn enter_strangers(inventory: &Inventory, cluster: &mut Cluster) {
     }
 }
 
-fn cards(object: Object<'_>) -> impl Iterator<Item = &Value> {
+fn cards(object: ObjectView<'_>) -> impl Iterator<Item = &Value> {
     let cards = object.json()["status"]["cards"].as_array();
     cards.into_iter().flatten()
 }

@@ -11,7 +11,8 @@ use apportion_abi::names::{
     ANNOTATION_TOP_OWNER, LABEL_GPU_GROUP, LABEL_NODE_POOL, LABEL_QUEUE, LABEL_SUBGROUP,
 };
 use apportion_groups::{
-    Object, PodGroup, Preemptibility, SubGroup, Topology, parse_duration, show_duration,
+    DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, ObjectView,
+    parse_duration, show_duration,
 };
 use serde_json::{Map, Value, json};
 
@@ -43,7 +44,7 @@ const LEVELS: &[&str] = &[
 ];
 
 /// The object.
-pub(crate) fn object(group: &PodGroup) -> Value {
+pub(crate) fn object(group: &DerivedPodGroup) -> Value {
     let owner = &group.owner;
     json!({"apiVersion": API_VERSION, "kind": KIND,
         "metadata": {"name": group.name, "namespace": group.namespace,
@@ -54,15 +55,15 @@ pub(crate) fn object(group: &PodGroup) -> Value {
 }
 
 /// The same for two groups whose objects are the same.
-pub(crate) fn stamp(group: &PodGroup) -> u64 {
+pub(crate) fn stamp(group: &DerivedPodGroup) -> u64 {
     let mut hasher = DefaultHasher::new();
     object(group).to_string().hash(&mut hasher);
     hasher.finish()
 }
 
 /// The part of a group that holds a pod.
-pub(crate) fn part_of<'g>(group: &'g PodGroup, pod: &str) -> Option<&'g str> {
-    let holds = |part: &&SubGroup| part.pods.iter().any(|one| one == pod);
+pub(crate) fn part_of<'g>(group: &'g DerivedPodGroup, pod: &str) -> Option<&'g str> {
+    let holds = |part: &&DerivedSubGroup| part.pods.iter().any(|one| one == pod);
     group
         .sub_groups
         .iter()
@@ -71,12 +72,12 @@ pub(crate) fn part_of<'g>(group: &'g PodGroup, pod: &str) -> Option<&'g str> {
 }
 
 /// Whether an object is one that follows from owners, and not one that somebody made by himself.
-pub(crate) fn is_derived(object: Object<'_>) -> bool {
+pub(crate) fn is_derived(object: ObjectView<'_>) -> bool {
     object.annotation(ANNOTATION_TOP_OWNER).is_some()
 }
 
 /// What has to be merged into an object so that it says what it should; nothing if it does.
-pub(crate) fn change(there: Object<'_>, group: &PodGroup) -> Option<Value> {
+pub(crate) fn change(there: ObjectView<'_>, group: &DerivedPodGroup) -> Option<Value> {
     let (there, wanted) = (there.json(), object(group));
     let mut metadata = Map::new();
     for field in ["labels", "annotations"] {
@@ -120,7 +121,7 @@ fn texts<'t>(all: impl IntoIterator<Item = (&'t String, &'t String)>) -> Value {
         .into()
 }
 
-fn spec(group: &PodGroup) -> Value {
+fn spec(group: &DerivedPodGroup) -> Value {
     let mut spec = json!({"queue": group.queue, "priorityClassName": group.priority_class,
         "topologyConstraint": topology(&group.topology)});
     let mut set = |field: &str, value: Value| spec[field] = value;
@@ -128,7 +129,7 @@ fn spec(group: &PodGroup) -> Value {
         Some(count) => set("minSubGroup", count.into()),
         None => set("minMember", group.min_member.into()),
     }
-    if let Some(word) = group.preemptibility.map(Preemptibility::text) {
+    if let Some(word) = group.preemptibility.map(GroupPreemptibility::text) {
         set("preemptibility", word.into());
     }
     if let Some(delay) = group.preemption_delay {
@@ -148,7 +149,7 @@ fn is_grace(text: &str) -> bool {
     parse_duration(text.strip_prefix('-').unwrap_or(text)).is_some()
 }
 
-fn part(part: &SubGroup) -> Value {
+fn part(part: &DerivedSubGroup) -> Value {
     let mut json = json!({"name": part.name});
     match part.min_sub_group {
         Some(count) => json["minSubGroup"] = count.into(),
@@ -163,7 +164,7 @@ fn part(part: &SubGroup) -> Value {
     json
 }
 
-fn topology(wish: &Topology) -> Value {
+fn topology(wish: &DerivedTopologyConstraint) -> Value {
     let levels = [&wish.name, &wish.required, &wish.preferred];
     let named = LEVELS
         .iter()

@@ -2,40 +2,43 @@
 
 use apportion_abi::names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_groups::{
-    Grouping, Malformed, Object, Objects, Owner, PodGroup, Preemptibility, Settings, SubGroup,
-    Topology, Workload, group, parse_duration,
+    DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, Grouping,
+    GroupingError, GroupingInput, GroupingSettings, ObjectStore, ObjectView, PodGroupOwner, group,
+    parse_duration,
 };
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 use super::{owners, pods};
 
 /// What is known of a pod's group.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ResolvedGroup {
     /// The group, or why it has none that could be scheduled.
-    pub(crate) group: Result<PodGroup, String>,
+    pub(crate) group: Result<DerivedPodGroup, String>,
     /// The group that follows from its owners, unless somebody else makes its group.
-    pub(crate) derived: Option<PodGroup>,
+    pub(crate) derived: Option<DerivedPodGroup>,
     /// Whether one of its owners has yet to be read.
     pub(crate) is_awaited: bool,
 }
 
 /// The group of a pod.
 pub(crate) fn group_of(
-    pod: Object<'_>,
-    inventory: &Inventory,
-    lookup: &Objects,
-    settings: &Settings,
-) -> Found {
+    pod: ObjectView<'_>,
+    inventory: &ObjectInventory,
+    lookup: &ObjectStore,
+    settings: &GroupingSettings,
+) -> ResolvedGroup {
     let chain = owners::chain(pod, inventory);
-    let chain: Vec<Object<'_>> = chain.iter().map(Object::new).collect();
+    let chain: Vec<ObjectView<'_>> = chain.iter().map(ObjectView::new).collect();
     let awaited = chain.iter().find(|owner| inventory.awaits(**owner));
     let awaited = awaited.map(|owner| format!("{} {}", owner.kind(), owner.name()));
-    let grouping = group(&Workload::new(pod, chain, lookup, settings));
+    let grouping = group(&GroupingInput::new(pod, chain, lookup, settings));
     let derived = match &grouping {
         // What follows from an owner that is not known would be another group than the owner's.
-        Ok(Grouping::Derived(derived)) if awaited.is_none() => Some(PodGroup::clone(derived)),
+        Ok(Grouping::Derived(derived)) if awaited.is_none() => {
+            Some(DerivedPodGroup::clone(derived))
+        }
         Ok(Grouping::Derived(_) | Grouping::External(_)) | Err(_) => None,
     };
     let is_awaited = awaited.is_some();
@@ -43,7 +46,7 @@ pub(crate) fn group_of(
         Some(derived) if derived.name == group.name => with_pods_of(group, derived),
         Some(_) | None => group,
     });
-    Found {
+    ResolvedGroup {
         group,
         derived,
         is_awaited,
@@ -51,7 +54,7 @@ pub(crate) fn group_of(
 }
 
 /// A group whose parts hold the pods that they hold by the rules, whether the pods are labelled yet or not.
-fn with_pods_of(mut group: PodGroup, derived: &PodGroup) -> PodGroup {
+fn with_pods_of(mut group: DerivedPodGroup, derived: &DerivedPodGroup) -> DerivedPodGroup {
     for part in &mut group.sub_groups {
         let same = derived.sub_groups.iter().find(|one| one.name == part.name);
         part.pods = same.map_or_else(Vec::new, |same| same.pods.clone());
@@ -61,11 +64,11 @@ fn with_pods_of(mut group: PodGroup, derived: &PodGroup) -> PodGroup {
 
 /// The group that counts: an object goes before what follows from owners.
 fn valid(
-    pod: Object<'_>,
-    inventory: &Inventory,
-    grouping: Result<Grouping, Malformed>,
+    pod: ObjectView<'_>,
+    inventory: &ObjectInventory,
+    grouping: Result<Grouping, GroupingError>,
     awaited: Option<String>,
-) -> Result<PodGroup, String> {
+) -> Result<DerivedPodGroup, String> {
     let existing = |name: &str| inventory.find("PodGroup", pod.namespace(), name);
     let awaited = awaited.filter(|_| pods::node(pod).is_none());
     let awaited = awaited.map(|owner| format!("its owner {owner} is not known yet"));
@@ -91,7 +94,7 @@ fn valid(
 }
 
 /// A PodGroup object as it stands.
-fn given(object: Object<'_>, pod: Object<'_>) -> Result<PodGroup, String> {
+fn given(object: ObjectView<'_>, pod: ObjectView<'_>) -> Result<DerivedPodGroup, String> {
     let name = object.name();
     let wrong = |why: String| format!("its pod group {name} cannot be used: {why}");
     let spec = &object.json()["spec"];
@@ -102,10 +105,10 @@ fn given(object: Object<'_>, pod: Object<'_>) -> Result<PodGroup, String> {
     let parts = parts.iter().map(part).collect::<Result<Vec<_>, _>>();
     let named = |key: &str| object.label(key).or(pod.label(key));
     let label = named(LABEL_QUEUE).or_else(|| named(LABEL_OLD_QUEUE));
-    Ok(PodGroup {
+    Ok(DerivedPodGroup {
         name: name.to_owned(),
         namespace: object.namespace().to_owned(),
-        owner: Owner {
+        owner: PodGroupOwner {
             api_version: object.api_version().to_owned(),
             kind: object.kind().to_owned(),
             name: name.to_owned(),
@@ -116,7 +119,7 @@ fn given(object: Object<'_>, pod: Object<'_>) -> Result<PodGroup, String> {
             .unwrap_or("default-queue")
             .to_owned(),
         priority_class: text("priorityClassName").unwrap_or("train").to_owned(),
-        preemptibility: text("preemptibility").and_then(Preemptibility::parse),
+        preemptibility: text("preemptibility").and_then(GroupPreemptibility::parse),
         preemption_delay: text("preemptionDelay").and_then(parse_duration),
         min_member: min_member.unwrap_or(u32::from(min_sub_group.is_none())),
         min_sub_group,
@@ -127,10 +130,10 @@ fn given(object: Object<'_>, pod: Object<'_>) -> Result<PodGroup, String> {
     })
 }
 
-fn part(json: &Value) -> Result<SubGroup, String> {
+fn part(json: &Value) -> Result<DerivedSubGroup, String> {
     let text = |field: &str| json[field].as_str().filter(|text| !text.is_empty());
     let topology = topology(&json["topologyConstraint"]);
-    Ok(SubGroup {
+    Ok(DerivedSubGroup {
         name: text("name")
             .ok_or("one of its subgroups has no name")?
             .to_owned(),
@@ -142,9 +145,9 @@ fn part(json: &Value) -> Result<SubGroup, String> {
     })
 }
 
-fn topology(json: &Value) -> Topology {
+fn topology(json: &Value) -> DerivedTopologyConstraint {
     let text = |field: &str| json[field].as_str().unwrap_or_default().to_owned();
-    Topology {
+    DerivedTopologyConstraint {
         name: text("topology"),
         required: text("requiredTopologyLevel"),
         preferred: text("preferredTopologyLevel"),
@@ -168,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::objects::remark::Remarks;
+    use crate::objects::object_warnings::ObjectWarnings;
 
     /// A pod of a Job of a JobSet of four pods, on a node or on none.
     fn pod(node: Option<&str>) -> Value {
@@ -191,14 +194,19 @@ mod tests {
                 "template": {"spec": {"parallelism": 4, "completions": 4}}}]}})
     }
 
-    fn found(inventory: &Inventory, pod: &Value) -> Found {
-        let settings = Settings::default();
-        group_of(Object::new(pod), inventory, inventory.lookup(), &settings)
+    fn found(inventory: &ObjectInventory, pod: &Value) -> ResolvedGroup {
+        let settings = GroupingSettings::default();
+        group_of(
+            ObjectView::new(pod),
+            inventory,
+            inventory.lookup(),
+            &settings,
+        )
     }
 
     /// What a running scheduler knows after these objects.
-    fn running(objects: Vec<Value>) -> Inventory {
-        let mut inventory = Inventory::of(objects, &mut Remarks::default());
+    fn running(objects: Vec<Value>) -> ObjectInventory {
+        let mut inventory = ObjectInventory::of(objects, &mut ObjectWarnings::default());
         inventory.unreadable = Some(BTreeSet::new());
         inventory
     }
@@ -222,7 +230,7 @@ mod tests {
     #[test]
     fn nothing_is_awaited_in_a_file_nor_of_kinds_that_cannot_be_read() {
         let pod = pod(None);
-        let file = Inventory::of(vec![], &mut Remarks::default());
+        let file = ObjectInventory::of(vec![], &mut ObjectWarnings::default());
         assert!(found(&file, &pod).group.is_ok());
         let mut inventory = running(vec![]);
         inventory.unreadable = Some(["Job".to_owned()].into());

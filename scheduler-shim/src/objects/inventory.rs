@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_groups::{Object, Objects, TABLE};
+use apportion_groups::{ObjectStore, ObjectView, TABLE};
 use serde_json::{Value, json};
 
 use super::claims;
-use super::jobs::GroupRead;
-use super::reads::{Ages, NodeRead, PodRead};
-use super::remark::Remarks;
+use super::jobs::ParsedPodGroup;
+use super::object_warnings::ObjectWarnings;
+use super::parsed_objects::{ChangeCounters, ParsedNode, ParsedPod};
 
 /// Kinds that are read here and belong to no namespace, by API group.
 const CLUSTER_WIDE: &[(&str, &str)] = &[
@@ -51,13 +51,13 @@ const CLASSES: &[(&str, i32)] = &[
 
 /// The objects that matter.
 #[derive(Debug, Default)]
-pub(crate) struct Inventory {
-    objects: Objects,
+pub(crate) struct ObjectInventory {
+    objects: ObjectStore,
     /// By namespace and name, as the objects.
-    pods: BTreeMap<String, BTreeMap<String, Box<PodRead>>>,
-    pod_groups: BTreeMap<String, BTreeMap<String, GroupRead>>,
-    nodes: BTreeMap<String, NodeRead>,
-    pub(crate) ages: Ages,
+    pods: BTreeMap<String, BTreeMap<String, Box<ParsedPod>>>,
+    pod_groups: BTreeMap<String, BTreeMap<String, ParsedPodGroup>>,
+    nodes: BTreeMap<String, ParsedNode>,
+    pub(crate) ages: ChangeCounters,
     /// How many objects of which kinds were left aside.
     pub(crate) ignored: BTreeMap<String, usize>,
     /// The kinds that cannot be read, if all others are read as a cluster has them: an owner that is not here comes
@@ -65,9 +65,9 @@ pub(crate) struct Inventory {
     pub(crate) unreadable: Option<BTreeSet<String>>,
 }
 
-impl Inventory {
+impl ObjectInventory {
     /// Sorts objects.
-    pub(crate) fn of(objects: Vec<Value>, remarks: &mut Remarks) -> Self {
+    pub(crate) fn of(objects: Vec<Value>, remarks: &mut ObjectWarnings) -> Self {
         let mut all = Self::default();
         for object in objects {
             all.enter(object, remarks);
@@ -87,14 +87,14 @@ impl Inventory {
         }
     }
 
-    fn enter(&mut self, json: Value, remarks: &mut Remarks) {
+    fn enter(&mut self, json: Value, remarks: &mut ObjectWarnings) {
         if let Some(json) = self.sorted(json, remarks) {
             self.keep(json, remarks);
         }
     }
 
     /// Enters an object in place of its older version.
-    pub(crate) fn put(&mut self, json: Value, remarks: &mut Remarks) {
+    pub(crate) fn put(&mut self, json: Value, remarks: &mut ObjectWarnings) {
         if let Some(json) = self.sorted(json, remarks) {
             self.set(&json);
         }
@@ -102,7 +102,7 @@ impl Inventory {
 
     /// Forgets an object.
     pub(crate) fn remove(&mut self, json: &Value) {
-        let object = Object::new(json);
+        let object = ObjectView::new(json);
         let (kind, namespace) = (object.kind(), object.namespace());
         let known = self.objects.find(kind, namespace, object.name());
         self.ages.note(known, None);
@@ -128,21 +128,21 @@ impl Inventory {
 
     /// Keeps an object, and what it says.
     fn set(&mut self, json: &Value) {
-        let object = Object::new(json);
+        let object = ObjectView::new(json);
         match object.kind() {
             "Pod" => {
                 let named = self.pods.entry(object.namespace().to_owned()).or_default();
-                let read = Box::new(PodRead::of(object));
+                let read = Box::new(ParsedPod::of(object));
                 named.insert(object.name().to_owned(), read);
             }
             "PodGroup" => {
                 let named = (self.pod_groups).entry(object.namespace().to_owned());
-                let read = GroupRead::of(object);
+                let read = ParsedPodGroup::of(object);
                 named.or_default().insert(object.name().to_owned(), read);
             }
             "Node" => {
                 let name = object.name().to_owned();
-                self.nodes.insert(name, NodeRead::of(object));
+                self.nodes.insert(name, ParsedNode::of(object));
             }
             _ => {}
         }
@@ -153,8 +153,8 @@ impl Inventory {
     }
 
     /// The object as it is kept, unless it decides nothing or makes no sense.
-    fn sorted(&mut self, mut json: Value, remarks: &mut Remarks) -> Option<Value> {
-        let object = Object::new(&json);
+    fn sorted(&mut self, mut json: Value, remarks: &mut ObjectWarnings) -> Option<Value> {
+        let object = ObjectView::new(&json);
         let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
         let is_cluster_wide = CLUSTER_WIDE.contains(&(group.as_str(), kind.as_str()));
         let of_claims = claims::KINDS
@@ -183,14 +183,14 @@ impl Inventory {
             return None;
         }
         json["metadata"]["namespace"] = namespace.as_str().into();
-        if Object::new(&json).uid().is_empty() {
+        if ObjectView::new(&json).uid().is_empty() {
             json["metadata"]["uid"] = kind.to_lowercase().into();
         }
         Some(json)
     }
 
-    fn keep(&mut self, json: Value, remarks: &mut Remarks) {
-        let object = Object::new(&json);
+    fn keep(&mut self, json: Value, remarks: &mut ObjectWarnings) {
+        let object = ObjectView::new(&json);
         let called = called(object.kind(), object.namespace(), object.name());
         let known = self.find(object.kind(), object.namespace(), object.name());
         let known = known.map(|known| known.json());
@@ -204,44 +204,44 @@ impl Inventory {
     }
 
     /// All pods with what they say, by namespace and name.
-    pub(crate) fn pods(&self) -> impl Iterator<Item = (Object<'_>, &PodRead)> {
+    pub(crate) fn pods(&self) -> impl Iterator<Item = (ObjectView<'_>, &ParsedPod)> {
         let read = self.pods.values().flat_map(BTreeMap::values);
         self.all("Pod").zip(read.map(Box::as_ref))
     }
 
     /// What a pod says.
-    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<&PodRead> {
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<&ParsedPod> {
         let read = self.pods.get(namespace)?.get(name);
         read.map(Box::as_ref)
     }
 
     /// What a PodGroup says.
-    pub(crate) fn pod_group(&self, namespace: &str, name: &str) -> Option<&GroupRead> {
+    pub(crate) fn pod_group(&self, namespace: &str, name: &str) -> Option<&ParsedPodGroup> {
         self.pod_groups.get(namespace)?.get(name)
     }
 
     /// All nodes with what they say, by name.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (Object<'_>, &NodeRead)> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (ObjectView<'_>, &ParsedNode)> {
         self.all("Node").zip(self.nodes.values())
     }
 
     /// All objects of a kind, by namespace and name.
-    pub(crate) fn all(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
+    pub(crate) fn all(&self, kind: &str) -> impl Iterator<Item = ObjectView<'_>> {
         self.objects.of_kind(kind)
     }
 
     /// Every object.
-    pub(crate) fn every(&self) -> impl Iterator<Item = Object<'_>> {
+    pub(crate) fn every(&self) -> impl Iterator<Item = ObjectView<'_>> {
         self.objects.iter()
     }
 
     /// An object by name.
-    pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
+    pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<ObjectView<'_>> {
         self.objects.find(kind, namespace, name)
     }
 
     /// Adds objects that follow from others.
-    pub(crate) fn extend(&mut self, objects: Vec<Value>, remarks: &mut Remarks) {
+    pub(crate) fn extend(&mut self, objects: Vec<Value>, remarks: &mut ObjectWarnings) {
         for object in objects {
             self.enter(object, remarks);
         }
@@ -253,7 +253,7 @@ impl Inventory {
     }
 
     /// Whether an owner of a pod that is not here comes yet: its kind is one by which pods are grouped, and can be read.
-    pub(crate) fn awaits(&self, owner: Object<'_>) -> bool {
+    pub(crate) fn awaits(&self, owner: ObjectView<'_>) -> bool {
         let Some(unreadable) = &self.unreadable else {
             return false;
         };
@@ -269,7 +269,7 @@ impl Inventory {
     }
 
     /// The objects in the form in which grouping looks things up.
-    pub(crate) fn lookup(&self) -> &Objects {
+    pub(crate) fn lookup(&self) -> &ObjectStore {
         &self.objects
     }
 }
@@ -322,9 +322,9 @@ mod tests {
 
     #[test]
     fn kais_classes_are_there_where_nobody_has_made_them_or_took_theirs_away() {
-        let mut remarks = Remarks::default();
-        let mut all = Inventory::of(Vec::new(), &mut remarks);
-        let value = |all: &Inventory| {
+        let mut remarks = ObjectWarnings::default();
+        let mut all = ObjectInventory::of(Vec::new(), &mut remarks);
+        let value = |all: &ObjectInventory| {
             let found = all.find("PriorityClass", "", "build")?;
             found.json()["value"].as_i64()
         };

@@ -9,14 +9,14 @@ use apportion_abi::names::{
     ANNOTATION_STALE as STALE, ANNOTATION_TOP_OWNER,
 };
 use apportion_admission::ignored;
-use apportion_groups::{Object, PodGroup, Preemptibility, parse_duration};
-use apportion_policy::cluster::{Grace, Job, Status, Task};
+use apportion_groups::{DerivedPodGroup, GroupPreemptibility, ObjectView, parse_duration};
+use apportion_policy::cluster::{Job, StalenessGracePeriod, Task, TaskStatus};
 
 use super::clock;
 use super::gang;
-use super::inventory::{Inventory, called};
-use super::reads::PodRead;
-use super::remark::Remarks;
+use super::inventory::{ObjectInventory, called};
+use super::object_warnings::ObjectWarnings;
+use super::parsed_objects::ParsedPod;
 
 /// The annotations of a group that are read here.
 pub(crate) const READ: [&str; 5] = [LAST_START, LAST_EVICTION, STALE, GRACE, DELAY];
@@ -27,20 +27,20 @@ const FIRST_NON_PREEMPTIBLE: i32 = 100;
 
 /// The jobs, as they are put together.
 #[derive(Debug, Default)]
-pub(crate) struct Jobs {
+pub(crate) struct JobBuilder {
     jobs: BTreeMap<String, Job>,
     broken: BTreeMap<String, String>,
 }
 
-impl Jobs {
+impl JobBuilder {
     /// Adds a pod to its group.
     pub(crate) fn add(
         &mut self,
-        (pod, read): (Object<'_>, &PodRead),
+        (pod, read): (ObjectView<'_>, &ParsedPod),
         mut task: Task,
-        group: &PodGroup,
-        at: &Reading<'_>,
-        remarks: &mut Remarks,
+        group: &DerivedPodGroup,
+        at: &JobReadContext<'_>,
+        remarks: &mut ObjectWarnings,
     ) -> Result<(), String> {
         let name = format!("{}/{}", group.namespace, group.name);
         if let Some(why) = self.broken.get(&name) {
@@ -79,7 +79,7 @@ impl Jobs {
 
 /// What a PodGroup says that its job needs in each round, read once.
 #[derive(Debug)]
-pub(crate) struct GroupRead {
+pub(crate) struct ParsedPodGroup {
     created: Option<Duration>,
     /// How long it may lack members, as it is written.
     grace: Option<Box<str>>,
@@ -87,8 +87,8 @@ pub(crate) struct GroupRead {
     ignored: Vec<String>,
 }
 
-impl GroupRead {
-    pub(crate) fn of(object: Object<'_>) -> Self {
+impl ParsedPodGroup {
+    pub(crate) fn of(object: ObjectView<'_>) -> Self {
         let grace = object.json()["spec"]["stalenessGracePeriod"].as_str();
         Self {
             created: clock::field(object, "/metadata/creationTimestamp"),
@@ -100,13 +100,18 @@ impl GroupRead {
 
 /// What a group is read against.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading<'a> {
-    pub(crate) inventory: &'a Inventory,
+pub(crate) struct JobReadContext<'a> {
+    pub(crate) inventory: &'a ObjectInventory,
     pub(crate) now: Duration,
 }
 
-impl Reading<'_> {
-    fn job(&self, name: &str, group: &PodGroup, remarks: &mut Remarks) -> Result<Job, String> {
+impl JobReadContext<'_> {
+    fn job(
+        &self,
+        name: &str,
+        group: &DerivedPodGroup,
+        remarks: &mut ObjectWarnings,
+    ) -> Result<Job, String> {
         let priority = self.priority(group, remarks);
         let read = self.inventory.pod_group(&group.namespace, &group.name);
         let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
@@ -123,8 +128,8 @@ impl Reading<'_> {
             queue: group.queue.clone(),
             priority,
             is_preemptible: match group.preemptibility {
-                Some(Preemptibility::Preemptible) => true,
-                Some(Preemptibility::NonPreemptible) => false,
+                Some(GroupPreemptibility::Preemptible) => true,
+                Some(GroupPreemptibility::NonPreemptible) => false,
                 None => priority < FIRST_NON_PREEMPTIBLE,
             },
             created: read.and_then(|read| read.created).unwrap_or(self.now),
@@ -141,12 +146,12 @@ impl Reading<'_> {
         })
     }
 
-    fn has_object(&self, group: &PodGroup) -> bool {
+    fn has_object(&self, group: &DerivedPodGroup) -> bool {
         let read = self.inventory.pod_group(&group.namespace, &group.name);
         read.is_some()
     }
 
-    fn priority(&self, group: &PodGroup, remarks: &mut Remarks) -> i32 {
+    fn priority(&self, group: &DerivedPodGroup, remarks: &mut ObjectWarnings) -> i32 {
         let class = &group.priority_class;
         let found = self.inventory.find("PriorityClass", "", class);
         let value = found.and_then(|class| class.json()["value"].as_i64());
@@ -165,14 +170,14 @@ impl Reading<'_> {
     }
 }
 
-fn grace(text: &str) -> Option<Grace> {
+fn grace(text: &str) -> Option<StalenessGracePeriod> {
     if text.starts_with('-') {
-        return Some(Grace::Forever);
+        return Some(StalenessGracePeriod::Forever);
     }
-    parse_duration(text).map(Grace::For)
+    parse_duration(text).map(StalenessGracePeriod::For)
 }
 
 /// Whether a pod is over and counts for nothing on its node.
-pub(crate) fn is_over(status: Status) -> bool {
-    matches!(status, Status::Succeeded | Status::Failed)
+pub(crate) fn is_over(status: TaskStatus) -> bool {
+    matches!(status, TaskStatus::Succeeded | TaskStatus::Failed)
 }

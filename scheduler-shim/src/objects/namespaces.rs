@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_policy::cluster::{Neighbours, Requirement, Task, Wish};
+use apportion_policy::cluster::{LabelRequirement, PodAffinityTerm, PreferredTerm, Task};
 
-use super::company::{NAMESPACE, OF_NAMESPACE};
-use super::inventory::{Inventory, called};
+use super::inventory::{ObjectInventory, called};
 use super::nodes::texts;
-use super::remark::Remarks;
+use super::object_warnings::ObjectWarnings;
+use super::pod_affinity::{NAMESPACE, OF_NAMESPACE};
 
 /// The kind, as `Inventory` knows it.
 pub(crate) const KIND: (&str, &str) = ("", "Namespace");
@@ -20,15 +20,15 @@ type Labels = BTreeMap<String, String>;
 
 /// The namespaces, and who means which.
 #[derive(Debug)]
-pub(crate) struct Namespaces<'a> {
-    inventory: &'a Inventory,
+pub(crate) struct NamespaceResolver<'a> {
+    inventory: &'a ObjectInventory,
     /// The labels of all, once somebody asks.
     all: Option<BTreeMap<String, Labels>>,
-    chosen: BTreeMap<Vec<(String, Requirement)>, BTreeSet<String>>,
+    chosen: BTreeMap<Vec<(String, LabelRequirement)>, BTreeSet<String>>,
 }
 
-impl<'a> Namespaces<'a> {
-    pub(crate) const fn of(inventory: &'a Inventory) -> Self {
+impl<'a> NamespaceResolver<'a> {
+    pub(crate) const fn of(inventory: &'a ObjectInventory) -> Self {
         Self {
             inventory,
             all: None,
@@ -37,7 +37,7 @@ impl<'a> Namespaces<'a> {
     }
 
     /// Names those that a task means.
-    pub(crate) fn name_all(&mut self, task: &mut Task, remarks: &mut Remarks) {
+    pub(crate) fn name_all(&mut self, task: &mut Task, remarks: &mut ObjectWarnings) {
         let Task {
             near,
             apart,
@@ -46,9 +46,9 @@ impl<'a> Namespaces<'a> {
             ..
         } = task;
         let wishes = prefers.iter_mut().filter_map(|one| match &mut one.wish {
-            Wish::Near(like) => Some(like),
-            Wish::Even(spread) => Some(&mut spread.like),
-            Wish::Label(_) => None,
+            PreferredTerm::Near(like) => Some(like),
+            PreferredTerm::Even(spread) => Some(&mut spread.like),
+            PreferredTerm::Label(_) => None,
         });
         let spreads = even.iter_mut().map(|spread| &mut spread.like);
         for neighbours in near.iter_mut().chain(apart).chain(spreads).chain(wishes) {
@@ -57,21 +57,22 @@ impl<'a> Namespaces<'a> {
     }
 
     /// Names those that one term means.
-    pub(crate) fn name(&mut self, neighbours: &mut Neighbours, remarks: &mut Remarks) {
+    pub(crate) fn name(&mut self, neighbours: &mut PodAffinityTerm, remarks: &mut ObjectWarnings) {
         let labels = &mut neighbours.labels;
-        let of_namespace = |(label, _): &(String, Requirement)| label.starts_with(OF_NAMESPACE);
+        let of_namespace =
+            |(label, _): &(String, LabelRequirement)| label.starts_with(OF_NAMESPACE);
         if !labels.iter().any(of_namespace) {
             return;
         }
         let (asked, mut rest): (Vec<_>, Vec<_>) = labels.drain(..).partition(of_namespace);
         let mut chosen = self.chosen(asked, remarks);
         for (label, requirement) in &rest {
-            if let (NAMESPACE, Requirement::In(named)) = (label.as_str(), requirement) {
+            if let (NAMESPACE, LabelRequirement::In(named)) = (label.as_str(), requirement) {
                 chosen.extend(named.iter().cloned());
             }
         }
         rest.retain(|(label, _)| label != NAMESPACE);
-        rest.push((NAMESPACE.to_owned(), Requirement::In(chosen)));
+        rest.push((NAMESPACE.to_owned(), LabelRequirement::In(chosen)));
         rest.sort();
         *labels = rest;
     }
@@ -79,8 +80,8 @@ impl<'a> Namespaces<'a> {
     /// The names of those that have labels as asked.
     fn chosen(
         &mut self,
-        asked: Vec<(String, Requirement)>,
-        remarks: &mut Remarks,
+        asked: Vec<(String, LabelRequirement)>,
+        remarks: &mut ObjectWarnings,
     ) -> BTreeSet<String> {
         if let Some(known) = self.chosen.get(&asked) {
             return known.clone();
@@ -100,7 +101,7 @@ impl<'a> Namespaces<'a> {
 }
 
 /// The labels of each namespace that is given, or that a pod is in.
-fn labels(inventory: &Inventory, remarks: &mut Remarks) -> BTreeMap<String, Labels> {
+fn labels(inventory: &ObjectInventory, remarks: &mut ObjectWarnings) -> BTreeMap<String, Labels> {
     let given = inventory.all(KIND.1);
     let mut all: BTreeMap<String, Labels> = given
         .map(|one| {

@@ -10,13 +10,13 @@ use apportion_abi::names::{
     LABEL_GPU_COUNT as COUNT, LABEL_GPU_MEMORY as MEMORY, LABEL_MIG_STRATEGY as MIG,
     RESOURCE_PARTITION as PARTITION,
 };
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use apportion_policy::cluster::{MigStrategy, Node};
 use serde_json::Value;
 
 use super::inventory::called;
+use super::object_warnings::ObjectWarnings;
 use super::quantity;
-use super::remark::Remarks;
 use super::requests::WHOLE;
 
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -28,7 +28,7 @@ const UNKNOWN: Bytes = Bytes::from_mib(100);
 const PODS: i64 = 110;
 
 /// A node, whole. What is remarked holds where its cards are not listed elsewhere.
-pub(crate) fn node(object: Object<'_>, remarks: &mut Remarks) -> Node {
+pub(crate) fn node(object: ObjectView<'_>, remarks: &mut ObjectWarnings) -> Node {
     let amount = |resource: &str| {
         let status = &object.json()["status"];
         let of = |kind: &str| quantity::of(&status[kind][resource]).filter(|amount| *amount >= 0.0);
@@ -79,7 +79,7 @@ fn card_memory(text: &str) -> Option<Bytes> {
     Some(Bytes::from_mib(amount as u64))
 }
 
-fn partitions(object: Object<'_>) -> BTreeMap<String, i64> {
+fn partitions(object: ObjectView<'_>) -> BTreeMap<String, i64> {
     let given = object.json()["status"]["allocatable"].as_object();
     let entries = given.into_iter().flatten();
     entries
@@ -88,7 +88,7 @@ fn partitions(object: Object<'_>) -> BTreeMap<String, i64> {
         .collect()
 }
 
-fn labels(object: Object<'_>) -> BTreeMap<String, String> {
+fn labels(object: ObjectView<'_>) -> BTreeMap<String, String> {
     let mut labels = texts(&object.json()["metadata"]["labels"]);
     let name = || object.name().to_owned();
     labels.entry(HOSTNAME.to_owned()).or_insert_with(name);
@@ -104,7 +104,7 @@ pub(crate) fn texts(json: &Value) -> BTreeMap<String, String> {
 }
 
 /// Why nobody can be placed on a node, if so.
-pub(crate) fn closed(object: Object<'_>) -> Option<&'static str> {
+pub(crate) fn closed(object: ObjectView<'_>) -> Option<&'static str> {
     let json = object.json();
     let conditions = json["status"]["conditions"]
         .as_array()

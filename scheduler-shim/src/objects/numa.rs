@@ -8,12 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::{ANNOTATION_NUMA_OBSERVED, ANNOTATION_NUMA_PREDICTED, RESOURCE_WHOLE};
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{ContainerZones, Node, NumaPolicy, NumaScope, Zone, ZoneAmounts};
+use apportion_policy::cluster::{
+    ContainerZones, Node, NumaPolicy, NumaScope, NumaZone, ZoneAmounts,
+};
 use serde_json::{Map, Value, json};
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 use super::quantity;
 use super::requests::WHOLE;
 
@@ -26,7 +28,11 @@ const NUMA_NODE: &str = "Node";
 pub(crate) type ZonesOfPod = Vec<(String, ZoneAmounts)>;
 
 /// Gives the nodes of a cluster their zones. `ignored` are resources that no kubelet aligns, by name.
-pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster, ignored: &BTreeSet<String>) {
+pub(crate) fn enter(
+    inventory: &ObjectInventory,
+    cluster: &mut Cluster,
+    ignored: &BTreeSet<String>,
+) {
     for node in &mut cluster.nodes {
         if let Some(topology) = inventory.find(KIND.1, "", &node.name) {
             describe(node, topology.json(), ignored);
@@ -47,11 +53,11 @@ pub(crate) fn lasting(topology: &Value) -> Value {
 
 fn describe(node: &mut Node, topology: &Value, ignored: &BTreeSet<String>) {
     let zones = topology["zones"].as_array().into_iter().flatten();
-    let mut zones: Vec<Zone> = zones
+    let mut zones: Vec<NumaZone> = zones
         .filter(|zone| zone["type"] == NUMA_NODE)
         .filter_map(|zone| {
             let allocatable = of_resources(&zone["resources"], ignored);
-            Some(Zone {
+            Some(NumaZone {
                 name: zone["name"].as_str()?.to_owned(),
                 allocatable,
                 available: allocatable,
@@ -134,7 +140,7 @@ fn number_of(zone: &str) -> Option<u64> {
 
 /// Takes what pods hold off the zones of their nodes. What a pod holds that is about to end counts as free: the
 /// kubelet decides on its successor when it is gone.
-pub(crate) fn charge(inventory: &Inventory, cluster: &mut Cluster) {
+pub(crate) fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
     if cluster.nodes.iter().all(|node| node.zones.is_empty()) {
         return;
     }
@@ -178,7 +184,7 @@ pub(crate) fn charge(inventory: &Inventory, cluster: &mut Cluster) {
 }
 
 /// What is written on a pod: what its kubelet did, or else what the scheduler expected.
-pub(crate) fn written(pod: Object<'_>) -> ZonesOfPod {
+pub(crate) fn written(pod: ObjectView<'_>) -> ZonesOfPod {
     let read = |name: &str| {
         let record: Vec<Value> = serde_json::from_str(pod.annotation(name)?).ok()?;
         let one =
@@ -210,7 +216,7 @@ pub(crate) fn text(zones: &[(String, ZoneAmounts)]) -> String {
 
 /// Whether the kubelet gives the pod processors and memory of its own: its quality of service is Guaranteed, and it
 /// asks for them by its containers. Pods with `spec.resources` get neither.
-pub(crate) fn is_guaranteed(pod: Object<'_>) -> bool {
+pub(crate) fn is_guaranteed(pod: ObjectView<'_>) -> bool {
     let spec = &pod.json()["spec"];
     let is_set = |container: &Value, name: &str| {
         let resources = &container["resources"];
@@ -228,7 +234,7 @@ fn list<'s>(spec: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> + us
 }
 
 /// What the containers of a pod ask of zones, if it has several.
-pub(crate) fn containers(pod: Object<'_>) -> Option<Box<ContainerZones>> {
+pub(crate) fn containers(pod: ObjectView<'_>) -> Option<Box<ContainerZones>> {
     let spec = &pod.json()["spec"];
     let has_several = list(spec, "containers").nth(1).is_some();
     if !has_several && list(spec, "initContainers").next().is_none() && spec["overhead"].is_null() {
@@ -288,8 +294,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::objects::cards::Known;
-    use crate::objects::remark::Remarks;
+    use crate::objects::cards::CardInventory;
+    use crate::objects::object_warnings::ObjectWarnings;
     use crate::objects::snapshot::snapshot;
 
     /// A node of two zones with four GPUs, 16 processors and 64 GiB each.
@@ -334,19 +340,19 @@ mod tests {
 
     /// The zones that each pod gets that is bound now.
     fn bound(objects: Vec<Value>) -> Vec<(String, ZonesOfPod)> {
-        let mut remarks = Remarks::default();
+        let mut remarks = ObjectWarnings::default();
         let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
         let queue = json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
             "metadata": {"name": "default-queue"},
             "spec": {"resources": {"gpu": any, "cpu": any, "memory": any}}});
         let objects = objects.into_iter().chain([queue]).collect();
-        let inventory = Inventory::of(objects, &mut remarks);
+        let inventory = ObjectInventory::of(objects, &mut remarks);
         let now = Duration::from_secs(1_000_000);
         let mut cluster = snapshot(
             &inventory,
             &["s".to_owned()],
             &BTreeMap::new(),
-            &Known::default(),
+            &CardInventory::default(),
             now,
             &mut remarks,
         )
@@ -444,7 +450,7 @@ mod tests {
             &zone("node-0"),
             ANNOTATION_NUMA_PREDICTED,
         );
-        let read = |pod: &Value| written(Object::new(pod));
+        let read = |pod: &Value| written(ObjectView::new(pod));
         assert_eq!(read(&pod)[0].0, "node-0");
         assert_eq!(
             read(&pod)[0].1,
@@ -494,7 +500,7 @@ mod tests {
         }
         let mut together = pod("p", json!([container("20", 1)]));
         together["spec"]["resources"] = json!({"limits": {"cpu": "20", "memory": "1Gi"}});
-        assert!(!is_guaranteed(Object::new(&together)));
+        assert!(!is_guaranteed(ObjectView::new(&together)));
     }
 
     #[test]

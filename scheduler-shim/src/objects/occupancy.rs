@@ -8,23 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use apportion_abi::names::{
     RESOURCE_PARTITION as PARTITION, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
 };
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 use super::pods;
 use super::quantity;
 use super::requests::{self, WHOLE};
 
 /// What one pod holds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Holds {
+pub(crate) struct PodOccupancy {
     ports: BTreeSet<String>,
     others: BTreeMap<String, f64>,
 }
 
-impl Holds {
-    pub(crate) fn of(pod: Object<'_>) -> Self {
+impl PodOccupancy {
+    pub(crate) fn of(pod: ObjectView<'_>) -> Self {
         Self {
             ports: ports(pod),
             others: others(pod),
@@ -39,16 +39,16 @@ impl Holds {
 
 /// Who holds what.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Occupancy {
+pub(crate) struct NodeOccupancy {
     /// Ports of hosts by node, as texts.
     ports: BTreeMap<String, BTreeSet<String>>,
     /// Amounts by node and resource.
     amounts: BTreeMap<(String, String), f64>,
 }
 
-impl Occupancy {
+impl NodeOccupancy {
     /// What pods hold that have a node, or will have: `assumed` says so by namespace and name.
-    pub(crate) fn of(inventory: &Inventory, assumed: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn of(inventory: &ObjectInventory, assumed: &BTreeMap<String, String>) -> Self {
         let mut occupancy = Self::default();
         let all = inventory.pods();
         for (pod, read) in all.filter(|(_, read)| !read.holds.is_empty() && !read.is_over()) {
@@ -61,11 +61,11 @@ impl Occupancy {
     }
 
     /// Puts a pod on a node.
-    pub(crate) fn add(&mut self, pod: Object<'_>, node: &str) {
-        self.enter(&Holds::of(pod), node);
+    pub(crate) fn add(&mut self, pod: ObjectView<'_>, node: &str) {
+        self.enter(&PodOccupancy::of(pod), node);
     }
 
-    fn enter(&mut self, holds: &Holds, node: &str) {
+    fn enter(&mut self, holds: &PodOccupancy, node: &str) {
         if !holds.ports.is_empty() {
             let ports = self.ports.entry(node.to_owned()).or_default();
             ports.extend(holds.ports.iter().cloned());
@@ -77,18 +77,18 @@ impl Occupancy {
     }
 
     /// Why a pod can't be on a node.
-    pub(crate) fn refusal(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+    pub(crate) fn refusal(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         self.taken_port(pod, node)
             .or_else(|| self.lacking(pod, node))
     }
 
-    fn taken_port(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+    fn taken_port(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         let taken = self.ports.get(node.name())?;
         let port = ports(pod).into_iter().find(|port| taken.contains(port))?;
         Some(format!("has host port {port} in use"))
     }
 
-    fn lacking(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+    fn lacking(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         others(pod).into_iter().find_map(|(name, asked)| {
             let given = quantity::of(&node.json()["status"]["allocatable"][&name]).unwrap_or(0.0);
             let key = (node.name().to_owned(), name);
@@ -100,7 +100,7 @@ impl Occupancy {
 }
 
 /// The ports of its host that a pod takes, with their protocol.
-pub(crate) fn ports(pod: Object<'_>) -> BTreeSet<String> {
+pub(crate) fn ports(pod: ObjectView<'_>) -> BTreeSet<String> {
     let is_on_host = pod.json()["spec"]["hostNetwork"] == true;
     let all =
         requests::containers(pod, "containers").chain(requests::containers(pod, "initContainers"));
@@ -125,7 +125,7 @@ pub(crate) fn ports(pod: Object<'_>) -> BTreeSet<String> {
 }
 
 /// The resources that nobody else looks at, with their amounts.
-fn others(pod: Object<'_>) -> BTreeMap<String, f64> {
+fn others(pod: ObjectView<'_>) -> BTreeMap<String, f64> {
     let containers = requests::containers(pod, "containers").chain(pod.json().pointer("/spec"));
     let names = containers.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();
@@ -156,15 +156,18 @@ fn others(pod: Object<'_>) -> BTreeMap<String, f64> {
 mod tests {
     use serde_json::json;
 
-    use super::super::remark::Remarks;
+    use super::super::object_warnings::ObjectWarnings;
     use super::*;
 
-    fn cluster(zones: &[(&str, &str)]) -> Inventory {
+    fn cluster(zones: &[(&str, &str)]) -> ObjectInventory {
         let node = |(name, zone): &(&str, &str)| {
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}},
                 "status": {"allocatable": {"example.com/nic": "2"}}})
         };
-        Inventory::of(zones.iter().map(node).collect(), &mut Remarks::default())
+        ObjectInventory::of(
+            zones.iter().map(node).collect(),
+            &mut ObjectWarnings::default(),
+        )
     }
 
     fn pod(name: &str, spec: Value) -> Value {
@@ -172,13 +175,13 @@ mod tests {
             "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}}})
     }
 
-    fn refusals(inventory: &Inventory, on: &[(&Value, &str)], pod: &Value) -> Vec<String> {
-        let mut occupancy = Occupancy::default();
+    fn refusals(inventory: &ObjectInventory, on: &[(&Value, &str)], pod: &Value) -> Vec<String> {
+        let mut occupancy = NodeOccupancy::default();
         for (pod, node) in on {
-            occupancy.add(Object::new(pod), node);
+            occupancy.add(ObjectView::new(pod), node);
         }
         let nodes = inventory.all("Node");
-        let refusal = |node| occupancy.refusal(Object::new(pod), node);
+        let refusal = |node| occupancy.refusal(ObjectView::new(pod), node);
         nodes.filter_map(refusal).collect()
     }
 

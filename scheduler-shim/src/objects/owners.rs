@@ -3,28 +3,28 @@
 //! A dump often has pods and not all that owns them. What is missing is known by its reference: kind and
 //! name, which is enough for most rules of grouping.
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 
 /// Owners of owners are few; more are a circle.
 const DEPTH: usize = 12;
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// The owners of a pod, the nearest first.
-pub(crate) fn chain(pod: Object<'_>, inventory: &Inventory) -> Vec<Value> {
+pub(crate) fn chain(pod: ObjectView<'_>, inventory: &ObjectInventory) -> Vec<Value> {
     let mut chain: Vec<Value> = Vec::new();
     let mut next = owner(pod, inventory);
     while let Some(found) = next.filter(|found| !chain.contains(found) && chain.len() < DEPTH) {
-        let object = Object::new(&found);
+        let object = ObjectView::new(&found);
         next = owner(object, inventory).or_else(|| deployment(pod, object, inventory));
         chain.push(found);
     }
     chain
 }
 
-fn owner(object: Object<'_>, inventory: &Inventory) -> Option<Value> {
+fn owner(object: ObjectView<'_>, inventory: &ObjectInventory) -> Option<Value> {
     let references = object
         .json()
         .pointer("/metadata/ownerReferences")?
@@ -40,13 +40,17 @@ fn owner(object: Object<'_>, inventory: &Inventory) -> Option<Value> {
     )
 }
 
-fn found(inventory: &Inventory, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+fn found(inventory: &ObjectInventory, kind: &str, namespace: &str, name: &str) -> Option<Value> {
     let found = inventory.find(kind, namespace, name);
     found.map(|found| found.json().clone())
 }
 
 /// The Deployment above a ReplicaSet that only the pod speaks of: it has the hash in its name.
-fn deployment(pod: Object<'_>, set: Object<'_>, inventory: &Inventory) -> Option<Value> {
+fn deployment(
+    pod: ObjectView<'_>,
+    set: ObjectView<'_>,
+    inventory: &ObjectInventory,
+) -> Option<Value> {
     let hash = pod.label(TEMPLATE_HASH)?;
     let is_known = inventory
         .find("ReplicaSet", set.namespace(), set.name())

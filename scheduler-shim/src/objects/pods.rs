@@ -1,15 +1,15 @@
 //! Pod objects to tasks: what a pod does, where, and with whom.
 
 use apportion_abi::names::{LABEL_GPU_GROUP, LABEL_TASK_PRIORITY};
-use apportion_groups::Object;
-use apportion_policy::cluster::{Cards, Status, Task};
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::{Task, TaskGpuRequest, TaskStatus};
 use serde_json::Value;
 
-use super::company;
 use super::nodes::texts;
 use super::numa;
+use super::object_warnings::ObjectWarnings;
+use super::pod_affinity;
 use super::quantity;
-use super::remark::Remarks;
 use super::requests;
 
 /// Labels of pods that start before the others of their set: masters and launchers, and heads of Ray.
@@ -20,12 +20,16 @@ const LEADERS: &[(&str, &str)] = &[
 ];
 
 /// Namespace and name.
-pub(crate) fn name(pod: Object<'_>) -> String {
+pub(crate) fn name(pod: ObjectView<'_>) -> String {
     format!("{}/{}", pod.namespace(), pod.name())
 }
 
 /// The task of a pod, without its set and its wishes about nodes.
-pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task {
+pub(crate) fn task(
+    pod: ObjectView<'_>,
+    cards: TaskGpuRequest,
+    remarks: &mut ObjectWarnings,
+) -> Task {
     let mut task = Task {
         name: name(pod),
         status: status(pod),
@@ -46,45 +50,47 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
             .and_then(|text| text.parse().ok()),
         ..Task::default()
     };
-    company::enter(pod, &mut task, remarks);
+    pod_affinity::enter(pod, &mut task, remarks);
     task
 }
 
 /// The node that a pod is bound to.
-pub(crate) fn node(pod: Object<'_>) -> Option<&str> {
+pub(crate) fn node(pod: ObjectView<'_>) -> Option<&str> {
     let node = pod.json().pointer("/spec/nodeName")?.as_str()?;
     Some(node).filter(|node| !node.is_empty())
 }
 
 /// What a pod does.
-pub(crate) fn status(pod: Object<'_>) -> Status {
+pub(crate) fn status(pod: ObjectView<'_>) -> TaskStatus {
     let at = |path: &str| pod.json().pointer(path);
     let phase = at("/status/phase").and_then(Value::as_str);
     let gates = at("/spec/schedulingGates").and_then(Value::as_array);
     match phase.unwrap_or("Pending") {
-        "Succeeded" => Status::Succeeded,
-        "Failed" => Status::Failed,
-        _ if is_deleted(pod) => Status::Releasing,
-        _ if node(pod).is_none() && gates.is_some_and(|gates| !gates.is_empty()) => Status::Gated,
-        _ if node(pod).is_none() => Status::Pending,
-        "Pending" => Status::Binding,
-        _ => Status::Running,
+        "Succeeded" => TaskStatus::Succeeded,
+        "Failed" => TaskStatus::Failed,
+        _ if is_deleted(pod) => TaskStatus::Releasing,
+        _ if node(pod).is_none() && gates.is_some_and(|gates| !gates.is_empty()) => {
+            TaskStatus::Gated
+        }
+        _ if node(pod).is_none() => TaskStatus::Pending,
+        "Pending" => TaskStatus::Binding,
+        _ => TaskStatus::Running,
     }
 }
 
 /// Whether a pod has ended.
-pub(crate) fn is_over(pod: Object<'_>) -> bool {
-    matches!(status(pod), Status::Succeeded | Status::Failed)
+pub(crate) fn is_over(pod: ObjectView<'_>) -> bool {
+    matches!(status(pod), TaskStatus::Succeeded | TaskStatus::Failed)
 }
 
 /// Whether somebody wants a pod to end.
-pub(crate) fn is_deleted(pod: Object<'_>) -> bool {
+pub(crate) fn is_deleted(pod: ObjectView<'_>) -> bool {
     let at = pod.json().pointer("/metadata/deletionTimestamp");
     at.is_some_and(Value::is_string)
 }
 
 /// The cards that a running pod shares, as KAI labels it: one label, or one for each of several.
-pub(crate) fn groups(pod: Object<'_>) -> Vec<String> {
+pub(crate) fn groups(pod: ObjectView<'_>) -> Vec<String> {
     let labels = texts(&pod.json()["metadata"]["labels"]);
     let many = labels.iter().filter(|(key, _)| {
         let rest = key.strip_prefix(LABEL_GPU_GROUP);
@@ -98,7 +104,7 @@ pub(crate) fn groups(pod: Object<'_>) -> Vec<String> {
 }
 
 /// The claims that a pod names, with their namespace.
-fn claims(pod: Object<'_>) -> Vec<String> {
+fn claims(pod: ObjectView<'_>) -> Vec<String> {
     let entries = pod.json()["spec"]["resourceClaims"].as_array();
     let entries = entries.into_iter().flatten();
     entries
@@ -109,7 +115,7 @@ fn claims(pod: Object<'_>) -> Vec<String> {
 
 /// The claim that an entry of a pod stands for: named, or made of a template under a name that the pod's status
 /// has. One that is yet to be made gets a name here; none for an entry that wants no claim after all.
-pub(crate) fn claim(pod: Object<'_>, entry: &Value) -> Option<String> {
+pub(crate) fn claim(pod: ObjectView<'_>, entry: &Value) -> Option<String> {
     let named = entry["resourceClaimName"].as_str();
     let made = pod.json()["status"]["resourceClaimStatuses"].as_array();
     let made = made

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_groups::{Object, not_a_duration, parse_duration};
+use apportion_groups::{ObjectView, not_a_duration, parse_duration};
 use apportion_policy::amounts::UNLIMITED;
 use apportion_policy::cluster::{Queue, Quota};
 use serde_json::Value;
 
 use super::clock;
-use super::inventory::{Inventory, called};
-use super::remark::Remarks;
+use super::inventory::{ObjectInventory, called};
+use super::object_warnings::ObjectWarnings;
 
 /// The priority of a queue that names none.
 const PRIORITY: i32 = 100;
@@ -22,7 +22,7 @@ const MEGABYTE: f64 = 1e6;
 
 /// The queues that can be used, and why the others can't.
 #[derive(Debug, Default)]
-pub(crate) struct Queues {
+pub(crate) struct ParsedQueues {
     pub(crate) usable: BTreeMap<String, Queue>,
     pub(crate) unusable: BTreeMap<String, String>,
     /// Of those that can be used, what is wrong and therefore ignored.
@@ -30,8 +30,12 @@ pub(crate) struct Queues {
 }
 
 /// Reads all queues.
-pub(crate) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks) -> Queues {
-    let mut queues = Queues::default();
+pub(crate) fn queues(
+    inventory: &ObjectInventory,
+    now: Duration,
+    remarks: &mut ObjectWarnings,
+) -> ParsedQueues {
+    let mut queues = ParsedQueues::default();
     for object in inventory.all("Queue") {
         match queue(object, now) {
             Ok((queue, ignored)) => {
@@ -67,7 +71,7 @@ pub(crate) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks
     queues
 }
 
-impl Queues {
+impl ParsedQueues {
     fn leave_out(&mut self, name: &str, why: String) {
         self.usable.remove(name);
         self.unusable.insert(name.to_owned(), why);
@@ -108,7 +112,7 @@ impl Queues {
 }
 
 /// A queue, and what of it is ignored.
-fn queue(object: Object<'_>, now: Duration) -> Result<(Queue, Vec<String>), String> {
+fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Vec<String>), String> {
     let spec = &object.json()["spec"];
     let resources = &spec["resources"];
     if !resources.is_object() {

@@ -9,8 +9,8 @@ use apportion_abi::names::{RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESO
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
 use apportion_admission::limits::growing;
 use apportion_admission::{Pod, request as admission, unmet, without_resource};
-use apportion_groups::Object;
-use apportion_policy::cluster::Cards;
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::TaskGpuRequest;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub(crate) const WHOLE: [&str; 2] = [RESOURCE_WHOLE, RESOURCE_WHOLE_AMD];
 
 /// What a pod wants of cards, or why it may not exist. Containers that ask for shares of their own share one
 /// card, which must have room for all of them.
-pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
+pub(crate) fn cards(pod: ObjectView<'_>) -> Result<TaskGpuRequest, String> {
     let read = Pod::deserialize(pod.json()).map_err(|error| error.to_string())?;
     let asked = admission::read(&read).map_err(|refusal| refusal.to_string())?;
     if pods::node(pod).is_none()
@@ -35,7 +35,7 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
         {
             return Err("it asks for less than 2 MiB of a GPU, the smallest share".to_owned());
         }
-        return Ok(Cards::Shared {
+        return Ok(TaskGpuRequest::Shared {
             share: request.share,
             devices: request.devices,
         });
@@ -43,14 +43,14 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
     let count = WHOLE.iter().map(|name| quantity::whole(total(pod, name)));
     let partitions = partitions(pod);
     Ok(match count.sum() {
-        0 if partitions.is_empty() => Cards::None,
-        0 => Cards::Partitions(partitions),
-        count => Cards::Whole(count),
+        0 if partitions.is_empty() => TaskGpuRequest::None,
+        0 => TaskGpuRequest::Partitions(partitions),
+        count => TaskGpuRequest::Whole(count),
     })
 }
 
 /// What is said of a pod whose limit is above its request: the limit is what it gets.
-pub(crate) fn growth(pod: Object<'_>) -> Option<String> {
+pub(crate) fn growth(pod: ObjectView<'_>) -> Option<String> {
     let annotations = pod.json()["metadata"]["annotations"].as_object()?;
     if !annotations.keys().any(|key| key.ends_with(".limit")) {
         return None;
@@ -61,7 +61,7 @@ pub(crate) fn growth(pod: Object<'_>) -> Option<String> {
 
 /// Why a pod with a share would run without its GPU: the agent of a node gives a GPU to a container that holds one of
 /// this resource, which admission adds to a pod that is created, and which nobody can add later.
-pub(crate) fn without_slot(pod: Object<'_>, slot: &str) -> Option<String> {
+pub(crate) fn without_slot(pod: ObjectView<'_>, slot: &str) -> Option<String> {
     let read = Pod::deserialize(pod.json()).ok()?;
     let without = without_resource(&read, slot)?;
     let who = match without {
@@ -85,12 +85,12 @@ fn together(one: GpuRequest, other: GpuRequest) -> GpuRequest {
     GpuRequest { share, ..one }
 }
 
-pub(crate) fn containers<'a>(pod: Object<'a>, field: &str) -> impl Iterator<Item = &'a Value> {
+pub(crate) fn containers<'a>(pod: ObjectView<'a>, field: &str) -> impl Iterator<Item = &'a Value> {
     let list = pod.json().pointer(&format!("/spec/{field}"));
     list.and_then(Value::as_array).into_iter().flatten()
 }
 
-fn partitions(pod: Object<'_>) -> BTreeMap<String, i64> {
+fn partitions(pod: ObjectView<'_>) -> BTreeMap<String, i64> {
     let names = containers(pod, "containers").flat_map(|container| {
         let limits = container["resources"]["limits"].as_object();
         limits.into_iter().flatten().map(|(name, _)| name.as_str())
@@ -103,7 +103,7 @@ fn partitions(pod: Object<'_>) -> BTreeMap<String, i64> {
 
 /// What a pod asks for of one resource, as the kubelet counts it: what it says for all its containers together, or what
 /// they say themselves.
-pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
+pub(crate) fn total(pod: ObjectView<'_>, resource: &str) -> f64 {
     let of_containers = of_containers(pod, resource);
     let asked = of_all(pod, resource, of_containers).unwrap_or(of_containers);
     let overhead = quantity::of(&pod.json()["spec"]["overhead"][resource]).unwrap_or(0.0);
@@ -112,7 +112,7 @@ pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
 
 /// What a pod says of one resource for all its containers together (KEP-2837). Where it says a limit only, the API server
 /// takes what the containers ask for as its request, or the limit where they ask for nothing.
-fn of_all(pod: Object<'_>, resource: &str, of_containers: f64) -> Option<f64> {
+fn of_all(pod: ObjectView<'_>, resource: &str, of_containers: f64) -> Option<f64> {
     let is_shared = matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-");
     let resources = &pod.json()["spec"]["resources"];
     let amount = |kind: &str| quantity::of(&resources[kind][resource]).filter(|_| is_shared);
@@ -128,7 +128,7 @@ fn of_all(pod: Object<'_>, resource: &str, of_containers: f64) -> Option<f64> {
 
 /// What the containers of a pod ask for of one resource: all that run together, or what is needed while it starts if
 /// that is more. Containers that start first and stay count with the others.
-fn of_containers(pod: Object<'_>, resource: &str) -> f64 {
+fn of_containers(pod: ObjectView<'_>, resource: &str) -> f64 {
     let of = |container: &Value| {
         let resources = &container["resources"];
         let asked = quantity::of(&resources["requests"][resource]);
@@ -150,7 +150,7 @@ fn of_containers(pod: Object<'_>, resource: &str) -> f64 {
 }
 
 /// The first quantity of a pod that can't be read, or is below zero.
-pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
+pub(crate) fn unreadable(pod: ObjectView<'_>) -> Option<String> {
     let all = containers(pod, "initContainers").chain(containers(pod, "containers"));
     let all = all.chain(pod.json().pointer("/spec"));
     let amounts = all.flat_map(|container| {
@@ -175,10 +175,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn ask(annotations: Value, limits: Value) -> Result<Cards, String> {
+    fn ask(annotations: Value, limits: Value) -> Result<TaskGpuRequest, String> {
         let pod = json!({"metadata": {"annotations": annotations},
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}});
-        cards(Object::new(&pod))
+        cards(ObjectView::new(&pod))
     }
 
     #[test]
@@ -193,29 +193,29 @@ mod tests {
     fn what_a_share_cannot_do_is_no_request_of_a_pod_that_waits() {
         let mut pod = json!({"metadata": {"annotations": {"gpu-memory": "2000",
             "nvidia.com/container.main.gpu-compute.mode": "sm-sharing"}}, "spec": {"containers": [{"name": "main"}]}});
-        let why = cards(Object::new(&pod)).unwrap_err();
+        let why = cards(ObjectView::new(&pod)).unwrap_err();
         assert!(
             why.contains("sm-sharing needs NVIDIA's Multi-Process"),
             "{why}"
         );
         pod["spec"]["nodeName"] = "n1".into();
-        assert!(cards(Object::new(&pod)).is_ok(), "KAI's pod runs");
+        assert!(cards(ObjectView::new(&pod)).is_ok(), "KAI's pod runs");
     }
 
     #[test]
     fn a_limit_above_the_request_is_said() {
         let pod = json!({"metadata": {"annotations": {"gpu-memory": "2000", "gpu-memory.limit": "3Gi"}},
             "spec": {"containers": [{"name": "main"}]}});
-        let said = growth(Object::new(&pod)).unwrap();
+        let said = growth(ObjectView::new(&pod)).unwrap();
         assert!(
             said.starts_with("gpu-memory.limit (3Gi) is scheduled and charged"),
             "{said}"
         );
-        let shared = Cards::Shared {
+        let shared = TaskGpuRequest::Shared {
             share: Share::Memory(Bytes::from_mib(3072)),
             devices: 1,
         };
-        assert_eq!(cards(Object::new(&pod)), Ok(shared));
+        assert_eq!(cards(ObjectView::new(&pod)), Ok(shared));
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
                     "initContainers": [{"name": "first", "resources": of("first")}]}})
         };
         let said = |container: &str, annotation: &str| {
-            without_slot(Object::new(&pod(container, annotation)), "a/slot")
+            without_slot(ObjectView::new(&pod(container, annotation)), "a/slot")
         };
         for share in ["gpu-fraction=0.5", "gpu-memory=2000"] {
             let why = said("", share).unwrap();
@@ -264,11 +264,11 @@ mod tests {
         let key = |name| format!("nvidia.com/container.{name}.gpu-memory.limit");
         let pod = json!({"metadata": {"annotations": {key("a"): "1Gi", key("b"): "512Mi"}},
             "spec": {"containers": [{"name": "a"}, {"name": "b"}]}});
-        let shared = Cards::Shared {
+        let shared = TaskGpuRequest::Shared {
             share: Share::Memory(Bytes::from_mib(1536)),
             devices: 1,
         };
-        assert_eq!(cards(Object::new(&pod)), Ok(shared));
+        assert_eq!(cards(ObjectView::new(&pod)), Ok(shared));
     }
 
     #[test]
@@ -288,12 +288,12 @@ mod tests {
             (pod(json!({}), asking.clone()), 1.5),
         ];
         for (pod, cpu) in cases {
-            let pod = Object::new(&pod);
+            let pod = ObjectView::new(&pod);
             assert_eq!(total(pod, "cpu"), cpu, "{pod:?}");
             assert_eq!(total(pod, "example.com/nic"), 0.0, "no resource of pods");
         }
         let odd = pod(json!({"requests": {"cpu": "lots"}}), asking);
-        let why = unreadable(Object::new(&odd)).unwrap();
+        let why = unreadable(ObjectView::new(&odd)).unwrap();
         assert!(why.contains("\"lots\" of cpu"), "{why}");
     }
 
@@ -305,6 +305,6 @@ mod tests {
         let pod = json!({"spec": {"containers": [container(1), container(3)],
             "initContainers": [staying, container(5)], "overhead": {"cpu": "500m"}}});
         // While it starts: 2 + 5; while it runs: 2 + 1 + 3.
-        assert_eq!(total(Object::new(&pod), "cpu"), 7.5);
+        assert_eq!(total(ObjectView::new(&pod), "cpu"), 7.5);
     }
 }

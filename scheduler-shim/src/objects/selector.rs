@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use apportion_groups::Object;
-use apportion_policy::cluster::Requirement;
+use apportion_groups::ObjectView;
+use apportion_policy::cluster::LabelRequirement;
 use serde_json::Value;
 
 use super::nodes::texts;
 
 /// Whether a selector chooses an object; one that is not there, or makes no sense, chooses nothing.
-pub(crate) fn matches(selector: &Value, object: Object<'_>) -> bool {
+pub(crate) fn matches(selector: &Value, object: ObjectView<'_>) -> bool {
     let asked = Some(selector).filter(|selector| selector.is_object());
     let asked = asked.and_then(|selector| requirements(selector).ok());
     asked.is_some_and(|asked| {
@@ -19,16 +19,16 @@ pub(crate) fn matches(selector: &Value, object: Object<'_>) -> bool {
 }
 
 /// What a selector asks of labels, or why it makes no sense.
-pub(crate) fn requirements(selector: &Value) -> Result<Vec<(String, Requirement)>, String> {
+pub(crate) fn requirements(selector: &Value) -> Result<Vec<(String, LabelRequirement)>, String> {
     let labels = texts(&selector["matchLabels"]).into_iter();
-    let labels = labels.map(|(label, value)| Ok((label, Requirement::In([value].into()))));
+    let labels = labels.map(|(label, value)| Ok((label, LabelRequirement::In([value].into()))));
     let expressions = selector["matchExpressions"].as_array();
     labels
         .chain(expressions.into_iter().flatten().map(requirement))
         .collect()
 }
 
-fn requirement(expression: &Value) -> Result<(String, Requirement), String> {
+fn requirement(expression: &Value) -> Result<(String, LabelRequirement), String> {
     let label = expression["key"].as_str();
     let label = label.ok_or("an expression of its selector has no key")?;
     let values = || {
@@ -37,10 +37,10 @@ fn requirement(expression: &Value) -> Result<(String, Requirement), String> {
         values.map(str::to_owned).collect::<BTreeSet<String>>()
     };
     let requirement = match expression["operator"].as_str().unwrap_or_default() {
-        "In" => Requirement::In(values()),
-        "NotIn" => Requirement::NotIn(values()),
-        "Exists" => Requirement::Exists,
-        "DoesNotExist" => Requirement::DoesNotExist,
+        "In" => LabelRequirement::In(values()),
+        "NotIn" => LabelRequirement::NotIn(values()),
+        "Exists" => LabelRequirement::Exists,
+        "DoesNotExist" => LabelRequirement::DoesNotExist,
         unknown => {
             return Err(format!(
                 "its selector has the unknown operator \"{unknown}\""
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_selector_chooses_what_holds_all_of_it() {
         let object = json!({"metadata": {"labels": {"app": "web", "tier": "front"}}});
-        let chooses = |selector: Value| matches(&selector, Object::new(&object));
+        let chooses = |selector: Value| matches(&selector, ObjectView::new(&object));
         assert!(chooses(json!({})));
         assert!(!chooses(Value::Null));
         assert!(chooses(

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeSet;
 
-use apportion_groups::{Object, parse_duration};
-use apportion_policy::cluster::{Grace, Settings, SharedCards, Strategy};
+use apportion_groups::{ObjectView, parse_duration};
+use apportion_policy::cluster::{
+    PlacementStrategy, PolicySettings, SharedCardPreference, StalenessGracePeriod,
+};
 use apportion_policy::{Action, Cluster};
 use serde_json::Value;
 
-use super::inventory::Inventory;
-use crate::reasons::words;
+use super::inventory::ObjectInventory;
+use crate::reasons::formatting;
 
 pub(crate) mod kinds;
 mod levels;
@@ -30,8 +32,8 @@ pub(crate) type Unsupported = Vec<String>;
 
 /// What a shard may choose.
 #[derive(Debug, Default)]
-struct Chosen {
-    settings: Settings,
+struct ShardSettings {
+    settings: PolicySettings,
     /// Whether labels of nodes say which kind of pods they take.
     keeps_kinds: bool,
     /// Whether queues with a parent are divided as if all had the same one.
@@ -43,17 +45,17 @@ struct Chosen {
 /// Enters what the shard says that counts. `numa` is whether pods are aligned with NUMA zones, and which resources are
 /// not.
 pub(crate) fn enter(
-    inventory: &Inventory,
+    inventory: &ObjectInventory,
     cluster: &mut Cluster,
     numa: &mut Option<BTreeSet<String>>,
 ) {
     let Some(shard) = counting(inventory) else {
         return;
     };
-    let mut chosen = Chosen {
+    let mut chosen = ShardSettings {
         settings: std::mem::take(&mut cluster.settings),
         numa: numa.take(),
-        ..Chosen::default()
+        ..ShardSettings::default()
     };
     let _ = read(shard, &mut chosen);
     cluster.settings = chosen.settings;
@@ -68,13 +70,13 @@ pub(crate) fn enter(
 
 /// What of each shard and each Config is not in effect. A Config is, where it has programs to change.
 pub(crate) fn unsupported(
-    inventory: &Inventory,
+    inventory: &ObjectInventory,
     has_programs: bool,
-) -> Vec<(Object<'_>, Unsupported)> {
-    let counting = counting(inventory).map(Object::name);
+) -> Vec<(ObjectView<'_>, Unsupported)> {
+    let counting = counting(inventory).map(ObjectView::name);
     let shards = inventory.all(SHARD.1).map(|shard| {
         if Some(shard.name()) == counting {
-            return (shard, read(shard, &mut Chosen::default()));
+            return (shard, read(shard, &mut ShardSettings::default()));
         }
         let why = "one shard counts, for all nodes; this is another";
         (shard, vec![why.to_owned()])
@@ -86,9 +88,9 @@ pub(crate) fn unsupported(
     shards.chain(configs).collect()
 }
 
-fn counting(inventory: &Inventory) -> Option<Object<'_>> {
+fn counting(inventory: &ObjectInventory) -> Option<ObjectView<'_>> {
     let named = inventory.find(SHARD.1, "", DEFAULT);
-    let has_label = |shard: &Object<'_>| {
+    let has_label = |shard: &ObjectView<'_>| {
         let label = shard.json()["spec"]["partitionLabelValue"].as_str();
         label.is_some_and(|label| !label.is_empty())
     };
@@ -96,7 +98,7 @@ fn counting(inventory: &Inventory) -> Option<Object<'_>> {
 }
 
 /// Enters what a shard says, and says what of it is not understood.
-fn read(shard: Object<'_>, chosen: &mut Chosen) -> Unsupported {
+fn read(shard: ObjectView<'_>, chosen: &mut ShardSettings) -> Unsupported {
     let mut unsupported = Unsupported::new();
     let spec = shard.json()["spec"].as_object().into_iter().flatten();
     for (field, value) in spec {
@@ -110,10 +112,10 @@ fn for_each<'v>(
     field: &str,
     value: &Value,
     parts: impl Iterator<Item = (&'v String, &'v Value)>,
-    chosen: &mut Chosen,
+    chosen: &mut ShardSettings,
     unsupported: &mut Unsupported,
 ) {
-    let part: fn(&mut Chosen, &str, &Value) -> Option<()> = match field {
+    let part: fn(&mut ShardSettings, &str, &Value) -> Option<()> = match field {
         "placementStrategy" => placement,
         "queueDepthPerAction" => queue_depth,
         "minRuntime" => min_runtime,
@@ -133,11 +135,11 @@ fn for_each<'v>(
     }
 }
 
-fn placement(chosen: &mut Chosen, of: &str, how: &Value) -> Option<()> {
+fn placement(chosen: &mut ShardSettings, of: &str, how: &Value) -> Option<()> {
     let settings = &mut chosen.settings;
     let strategy = match how.as_str()? {
-        "binpack" => Strategy::Binpack,
-        "spread" => Strategy::Spread,
+        "binpack" => PlacementStrategy::Binpack,
+        "spread" => PlacementStrategy::Spread,
         _ => return None,
     };
     match of {
@@ -146,8 +148,8 @@ fn placement(chosen: &mut Chosen, of: &str, how: &Value) -> Option<()> {
             settings.gpu_nodes = strategy;
             settings.cards = strategy;
             settings.shared_cards = match strategy {
-                Strategy::Spread => SharedCards::NoMatter,
-                Strategy::Binpack | Strategy::ByName => SharedCards::Any,
+                PlacementStrategy::Spread => SharedCardPreference::NoMatter,
+                PlacementStrategy::Binpack | PlacementStrategy::ByName => SharedCardPreference::Any,
             };
         }
         _ => return None,
@@ -155,15 +157,15 @@ fn placement(chosen: &mut Chosen, of: &str, how: &Value) -> Option<()> {
     Some(())
 }
 
-fn queue_depth(chosen: &mut Chosen, action: &str, jobs: &Value) -> Option<()> {
-    let named = |one: &Action| words::action(*one) == action;
+fn queue_depth(chosen: &mut ShardSettings, action: &str, jobs: &Value) -> Option<()> {
+    let named = |one: &Action| formatting::action(*one) == action;
     let action = Action::ALL.into_iter().find(named)?;
     let jobs = usize::try_from(jobs.as_u64()?).ok()?;
     chosen.settings.queue_depth.insert(action, jobs);
     Some(())
 }
 
-fn min_runtime(chosen: &mut Chosen, against: &str, time: &Value) -> Option<()> {
+fn min_runtime(chosen: &mut ShardSettings, against: &str, time: &Value) -> Option<()> {
     let settings = &mut chosen.settings;
     let time = parse_duration(time.as_str()?)?;
     match against {
@@ -175,7 +177,7 @@ fn min_runtime(chosen: &mut Chosen, against: &str, time: &Value) -> Option<()> {
 }
 
 /// A plugin of KAI's scheduler: that for NUMA zones is the only one that is not always on.
-fn plugin(chosen: &mut Chosen, name: &str, says: &Value) -> Option<()> {
+fn plugin(chosen: &mut ShardSettings, name: &str, says: &Value) -> Option<()> {
     if name != "numa" {
         return None;
     }
@@ -197,7 +199,7 @@ fn plugin(chosen: &mut Chosen, name: &str, says: &Value) -> Option<()> {
 }
 
 /// An option of KAI's scheduler. Both names of the first are in use.
-fn argument(chosen: &mut Chosen, name: &str, value: &Value) -> Option<()> {
+fn argument(chosen: &mut ShardSettings, name: &str, value: &Value) -> Option<()> {
     let text = value.as_str()?;
     let settings = &mut chosen.settings;
     match name {
@@ -219,10 +221,10 @@ fn at_most(text: &str) -> Option<Option<usize>> {
     Some(usize::try_from(number).ok())
 }
 
-fn grace(text: &str) -> Option<Grace> {
+fn grace(text: &str) -> Option<StalenessGracePeriod> {
     match text.strip_prefix('-') {
-        Some(rest) => parse_duration(rest).map(|_| Grace::Forever),
-        None => parse_duration(text).map(Grace::For),
+        Some(rest) => parse_duration(rest).map(|_| StalenessGracePeriod::Forever),
+        None => parse_duration(text).map(StalenessGracePeriod::For),
     }
 }
 
@@ -234,21 +236,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::objects::remark::Remarks;
+    use crate::objects::object_warnings::ObjectWarnings;
 
     fn shard(name: &str, spec: &Value) -> Value {
         json!({"apiVersion": "kai.scheduler/v1", "kind": "SchedulingShard",
             "metadata": {"name": name, "uid": name}, "spec": spec})
     }
 
-    fn entered(inventory: &Inventory) -> Cluster {
+    fn entered(inventory: &ObjectInventory) -> Cluster {
         let mut cluster = Cluster::default();
         enter(inventory, &mut cluster, &mut None);
         cluster
     }
 
-    fn inventory(objects: Vec<Value>) -> Inventory {
-        Inventory::of(objects, &mut Remarks::default())
+    fn inventory(objects: Vec<Value>) -> ObjectInventory {
+        ObjectInventory::of(objects, &mut ObjectWarnings::default())
     }
 
     #[test]
@@ -260,14 +262,14 @@ mod tests {
                 "max-consolidation-preemptees": "3"}});
         let inventory = inventory(vec![shard("default", &said)]);
         let settings = entered(&inventory).settings;
-        assert_eq!(settings.gpu_nodes, Strategy::Spread);
-        assert_eq!(settings.cards, Strategy::Spread);
-        assert_eq!(settings.cpu_nodes, Strategy::Binpack);
+        assert_eq!(settings.gpu_nodes, PlacementStrategy::Spread);
+        assert_eq!(settings.cards, PlacementStrategy::Spread);
+        assert_eq!(settings.cpu_nodes, PlacementStrategy::Binpack);
         assert_eq!(settings.queue_depth, BTreeMap::from([(Action::Reclaim, 7)]));
         assert_eq!(settings.preempt_min_runtime, Duration::from_secs(300));
         assert_eq!(settings.reclaim_min_runtime, Duration::from_secs(3600));
         assert!(!settings.consolidating_reclaim);
-        assert_eq!(settings.grace, Grace::Forever);
+        assert_eq!(settings.grace, StalenessGracePeriod::Forever);
         assert_eq!(settings.max_consolidated, Some(3));
         let said = unsupported(&inventory, false);
         assert!(said[0].1.is_empty(), "{:?}", said[0].1);
@@ -282,7 +284,7 @@ mod tests {
         let settings = entered(&inventory).settings;
         assert_eq!(
             format!("{settings:?}"),
-            format!("{:?}", Settings::default())
+            format!("{:?}", PolicySettings::default())
         );
         let said: BTreeMap<_, _> = unsupported(&inventory, false)
             .into_iter()
@@ -324,9 +326,9 @@ mod tests {
     fn a_shard_for_some_nodes_does_not_count_for_all() {
         let spread = json!({"placementStrategy": {"gpu": "spread"}, "partitionLabelValue": "pool"});
         let settings = entered(&inventory(vec![shard("pool", &spread)])).settings;
-        assert_eq!(settings.gpu_nodes, Strategy::Binpack);
+        assert_eq!(settings.gpu_nodes, PlacementStrategy::Binpack);
         let everywhere = json!({"placementStrategy": {"gpu": "spread"}});
         let settings = entered(&inventory(vec![shard("any", &everywhere)])).settings;
-        assert_eq!(settings.gpu_nodes, Strategy::Spread);
+        assert_eq!(settings.gpu_nodes, PlacementStrategy::Spread);
     }
 }

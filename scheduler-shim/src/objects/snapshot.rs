@@ -6,31 +6,31 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_groups::{Object, Settings};
+use apportion_groups::{GroupingSettings, ObjectView};
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Cards, Node, Task};
+use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
 
-use super::admission::Admission;
-use super::cards::Known;
-use super::gang::Levels;
-use super::inventory::{Inventory, called};
-use super::jobs::{Jobs, Reading};
-use super::namespaces::Namespaces;
-use super::occupancy::Occupancy;
+use super::admission::NodeAdmission;
+use super::cards::CardInventory;
+use super::gang::TopologyResolver;
+use super::inventory::{ObjectInventory, called};
+use super::jobs::{JobBuilder, JobReadContext};
+use super::namespaces::NamespaceResolver;
+use super::object_warnings::ObjectWarnings;
+use super::occupancy::NodeOccupancy;
+use super::parsed_objects::ParsedPod;
 use super::pods;
 use super::queues;
-use super::reads::PodRead;
-use super::remark::Remarks;
-use super::{bystanders, config_maps};
+use super::{config_maps, foreign_pods};
 
 /// What the files say.
 #[derive(Debug)]
-pub(crate) struct Snapshot<'a> {
+pub(crate) struct ClusterSnapshot<'a> {
     pub(crate) now: Duration,
-    pub(crate) inventory: &'a Inventory,
+    pub(crate) inventory: &'a ObjectInventory,
     pub(crate) cluster: Cluster,
     /// What pods hold that the policy does not count.
-    pub(crate) occupancy: Occupancy,
+    pub(crate) occupancy: NodeOccupancy,
     /// Pods that wait and that the policy does not see, and why.
     pub(crate) strays: BTreeMap<String, String>,
     /// Pods that would run without their share of a card, and why; the policy does not see them either.
@@ -44,19 +44,19 @@ pub(crate) struct Snapshot<'a> {
 }
 
 /// Where nodes are among all, by name.
-type Places<'a> = BTreeMap<&'a str, usize>;
+type NodeIndices<'a> = BTreeMap<&'a str, usize>;
 
 /// Reads the cluster from its objects. `assumed` are pods that will be on a node that their object does not
 /// name yet; `cards` is what is known beside the objects of nodes and pods.
 pub(crate) fn snapshot<'a>(
-    inventory: &'a Inventory,
+    inventory: &'a ObjectInventory,
     schedulers: &[String],
     assumed: &BTreeMap<String, String>,
-    cards: &Known,
+    cards: &CardInventory,
     now: Duration,
-    remarks: &mut Remarks,
-) -> Snapshot<'a> {
-    let objects: Vec<Object<'_>> = inventory.all("Node").collect();
+    remarks: &mut ObjectWarnings,
+) -> ClusterSnapshot<'a> {
+    let objects: Vec<ObjectView<'_>> = inventory.all("Node").collect();
     let known = inventory.nodes().map(|(object, read)| {
         let is_listed = cards.listed.contains_key(object.name());
         read.node(is_listed, remarks)
@@ -64,16 +64,16 @@ pub(crate) fn snapshot<'a>(
     let mut known: Vec<Node> = known.collect();
     known.iter_mut().for_each(|node| cards.list(node));
     let places = objects.iter().enumerate();
-    let places: Places<'_> = places.map(|(place, node)| (node.name(), place)).collect();
-    let reading = Reading { inventory, now };
-    let settings = Settings::default();
-    let occupancy = Occupancy::of(inventory, assumed);
-    let mut admission = Admission::of(occupancy.clone());
-    let mut jobs = Jobs::default();
+    let places: NodeIndices<'_> = places.map(|(place, node)| (node.name(), place)).collect();
+    let reading = JobReadContext { inventory, now };
+    let settings = GroupingSettings::default();
+    let occupancy = NodeOccupancy::of(inventory, assumed);
+    let mut admission = NodeAdmission::of(occupancy.clone());
+    let mut jobs = JobBuilder::default();
     let (mut strays, mut slotless) = (BTreeMap::new(), BTreeMap::new());
     let mut foreign = 0;
-    let mut namespaces = Namespaces::of(inventory);
-    let mut others: Vec<&PodRead> = Vec::new();
+    let mut namespaces = NamespaceResolver::of(inventory);
+    let mut others: Vec<&ParsedPod> = Vec::new();
     for (pod, read) in inventory.pods() {
         if !schedulers.iter().any(|name| **name == *read.scheduler) {
             foreign += 1;
@@ -124,14 +124,14 @@ pub(crate) fn snapshot<'a>(
         !read.is_over() && read.node().is_some_and(|node| places.contains_key(node))
     });
     let cluster = Cluster {
-        bystanders: bystanders::bystanders(&others, &jobs, &mut namespaces, remarks),
+        bystanders: foreign_pods::bystanders(&others, &jobs, &mut namespaces, remarks),
         nodes: known,
         queues: queues.usable.into_values().collect(),
         jobs,
-        topologies: Levels(inventory).topologies(),
+        topologies: TopologyResolver(inventory).topologies(),
         ..Cluster::default()
     };
-    Snapshot {
+    ClusterSnapshot {
         now,
         cluster,
         occupancy,
@@ -144,16 +144,16 @@ pub(crate) fn snapshot<'a>(
     }
 }
 
-impl Snapshot<'_> {
+impl ClusterSnapshot<'_> {
     /// Why a node does not admit a pod, whatever it has free of what the policy counts.
-    pub(crate) fn refused(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+    pub(crate) fn refused(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         self.occupancy.refused(pod, node, self.inventory)
     }
 }
 
 /// Why a pod can't be where it says that it is.
 fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
-    let Cards::Shared { devices, .. } = &task.cards else {
+    let TaskGpuRequest::Shared { devices, .. } = &task.cards else {
         return None;
     };
     let node = node?;
@@ -170,11 +170,11 @@ fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
 
 /// Takes what a pod holds, that nobody here decides on, off its node.
 fn take_off(
-    pod: Object<'_>,
-    read: &PodRead,
+    pod: ObjectView<'_>,
+    read: &ParsedPod,
     known: &mut [Node],
-    places: &Places<'_>,
-    cards: &Known,
+    places: &NodeIndices<'_>,
+    cards: &CardInventory,
 ) {
     let node = read.node().filter(|_| !read.is_over());
     let Some(node) = node.and_then(|name| known.get_mut(*places.get(name)?)) else {
@@ -187,14 +187,14 @@ fn take_off(
         return;
     }
     match &read.cards {
-        Ok(Cards::Whole(count)) => cards.withdraw(node, &pods::name(pod), *count),
-        Ok(Cards::Partitions(taken)) => {
+        Ok(TaskGpuRequest::Whole(count)) => cards.withdraw(node, &pods::name(pod), *count),
+        Ok(TaskGpuRequest::Partitions(taken)) => {
             for (name, count) in taken {
                 if let Some(left) = node.partitions.get_mut(name) {
                     *left = (*left - count).max(0);
                 }
             }
         }
-        Ok(Cards::None | Cards::Shared { .. }) | Err(_) => {}
+        Ok(TaskGpuRequest::None | TaskGpuRequest::Shared { .. }) | Err(_) => {}
     }
 }

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeSet;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::Value;
 
 use super::admission;
 use super::capacity;
-use super::inventory::Inventory;
+use super::inventory::ObjectInventory;
 use super::quantity;
 use super::selector;
 
@@ -26,7 +26,7 @@ const NOBODY: &str = "kubernetes.io/no-provisioner";
 
 /// A claim that is to be bound for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Binding {
+pub(crate) struct VolumeBinding {
     /// The claim, of the pod's namespace.
     pub(crate) claim: String,
     /// The volume that is there for it; none where one is to be made.
@@ -34,16 +34,20 @@ pub(crate) struct Binding {
 }
 
 /// Why a pod's volumes keep it from a node.
-pub(crate) fn refusal(pod: Object<'_>, node: Object<'_>, inventory: &Inventory) -> Option<String> {
+pub(crate) fn refusal(
+    pod: ObjectView<'_>,
+    node: ObjectView<'_>,
+    inventory: &ObjectInventory,
+) -> Option<String> {
     bindings(pod, node, inventory).err()
 }
 
 /// What has to be bound for a pod on a node, or why the pod can't be there.
 pub(crate) fn bindings(
-    pod: Object<'_>,
-    node: Object<'_>,
-    inventory: &Inventory,
-) -> Result<Vec<Binding>, String> {
+    pod: ObjectView<'_>,
+    node: ObjectView<'_>,
+    inventory: &ObjectInventory,
+) -> Result<Vec<VolumeBinding>, String> {
     let mut taken = BTreeSet::new();
     let mut bindings = Vec::new();
     for name in claims(pod) {
@@ -61,7 +65,7 @@ pub(crate) fn bindings(
                 let volume = open(claim, node, inventory, &taken)?;
                 taken.extend(volume.clone());
                 let claim = name;
-                bindings.push(Binding { claim, volume });
+                bindings.push(VolumeBinding { claim, volume });
             }
         }
     }
@@ -69,7 +73,12 @@ pub(crate) fn bindings(
 }
 
 /// Whether the volume of a claim can be reached from a node.
-fn reach(claim: &str, volume: &str, node: Object<'_>, inventory: &Inventory) -> Result<(), String> {
+fn reach(
+    claim: &str,
+    volume: &str,
+    node: ObjectView<'_>,
+    inventory: &ObjectInventory,
+) -> Result<(), String> {
     let volume = inventory.find(VOLUME, "", volume);
     match volume.is_none_or(|volume| is_near(volume, node)) {
         true => Ok(()),
@@ -77,21 +86,22 @@ fn reach(claim: &str, volume: &str, node: Object<'_>, inventory: &Inventory) -> 
     }
 }
 
-fn is_near(volume: Object<'_>, node: Object<'_>) -> bool {
+fn is_near(volume: ObjectView<'_>, node: ObjectView<'_>) -> bool {
     let terms = &volume.json()["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
     admission::has_one_of(terms, node)
 }
 
 /// The volume that a claim without one would get on a node; none where one would be made.
 fn open(
-    claim: Object<'_>,
-    node: Object<'_>,
-    inventory: &Inventory,
+    claim: ObjectView<'_>,
+    node: ObjectView<'_>,
+    inventory: &ObjectInventory,
     taken: &BTreeSet<String>,
 ) -> Result<Option<String>, String> {
     let (name, class_name) = (claim.name(), class_of(claim));
     let class = inventory.find("StorageClass", "", class_name);
-    let waits = |class: &Object<'_>| class.json()["volumeBindingMode"] == "WaitForFirstConsumer";
+    let waits =
+        |class: &ObjectView<'_>| class.json()["volumeBindingMode"] == "WaitForFirstConsumer";
     let Some(class) = class.filter(waits) else {
         return Err(format!("volume claim {name} is not bound"));
     };
@@ -139,7 +149,7 @@ fn open(
     }
 }
 
-fn class_of(claim: Object<'_>) -> &str {
+fn class_of(claim: ObjectView<'_>) -> &str {
     let old = || claim.annotation("volume.beta.kubernetes.io/storage-class");
     text(&claim.json()["spec"]["storageClassName"])
         .or_else(old)
@@ -148,17 +158,18 @@ fn class_of(claim: Object<'_>) -> &str {
 
 /// The smallest volume that a claim could have on a node; one that waits for this very claim goes first.
 fn there(
-    claim: Object<'_>,
-    node: Object<'_>,
-    inventory: &Inventory,
+    claim: ObjectView<'_>,
+    node: ObjectView<'_>,
+    inventory: &ObjectInventory,
     taken: &BTreeSet<String>,
 ) -> Option<String> {
-    let size = |volume: &Object<'_>| quantity::of(&volume.json()["spec"]["capacity"]["storage"]);
-    let fits = |volume: &Object<'_>| {
+    let size =
+        |volume: &ObjectView<'_>| quantity::of(&volume.json()["spec"]["capacity"]["storage"]);
+    let fits = |volume: &ObjectView<'_>| {
         is_near(*volume, node) && !taken.contains(volume.name()) && suits(*volume, claim)
     };
     let best = inventory.all(VOLUME).filter(fits).min_by(|left, right| {
-        let key = |volume: &Object<'_>| (is_free(*volume), size(volume).unwrap_or(0.0));
+        let key = |volume: &ObjectView<'_>| (is_free(*volume), size(volume).unwrap_or(0.0));
         let (left_key, right_key) = (key(left), key(right));
         (left_key.0.cmp(&right_key.0))
             .then(left_key.1.total_cmp(&right_key.1))
@@ -167,12 +178,12 @@ fn there(
     best.map(|volume| volume.name().to_owned())
 }
 
-fn is_free(volume: Object<'_>) -> bool {
+fn is_free(volume: ObjectView<'_>) -> bool {
     volume.json()["spec"]["claimRef"].is_null()
 }
 
 /// Whether a volume is one for a claim, wherever it is.
-fn suits(volume: Object<'_>, claim: Object<'_>) -> bool {
+fn suits(volume: ObjectView<'_>, claim: ObjectView<'_>) -> bool {
     let (has, wants) = (&volume.json()["spec"], &claim.json()["spec"]);
     let reference = &has["claimRef"];
     let is_for_it = reference["namespace"] == claim.namespace()
@@ -202,11 +213,11 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 /// Whether a pod has volumes that tie it to nodes.
-pub(crate) fn concerns(pod: Object<'_>) -> bool {
+pub(crate) fn concerns(pod: ObjectView<'_>) -> bool {
     !claims(pod).is_empty()
 }
 
-fn claims(pod: Object<'_>) -> Vec<String> {
+fn claims(pod: ObjectView<'_>) -> Vec<String> {
     let volumes = pod.json()["spec"]["volumes"]
         .as_array()
         .into_iter()
@@ -229,7 +240,7 @@ fn claims(pod: Object<'_>) -> Vec<String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::remark::Remarks;
+    use super::super::object_warnings::ObjectWarnings;
     use super::*;
 
     fn refusals(claims: &[Value]) -> Vec<String> {
@@ -245,12 +256,12 @@ mod tests {
             .cloned()
             .chain([node("a"), node("b"), volume])
             .collect();
-        let inventory = Inventory::of(all, &mut Remarks::default());
+        let inventory = ObjectInventory::of(all, &mut ObjectWarnings::default());
         let pod = json!({"metadata": {"name": "p", "namespace": "default"},
             "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});
         let nodes = inventory.all("Node");
         nodes
-            .filter_map(|node| refusal(Object::new(&pod), node, &inventory))
+            .filter_map(|node| refusal(ObjectView::new(&pod), node, &inventory))
             .collect()
     }
 
@@ -309,13 +320,19 @@ mod tests {
             ];
             [open_claim("5Gi"), class(NOBODY)].into_iter().chain(disks)
         };
-        let inventory = Inventory::of(all().collect(), &mut Remarks::default());
+        let inventory = ObjectInventory::of(all().collect(), &mut ObjectWarnings::default());
         let pod = json!({"metadata": {"name": "p", "namespace": "default"},
             "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});
         let node = |zone: &str| json!({"kind": "Node", "metadata": {"name": zone, "labels": {"zone": zone}}});
-        let found = |zone: &str| bindings(Object::new(&pod), Object::new(&node(zone)), &inventory);
+        let found = |zone: &str| {
+            bindings(
+                ObjectView::new(&pod),
+                ObjectView::new(&node(zone)),
+                &inventory,
+            )
+        };
         let (claim, volume) = ("c".to_owned(), Some("small".to_owned()));
-        assert_eq!(found("a"), Ok(vec![Binding { claim, volume }]));
+        assert_eq!(found("a"), Ok(vec![VolumeBinding { claim, volume }]));
         let nothing = "has no free volume of class local for claim c".to_owned();
         assert_eq!(found("b"), Err(nothing));
     }

@@ -3,23 +3,23 @@
 use std::fmt;
 
 use apportion_abi::Bytes;
-use apportion_policy::amounts::Resource;
+use apportion_policy::amounts::ResourceKind;
 use apportion_policy::cluster::Task;
 use serde::Serialize;
 
-use super::books::Books;
-use super::report::Report;
-use super::room::{self, NodeView};
+use super::decided_cluster::DecidedCluster;
+use super::formatting::{self, line};
+use super::report::DecisionReport;
 use super::unblock;
-use super::words::{self, line};
-use crate::objects::snapshot::Snapshot;
+use super::unschedulable::{self, NodeView};
+use crate::objects::snapshot::ClusterSnapshot;
 
 /// How many nodes are printed in text; JSON has all.
 const SHOWN: usize = 20;
 
 /// A pod in full.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Explanation {
+pub(crate) struct PodExplanation {
     pod: String,
     job: Option<String>,
     queue: Option<String>,
@@ -62,11 +62,11 @@ struct ResourceView {
 
 /// Explains one pod.
 pub(crate) fn explain(
-    snapshot: &Snapshot<'_>,
-    books: &Books<'_>,
-    report: &Report,
+    snapshot: &ClusterSnapshot<'_>,
+    books: &DecidedCluster<'_>,
+    report: &DecisionReport,
     pod: &str,
-) -> Explanation {
+) -> PodExplanation {
     let waits = report.waiting.iter().find(|one| one.pod == pod);
     let mut decided = report
         .decisions
@@ -83,7 +83,7 @@ pub(crate) fn explain(
         },
     };
     let Some((job, task)) = found else {
-        return Explanation {
+        return PodExplanation {
             pod: pod.to_owned(),
             job: None,
             queue: None,
@@ -97,7 +97,7 @@ pub(crate) fn explain(
             unblocked_if_alone: false,
         };
     };
-    Explanation {
+    PodExplanation {
         pod: pod.to_owned(),
         job: Some(job.name.clone()),
         queue: Some(job.queue.clone()),
@@ -106,7 +106,7 @@ pub(crate) fn explain(
         asks: Some(unblock::ask(task)),
         decision,
         nodes: match waits {
-            Some(_) => room::nodes(snapshot, books, task),
+            Some(_) => unschedulable::nodes(snapshot, books, task),
             None => here(snapshot, books, task),
         },
         queues: queues(books, &job.queue),
@@ -119,10 +119,10 @@ pub(crate) fn explain(
 }
 
 /// The node on which a pod is or will be.
-fn here(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
+fn here(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>, task: &Task) -> Vec<NodeView> {
     let outcome = books.outcomes.get(task.name.as_str());
     let place = outcome.and_then(|outcome| outcome.place.as_ref());
-    let mut views = room::nodes(snapshot, books, task);
+    let mut views = unschedulable::nodes(snapshot, books, task);
     views.retain(|view| place.is_some_and(|place| place.node == view.node));
     for view in &mut views {
         view.lacks = None;
@@ -132,26 +132,26 @@ fn here(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task) -> Vec<NodeView
 }
 
 /// A queue and those above it, in numbers.
-fn queues(books: &Books<'_>, name: &str) -> Vec<QueueView> {
+fn queues(books: &DecidedCluster<'_>, name: &str) -> Vec<QueueView> {
     let found = books.queues.find(name).into_iter();
     let path = found.flat_map(|queue| books.queues.upward(queue));
     path.map(|queue| view(books, queue)).collect()
 }
 
 /// All queues, in numbers.
-pub(crate) fn all_queues(books: &Books<'_>) -> Vec<QueueView> {
+pub(crate) fn all_queues(books: &DecidedCluster<'_>) -> Vec<QueueView> {
     (0..books.queues.all().len())
         .map(|queue| view(books, queue))
         .collect()
 }
 
-fn view(books: &Books<'_>, queue: usize) -> QueueView {
+fn view(books: &DecidedCluster<'_>, queue: usize) -> QueueView {
     let queue = books.queues.get(queue);
-    let resource = |resource: Resource| {
+    let resource = |resource: ResourceKind| {
         let share = queue.of(resource);
-        let amount = |number| words::amount(resource, number);
+        let amount = |number| formatting::amount(resource, number);
         ResourceView {
-            resource: words::name(resource),
+            resource: formatting::name(resource),
             quota: share.deserved,
             limit: share.limit,
             allocated: share.allocated,
@@ -173,7 +173,7 @@ fn view(books: &Books<'_>, queue: usize) -> QueueView {
     };
     QueueView {
         queue: queue.uid.clone(),
-        resources: [Resource::Gpu, Resource::Cpu, Resource::Memory]
+        resources: [ResourceKind::Gpu, ResourceKind::Cpu, ResourceKind::Memory]
             .map(resource)
             .to_vec(),
     }
@@ -192,7 +192,7 @@ fn before(usage: f64) -> String {
     }
 }
 
-impl fmt::Display for Explanation {
+impl fmt::Display for PodExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         line(f, format_args!("pod {}", self.pod))?;
         line(f, format_args!("  {}", self.decision))?;

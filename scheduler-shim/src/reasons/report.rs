@@ -4,35 +4,35 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use apportion_policy::Decision;
-use apportion_policy::cluster::Cards;
+use apportion_policy::cluster::TaskGpuRequest;
 use serde::Serialize;
 
-use super::books::{Books, Made};
-use super::explain::{self, Explanation, QueueView};
-use super::waiting::{self, Waiting};
-use super::words::{self, line};
-use crate::objects::remark::Remarks;
-use crate::objects::snapshot::Snapshot;
+use super::decided_cluster::{ActionDecision, DecidedCluster};
+use super::explain::{self, PodExplanation, QueueView};
+use super::formatting::{self, line};
+use super::waiting::{self, WaitingPod};
+use crate::objects::object_warnings::ObjectWarnings;
+use crate::objects::snapshot::ClusterSnapshot;
 
 /// What was decided.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) decisions: Vec<Decided>,
-    pub(crate) waiting: Vec<Waiting>,
+pub(crate) struct DecisionReport {
+    pub(crate) decisions: Vec<ReportedDecision>,
+    pub(crate) waiting: Vec<WaitingPod>,
     queues: Vec<QueueView>,
-    pub(crate) remarks: Remarks,
+    pub(crate) remarks: ObjectWarnings,
     /// How many objects of which kinds were left aside.
     pub(crate) ignored: BTreeMap<String, usize>,
     /// How many pods belong to other schedulers.
     pub(crate) other_schedulers_pods: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) explanation: Option<Explanation>,
+    pub(crate) explanation: Option<PodExplanation>,
 }
 
 /// What is done with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Deed {
+pub(crate) enum DecisionKind {
     /// It is ended.
     Evict,
     /// It is started.
@@ -43,8 +43,8 @@ pub(crate) enum Deed {
 
 /// One decision.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Decided {
-    pub(crate) decision: Deed,
+pub(crate) struct ReportedDecision {
+    pub(crate) decision: DecisionKind,
     pub(crate) pod: String,
     pub(crate) job: String,
     pub(crate) node: String,
@@ -56,8 +56,12 @@ pub(crate) struct Decided {
 }
 
 /// Writes down what was decided.
-pub(crate) fn report(snapshot: &Snapshot<'_>, books: &Books<'_>, remarks: Remarks) -> Report {
-    Report {
+pub(crate) fn report(
+    snapshot: &ClusterSnapshot<'_>,
+    books: &DecidedCluster<'_>,
+    remarks: ObjectWarnings,
+) -> DecisionReport {
+    DecisionReport {
         decisions: books
             .made
             .iter()
@@ -72,11 +76,11 @@ pub(crate) fn report(snapshot: &Snapshot<'_>, books: &Books<'_>, remarks: Remark
     }
 }
 
-fn decided(books: &Books<'_>, made: &Made) -> Option<Decided> {
+fn decided(books: &DecidedCluster<'_>, made: &ActionDecision) -> Option<ReportedDecision> {
     let (deed, job, pod, place) = match &made.decision {
-        Decision::Evict { job, task } => (Deed::Evict, job, task, None),
-        Decision::Bind { job, task, place } => (Deed::Bind, job, task, Some(place)),
-        Decision::Reserve { job, task, place } => (Deed::Reserve, job, task, Some(place)),
+        Decision::Evict { job, task } => (DecisionKind::Evict, job, task, None),
+        Decision::Bind { job, task, place } => (DecisionKind::Bind, job, task, Some(place)),
+        Decision::Reserve { job, task, place } => (DecisionKind::Reserve, job, task, Some(place)),
     };
     let (_, task) = books.task(pod)?;
     let node = match place {
@@ -84,26 +88,27 @@ fn decided(books: &Books<'_>, made: &Made) -> Option<Decided> {
         None => task.node.clone()?,
     };
     let cards = match (&task.cards, place) {
-        (Cards::Shared { .. } | Cards::Whole(_), Some(place)) => place
+        (TaskGpuRequest::Shared { .. } | TaskGpuRequest::Whole(_), Some(place)) => place
             .cards
             .iter()
             .map(|card| books.card_name(&node, card))
             .collect(),
-        (Cards::Shared { .. }, None) => task.on.clone(),
-        (Cards::Whole(_), None) | (Cards::None | Cards::Partitions(_), _) => Vec::new(),
+        (TaskGpuRequest::Shared { .. }, None) => task.on.clone(),
+        (TaskGpuRequest::Whole(_), None)
+        | (TaskGpuRequest::None | TaskGpuRequest::Partitions(_), _) => Vec::new(),
     };
-    Some(Decided {
+    Some(ReportedDecision {
         decision: deed,
         pod: pod.clone(),
         job: job.clone(),
         node,
         cards,
-        asks: words::cards(task),
-        action: words::action(made.action),
+        asks: formatting::cards(task),
+        action: formatting::action(made.action),
     })
 }
 
-impl fmt::Display for Decided {
+impl fmt::Display for ReportedDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cards = match self.cards.as_slice() {
             [] => self.asks.clone(),
@@ -111,14 +116,16 @@ impl fmt::Display for Decided {
         };
         let (pod, node) = (&self.pod, &self.node);
         match self.decision {
-            Deed::Evict => write!(f, "evict {pod} from {node} ({})", self.action),
-            Deed::Bind => write!(f, "bind {pod} to {node} {cards}"),
-            Deed::Reserve => write!(f, "reserve {node} for {pod} {cards} ({})", self.action),
+            DecisionKind::Evict => write!(f, "evict {pod} from {node} ({})", self.action),
+            DecisionKind::Bind => write!(f, "bind {pod} to {node} {cards}"),
+            DecisionKind::Reserve => {
+                write!(f, "reserve {node} for {pod} {cards} ({})", self.action)
+            }
         }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DecisionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(explanation) = &self.explanation {
             return explanation.fmt(f);

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use apportion_policy::amounts::UNLIMITED;
-use apportion_policy::cluster::{Cards, Cluster, Job, Node, Quota, Status, Task};
+use apportion_policy::cluster::{Cluster, Job, Node, Quota, Task, TaskGpuRequest, TaskStatus};
 
-use super::books::Books;
-use super::words;
-use crate::objects::snapshot::Snapshot;
+use super::decided_cluster::DecidedCluster;
+use super::formatting;
+use crate::objects::snapshot::ClusterSnapshot;
 
 /// How many pods are tried as the one that would have to end.
 const TRIED: usize = 48;
@@ -21,8 +21,8 @@ const NAMED: usize = 4;
 
 /// The changes that help, the smallest first.
 pub(crate) fn changes(
-    snapshot: &Snapshot<'_>,
-    books: &Books<'_>,
+    snapshot: &ClusterSnapshot<'_>,
+    books: &DecidedCluster<'_>,
     job: &Job,
     task: &Task,
 ) -> Vec<String> {
@@ -84,7 +84,7 @@ pub(crate) fn changes(
 
 /// The cluster that changes are tried on. In a large one only this job waits: hundreds of trials with
 /// thousands of pods that wait take minutes.
-fn tried(books: &Books<'_>, job: &Job) -> Cluster {
+fn tried(books: &DecidedCluster<'_>, job: &Job) -> Cluster {
     let mut cluster = books.cluster.clone();
     if is_large(books) {
         cluster.jobs.retain(|other| {
@@ -96,7 +96,7 @@ fn tried(books: &Books<'_>, job: &Job) -> Cluster {
 }
 
 /// Whether changes are tried as if only this job waited.
-pub(crate) fn is_large(books: &Books<'_>) -> bool {
+pub(crate) fn is_large(books: &DecidedCluster<'_>) -> bool {
     books.outcomes.len() > LARGE
 }
 
@@ -110,7 +110,7 @@ fn starts(now: Duration, cluster: &Cluster, task: &str) -> bool {
 }
 
 /// Pods that run and hold what this one asks for, the smallest first.
-fn victims(books: &Books<'_>, task: &Task) -> Vec<String> {
+fn victims(books: &DecidedCluster<'_>, task: &Task) -> Vec<String> {
     let jobs = books.cluster.jobs.iter();
     let others = jobs.flat_map(|job| &job.tasks).filter(|other| {
         let holds = !task.wants_cards() || other.wants_cards();
@@ -132,14 +132,14 @@ fn victims(books: &Books<'_>, task: &Task) -> Vec<String> {
 fn end(cluster: &mut Cluster, victim: &str) {
     for job in &mut cluster.jobs {
         for task in job.tasks.iter_mut().filter(|task| task.name == victim) {
-            task.status = Status::Succeeded;
+            task.status = TaskStatus::Succeeded;
             task.node = None;
         }
     }
 }
 
 /// A queue and those above it.
-fn path(books: &Books<'_>, queue: &str) -> Vec<String> {
+fn path(books: &DecidedCluster<'_>, queue: &str) -> Vec<String> {
     let found = books.queues.find(queue).into_iter();
     let path = found.flat_map(|queue| books.queues.upward(queue));
     path.map(|queue| books.queues.get(queue).uid.clone())
@@ -161,10 +161,10 @@ fn set_preemptible(cluster: &mut Cluster, name: &str) {
 }
 
 /// One node of each different shape.
-fn shapes<'a>(books: &Books<'a>) -> Vec<&'a Node> {
+fn shapes<'a>(books: &DecidedCluster<'a>) -> Vec<&'a Node> {
     let mut seen = BTreeSet::new();
     let shape = |node: &Node| {
-        let cards = Cards::Partitions(node.partitions.clone());
+        let cards = TaskGpuRequest::Partitions(node.partitions.clone());
         (
             node.card_count(),
             node.card_sizes(),
@@ -181,11 +181,11 @@ fn shapes<'a>(books: &Books<'a>) -> Vec<&'a Node> {
 
 /// What a pod asks for, in a line.
 pub(crate) fn ask(task: &Task) -> String {
-    use apportion_policy::amounts::Resource;
+    use apportion_policy::amounts::ResourceKind;
     format!(
         "{}, {}, {} of memory",
-        words::cards(task),
-        words::amount(Resource::Cpu, task.cpu_millis as f64),
-        words::amount(Resource::Memory, task.memory as f64)
+        formatting::cards(task),
+        formatting::amount(ResourceKind::Cpu, task.cpu_millis as f64),
+        formatting::amount(ResourceKind::Memory, task.memory as f64)
     )
 }

@@ -3,25 +3,25 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apportion_policy::HeldBack;
-use apportion_policy::amounts::{Amounts, Resource};
-use apportion_policy::cluster::{Job, Status, Task};
-use apportion_policy::share::{QueueShare, Share};
+use apportion_policy::HeldBackJob;
+use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
+use apportion_policy::cluster::{Job, Task, TaskStatus};
+use apportion_policy::share::{QueueShare, ResourceShare};
 use serde::Serialize;
 
-use super::books::Books;
-use super::room::{self, Lack, NodeView};
-use super::words;
-use crate::objects::snapshot::Snapshot;
+use super::decided_cluster::DecidedCluster;
+use super::formatting;
+use super::unschedulable::{self, NodeView, UnmetRequirement};
+use crate::objects::snapshot::ClusterSnapshot;
 
-mod apart;
-mod together;
+mod gang;
+mod gang_conflicts;
 
-use together::Together;
+use gang::WaitingGang;
 
 /// The kinds of reasons; where KAI has a word for one, it is KAI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Reason {
+pub(crate) enum WaitReason {
     /// The pod, or its group, is one that no cluster would let in.
     Invalid,
     /// It would run without its share of a GPU.
@@ -42,17 +42,17 @@ pub(crate) enum Reason {
 
 /// A pod that waits.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingPod {
     pub(crate) pod: String,
     pub(crate) job: Option<String>,
     pub(crate) queue: Option<String>,
-    pub(crate) reason: Reason,
+    pub(crate) reason: WaitReason,
     pub(crate) message: String,
 }
 
 /// All pods that wait, by name.
-pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
-    let unseen = |(pod, why): (&String, &String), reason| Waiting {
+pub(crate) fn all(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>) -> Vec<WaitingPod> {
+    let unseen = |(pod, why): (&String, &String), reason| WaitingPod {
         pod: pod.clone(),
         job: None,
         queue: None,
@@ -61,25 +61,26 @@ pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
     };
     let strays = snapshot.strays.iter();
     let slotless = snapshot.slotless.iter();
-    let mut waiting: Vec<Waiting> = (strays.map(|stray| unseen(stray, Reason::Invalid)))
-        .chain(slotless.map(|one| unseen(one, Reason::NoSlot)))
+    let mut waiting: Vec<WaitingPod> = (strays.map(|stray| unseen(stray, WaitReason::Invalid)))
+        .chain(slotless.map(|one| unseen(one, WaitReason::NoSlot)))
         .collect();
-    let mut inquiry = Inquiry {
+    let mut inquiry = WaitDiagnosis {
         snapshot,
         books,
         views: BTreeMap::new(),
         held_back: books.session.held_back(),
     };
     for job in &books.cluster.jobs {
-        let waits = |task: &&Task| matches!(books.status(task), Status::Pending | Status::Gated);
+        let waits =
+            |task: &&Task| matches!(books.status(task), TaskStatus::Pending | TaskStatus::Gated);
         let tasks: Vec<&Task> = job.tasks.iter().filter(waits).collect();
         if tasks.is_empty() {
             continue;
         }
-        let together = Together::of(books, job);
+        let together = WaitingGang::of(books, job);
         for task in tasks {
             let (reason, message) = inquiry.why(job, task, &together);
-            waiting.push(Waiting {
+            waiting.push(WaitingPod {
                 pod: task.name.clone(),
                 job: Some(job.name.clone()),
                 queue: Some(job.queue.clone()),
@@ -93,34 +94,34 @@ pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
 }
 
 /// The question why, asked about many pods.
-struct Inquiry<'a, 'c> {
-    snapshot: &'a Snapshot<'a>,
-    books: &'a Books<'c>,
+struct WaitDiagnosis<'a, 'c> {
+    snapshot: &'a ClusterSnapshot<'a>,
+    books: &'a DecidedCluster<'c>,
     /// The nodes as pods see them that ask for the same, whoever is around.
     views: BTreeMap<String, Vec<NodeView>>,
     /// The jobs for which others could be evicted, but in vain.
-    held_back: Vec<HeldBack>,
+    held_back: Vec<HeldBackJob>,
 }
 
-impl Inquiry<'_, '_> {
-    fn why(&mut self, job: &Job, task: &Task, together: &Together<'_>) -> (Reason, String) {
-        if task.status == Status::Gated {
-            return (Reason::Gated, "it has scheduling gates".to_owned());
+impl WaitDiagnosis<'_, '_> {
+    fn why(&mut self, job: &Job, task: &Task, together: &WaitingGang<'_>) -> (WaitReason, String) {
+        if task.status == TaskStatus::Gated {
+            return (WaitReason::Gated, "it has scheduling gates".to_owned());
         }
         let queue = match self.queue(job) {
             Ok(queue) => queue,
-            Err(message) => return (Reason::QueueDoesNotExist, message),
+            Err(message) => return (WaitReason::QueueDoesNotExist, message),
         };
         if let Some(sets) = together.strange(task) {
             let message = format!("it belongs to none of the subgroups of its pod group: {sets}");
-            return (Reason::Invalid, message);
+            return (WaitReason::Invalid, message);
         }
         if let Some(message) = &together.unready {
-            return (Reason::NotReady, message.clone());
+            return (WaitReason::NotReady, message.clone());
         }
         let next = together.with(task);
         let (_, largest) = self.books.card_sizes();
-        let more: Amounts = next.iter().map(|task| task.amounts(largest)).sum();
+        let more: ResourceAmounts = next.iter().map(|task| task.amounts(largest)).sum();
         if let Some(found) = over(self.books, job, queue, more) {
             return found;
         }
@@ -128,7 +129,7 @@ impl Inquiry<'_, '_> {
             Some(message) => message,
             None => {
                 let books = self.books;
-                let company = |node: &str| room::company(books, task, node);
+                let company = |node: &str| unschedulable::company(books, task, node);
                 let mut message = no_room(books, self.views(task), company, &next);
                 if let Some(held_back) = self.held_back.iter().find(|held| held.job == job.name) {
                     message.push_str(&in_vain(held_back));
@@ -136,7 +137,7 @@ impl Inquiry<'_, '_> {
                 message
             }
         };
-        (Reason::Unschedulable, message)
+        (WaitReason::Unschedulable, message)
     }
 
     /// The job's queue, or why it runs no pods.
@@ -175,12 +176,17 @@ impl Inquiry<'_, '_> {
         );
         let (snapshot, books) = (self.snapshot, self.books);
         let views = self.views.entry(key);
-        views.or_insert_with(|| room::without_company(snapshot, books, task))
+        views.or_insert_with(|| unschedulable::without_company(snapshot, books, task))
     }
 }
 
 /// What the queues up to the top say about `more`.
-fn over(books: &Books<'_>, job: &Job, queue: usize, more: Amounts) -> Option<(Reason, String)> {
+fn over(
+    books: &DecidedCluster<'_>,
+    job: &Job,
+    queue: usize,
+    more: ResourceAmounts,
+) -> Option<(WaitReason, String)> {
     let queues = || {
         books
             .queues
@@ -188,11 +194,11 @@ fn over(books: &Books<'_>, job: &Job, queue: usize, more: Amounts) -> Option<(Re
             .map(|queue| books.queues.get(queue))
     };
     let said = |queue: &QueueShare,
-                resource: Resource,
-                bound: fn(&Share) -> f64,
-                has: fn(&Share) -> f64| {
+                resource: ResourceKind,
+                bound: fn(&ResourceShare) -> f64,
+                has: fn(&ResourceShare) -> f64| {
         let share = queue.of(resource);
-        let amount = |number| words::amount(resource, number);
+        let amount = |number| formatting::amount(resource, number);
         (
             amount(bound(share)),
             amount(has(share)),
@@ -211,9 +217,9 @@ fn over(books: &Books<'_>, job: &Job, queue: usize, more: Amounts) -> Option<(Re
         let message = format!(
             "{} quota has reached the allowable limit of {}. Limit is {limit}, currently {held} allocated and workload requested {asked}",
             queue.uid,
-            words::name(resource)
+            formatting::name(resource)
         );
-        return Some((Reason::OverLimit, message));
+        return Some((WaitReason::OverLimit, message));
     }
     if job.is_preemptible {
         return None;
@@ -229,15 +235,15 @@ fn over(books: &Books<'_>, job: &Job, queue: usize, more: Amounts) -> Option<(Re
         "Non-preemptible workload is over quota. Workload requested {asked}, but {} quota is {quota}, while {held} are already allocated for non-preemptible pods. Use a preemptible workload to go over quota",
         queue.uid
     );
-    Some((Reason::NonPreemptibleOverQuota, message))
+    Some((WaitReason::NonPreemptibleOverQuota, message))
 }
 
 /// What the cluster has too little of for a gang, even if nobody else were there.
-fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String> {
+fn too_large(books: &DecidedCluster<'_>, together: usize, more: ResourceAmounts) -> Option<String> {
     let total = books.total();
     let mut involved = more.involved().filter(|_| together > 1);
     let short = involved.find(|&resource| more[resource] > total[resource])?;
-    let amount = |amounts: Amounts| words::amount(short, amounts[short]);
+    let amount = |amounts: ResourceAmounts| formatting::amount(short, amounts[short]);
     Some(format!(
         "the {together} pods that must start together ask for {}; all nodes together have {}",
         amount(more),
@@ -246,7 +252,7 @@ fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String
 }
 
 /// Why nobody is evicted for a job.
-fn in_vain(held_back: &HeldBack) -> String {
+fn in_vain(held_back: &HeldBackJob) -> String {
     const SHOWN: usize = 3;
     if held_back.by.is_empty() {
         return "; no pod is evicted for it, because it would not get the room".to_owned();
@@ -270,15 +276,15 @@ fn in_vain(held_back: &HeldBack) -> String {
 
 /// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
 fn no_room(
-    books: &Books<'_>,
+    books: &DecidedCluster<'_>,
     views: &[NodeView],
-    company: impl Fn(&str) -> Option<(Lack, String)>,
+    company: impl Fn(&str) -> Option<(UnmetRequirement, String)>,
     together: &[&Task],
 ) -> String {
     if views.is_empty() {
         return "there are no nodes".to_owned();
     }
-    let mut lacking: Vec<(Lack, &NodeView, Cow<'_, str>)> = Vec::new();
+    let mut lacking: Vec<(UnmetRequirement, &NodeView, Cow<'_, str>)> = Vec::new();
     let mut open: Vec<&NodeView> = Vec::new();
     for view in views {
         let found = match view.lacks {
@@ -295,7 +301,7 @@ fn no_room(
     if let Some(first) = open.first() {
         return room_for_one(books, first, together, &open);
     }
-    let mut counts: BTreeMap<Lack, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<UnmetRequirement, usize> = BTreeMap::new();
     for (lack, ..) in &lacking {
         *counts.entry(*lack).or_default() += 1;
     }
@@ -319,7 +325,7 @@ fn no_room(
 
 /// What is said where a node has room for one pod, and it waits all the same.
 fn room_for_one(
-    books: &Books<'_>,
+    books: &DecidedCluster<'_>,
     first: &NodeView,
     together: &[&Task],
     open: &[&NodeView],
@@ -332,7 +338,7 @@ fn room_for_one(
     let message = format!(
         "the {many} pods that must start together do not fit; one alone would fit on {node}"
     );
-    match apart::too_few_domains(books, together, open) {
+    match gang_conflicts::too_few_domains(books, together, open) {
         Some(why) => format!("{message}: {why}"),
         None => message,
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::failure::SchedulerFailure;
 
 mod documents;
 mod nesting;
@@ -20,13 +20,13 @@ use documents::{documents, flatten};
 const LARGEST: u64 = 256 << 20;
 
 /// All objects of a file.
-pub(super) fn objects(path: &Path) -> Result<Vec<Value>, Failure> {
+pub(super) fn objects(path: &Path) -> Result<Vec<Value>, SchedulerFailure> {
     let text = text(path).map_err(|error| {
-        Failure::new(format!("failed to read {}: {error}", path.display()))
+        SchedulerFailure::new(format!("failed to read {}: {error}", path.display()))
             .hint("give a file with Kubernetes objects, or - for standard input")
     })?;
     let documents = documents(&text).map_err(|error| {
-        Failure::new(format!("failed to read {}: {error}", path.display()))
+        SchedulerFailure::new(format!("failed to read {}: {error}", path.display()))
             .hint("the file must be YAML or JSON, as kubectl get -o yaml prints it")
     })?;
     let mut objects = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn objects(path: &Path) -> Result<Vec<Value>, Failure> {
     }
     if let Some(odd) = objects.iter().find(|object| !object.is_object()) {
         let odd: String = odd.to_string().chars().take(40).collect();
-        return Err(Failure::new(format!(
+        return Err(SchedulerFailure::new(format!(
             "failed to read {}: {odd} is not a Kubernetes object",
             path.display()
         ))

@@ -5,63 +5,83 @@
 
 use std::collections::BTreeSet;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
-use crate::objects::inventory::{Inventory, called};
-use crate::objects::remark::Remarks;
+use crate::objects::inventory::{ObjectInventory, called};
+use crate::objects::object_warnings::ObjectWarnings;
 
 mod job_set;
 mod leaders;
 mod ray;
 
 /// How a kind says which pods to make.
-enum Shape {
+enum PodTemplateSource {
     /// `spec.template`, as many times as this field says.
     Copies(&'static str),
     /// A map of roles in this field, each with `replicas` and `template`.
     Roles(&'static str),
     /// Something of its own.
-    Own(fn(Object<'_>) -> Vec<Value>),
+    Own(fn(ObjectView<'_>) -> Vec<Value>),
 }
 
-const SHAPES: &[(&str, &str, Shape)] = &[
-    ("apps", "Deployment", Shape::Copies("/spec/replicas")),
-    ("apps", "ReplicaSet", Shape::Copies("/spec/replicas")),
-    ("apps", "StatefulSet", Shape::Copies("/spec/replicas")),
-    ("batch", "Job", Shape::Copies("/spec/parallelism")),
+const SHAPES: &[(&str, &str, PodTemplateSource)] = &[
+    (
+        "apps",
+        "Deployment",
+        PodTemplateSource::Copies("/spec/replicas"),
+    ),
+    (
+        "apps",
+        "ReplicaSet",
+        PodTemplateSource::Copies("/spec/replicas"),
+    ),
+    (
+        "apps",
+        "StatefulSet",
+        PodTemplateSource::Copies("/spec/replicas"),
+    ),
+    (
+        "batch",
+        "Job",
+        PodTemplateSource::Copies("/spec/parallelism"),
+    ),
     (
         "kubeflow.org",
         "PyTorchJob",
-        Shape::Roles("/spec/pytorchReplicaSpecs"),
+        PodTemplateSource::Roles("/spec/pytorchReplicaSpecs"),
     ),
     (
         "kubeflow.org",
         "TFJob",
-        Shape::Roles("/spec/tfReplicaSpecs"),
+        PodTemplateSource::Roles("/spec/tfReplicaSpecs"),
     ),
     (
         "kubeflow.org",
         "XGBoostJob",
-        Shape::Roles("/spec/xgbReplicaSpecs"),
+        PodTemplateSource::Roles("/spec/xgbReplicaSpecs"),
     ),
     (
         "kubeflow.org",
         "JAXJob",
-        Shape::Roles("/spec/jaxReplicaSpecs"),
+        PodTemplateSource::Roles("/spec/jaxReplicaSpecs"),
     ),
     (
         "kubeflow.org",
         "MPIJob",
-        Shape::Roles("/spec/mpiReplicaSpecs"),
+        PodTemplateSource::Roles("/spec/mpiReplicaSpecs"),
     ),
     (
         "leaderworkerset.x-k8s.io",
         "LeaderWorkerSet",
-        Shape::Own(leaders::pods),
+        PodTemplateSource::Own(leaders::pods),
     ),
-    ("jobset.x-k8s.io", "JobSet", Shape::Own(job_set::pods)),
-    ("ray.io", "RayCluster", Shape::Own(ray::pods)),
+    (
+        "jobset.x-k8s.io",
+        "JobSet",
+        PodTemplateSource::Own(job_set::pods),
+    ),
+    ("ray.io", "RayCluster", PodTemplateSource::Own(ray::pods)),
 ];
 
 /// More pods than a workload has are a mistake in its manifest; so many are simulated, and it is said.
@@ -75,7 +95,7 @@ const FIRST: &[(&str, &str)] = &[
 ];
 
 /// Enters the pods of all workloads that have none.
-pub(super) fn expand(inventory: &mut Inventory, remarks: &mut Remarks) {
+pub(super) fn expand(inventory: &mut ObjectInventory, remarks: &mut ObjectWarnings) {
     for made in ray::clusters(inventory) {
         inventory.put(made, remarks);
     }
@@ -83,7 +103,7 @@ pub(super) fn expand(inventory: &mut Inventory, remarks: &mut Remarks) {
     inventory.extend(pods, remarks);
 }
 
-fn pods(inventory: &Inventory, remarks: &mut Remarks) -> Vec<Value> {
+fn pods(inventory: &ObjectInventory, remarks: &mut ObjectWarnings) -> Vec<Value> {
     let owners: BTreeSet<(String, String, String)> =
         inventory.every().flat_map(owners_of).collect();
     let mut pods = Vec::new();
@@ -101,7 +121,7 @@ fn pods(inventory: &Inventory, remarks: &mut Remarks) -> Vec<Value> {
     pods
 }
 
-fn owners_of(object: Object<'_>) -> Vec<(String, String, String)> {
+fn owners_of(object: ObjectView<'_>) -> Vec<(String, String, String)> {
     let references = object.json().pointer("/metadata/ownerReferences");
     let references = references.and_then(Value::as_array).into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -117,7 +137,7 @@ fn owners_of(object: Object<'_>) -> Vec<(String, String, String)> {
 }
 
 /// Whether it is made by something else, suspended or over.
-fn is_at_rest(workload: Object<'_>) -> bool {
+fn is_at_rest(workload: ObjectView<'_>) -> bool {
     let at = |path: &str| workload.json().pointer(path);
     let is_true = |path: &str| at(path).is_some_and(|value| *value == true);
     is_true("/spec/suspend")
@@ -125,8 +145,8 @@ fn is_at_rest(workload: Object<'_>) -> bool {
         || at("/status/completionTime").is_some_and(|value| !value.is_null())
 }
 
-impl Shape {
-    fn pods(&self, workload: Object<'_>, remarks: &mut Remarks) -> Vec<Value> {
+impl PodTemplateSource {
+    fn pods(&self, workload: ObjectView<'_>, remarks: &mut ObjectWarnings) -> Vec<Value> {
         let (json, name) = (workload.json(), workload.name());
         let made: Vec<Value> = match self {
             Self::Own(pods) => pods(workload),
@@ -175,7 +195,7 @@ impl Shape {
 }
 
 /// One pod of a template.
-fn pod(owner: Object<'_>, template: &Value, name: &str, labels: &Value) -> Value {
+fn pod(owner: ObjectView<'_>, template: &Value, name: &str, labels: &Value) -> Value {
     let mut metadata = template["metadata"].clone();
     if !metadata.is_object() {
         metadata = json!({});
@@ -197,7 +217,7 @@ fn pod(owner: Object<'_>, template: &Value, name: &str, labels: &Value) -> Value
         "status": {"phase": "Pending"}})
 }
 
-fn owner(owner: Object<'_>) -> Value {
+fn owner(owner: ObjectView<'_>) -> Value {
     json!({"apiVersion": owner.api_version(), "kind": owner.kind(), "name": owner.name(),
         "uid": owner.uid(), "controller": true})
 }

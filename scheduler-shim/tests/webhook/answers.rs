@@ -2,13 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Authority, Webhook};
+use crate::client::{TestAuthority, WebhookProcess};
 
-fn start(options: &[&str]) -> (Webhook, tempfile::TempDir) {
+fn start(options: &[&str]) -> (WebhookProcess, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     authority.issue(folder.path());
-    (Webhook::start(folder.path(), &authority, options), folder)
+    (
+        WebhookProcess::start(folder.path(), &authority, options),
+        folder,
+    )
 }
 
 fn pod(scheduler: &str, annotations: Value) -> Value {

@@ -5,30 +5,30 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use apportion_memory_group::{Container, MemoryGroup};
+use apportion_memory_group::{ChartContainer, MemoryGroup};
 use serde_json::{Value, json};
 
-use crate::client::{Authority, Webhook};
+use crate::client::{TestAuthority, WebhookProcess};
 
 const MIB: u64 = 1024;
 
-fn start(options: &[&str]) -> (Webhook, Authority, tempfile::TempDir) {
+fn start(options: &[&str]) -> (WebhookProcess, TestAuthority, tempfile::TempDir) {
     start_in(None, options)
 }
 
 fn start_in(
     group: Option<&MemoryGroup>,
     options: &[&str],
-) -> (Webhook, Authority, tempfile::TempDir) {
+) -> (WebhookProcess, TestAuthority, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     authority.issue(folder.path());
-    let webhook = Webhook::start_in(group, folder.path(), &authority, options);
+    let webhook = WebhookProcess::start_in(group, folder.path(), &authority, options);
     (webhook, authority, folder)
 }
 
 /// The most memory that the process ever held, in KiB.
-fn peak(webhook: &Webhook) -> u64 {
+fn peak(webhook: &WebhookProcess) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", webhook.process.id()));
     let status = status.expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -50,7 +50,7 @@ fn many_containers(count: usize) -> String {
 
 #[test]
 fn a_pod_with_very_many_containers_is_refused_and_costs_little() {
-    let group = MemoryGroup::of(Container::Webhook);
+    let group = MemoryGroup::of(ChartContainer::Webhook);
     let (webhook, _authority, _folder) = start_in(group.as_ref(), &[]);
     let review = many_containers(150_000);
     for path in ["/mutate--v1-pod", "/validate--v1-pod"] {
@@ -75,7 +75,7 @@ fn a_pod_with_very_many_containers_is_refused_and_costs_little() {
 
 #[test]
 fn a_pod_with_very_many_fields_is_refused_and_costs_little() {
-    let group = MemoryGroup::of(Container::Webhook);
+    let group = MemoryGroup::of(ChartContainer::Webhook);
     let (webhook, _authority, _folder) = start_in(group.as_ref(), &[]);
     let variables = "{\"a\":0},".repeat(300_000);
     let review = many_containers(1).replace(
@@ -130,11 +130,11 @@ fn questions_are_answered_while_others_leave_handshakes_half_open() {
 #[test]
 fn who_shows_no_certificate_of_the_given_authority_is_not_answered() {
     let folder = tempfile::tempdir().expect("a folder");
-    let clients = Authority::new();
+    let clients = TestAuthority::new();
     let file = folder.path().join("clients.crt");
     std::fs::write(&file, &clients.pem).expect("a file");
     let (mut webhook, authority, _own) = start(&["--client-ca", file.to_str().unwrap_or_default()]);
-    let asked = |webhook: &Webhook| {
+    let asked = |webhook: &WebhookProcess| {
         let mut stream = webhook.connect();
         let text = crate::client::question("/validate--v1-pod", &many_containers(1));
         let _ = stream.write_all(text.as_bytes());

@@ -5,14 +5,14 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{Authority, Webhook, eventually, question, received};
+use crate::client::{TestAuthority, WebhookProcess, eventually, question, received};
 
 #[test]
 fn a_new_certificate_is_shown_without_a_question_lost() {
     let folder = tempfile::tempdir().expect("a folder");
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     authority.issue(folder.path());
-    let webhook = Webhook::start(folder.path(), &authority, &[]);
+    let webhook = WebhookProcess::start(folder.path(), &authority, &[]);
     let shown = || {
         let mut stream = webhook.connect();
         write!(stream, "{}", question("/validate--v1-pod", "{")).expect("it is sent");
@@ -41,9 +41,9 @@ fn a_new_certificate_is_shown_without_a_question_lost() {
 #[test]
 fn a_certificate_that_is_of_no_use_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     authority.issue(folder.path());
-    let webhook = Webhook::start(folder.path(), &authority, &[]);
+    let webhook = WebhookProcess::start(folder.path(), &authority, &[]);
     std::fs::write(folder.path().join("tls.crt"), "spoilt").expect("a file");
     eventually("the spoilt certificate was looked at", || {
         let failures = "apportion_admission_certificate_failures_total 0";
@@ -59,9 +59,9 @@ fn a_certificate_that_is_of_no_use_changes_nothing() {
 #[test]
 fn a_question_that_was_begun_is_answered_before_the_end() {
     let folder = tempfile::tempdir().expect("a folder");
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     authority.issue(folder.path());
-    let mut webhook = Webhook::start(folder.path(), &authority, &[]);
+    let mut webhook = WebhookProcess::start(folder.path(), &authority, &[]);
     let review =
         json!({"request": {"uid": "7", "operation": "CREATE", "object": {"spec": {}}}}).to_string();
     let text = question("/validate-scheduling-run-ai-v2-queue", &review);

@@ -27,12 +27,12 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// An authority, and the certificates that it signs.
-pub(crate) struct Authority {
+pub(crate) struct TestAuthority {
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl TestAuthority {
     pub(crate) fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -59,15 +59,15 @@ impl Authority {
 }
 
 /// A webhook process that ends with its owner.
-pub(crate) struct Webhook {
+pub(crate) struct WebhookProcess {
     pub(crate) process: Child,
     pub(crate) questions: SocketAddr,
     pub(crate) health: SocketAddr,
     client: Arc<ClientConfig>,
 }
 
-impl Webhook {
-    pub(crate) fn start(folder: &Path, authority: &Authority, options: &[&str]) -> Self {
+impl WebhookProcess {
+    pub(crate) fn start(folder: &Path, authority: &TestAuthority, options: &[&str]) -> Self {
         Self::start_in(None, folder, authority, options)
     }
 
@@ -75,7 +75,7 @@ impl Webhook {
     pub(crate) fn start_in(
         group: Option<&MemoryGroup>,
         folder: &Path,
-        authority: &Authority,
+        authority: &TestAuthority,
         options: &[&str],
     ) -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_apportion-scheduler"));
@@ -129,7 +129,7 @@ impl Webhook {
     }
 
     /// Shows a certificate of `clients` from now on.
-    pub(crate) fn show(&mut self, authority: &Authority, clients: &Authority) {
+    pub(crate) fn show(&mut self, authority: &TestAuthority, clients: &TestAuthority) {
         let folder = tempfile::tempdir().expect("a folder");
         clients.issue(folder.path());
         let mut trusted = RootCertStore::empty();
@@ -182,7 +182,7 @@ impl Webhook {
     }
 }
 
-impl Drop for Webhook {
+impl Drop for WebhookProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -25,7 +25,7 @@ const SKEW: Duration = Duration::from_secs(60 * 60);
 
 /// Everything that is kept, as PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredCertificates {
     /// What the API server must trust: our authority, and the one before it.
     pub authorities: String,
     /// The key of the first of them.
@@ -39,13 +39,17 @@ pub struct Kept {
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to create a certificate")]
-pub struct MakeError(#[from] rcgen::Error);
+pub struct CertificateError(#[from] rcgen::Error);
 
 /// What must be kept from now on, given what was kept.
 ///
 /// # Errors
 /// A name is no DNS name.
-pub fn renewed(kept: &Kept, names: &[String], now: SystemTime) -> Result<Kept, MakeError> {
+pub fn renewed(
+    kept: &StoredCertificates,
+    names: &[String],
+    now: SystemTime,
+) -> Result<StoredCertificates, CertificateError> {
     let mut next = kept.clone();
     let is_fresh = |pem: &str, left| ends(pem).is_some_and(|end| end > now + left);
     let mut authority_key = KeyPair::from_pem(&kept.authority_key).ok();
@@ -159,13 +163,13 @@ mod tests {
 
     #[test]
     fn what_is_fresh_stays() {
-        let kept = renewed(&Kept::default(), &names(), now()).unwrap();
+        let kept = renewed(&StoredCertificates::default(), &names(), now()).unwrap();
         assert_eq!(renewed(&kept, &names(), now() + DAY * 59).unwrap(), kept);
     }
 
     #[test]
     fn renewing_a_certificate_changes_nothing_that_is_trusted() {
-        let kept = renewed(&Kept::default(), &names(), now()).unwrap();
+        let kept = renewed(&StoredCertificates::default(), &names(), now()).unwrap();
         let later = renewed(&kept, &names(), now() + DAY * 61).unwrap();
         assert_ne!(later.certificate, kept.certificate);
         assert_eq!(later.authorities, kept.authorities);
@@ -174,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_new_authority_is_trusted_beside_the_old_one() {
-        let kept = renewed(&Kept::default(), &names(), now()).unwrap();
+        let kept = renewed(&StoredCertificates::default(), &names(), now()).unwrap();
         let before = renewed(&kept, &names(), now() + DAY * 3280).unwrap();
         let after = renewed(&before, &names(), now() + DAY * 3286).unwrap();
         assert!(after.authorities.ends_with(&before.authorities));
@@ -187,7 +191,7 @@ mod tests {
 
     #[test]
     fn another_name_needs_another_certificate() {
-        let kept = renewed(&Kept::default(), &names(), now()).unwrap();
+        let kept = renewed(&StoredCertificates::default(), &names(), now()).unwrap();
         let other = [names(), vec!["other.svc".to_owned()]].concat();
         assert_ne!(
             renewed(&kept, &other, now()).unwrap().certificate,
@@ -197,10 +201,10 @@ mod tests {
 
     #[test]
     fn what_is_spoilt_is_made_anew() {
-        let spoilt = Kept {
+        let spoilt = StoredCertificates {
             authorities: "?".to_owned(),
             certificate: "?".to_owned(),
-            ..Kept::default()
+            ..StoredCertificates::default()
         };
         let fresh = renewed(&spoilt, &names(), now()).unwrap();
         assert_eq!(ends(&fresh.certificate), Some(now() + LIFE));

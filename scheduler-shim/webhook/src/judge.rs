@@ -1,19 +1,19 @@
 //! Which rule answers which question.
 
-use apportion_admission::pod_group::{self, PodGroup};
-use apportion_admission::queue::{self, Queue, Queues};
-use apportion_admission::topology::{self, Topology};
+use apportion_admission::pod_group::{self, ReviewedPodGroup};
+use apportion_admission::queue::{self, QueueLookup, ReviewedQueue};
+use apportion_admission::topology::{self, ReviewedTopology};
 use apportion_admission::{
-    Pod, Refusal, Settings, hami, ignored, mutate, validate, validate_update, warnings,
+    AdmissionSettings, Pod, PodRefusal, hami, ignored, mutate, validate, validate_update, warnings,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::review::{Answer, Request};
+use crate::review::{AdmissionRequest, AdmissionResponse};
 
 /// The questions, by path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Question {
+pub enum ReviewKind {
     /// What must be added to this pod?
     CompletePod,
     /// May this pod be?
@@ -27,21 +27,24 @@ pub enum Question {
 }
 
 /// Every question with its path, which is KAI's.
-pub const PATHS: [(&str, Question); 5] = [
-    ("/mutate--v1-pod", Question::CompletePod),
-    ("/validate--v1-pod", Question::JudgePod),
-    ("/validate-scheduling-run-ai-v2-queue", Question::JudgeQueue),
+pub const PATHS: [(&str, ReviewKind); 5] = [
+    ("/mutate--v1-pod", ReviewKind::CompletePod),
+    ("/validate--v1-pod", ReviewKind::JudgePod),
+    (
+        "/validate-scheduling-run-ai-v2-queue",
+        ReviewKind::JudgeQueue,
+    ),
     (
         "/validate-scheduling-run-ai-v2alpha2-podgroup",
-        Question::JudgePodGroup,
+        ReviewKind::JudgePodGroup,
     ),
     (
         "/validate-kai-scheduler-v1alpha1-topology",
-        Question::JudgeTopology,
+        ReviewKind::JudgeTopology,
     ),
 ];
 
-impl Question {
+impl ReviewKind {
     /// The question that is asked at a path.
     #[must_use]
     pub fn at(path: &str) -> Option<Self> {
@@ -58,11 +61,11 @@ impl Question {
 }
 
 /// What the rules need to know beside the object.
-pub struct Rules {
+pub struct AdmissionRules {
     /// The schedulers whose pods are judged.
     pub schedulers: Vec<String>,
     /// Which rules are on.
-    pub settings: Settings,
+    pub settings: AdmissionSettings,
     /// Whether quotas of queues are compared with each other.
     pub compare_quotas: bool,
     /// Whether HAMi's resources ask for shares.
@@ -74,64 +77,68 @@ pub struct Rules {
 /// `entropy` names what needs a name that nobody else has.
 #[must_use]
 pub fn answer(
-    question: Question,
-    request: &Request,
-    rules: &Rules,
-    queues: &dyn Queues,
+    question: ReviewKind,
+    request: &AdmissionRequest,
+    rules: &AdmissionRules,
+    queues: &dyn QueueLookup,
     entropy: u64,
-) -> Answer {
+) -> AdmissionResponse {
     let answer = match question {
-        Question::CompletePod => complete_pod(request, rules, entropy),
-        Question::JudgePod => judge_pod(request, rules),
-        Question::JudgeQueue => judge_queue(request, rules, queues),
-        Question::JudgePodGroup => judge_pod_group(request),
-        Question::JudgeTopology => judge_topology(request),
+        ReviewKind::CompletePod => complete_pod(request, rules, entropy),
+        ReviewKind::JudgePod => judge_pod(request, rules),
+        ReviewKind::JudgeQueue => judge_queue(request, rules, queues),
+        ReviewKind::JudgePodGroup => judge_pod_group(request),
+        ReviewKind::JudgeTopology => judge_topology(request),
     };
     answer.unwrap_or_else(|unreadable| {
-        Answer::refused(format!("failed to read the object: {unreadable}"))
+        AdmissionResponse::refused(format!("failed to read the object: {unreadable}"))
     })
 }
 
 type Read<T> = Result<T, serde_json::Error>;
 
-fn is_ours(pod: &Pod, rules: &Rules) -> bool {
+fn is_ours(pod: &Pod, rules: &AdmissionRules) -> bool {
     rules.schedulers.contains(&pod.spec.scheduler_name)
 }
 
-fn complete_pod(request: &Request, rules: &Rules, entropy: u64) -> Read<Answer> {
+fn complete_pod(
+    request: &AdmissionRequest,
+    rules: &AdmissionRules,
+    entropy: u64,
+) -> Read<AdmissionResponse> {
     let mut pod = Pod::read(&request.object)?;
     if !is_ours(&pod, rules) {
-        return Ok(Answer::default());
+        return Ok(AdmissionResponse::default());
     }
     let before = json!(pod);
     if let Err(why) = set_namespace(&mut pod, &request.namespace) {
-        return Ok(Answer::refused(why));
+        return Ok(AdmissionResponse::refused(why));
     }
     let mut warnings = Vec::new();
     if rules.hami {
         match hami::translate(&mut pod) {
             Ok(ignored) => warnings = ignored,
-            Err(why) => return Ok(Answer::refused(why)),
+            Err(why) => return Ok(AdmissionResponse::refused(why)),
         }
     }
     if let Err(why) = mutate(&mut pod, &rules.settings, entropy) {
-        return Ok(Answer::refused(why));
+        return Ok(AdmissionResponse::refused(why));
     }
     let patch = json_patch::diff(&before, &json!(pod));
-    Ok(Answer {
+    Ok(AdmissionResponse {
         patch: (!patch.0.is_empty()).then(|| json!(patch)),
         warnings,
-        ..Answer::default()
+        ..AdmissionResponse::default()
     })
 }
 
 /// A pod on its way in need not say where it will be; the request does.
-fn set_namespace(pod: &mut Pod, namespace: &str) -> Result<(), Refusal> {
+fn set_namespace(pod: &mut Pod, namespace: &str) -> Result<(), PodRefusal> {
     let own = &mut pod.metadata.namespace;
     if own.is_empty() {
         namespace.clone_into(own);
     } else if !namespace.is_empty() && own != namespace {
-        return Err(Refusal::Namespace {
+        return Err(PodRefusal::Namespace {
             object: own.clone(),
             request: namespace.to_owned(),
         });
@@ -139,16 +146,16 @@ fn set_namespace(pod: &mut Pod, namespace: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn judge_pod(request: &Request, rules: &Rules) -> Read<Answer> {
+fn judge_pod(request: &AdmissionRequest, rules: &AdmissionRules) -> Read<AdmissionResponse> {
     if request.object.is_null() {
-        return Ok(Answer::default());
+        return Ok(AdmissionResponse::default());
     }
     let mut pod = Pod::read(&request.object)?;
     if pod.metadata.namespace.is_empty() {
         request.namespace.clone_into(&mut pod.metadata.namespace);
     }
     if !is_ours(&pod, rules) {
-        return Ok(Answer::default());
+        return Ok(AdmissionResponse::default());
     }
     let judged = match request.operation.as_str() {
         "UPDATE" => validate_update(&Pod::read(&request.old_object)?, &pod, &rules.settings),
@@ -158,43 +165,51 @@ fn judge_pod(request: &Request, rules: &Rules) -> Read<Answer> {
     if request.operation == "CREATE" {
         said.extend(warnings(&pod));
     }
-    let taken = || Answer {
+    let taken = || AdmissionResponse {
         warnings: said,
-        ..Answer::default()
+        ..AdmissionResponse::default()
     };
-    Ok(judged.err().map_or_else(taken, Answer::refused))
+    Ok(judged.err().map_or_else(taken, AdmissionResponse::refused))
 }
 
-fn judge_queue(request: &Request, rules: &Rules, queues: &dyn Queues) -> Read<Answer> {
+fn judge_queue(
+    request: &AdmissionRequest,
+    rules: &AdmissionRules,
+    queues: &dyn QueueLookup,
+) -> Read<AdmissionResponse> {
     if request.operation == "DELETE" {
-        let judged = queue::check_deletion(&Queue::deserialize(&request.old_object)?);
-        return Ok(judged.err().map_or_else(Answer::default, Answer::refused));
+        let judged = queue::check_deletion(&ReviewedQueue::deserialize(&request.old_object)?);
+        return Ok(judged
+            .err()
+            .map_or_else(AdmissionResponse::default, AdmissionResponse::refused));
     }
     let old = Some(&request.old_object).filter(|old| !old.is_null());
-    let old = old.map(Queue::deserialize).transpose()?;
-    let queue = Queue::deserialize(&request.object)?;
+    let old = old.map(ReviewedQueue::deserialize).transpose()?;
+    let queue = ReviewedQueue::deserialize(&request.object)?;
     let verdict = queue::check(old.as_ref(), &queue, queues, rules.compare_quotas);
-    Ok(Answer {
+    Ok(AdmissionResponse {
         refusal: verdict.refusal.map(|refusal| refusal.to_string()),
         warnings: verdict.warnings,
         patch: None,
     })
 }
 
-fn judge_pod_group(request: &Request) -> Read<Answer> {
-    let group = PodGroup::deserialize(some(&request.object))?;
+fn judge_pod_group(request: &AdmissionRequest) -> Read<AdmissionResponse> {
+    let group = ReviewedPodGroup::deserialize(some(&request.object))?;
     let verdict = pod_group::check(&group, request.operation == "UPDATE");
-    Ok(Answer {
+    Ok(AdmissionResponse {
         refusal: verdict.refusal,
         warnings: [verdict.warnings, ignored::durations(&request.object)].concat(),
         patch: None,
     })
 }
 
-fn judge_topology(request: &Request) -> Read<Answer> {
-    let topology = Topology::deserialize(some(&request.object))?;
+fn judge_topology(request: &AdmissionRequest) -> Read<AdmissionResponse> {
+    let topology = ReviewedTopology::deserialize(some(&request.object))?;
     let judged = topology::check(&topology);
-    Ok(judged.err().map_or_else(Answer::default, Answer::refused))
+    Ok(judged
+        .err()
+        .map_or_else(AdmissionResponse::default, AdmissionResponse::refused))
 }
 
 /// What is to go is judged like an empty object: nothing is wrong with it.

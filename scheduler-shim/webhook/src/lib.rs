@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_admission::queue::Queues;
+use apportion_admission::queue::QueueLookup;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,8 +25,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tracing::{info, warn};
 
 pub mod certificate;
+mod certificate_store;
 pub mod judge;
-mod keeper;
 mod metrics;
 mod object;
 mod queues;
@@ -34,12 +34,12 @@ pub mod review;
 mod server;
 mod tls;
 
-pub use judge::Rules;
-pub use keeper::KeepError;
-pub use server::ListenError;
+pub use certificate_store::CertificateStoreError;
+pub use judge::AdmissionRules;
+pub use server::WebhookListenError;
 
-use keeper::{Keeper, SecretKeeper, Shown};
-use server::Service;
+use certificate_store::{CertificateStore, SecretCertificateStore, ServingCertificate};
+use server::WebhookContext;
 
 /// How often the certificate is looked at.
 const LOOK: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ const LINGER: Duration = Duration::from_secs(3);
 
 /// Whether questions should come here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Readiness {
+enum WebhookReadiness {
     /// Not yet: there is no certificate.
     Waiting,
     /// They should.
@@ -59,7 +59,7 @@ enum Readiness {
     Ending,
 }
 
-impl Readiness {
+impl WebhookReadiness {
     fn begin(&mut self) -> bool {
         let begins = *self == Self::Waiting;
         if begins {
@@ -70,21 +70,21 @@ impl Readiness {
 }
 
 /// Where to listen, and with which certificate.
-pub struct Options {
+pub struct WebhookOptions {
     /// Where questions are answered, over TLS.
     pub listen: SocketAddr,
     /// Where health and metrics are shown.
     pub health: SocketAddr,
     /// Whose certificate is shown.
-    pub certificates: Certificates,
+    pub certificates: CertificateSource,
     /// Whose clients may ask, as PEM: the authority of the API server's client certificate. Nothing: everybody may.
     pub client_ca: Option<PathBuf>,
     /// Which rules are on.
-    pub rules: Rules,
+    pub rules: AdmissionRules,
 }
 
 /// Whose certificate is shown.
-pub enum Certificates {
+pub enum CertificateSource {
     /// `tls.crt` and `tls.key` in this folder; somebody else renews them.
     Files(PathBuf),
     /// Our own, in a Secret.
@@ -102,10 +102,10 @@ pub enum Certificates {
 
 /// Why the webhook ended.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum WebhookError {
     /// An address is taken.
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Listen(#[from] WebhookListenError),
     /// There is no way to the API server.
     #[error("failed to find a cluster configuration")]
     Client(#[source] Box<kube::Error>),
@@ -113,7 +113,7 @@ pub enum RunError {
 
 /// Where it turned out to listen.
 #[derive(Clone, Copy, Debug)]
-pub struct Addresses {
+pub struct ListenAddresses {
     /// For questions.
     pub questions: SocketAddr,
     /// For health and metrics.
@@ -125,22 +125,22 @@ pub struct Addresses {
 /// # Errors
 /// It could not begin.
 pub async fn run(
-    options: Options,
-    started: impl FnOnce(Addresses),
+    options: WebhookOptions,
+    started: impl FnOnce(ListenAddresses),
     stop: impl Future<Output = ()>,
-) -> Result<(), RunError> {
+) -> Result<(), WebhookError> {
     let listener = server::listen(options.listen).await?;
     let health = server::listen(options.health).await?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
-    started(Addresses {
+    started(ListenAddresses {
         questions: address(&listener, options.listen),
         health: address(&health, options.health),
     });
     let (keeper, queues) = keeper(options.certificates).await?;
-    let (ready, is_ready) = watch::channel(Readiness::Waiting);
+    let (ready, is_ready) = watch::channel(WebhookReadiness::Waiting);
     let ready = Arc::new(ready);
     let (show, shown) = watch::channel(None);
-    let service = Arc::new(Service::new(options.rules, queues, is_ready));
+    let service = Arc::new(WebhookContext::new(options.rules, queues, is_ready));
     let health = tokio::spawn(server::serve_health(health, service.clone()));
     let renewing = tokio::spawn(keep_showing(
         keeper,
@@ -152,7 +152,7 @@ pub async fn run(
     let stop = async {
         stop.await;
         info!("Webhook stopping");
-        ready.send_replace(Readiness::Ending);
+        ready.send_replace(WebhookReadiness::Ending);
         tokio::time::sleep(LINGER).await;
     };
     server::serve_questions(listener, shown, service, stop).await;
@@ -161,41 +161,45 @@ pub async fn run(
     Ok(())
 }
 
-type Known = Arc<dyn Queues + Send + Sync>;
+type SharedQueueLookup = Arc<dyn QueueLookup + Send + Sync>;
 
-async fn keeper(certificates: Certificates) -> Result<(Keeper, Known), RunError> {
+async fn keeper(
+    certificates: CertificateSource,
+) -> Result<(CertificateStore, SharedQueueLookup), WebhookError> {
     match certificates {
-        Certificates::Files(folder) => Ok((Keeper::Files(folder), Arc::new(|_: &str| None))),
-        Certificates::Own {
+        CertificateSource::Files(folder) => {
+            Ok((CertificateStore::Files(folder), Arc::new(|_: &str| None)))
+        }
+        CertificateSource::Own {
             namespace,
             secret,
             names,
             configurations,
         } => {
             let client = Client::try_default().await;
-            let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
+            let client = client.map_err(|error| WebhookError::Client(Box::new(error)))?;
             let queues = queues::follow(client.clone());
-            let keeper = SecretKeeper {
+            let keeper = SecretCertificateStore {
                 client,
                 namespace,
                 name: secret,
                 names,
                 configurations,
             };
-            Ok((Keeper::Secret(Box::new(keeper)), queues))
+            Ok((CertificateStore::Secret(Box::new(keeper)), queues))
         }
     }
 }
 
 /// Looks for a new certificate, and shows it.
 async fn keep_showing(
-    keeper: Keeper,
+    keeper: CertificateStore,
     client_ca: Option<PathBuf>,
     show: watch::Sender<Option<Arc<ServerConfig>>>,
-    ready: Arc<watch::Sender<Readiness>>,
-    service: Arc<Service>,
+    ready: Arc<watch::Sender<WebhookReadiness>>,
+    service: Arc<WebhookContext>,
 ) {
-    let mut last: Option<Shown> = None;
+    let mut last: Option<ServingCertificate> = None;
     loop {
         match keeper.current(client_ca.as_deref()).await {
             Ok(current) if last.as_ref() == Some(&current) => {}
@@ -209,7 +213,7 @@ async fn keep_showing(
                         service.metrics.certificate_ends(end);
                     }
                     show.send_replace(Some(config));
-                    ready.send_if_modified(Readiness::begin);
+                    ready.send_if_modified(WebhookReadiness::begin);
                     info!(is_first = last.is_none(), "Certificate loaded");
                     last = Some(current);
                 }
@@ -222,7 +226,7 @@ async fn keep_showing(
 }
 
 /// What was shown is shown further; the next look may find better.
-fn fail(problem: &dyn std::error::Error, service: &Service) {
+fn fail(problem: &dyn std::error::Error, service: &WebhookContext) {
     service.metrics.count_useless();
     warn!(error = chain(problem), "Failed to get a certificate");
 }

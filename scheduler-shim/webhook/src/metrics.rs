@@ -13,22 +13,22 @@ use prometheus_client::registry::Registry;
 
 /// One kind of question with one kind of answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct ReviewLabels {
     path: &'static str,
     answer: &'static str,
 }
 
 /// The counters, and how they are shown.
-pub(crate) struct Metrics {
+pub(crate) struct WebhookMetrics {
     registry: Registry,
-    reviews: Family<Answered, Counter>,
+    reviews: Family<ReviewLabels, Counter>,
     seconds: Histogram,
     expiry: Gauge<f64, AtomicU64>,
     useless: Counter,
     dropped: Counter,
 }
 
-impl Metrics {
+impl WebhookMetrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("apportion_admission");
         let reviews = Family::default();
@@ -72,7 +72,9 @@ impl Metrics {
     }
 
     pub(crate) fn count(&self, path: &'static str, answer: &'static str, took: Duration) {
-        self.reviews.get_or_create(&Answered { path, answer }).inc();
+        self.reviews
+            .get_or_create(&ReviewLabels { path, answer })
+            .inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_reference_has_every_metric() {
-        let all = Metrics::new();
+        let all = WebhookMetrics::new();
         all.count("", "", Duration::ZERO);
         hold("metrics", "webhook", &metrics(served(&all.render())));
     }
@@ -117,7 +119,7 @@ mod tests {
     fn the_chart_asks_for_what_is_served() {
         let chart = "../../runtime-class/chart/apportion";
         let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(chart);
-        let all = Metrics::new();
+        let all = WebhookMetrics::new();
         all.count("", "", Duration::ZERO);
         let text = all.render();
         for file in ["rules/scheduler.yaml", "dashboards/queues.json"] {

@@ -21,12 +21,12 @@ const ENTRY: usize = 64;
 
 /// What may still be kept of one review, and why it was refused once that was too little.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ObjectBudget {
     left: Cell<usize>,
     refusal: RefCell<Option<String>>,
 }
 
-impl Default for Budget {
+impl Default for ObjectBudget {
     fn default() -> Self {
         Self {
             left: Cell::new(KEPT),
@@ -35,7 +35,7 @@ impl Default for Budget {
     }
 }
 
-impl Budget {
+impl ObjectBudget {
     /// Why the review is refused, if it is.
     pub(crate) fn refusal(self) -> Option<String> {
         self.refusal.into_inner()
@@ -63,7 +63,7 @@ impl Budget {
 
 /// Where in an object something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ObjectPart {
     /// All of it is kept.
     Whole,
     /// A pod.
@@ -75,7 +75,7 @@ pub(crate) enum Part {
     Container,
 }
 
-impl Part {
+impl ObjectPart {
     /// What a field is; nothing where no rule looks at it.
     fn field(self, name: &str) -> Option<Self> {
         match (self, name) {
@@ -116,12 +116,12 @@ impl Part {
 
 /// Reads a part of an object.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept<'a> {
-    pub(crate) part: Part,
-    pub(crate) budget: &'a Budget,
+pub(crate) struct ObjectSeed<'a> {
+    pub(crate) part: ObjectPart,
+    pub(crate) budget: &'a ObjectBudget,
 }
 
-impl<'de> DeserializeSeed<'de> for Kept<'_> {
+impl<'de> DeserializeSeed<'de> for ObjectSeed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
@@ -132,7 +132,7 @@ impl<'de> DeserializeSeed<'de> for Kept<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Kept<'_> {
+impl<'de> Visitor<'de> for ObjectSeed<'_> {
     type Value = Value;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,7 +174,7 @@ impl<'de> Visitor<'de> for Kept<'_> {
         };
         let mut kept = Vec::new();
         while let Some(value) = list.next_element_seed(element)? {
-            if self.part == Part::Containers && kept.len() == CONTAINERS {
+            if self.part == ObjectPart::Containers && kept.len() == CONTAINERS {
                 let why = format!(
                     "a pod may have {CONTAINERS} containers of a kind, and this one has more"
                 );
@@ -212,11 +212,11 @@ mod tests {
 
     use super::*;
 
-    fn read(part: Part, text: &str) -> (Value, Option<String>) {
-        let budget = Budget::default();
+    fn read(part: ObjectPart, text: &str) -> (Value, Option<String>) {
+        let budget = ObjectBudget::default();
         let mut from = serde_json::Deserializer::from_str(text);
         let budget_of = &budget;
-        let read = Kept {
+        let read = ObjectSeed {
             part,
             budget: budget_of,
         }
@@ -236,16 +236,16 @@ mod tests {
             "spec": {"schedulerName": "s", "volumes": [{"name": "v", "emptyDir": {}}],
                 "containers": [{"name": "c", "env": [{"name": "A", "x": 1.5}], "resources": {"claims": [-1]}}]},
             "status": {"phase": "Running"}});
-        assert_eq!(read(Part::Pod, &pod.to_string()), (kept, None));
-        assert_eq!(read(Part::Whole, &pod.to_string()), (pod, None));
+        assert_eq!(read(ObjectPart::Pod, &pod.to_string()), (kept, None));
+        assert_eq!(read(ObjectPart::Whole, &pod.to_string()), (pod, None));
     }
 
     #[test]
     fn a_thousand_containers_are_read_and_one_more_is_refused() {
         let pod = |count: usize| json!({"spec": {"containers": vec![json!({"name": "c"}); count]}});
-        let (kept, refusal) = read(Part::Pod, &pod(1000).to_string());
+        let (kept, refusal) = read(ObjectPart::Pod, &pod(1000).to_string());
         assert_eq!((kept, refusal), (pod(1000), None));
-        let (_, refusal) = read(Part::Pod, &pod(1001).to_string());
+        let (_, refusal) = read(ObjectPart::Pod, &pod(1001).to_string());
         let words = "a pod may have 1000 containers of a kind, and this one has more";
         assert_eq!(refusal.as_deref(), Some(words));
     }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn more_fields_than_the_budget_allows_are_refused() {
         let text = format!("[{}0]", "{\"a\":0},".repeat(20_000));
-        let (_, refusal) = read(Part::Whole, &text);
+        let (_, refusal) = read(ObjectPart::Whole, &text);
         assert!(refusal.is_some_and(|why| why.starts_with("the object has too many fields")));
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_admission::queue::{Queue, Queues};
+use apportion_admission::queue::{QueueLookup, ReviewedQueue};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -19,22 +19,22 @@ use tracing::warn;
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The queues that were last seen.
-pub(crate) struct Seen {
+pub(crate) struct QueueReflector {
     store: Store<DynamicObject>,
     kind: ApiResource,
 }
 
-impl Queues for Seen {
-    fn find(&self, name: &str) -> Option<Queue> {
+impl QueueLookup for QueueReflector {
+    fn find(&self, name: &str) -> Option<ReviewedQueue> {
         let found = self
             .store
             .get(&ObjectRef::new_with(name, self.kind.clone()))?;
-        Queue::deserialize(json!(*found)).ok()
+        ReviewedQueue::deserialize(json!(*found)).ok()
     }
 }
 
 /// Follows the queues until the program ends.
-pub(crate) fn follow(client: Client) -> Arc<Seen> {
+pub(crate) fn follow(client: Client) -> Arc<QueueReflector> {
     let kind = GroupVersionKind::gvk("scheduling.run.ai", "v2", "Queue");
     let kind = ApiResource::from_gvk_with_plural(&kind, "queues");
     let writer = reflector::store::Writer::new(kind.clone());
@@ -50,5 +50,5 @@ pub(crate) fn follow(client: Client) -> Arc<Seen> {
             }
         }
     });
-    Arc::new(Seen { store, kind })
+    Arc::new(QueueReflector { store, kind })
 }

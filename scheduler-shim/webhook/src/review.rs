@@ -9,21 +9,21 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
-use crate::judge::Question;
-use crate::object::{Budget, Kept, Part};
+use crate::judge::ReviewKind;
+use crate::object::{ObjectBudget, ObjectPart, ObjectSeed};
 
 /// What the API server asks.
 #[derive(Debug)]
-pub struct Review {
+pub struct AdmissionReview {
     /// The question.
-    pub request: Request,
+    pub request: AdmissionRequest,
     /// Why it is refused before it is judged: there is too much of it to be held.
     pub refusal: Option<String>,
 }
 
 /// The question in a review.
 #[derive(Debug, Default)]
-pub struct Request {
+pub struct AdmissionRequest {
     /// Which question it is.
     pub uid: String,
     /// `CREATE`, `UPDATE`, `DELETE`.
@@ -36,23 +36,25 @@ pub struct Request {
     pub old_object: Value,
 }
 
-impl Review {
+impl AdmissionReview {
     /// Reads what rules look at.
     ///
     /// # Errors
     /// It is no review.
-    pub fn read(body: &[u8], question: Question) -> Result<Self, serde_json::Error> {
-        let budget = Budget::default();
+    pub fn read(body: &[u8], question: ReviewKind) -> Result<Self, serde_json::Error> {
+        let budget = ObjectBudget::default();
         let part = match question {
-            Question::CompletePod | Question::JudgePod => Part::Pod,
-            Question::JudgeQueue | Question::JudgePodGroup | Question::JudgeTopology => Part::Whole,
+            ReviewKind::CompletePod | ReviewKind::JudgePod => ObjectPart::Pod,
+            ReviewKind::JudgeQueue | ReviewKind::JudgePodGroup | ReviewKind::JudgeTopology => {
+                ObjectPart::Whole
+            }
         };
-        let object = Kept {
+        let object = ObjectSeed {
             part,
             budget: &budget,
         };
         let mut from = serde_json::Deserializer::from_slice(body);
-        let request = Outer(object).deserialize(&mut from)?;
+        let request = ReviewSeed(object).deserialize(&mut from)?;
         from.end()?;
         Ok(Self {
             request,
@@ -62,31 +64,31 @@ impl Review {
 }
 
 /// A review around its request.
-struct Outer<'a>(Kept<'a>);
+struct ReviewSeed<'a>(ObjectSeed<'a>);
 
 /// A request around its objects.
-struct Inner<'a>(Kept<'a>);
+struct RequestSeed<'a>(ObjectSeed<'a>);
 
-impl<'de> DeserializeSeed<'de> for Outer<'_> {
-    type Value = Request;
+impl<'de> DeserializeSeed<'de> for ReviewSeed<'_> {
+    type Value = AdmissionRequest;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Request, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<AdmissionRequest, D::Error> {
         from.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Outer<'_> {
-    type Value = Request;
+impl<'de> Visitor<'de> for ReviewSeed<'_> {
+    type Value = AdmissionRequest;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("an AdmissionReview")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Request, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<AdmissionRequest, A::Error> {
         let mut request = None;
         while let Some(name) = fields.next_key::<String>()? {
             match name.as_str() {
-                "request" => request = Some(fields.next_value_seed(Inner(self.0))?),
+                "request" => request = Some(fields.next_value_seed(RequestSeed(self.0))?),
                 _ => drop(fields.next_value::<IgnoredAny>()?),
             }
         }
@@ -94,23 +96,23 @@ impl<'de> Visitor<'de> for Outer<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Inner<'_> {
-    type Value = Request;
+impl<'de> DeserializeSeed<'de> for RequestSeed<'_> {
+    type Value = AdmissionRequest;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Request, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<AdmissionRequest, D::Error> {
         from.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Inner<'_> {
-    type Value = Request;
+impl<'de> Visitor<'de> for RequestSeed<'_> {
+    type Value = AdmissionRequest;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("a request")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Request, A::Error> {
-        let mut request = Request::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<AdmissionRequest, A::Error> {
+        let mut request = AdmissionRequest::default();
         while let Some(name) = fields.next_key::<String>()? {
             match name.as_str() {
                 "uid" => request.uid = fields.next_value()?,
@@ -127,7 +129,7 @@ impl<'de> Visitor<'de> for Inner<'_> {
 
 /// What is answered.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+pub struct AdmissionResponse {
     /// Why not, if not.
     pub refusal: Option<String>,
     /// What else is said.
@@ -136,7 +138,7 @@ pub struct Answer {
     pub patch: Option<Value>,
 }
 
-impl Answer {
+impl AdmissionResponse {
     /// No, because.
     #[must_use]
     pub fn refused(why: impl ToString) -> Self {

@@ -14,8 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use apportion_admission::queue::Queues;
-use apportion_bounded::{Answers, Bounds, Seat, Seats, Text};
+use apportion_admission::queue::QueueLookup;
+use apportion_bounded::{ConnectionLimiter, ConnectionLimits, ConnectionPermit, HttpLimiter, Text};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -31,22 +31,22 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{debug, warn};
 
-use crate::Readiness;
-use crate::judge::{Question, Rules, answer};
-use crate::metrics::Metrics;
-use crate::review::{Answer, Review};
+use crate::WebhookReadiness;
+use crate::judge::{AdmissionRules, ReviewKind, answer};
+use crate::metrics::WebhookMetrics;
+use crate::review::{AdmissionResponse, AdmissionReview};
 
 /// What the API server takes itself.
 const LARGEST: usize = 3 << 20;
 /// What reviews that are under way may take together, in units of 1 KiB. Who sends more waits.
 const TOGETHER: usize = 16 << 10;
 /// Connections that shake hands, or that wait for the next question.
-const ASKING: Bounds = Bounds {
+const ASKING: ConnectionLimits = ConnectionLimits {
     total: 128,
     per_source: 64,
 };
 /// Connections with a question. An API server is one source, and asks many at once.
-const ANSWERING: Bounds = Bounds {
+const ANSWERING: ConnectionLimits = ConnectionLimits {
     total: 256,
     per_source: 128,
 };
@@ -58,30 +58,30 @@ const SEATS: usize = 4;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What every connection needs.
-pub(crate) struct Service {
-    pub(crate) rules: Rules,
-    pub(crate) queues: Arc<dyn Queues + Send + Sync>,
-    pub(crate) metrics: Metrics,
-    pub(crate) is_ready: watch::Receiver<Readiness>,
-    pub(crate) asking: Seats,
-    pub(crate) answering: Seats,
+pub(crate) struct WebhookContext {
+    pub(crate) rules: AdmissionRules,
+    pub(crate) queues: Arc<dyn QueueLookup + Send + Sync>,
+    pub(crate) metrics: WebhookMetrics,
+    pub(crate) is_ready: watch::Receiver<WebhookReadiness>,
+    pub(crate) asking: ConnectionLimiter,
+    pub(crate) answering: ConnectionLimiter,
     /// How much of [`TOGETHER`] is left.
     pub(crate) bodies: Semaphore,
 }
 
-impl Service {
+impl WebhookContext {
     pub(crate) fn new(
-        rules: Rules,
-        queues: Arc<dyn Queues + Send + Sync>,
-        is_ready: watch::Receiver<Readiness>,
+        rules: AdmissionRules,
+        queues: Arc<dyn QueueLookup + Send + Sync>,
+        is_ready: watch::Receiver<WebhookReadiness>,
     ) -> Self {
         Self {
             rules,
             queues,
-            metrics: Metrics::new(),
+            metrics: WebhookMetrics::new(),
             is_ready,
-            asking: Seats::new("questions, asking", ASKING),
-            answering: Seats::new("questions, answering", ANSWERING),
+            asking: ConnectionLimiter::new("questions, asking", ASKING),
+            answering: ConnectionLimiter::new("questions, answering", ANSWERING),
             bodies: Semaphore::new(TOGETHER),
         }
     }
@@ -90,22 +90,22 @@ impl Service {
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to listen on {address}")]
-pub struct ListenError {
+pub struct WebhookListenError {
     address: SocketAddr,
     source: std::io::Error,
 }
 
 /// Listens.
-pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, WebhookListenError> {
     let listener = TcpListener::bind(address).await;
-    listener.map_err(|source| ListenError { address, source })
+    listener.map_err(|source| WebhookListenError { address, source })
 }
 
 /// Answers questions until `stop` is over, and then those that were asked.
 pub(crate) async fn serve_questions(
     listener: TcpListener,
     configs: watch::Receiver<Option<Arc<ServerConfig>>>,
-    service: Arc<Service>,
+    service: Arc<WebhookContext>,
     stop: impl Future<Output = ()>,
 ) {
     let open = GracefulShutdown::new();
@@ -146,9 +146,9 @@ pub(crate) async fn serve_questions(
 /// Serves a connection until it ends, or another gets its seat, or it has not asked in time what it came for.
 async fn watch(
     connection: impl Future<Output = Result<(), hyper::Error>>,
-    mut seat: Seat,
-    mut seats: mpsc::Receiver<Seat>,
-    service: &Service,
+    mut seat: ConnectionPermit,
+    mut seats: mpsc::Receiver<ConnectionPermit>,
+    service: &WebhookContext,
 ) {
     let mut connection = std::pin::pin!(connection);
     let mut silence = std::pin::pin!(tokio::time::sleep(PATIENCE));
@@ -164,8 +164,8 @@ async fn watch(
 }
 
 /// Shows health and metrics until it is dropped.
-pub(crate) async fn serve_health(listener: TcpListener, service: Arc<Service>) {
-    let answers = Answers::within(PATIENCE);
+pub(crate) async fn serve_health(listener: TcpListener, service: Arc<WebhookContext>) {
+    let answers = HttpLimiter::within(PATIENCE);
     apportion_bounded::serve(listener, answers, move |request, _| {
         ready(health(&request, &service))
     })
@@ -187,8 +187,8 @@ fn builder() -> http1::Builder {
 fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     from: IpAddr,
-    sit: mpsc::Sender<Seat>,
-    service: Arc<Service>,
+    sit: mpsc::Sender<ConnectionPermit>,
+    service: Arc<WebhookContext>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> {
     let answer = service_fn(move |request| {
         let (service, sit) = (service.clone(), sit.clone());
@@ -203,9 +203,9 @@ fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     builder().serve_connection(TokioIo::new(stream), answer)
 }
 
-async fn question(request: Request<Incoming>, service: &Service) -> Response<Text> {
+async fn question(request: Request<Incoming>, service: &WebhookContext) -> Response<Text> {
     let started = Instant::now();
-    let Some(question) = Question::at(request.uri().path()) else {
+    let Some(question) = ReviewKind::at(request.uri().path()) else {
         return say(
             StatusCode::NOT_FOUND,
             "text/plain",
@@ -236,7 +236,7 @@ async fn question(request: Request<Incoming>, service: &Service) -> Response<Tex
         }
     };
     let answer = match &review.refusal {
-        Some(why) => Answer::refused(why),
+        Some(why) => AdmissionResponse::refused(why),
         None => answer(
             question,
             &review.request,
@@ -302,11 +302,12 @@ async fn receive<'a>(
     Ok(received)
 }
 
-fn read(body: &[u8], question: Question) -> Result<Review, String> {
-    Review::read(body, question).map_err(|problem| format!("failed to read a review: {problem}\n"))
+fn read(body: &[u8], question: ReviewKind) -> Result<AdmissionReview, String> {
+    AdmissionReview::read(body, question)
+        .map_err(|problem| format!("failed to read a review: {problem}\n"))
 }
 
-fn word(answer: &Answer) -> &'static str {
+fn word(answer: &AdmissionResponse) -> &'static str {
     match (&answer.refusal, &answer.patch) {
         (Some(_), _) => "refused",
         (None, Some(_)) => "changed",
@@ -320,19 +321,21 @@ fn entropy() -> u64 {
     RandomState::new().hash_one(SystemTime::now())
 }
 
-fn health(request: &Request<Incoming>, service: &Service) -> Response<Text> {
+fn health(request: &Request<Incoming>, service: &WebhookContext) -> Response<Text> {
     let plain = "text/plain; version=0.0.4; charset=utf-8";
     let openly = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => say(StatusCode::OK, openly, service.metrics.render()),
         (&Method::GET, "/healthz") => say(StatusCode::OK, plain, "ok\n".to_owned()),
-        (&Method::GET, "/readyz") if *service.is_ready.borrow() == Readiness::Ready => {
+        (&Method::GET, "/readyz") if *service.is_ready.borrow() == WebhookReadiness::Ready => {
             say(StatusCode::OK, plain, "ready\n".to_owned())
         }
         (&Method::GET, "/readyz") => {
             let why = match *service.is_ready.borrow() {
-                Readiness::Waiting => "there is no certificate that the API server trusts yet\n",
-                Readiness::Ready | Readiness::Ending => "stopping\n",
+                WebhookReadiness::Waiting => {
+                    "there is no certificate that the API server trusts yet\n"
+                }
+                WebhookReadiness::Ready | WebhookReadiness::Ending => "stopping\n",
             };
             say(StatusCode::SERVICE_UNAVAILABLE, plain, why.to_owned())
         }

@@ -24,96 +24,96 @@ const ASSETS: &str = "KUBEBUILDER_ASSETS";
 const TOOLS: &str = "tools";
 
 /// A program and the Go package that it is built from.
-struct Program {
+struct GoProgram {
     name: &'static str,
     package: &'static str,
 }
 
 /// Built from the `go.mod` of the minor.
-const KUBERNETES: &[Program] = &[
-    Program {
+const KUBERNETES: &[GoProgram] = &[
+    GoProgram {
         name: "kube-apiserver",
         package: "k8s.io/kubernetes/cmd/kube-apiserver",
     },
-    Program {
+    GoProgram {
         name: "kube-controller-manager",
         package: "k8s.io/kubernetes/cmd/kube-controller-manager",
     },
-    Program {
+    GoProgram {
         name: "kube-scheduler",
         package: "k8s.io/kubernetes/cmd/kube-scheduler",
     },
-    Program {
+    GoProgram {
         name: "kubelet",
         package: "k8s.io/kubernetes/cmd/kubelet",
     },
-    Program {
+    GoProgram {
         name: "kubectl",
         package: "k8s.io/kubernetes/cmd/kubectl",
     },
 ];
 
 /// Built from the `go.mod` of the tools.
-const OTHERS: &[Program] = &[
-    Program {
+const OTHERS: &[GoProgram] = &[
+    GoProgram {
         name: "etcd",
         package: "go.etcd.io/etcd/server/v3",
     },
-    Program {
+    GoProgram {
         name: "containerd",
         package: "github.com/containerd/containerd/v2/cmd/containerd",
     },
-    Program {
+    GoProgram {
         name: "containerd-shim-runc-v2",
         package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
     },
-    Program {
+    GoProgram {
         name: "ctr",
         package: "github.com/containerd/containerd/v2/cmd/ctr",
     },
-    Program {
+    GoProgram {
         name: "crictl",
         package: "sigs.k8s.io/cri-tools/cmd/crictl",
     },
-    Program {
+    GoProgram {
         name: "helm",
         package: "helm.sh/helm/v3/cmd/helm",
     },
 ];
 
 /// Operators of other projects, each with a `go.mod` in a folder of its own.
-const OPERATORS: &[(&str, Program)] = &[
+const OPERATORS: &[(&str, GoProgram)] = &[
     (
         "jobset",
-        Program {
+        GoProgram {
             name: "jobset-controller",
             package: "sigs.k8s.io/jobset",
         },
     ),
     (
         "kueue",
-        Program {
+        GoProgram {
             name: "kueue-controller",
             package: "sigs.k8s.io/kueue/cmd/kueue",
         },
     ),
     (
         "training-operator",
-        Program {
+        GoProgram {
             name: "training-operator",
             package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
         },
     ),
     (
         "lws",
-        Program {
+        GoProgram {
             name: "lws-controller",
             package: "sigs.k8s.io/lws/cmd",
         },
     ),
     (
         "kuberay",
-        Program {
+        GoProgram {
             name: "kuberay-operator",
             package: "github.com/ray-project/kuberay/ray-operator",
         },
@@ -122,13 +122,13 @@ const OPERATORS: &[(&str, Program)] = &[
 
 /// Every program that a cluster needs, by name.
 #[derive(Clone, Debug)]
-pub struct Binaries {
+pub struct ClusterBinaries {
     /// The version of Kubernetes, such as `v1.36.3`.
     pub kubernetes: String,
     paths: BTreeMap<&'static str, PathBuf>,
 }
 
-impl Binaries {
+impl ClusterBinaries {
     /// Where `name` is.
     ///
     /// # Panics
@@ -151,7 +151,11 @@ impl Binaries {
 ///
 /// # Errors
 /// If the minor is unknown, or a program cannot be built.
-pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> Result<Binaries> {
+pub fn find(
+    modules: &Path,
+    minor: Option<&str>,
+    containerd: Option<&Path>,
+) -> Result<ClusterBinaries> {
     if let Some(folder) = containerd {
         ensure!(
             folder.join("containerd").exists(),
@@ -171,7 +175,7 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
     );
     let version = version(&modules.join(&chosen))?;
     let assets = env::var_os(ASSETS).filter(|_| minor.is_none());
-    let kubernetes = Source {
+    let kubernetes = GoModule {
         module: modules.join(&chosen),
         made: cache()?.join("kubernetes").join(&version),
         offers: assets.map(PathBuf::from).into_iter().collect(),
@@ -182,7 +186,7 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
     let others = tools(modules, offers.chain(kubernetes.offers.clone()).collect())?;
     let mut paths = kubernetes.find(KUBERNETES)?;
     paths.extend(others.find(OTHERS)?);
-    Ok(Binaries {
+    Ok(ClusterBinaries {
         kubernetes: version,
         paths,
     })
@@ -222,14 +226,14 @@ pub fn operator(modules: &Path, of: &str) -> Result<PathBuf> {
 }
 
 /// Where the programs are that are of no Kubernetes minor.
-fn tools(modules: &Path, offers: Vec<PathBuf>) -> Result<Source> {
+fn tools(modules: &Path, offers: Vec<PathBuf>) -> Result<GoModule> {
     pinned(modules, TOOLS, offers)
 }
 
 /// Where the programs of a folder are whose modules have no common version.
-fn pinned(modules: &Path, folder: &str, offers: Vec<PathBuf>) -> Result<Source> {
+fn pinned(modules: &Path, folder: &str, offers: Vec<PathBuf>) -> Result<GoModule> {
     let module = modules.join(folder);
-    Ok(Source {
+    Ok(GoModule {
         made: cache()?.join(folder).join(fingerprint(&module)?),
         offers,
         module,
@@ -257,7 +261,7 @@ pub fn minors(modules: &Path) -> Result<Vec<String>> {
 }
 
 /// Where programs of one `go.mod` come from.
-struct Source {
+struct GoModule {
     module: PathBuf,
     made: PathBuf,
     /// Folders that may have them, before any is built.
@@ -266,9 +270,9 @@ struct Source {
     flags: String,
 }
 
-impl Source {
+impl GoModule {
     /// Where the programs are; what is nowhere is built.
-    fn find(&self, programs: &[Program]) -> Result<BTreeMap<&'static str, PathBuf>> {
+    fn find(&self, programs: &[GoProgram]) -> Result<BTreeMap<&'static str, PathBuf>> {
         let mut paths = BTreeMap::new();
         let mut missing = Vec::new();
         for program in programs {
@@ -291,7 +295,7 @@ impl Source {
     /// Builds all of them with one call of `go`, which compiles what they share once and links them side by side.
     /// They are built into a folder of this process and moved, so that a build that is cut off leaves no half
     /// program.
-    fn build(&self, programs: &[&Program]) -> Result<()> {
+    fn build(&self, programs: &[&GoProgram]) -> Result<()> {
         let names: Vec<_> = programs.iter().map(|program| program.name).collect();
         eprintln!("building {} (once, some minutes)", names.join(", "));
         let folder = self.made.join(format!("new-{}", std::process::id()));
@@ -320,7 +324,7 @@ impl Source {
     }
 }
 
-impl Program {
+impl GoProgram {
     /// What Go calls the program: the last element of its package that is no major version.
     fn made(&self) -> &'static str {
         let mut elements = self.package.rsplit('/');

@@ -13,14 +13,14 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use crate::folder::Folder;
+use crate::folder::ClusterFolder;
 
 /// The address of the API server inside the range of service addresses.
 const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// One certificate.
-struct Row {
+struct CertificateSpec {
     /// Its files' name.
     file: &'static str,
     /// The user, or the server's own name.
@@ -34,14 +34,14 @@ struct Row {
 /// The node's name is only known when its cluster is; it stands in for this word.
 const NODE: &str = "system:node:{node}";
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[CertificateSpec] = &[
+    CertificateSpec {
         file: "etcd",
         common_name: "etcd",
         group: None,
         names: &[],
     },
-    Row {
+    CertificateSpec {
         file: "kube-apiserver",
         common_name: "kube-apiserver",
         group: Some("system:masters"),
@@ -52,31 +52,31 @@ const ROWS: &[Row] = &[
             "kubernetes.default.svc.cluster.local",
         ],
     },
-    Row {
+    CertificateSpec {
         file: "kube-controller-manager",
         common_name: "system:kube-controller-manager",
         group: None,
         names: &[],
     },
-    Row {
+    CertificateSpec {
         file: "kube-scheduler",
         common_name: "system:kube-scheduler",
         group: None,
         names: &[],
     },
-    Row {
+    CertificateSpec {
         file: "kubelet",
         common_name: NODE,
         group: Some("system:nodes"),
         names: &[],
     },
-    Row {
+    CertificateSpec {
         file: "operator",
         common_name: "operator",
         group: None,
         names: &[],
     },
-    Row {
+    CertificateSpec {
         file: "admin",
         common_name: "admin",
         group: Some("system:masters"),
@@ -88,7 +88,7 @@ const ROWS: &[Row] = &[
 pub(crate) const SERVICE_ACCOUNTS: &str = "service-accounts";
 
 /// Makes them all.
-pub(crate) fn make(folder: &Folder) -> Result<()> {
+pub(crate) fn make(folder: &ClusterFolder) -> Result<()> {
     (|| {
         let private = folder.path().join("certificates");
         fs::create_dir_all(&private)?;
@@ -113,7 +113,7 @@ pub(crate) fn make(folder: &Folder) -> Result<()> {
     .context("failed to make the certificates")
 }
 
-impl Row {
+impl CertificateSpec {
     fn params(&self, node: &str) -> Result<CertificateParams> {
         let names: Vec<String> = self.names.iter().map(|&name| name.into()).collect();
         let mut params = CertificateParams::new(names)?;

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::folder::Folder;
-use crate::ports::Ports;
-use crate::server::Server;
+use crate::folder::ClusterFolder;
+use crate::ports::ClusterPorts;
+use crate::server::ClusterServer;
 
 /// Names the folder of a cluster that runs; `cargo xtask cluster test` sets it.
 const CLUSTER: &str = "APPORTION_CLUSTER";
@@ -20,9 +20,9 @@ const CLUSTER: &str = "APPORTION_CLUSTER";
 /// What was started, as the folder keeps it.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct ClusterRecord {
     pub(crate) kubernetes: String,
-    pub(crate) ports: Ports,
+    pub(crate) ports: ClusterPorts,
     pub(crate) gpus: u32,
     pub(crate) kubectl: PathBuf,
     pub(crate) crictl: PathBuf,
@@ -31,17 +31,17 @@ pub(crate) struct Record {
     /// What lays containers over their images.
     pub(crate) snapshotter: String,
     /// In the order of their start.
-    pub(crate) servers: Vec<Server>,
+    pub(crate) servers: Vec<ClusterServer>,
 }
 
-impl Record {
+impl ClusterRecord {
     /// The record of `folder`, if there is one that can be read.
-    pub(crate) fn read(folder: &Folder) -> Option<Self> {
+    pub(crate) fn read(folder: &ClusterFolder) -> Option<Self> {
         let text = fs::read(folder.record()).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    pub(crate) fn write(&self, folder: &Folder) -> Result<()> {
+    pub(crate) fn write(&self, folder: &ClusterFolder) -> Result<()> {
         let text = serde_json::to_string_pretty(self).context("failed to write the record")?;
         folder.write(&folder.record(), &text)
     }
@@ -49,7 +49,7 @@ impl Record {
 
 /// How a cluster stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ClusterState {
     /// Every server runs.
     Up,
     /// Some run; these do not.
@@ -58,20 +58,20 @@ pub enum State {
 
 /// A cluster of which all servers were started.
 #[derive(Debug)]
-pub struct Cluster {
-    folder: Folder,
-    record: Record,
+pub struct LocalCluster {
+    folder: ClusterFolder,
+    record: ClusterRecord,
 }
 
-impl Cluster {
-    pub(crate) fn new(folder: Folder, record: Record) -> Self {
+impl LocalCluster {
+    pub(crate) fn new(folder: ClusterFolder, record: ClusterRecord) -> Self {
         Self { folder, record }
     }
 
     /// The cluster of `folder`, if it was started.
     #[must_use]
-    pub fn at(folder: &Folder) -> Option<Self> {
-        Some(Self::new(folder.clone(), Record::read(folder)?))
+    pub fn at(folder: &ClusterFolder) -> Option<Self> {
+        Some(Self::new(folder.clone(), ClusterRecord::read(folder)?))
     }
 
     /// The cluster that `APPORTION_CLUSTER` names, for tests.
@@ -82,12 +82,13 @@ impl Cluster {
     pub fn of_tests() -> Self {
         let path =
             env::var_os(CLUSTER).expect("no APPORTION_CLUSTER: run `cargo xtask cluster test`");
-        let folder = Folder::new(Path::new(&path)).expect("APPORTION_CLUSTER names a folder");
+        let folder =
+            ClusterFolder::new(Path::new(&path)).expect("APPORTION_CLUSTER names a folder");
         let cluster =
             Self::at(&folder).expect("APPORTION_CLUSTER names a cluster that was started");
         assert_eq!(
             cluster.state(),
-            State::Up,
+            ClusterState::Up,
             "the cluster of APPORTION_CLUSTER"
         );
         cluster
@@ -95,7 +96,7 @@ impl Cluster {
 
     /// How `folder`'s cluster stands.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ClusterState {
         let dead: Vec<String> = self
             .record
             .servers
@@ -104,9 +105,9 @@ impl Cluster {
             .map(|server| server.name.clone())
             .collect();
         if dead.is_empty() {
-            State::Up
+            ClusterState::Up
         } else {
-            State::Half(dead)
+            ClusterState::Half(dead)
         }
     }
 
@@ -117,11 +118,13 @@ impl Cluster {
     /// Ends one of its servers at once.
     pub(crate) fn kill(&self, name: &str) {
         let mut servers = self.record.servers.iter();
-        servers.find(|server| server.name == name).map(Server::kill);
+        servers
+            .find(|server| server.name == name)
+            .map(ClusterServer::kill);
     }
 
     /// Notes that a server was started anew.
-    pub(crate) fn replace(&mut self, server: Server) -> Result<()> {
+    pub(crate) fn replace(&mut self, server: ClusterServer) -> Result<()> {
         let mut servers = self.record.servers.iter_mut();
         if let Some(old) = servers.find(|old| old.name == server.name) {
             *old = server;
@@ -130,12 +133,12 @@ impl Cluster {
     }
 
     /// Notes that a server was started beside those that a cluster has.
-    pub(crate) fn add(&mut self, server: Server) -> Result<()> {
+    pub(crate) fn add(&mut self, server: ClusterServer) -> Result<()> {
         self.record.servers.push(server);
         self.record.write(&self.folder)
     }
 
-    pub(crate) fn started(&self) -> &[Server] {
+    pub(crate) fn started(&self) -> &[ClusterServer] {
         &self.record.servers
     }
 
@@ -149,7 +152,7 @@ impl Cluster {
 
     /// Its folder.
     #[must_use]
-    pub fn folder(&self) -> &Folder {
+    pub fn folder(&self) -> &ClusterFolder {
         &self.folder
     }
 

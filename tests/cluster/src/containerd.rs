@@ -12,19 +12,19 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::folder::Folder;
+use crate::folder::ClusterFolder;
 use crate::image;
 
 /// The kernel's number for the right to raise another process's chance of being spared by the OOM killer.
 const CAP_SYS_RESOURCE: u32 = 24;
 
 /// The settings file.
-pub(crate) fn settings(folder: &Folder) -> std::path::PathBuf {
+pub(crate) fn settings(folder: &ClusterFolder) -> std::path::PathBuf {
     folder.path().join("settings/containerd.toml")
 }
 
 /// Writes the settings of containerd, which finds its shim at `shim`.
-pub(crate) fn write(folder: &Folder, shim: &Path, snapshotter: &str) -> Result<()> {
+pub(crate) fn write(folder: &ClusterFolder, shim: &Path, snapshotter: &str) -> Result<()> {
     let network = json!({
         "cniVersion": "0.4.0",
         "name": "host-network-only",
@@ -40,7 +40,7 @@ pub(crate) fn write(folder: &Folder, shim: &Path, snapshotter: &str) -> Result<(
     folder.write(&settings(folder), &text(folder, shim, snapshotter))
 }
 
-fn text(folder: &Folder, shim: &Path, snapshotter: &str) -> String {
+fn text(folder: &ClusterFolder, shim: &Path, snapshotter: &str) -> String {
     let below = |path: &str| quoted(&folder.path().join(path));
     format!(
         r#"version = 2

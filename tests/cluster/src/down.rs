@@ -8,15 +8,15 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use crate::cluster::{Cluster, Record, output};
-use crate::folder::Folder;
+use crate::cluster::{ClusterRecord, LocalCluster, output};
+use crate::folder::ClusterFolder;
 use crate::leftovers;
 
 /// Stops everything of the cluster and removes its folder.
 ///
 /// # Errors
 /// If something cannot be removed.
-pub fn down(folder: &Folder) -> Result<()> {
+pub fn down(folder: &ClusterFolder) -> Result<()> {
     stop(folder);
     leftovers::remove_control_groups(folder)?;
     match fs::remove_dir_all(folder.path()) {
@@ -28,9 +28,9 @@ pub fn down(folder: &Folder) -> Result<()> {
 }
 
 /// Stops everything; the folder stays, for its logs.
-pub(crate) fn stop(folder: &Folder) {
-    if let Some(record) = Record::read(folder) {
-        let cluster = Cluster::new(folder.clone(), record);
+pub(crate) fn stop(folder: &ClusterFolder) {
+    if let Some(record) = ClusterRecord::read(folder) {
+        let cluster = LocalCluster::new(folder.clone(), record);
         stop_servers(&cluster);
     }
     leftovers::end(folder);
@@ -38,7 +38,7 @@ pub(crate) fn stop(folder: &Folder) {
     let _ = fs::remove_file(folder.record());
 }
 
-fn stop_servers(cluster: &Cluster) {
+fn stop_servers(cluster: &LocalCluster) {
     let servers = cluster.started();
     if let Some(kubelet) = servers.iter().find(|server| server.name == "kubelet") {
         kubelet.stop();

@@ -16,12 +16,12 @@ const LONGEST: &str = "kubelet/device-plugins/apportion-whole-cards.sock";
 
 /// The folder of one cluster.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct ClusterFolder {
     path: PathBuf,
     name: String,
 }
 
-impl Folder {
+impl ClusterFolder {
     /// The cluster of `path`, which need not exist yet.
     ///
     /// # Errors
@@ -132,14 +132,19 @@ mod tests {
 
     #[test]
     fn folders_have_names_of_their_own() {
-        let of = |path| Folder::new(Path::new(path)).unwrap().name().to_owned();
+        let of = |path| {
+            ClusterFolder::new(Path::new(path))
+                .unwrap()
+                .name()
+                .to_owned()
+        };
         assert_ne!(of("/a/cluster"), of("/b/cluster"));
         assert_eq!(of("/a/cluster"), of("/a/cluster"));
     }
 
     #[test]
     fn refuses_a_folder_whose_sockets_would_not_fit() {
-        let error = Folder::new(Path::new(&format!("/{}", "x".repeat(90)))).unwrap_err();
+        let error = ClusterFolder::new(Path::new(&format!("/{}", "x".repeat(90)))).unwrap_err();
         assert!(error.to_string().contains("too long"), "{error}");
     }
 }

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::{Cluster, output};
-use crate::up::Wanted;
+use crate::cluster::{LocalCluster, output};
+use crate::up::ClusterSpec;
 
 mod archive;
 mod files;
 mod stand_ins;
 
-pub use archive::{Packed, digests, pack};
-pub use files::Files;
+pub use archive::{ImageArchive, digests, pack};
+pub use files::ImageFiles;
 
 /// Holds a pod's namespaces open.
 pub const PAUSE: &str = "apportion.test/pause:latest";
@@ -40,7 +40,7 @@ const USERLAND: &[&str] = &[
 ];
 
 /// An image before it is packed.
-pub struct Image {
+pub struct ContainerImage {
     /// Its full name, with registry and tag.
     pub name: &'static str,
     /// What a container runs unless its pod says otherwise.
@@ -50,7 +50,7 @@ pub struct Image {
     /// What it says of itself beside its version.
     pub labels: &'static [(&'static str, &'static str)],
     /// Its root file system.
-    pub files: Files,
+    pub files: ImageFiles,
 }
 
 const ENV: &[&str] = &["PATH=/usr/bin:/bin"];
@@ -62,7 +62,7 @@ const LICENCE: (&str, &str) = ("org.opencontainers.image.licenses", "Apache-2.0"
 const NVMLS: &[&str] = &["libpthread.so.0", "libdl.so.2", "libm.so.6", "librt.so.1"];
 
 /// Loads every image of the cluster into its containerd.
-pub(crate) fn load(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
+pub(crate) fn load(cluster: &LocalCluster, wanted: &ClusterSpec) -> Result<()> {
     for image in images(&wanted.staged, &wanted.victims)? {
         import(cluster, &image)?;
     }
@@ -74,8 +74,8 @@ pub(crate) fn load(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
 ///
 /// # Errors
 /// If a program is not there.
-pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
-    let mut pause = Files::default();
+pub fn images(staged: &Path, victims: &Path) -> Result<Vec<ContainerImage>> {
+    let mut pause = ImageFiles::default();
     pause.program(&installed("sleep")?, Path::new("/bin/sleep"))?;
 
     let mut victim = userland()?;
@@ -96,28 +96,28 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
     }
     agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
     let mut all = vec![
-        Image {
+        ContainerImage {
             name: PAUSE,
             entrypoint: &["/bin/sleep", "infinity"],
             env: ENV,
             labels: &[],
             files: pause,
         },
-        Image {
+        ContainerImage {
             name: VICTIM,
             entrypoint: &["/bin/sh"],
             env: ENV,
             labels: &[],
             files: victim,
         },
-        Image {
+        ContainerImage {
             name: ALL_CARDS,
             entrypoint: &["/bin/sh"],
             env: &["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=all"],
             labels: &[],
             files: userland()?,
         },
-        Image {
+        ContainerImage {
             name: AGENT,
             entrypoint: &["/usr/bin/apportion-agent"],
             env: ENV,
@@ -133,27 +133,27 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
 ///
 /// # Errors
 /// If a program is not there.
-pub fn released(staged: &Path) -> Result<[Image; 2]> {
-    let mut agent = Files::default();
+pub fn released(staged: &Path) -> Result<[ContainerImage; 2]> {
+    let mut agent = ImageFiles::default();
     for name in ["apportion-agent", "apportion"] {
         let place = Path::new("/usr/bin").join(name);
         agent.program(&staged.join("bin").join(name), &place)?;
     }
     agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
     agent.beside_libc(NVMLS)?;
-    let mut scheduler = Files::default();
+    let mut scheduler = ImageFiles::default();
     let name = "bin/apportion-scheduler";
     scheduler.program(&staged.join(name), &Path::new("/usr").join(name))?;
     let [agent_name, scheduler_name] = RELEASED;
     Ok([
-        Image {
+        ContainerImage {
             name: agent_name,
             entrypoint: &["/usr/bin/apportion-agent"],
             env: ENV,
             labels: &[TITLE_OF_AGENT, LICENCE],
             files: agent,
         },
-        Image {
+        ContainerImage {
             name: scheduler_name,
             entrypoint: &["/usr/bin/apportion-scheduler"],
             env: ENV,
@@ -167,8 +167,8 @@ pub fn released(staged: &Path) -> Result<[Image; 2]> {
 ///
 /// # Errors
 /// If it cannot be packed or containerd refuses it.
-pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
-    let Packed { path, .. } = pack(image, &cluster.folder().path().join("images"))?;
+pub fn import(cluster: &LocalCluster, image: &ContainerImage) -> Result<()> {
+    let ImageArchive { path, .. } = pack(image, &cluster.folder().path().join("images"))?;
     let loading = || format!("failed to load {}", image.name);
     let import = || {
         let mut ctr = cluster.ctr_command();
@@ -185,8 +185,8 @@ pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
     Ok(())
 }
 
-fn userland() -> Result<Files> {
-    let mut files = Files::default();
+fn userland() -> Result<ImageFiles> {
+    let mut files = ImageFiles::default();
     for name in USERLAND {
         // A small machine may lack some; a shell without `ps` is still a shell.
         if let Ok(program) = installed(name) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::{Cluster, output};
+use crate::cluster::{LocalCluster, output};
 use crate::image;
 
 /// Where the chart is installed.
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The ports of the node at which the programs listen.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports {
+pub struct ProgramPorts {
     /// The agent's, for metrics.
     pub metrics: u16,
     /// The agent's, for the scheduler.
@@ -43,7 +43,7 @@ pub struct Ports {
     pub health: u16,
 }
 
-impl Ports {
+impl ProgramPorts {
     /// Those of the chart, or others where they are taken.
     fn usual() -> Result<Self> {
         Ok(Self {
@@ -67,8 +67,8 @@ fn free_or_other(port: u16) -> Result<u16> {
 
 /// What the chart has to be told on a cluster of this machine.
 #[must_use]
-pub fn values(state: &str, ports: Ports) -> String {
-    let Ports {
+pub fn values(state: &str, ports: ProgramPorts) -> String {
+    let ProgramPorts {
         metrics,
         agent,
         scheduler,
@@ -85,7 +85,7 @@ pub fn values(state: &str, ports: Ports) -> String {
 
 /// Where the API server is, as values that must stay text.
 #[must_use]
-pub fn way_to(cluster: &Cluster) -> String {
+pub fn way_to(cluster: &LocalCluster) -> String {
     let apiserver = cluster.apiserver_port();
     format!(
         "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
@@ -98,7 +98,7 @@ pub fn way_to(cluster: &Cluster) -> String {
 ///
 /// # Errors
 /// If a program does not become ready, with what its pods say.
-pub fn install(cluster: &Cluster, staged: &Path, chart: &Path, more: &[String]) -> Result<()> {
+pub fn install(cluster: &LocalCluster, staged: &Path, chart: &Path, more: &[String]) -> Result<()> {
     for image in image::released(staged)? {
         image::import(cluster, &image)?;
     }
@@ -110,7 +110,7 @@ pub fn install(cluster: &Cluster, staged: &Path, chart: &Path, more: &[String]) 
     match is_there {
         true => helm.arg("--reuse-values"),
         false => {
-            let values = values(STATE, Ports::usual()?);
+            let values = values(STATE, ProgramPorts::usual()?);
             let cards = format!("simulatedGpus={}", cluster.gpus());
             helm.args([
                 "--set",
@@ -144,7 +144,7 @@ pub fn install(cluster: &Cluster, staged: &Path, chart: &Path, more: &[String]) 
 
 /// Ends the scheduler before its successor comes: the chart starts the new one first, and here both need the same port.
 /// What helm does next starts it anew.
-fn stop_scheduler(cluster: &Cluster) -> Result<()> {
+fn stop_scheduler(cluster: &LocalCluster) -> Result<()> {
     let mut programs = installed(cluster)?;
     programs.retain(|program| program.ends_with("/apportion-scheduler"));
     for program in programs {
@@ -168,7 +168,7 @@ fn stop_scheduler(cluster: &Cluster) -> Result<()> {
 }
 
 /// The programs that the values ask for, as kubectl names them.
-fn installed(cluster: &Cluster) -> Result<Vec<String>> {
+fn installed(cluster: &LocalCluster) -> Result<Vec<String>> {
     let get = [
         "get",
         "daemonsets,deployments",
@@ -182,7 +182,7 @@ fn installed(cluster: &Cluster) -> Result<Vec<String>> {
 }
 
 /// Waits for the programs that the values ask for, for a node that gives shares, and for the webhook to be trusted.
-fn await_all(cluster: &Cluster) -> Result<()> {
+fn await_all(cluster: &LocalCluster) -> Result<()> {
     let timeout = format!("--timeout={}s", PATIENCE.as_secs());
     for program in installed(cluster)? {
         let rollout = [
@@ -223,7 +223,7 @@ fn until(what: &str, mut reached: impl FnMut() -> Result<()>) -> Result<()> {
     }
 }
 
-fn helm(cluster: &Cluster, args: &[&str]) -> Result<String> {
+fn helm(cluster: &LocalCluster, args: &[&str]) -> Result<String> {
     let mut helm = cluster.helm_command();
     output(
         helm.args(args).args([RELEASE, "--namespace", NAMESPACE]),

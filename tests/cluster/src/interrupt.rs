@@ -15,9 +15,9 @@ const GLANCE: Duration = Duration::from_millis(50);
 ///
 /// Written by: the signal handler. Read by: every wait.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct InterruptFlag(Arc<AtomicBool>);
 
-impl Interrupt {
+impl InterruptFlag {
     /// Listens to the signals that end a program.
     pub(crate) fn listen() -> Result<Self> {
         let heard = Self::default();

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::folder::Folder;
-use crate::ports::Ports;
+use crate::folder::ClusterFolder;
+use crate::ports::ClusterPorts;
 
 /// The file of the server `name`.
-pub(crate) fn of_server(folder: &Folder, name: &str) -> PathBuf {
+pub(crate) fn of_server(folder: &ClusterFolder, name: &str) -> PathBuf {
     folder
         .path()
         .join("settings")
@@ -19,8 +19,8 @@ pub(crate) fn of_server(folder: &Folder, name: &str) -> PathBuf {
 
 /// Writes the file at `path` for the client whose certificate is called `identity`.
 pub(crate) fn write(
-    folder: &Folder,
-    ports: &Ports,
+    folder: &ClusterFolder,
+    ports: &ClusterPorts,
     identity: &str,
     path: &std::path::Path,
 ) -> Result<()> {

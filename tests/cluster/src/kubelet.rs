@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::json;
 
-use crate::folder::Folder;
-use crate::ports::Ports;
+use crate::folder::ClusterFolder;
+use crate::ports::ClusterPorts;
 
 /// The settings file.
-pub(crate) fn settings(folder: &Folder) -> PathBuf {
+pub(crate) fn settings(folder: &ClusterFolder) -> PathBuf {
     folder.path().join("settings/kubelet.json")
 }
 
 /// Writes it.
-pub(crate) fn write(folder: &Folder, ports: &Ports) -> Result<()> {
+pub(crate) fn write(folder: &ClusterFolder, ports: &ClusterPorts) -> Result<()> {
     let endpoint = format!("unix://{}", folder.containerd_socket().display());
     let settings = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

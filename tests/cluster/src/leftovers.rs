@@ -12,7 +12,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::folder::Folder;
+use crate::folder::ClusterFolder;
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// How long killed processes may take to leave their control groups.
@@ -21,7 +21,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 
 /// Everything that is left, a line each; nothing after [`crate::down`].
 #[must_use]
-pub fn leftovers(folder: &Folder) -> Vec<String> {
+pub fn leftovers(folder: &ClusterFolder) -> Vec<String> {
     let processes = processes(folder)
         .into_iter()
         .map(|(pid, command)| format!("process {pid}: {command}"));
@@ -35,7 +35,7 @@ pub fn leftovers(folder: &Folder) -> Vec<String> {
 }
 
 /// Makes the group that the kubelet puts its pods below, in every hierarchy.
-pub(crate) fn make_control_groups(folder: &Folder) -> Result<()> {
+pub(crate) fn make_control_groups(folder: &ClusterFolder) -> Result<()> {
     for hierarchy in hierarchies() {
         let path = hierarchy.join(folder.name());
         fs::create_dir_all(&path).with_context(|| format!("failed to make {}", path.display()))?;
@@ -44,7 +44,7 @@ pub(crate) fn make_control_groups(folder: &Folder) -> Result<()> {
 }
 
 /// Kills the processes, then takes down the mounts.
-pub(crate) fn end(folder: &Folder) {
+pub(crate) fn end(folder: &ClusterFolder) {
     for (pid, _) in processes(folder) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
@@ -54,7 +54,7 @@ pub(crate) fn end(folder: &Folder) {
 }
 
 /// Removes the groups, deepest first, with the processes in them.
-pub(crate) fn remove_control_groups(folder: &Folder) -> Result<()> {
+pub(crate) fn remove_control_groups(folder: &ClusterFolder) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let groups = control_groups(folder);
@@ -73,7 +73,7 @@ pub(crate) fn remove_control_groups(folder: &Folder) -> Result<()> {
 }
 
 /// The kubelet's and containerd's processes, shims included, name the folder on their command lines.
-fn processes(folder: &Folder) -> Vec<(i32, String)> {
+fn processes(folder: &ClusterFolder) -> Vec<(i32, String)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -90,7 +90,7 @@ fn processes(folder: &Folder) -> Vec<(i32, String)> {
 }
 
 /// Whether a server of this folder was started so: one of its words names a path below the folder.
-fn is_ours(command: &str, folder: &Folder) -> bool {
+fn is_ours(command: &str, folder: &ClusterFolder) -> bool {
     let path = format!("{}/", folder.path().display());
     const SERVERS: [&str; 8] = [
         "apportion-agent",
@@ -108,7 +108,7 @@ fn is_ours(command: &str, folder: &Folder) -> bool {
     serves && command.contains(&path)
 }
 
-fn mounts(folder: &Folder) -> Vec<PathBuf> {
+fn mounts(folder: &ClusterFolder) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let places = table.lines().filter_map(|line| line.split(' ').nth(4));
     places
@@ -118,7 +118,7 @@ fn mounts(folder: &Folder) -> Vec<PathBuf> {
 }
 
 /// The groups with the cluster's name and all below them, each after the one above it.
-fn control_groups(folder: &Folder) -> Vec<PathBuf> {
+fn control_groups(folder: &ClusterFolder) -> Vec<PathBuf> {
     let roots = hierarchies()
         .into_iter()
         .map(|path| path.join(folder.name()));

@@ -11,14 +11,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::LocalCluster;
 use crate::http;
 use crate::image;
 use crate::wait::eventually;
 
 mod pod;
 
-pub use pod::Pod;
+pub use pod::ManagedPod;
 
 /// A binary mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -30,15 +30,15 @@ const SLOTS: u16 = 8;
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A node whose agent runs. It ends with the test.
-pub struct Node {
+pub struct ManagedNode {
     /// The cluster of the node.
-    pub cluster: Cluster,
+    pub cluster: LocalCluster,
     agent: Option<Child>,
     slots: String,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Node {
+impl ManagedNode {
     /// A node with an agent as people start it, and with `options` more.
     #[must_use]
     #[track_caller]
@@ -52,7 +52,7 @@ impl Node {
     pub fn with_slots(slots: u16, options: &[&str]) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut node = Self {
-            cluster: Cluster::of_tests(),
+            cluster: LocalCluster::of_tests(),
             agent: None,
             slots: slots.to_string(),
             _turn: turn,
@@ -197,7 +197,7 @@ impl Node {
 
     /// A pod with a share of [`LIMIT`], changed by `change`.
     #[track_caller]
-    pub fn pod(&self, name: &str, script: &str, change: impl FnOnce(&mut Value)) -> Pod {
+    pub fn pod(&self, name: &str, script: &str, change: impl FnOnce(&mut Value)) -> ManagedPod {
         let mut pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -210,7 +210,7 @@ impl Node {
             },
         });
         change(&mut pod);
-        Pod::create(name, &pod)
+        ManagedPod::create(name, &pod)
     }
 
     /// The grants on disk: files of CDI, and the folders of slots for a runtime without it.
@@ -227,7 +227,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ManagedNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", fs::read_to_string(self.log()).unwrap_or_default());

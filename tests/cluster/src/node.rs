@@ -7,7 +7,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::LocalCluster;
 
 /// Keeps pods away from silent nodes that do not say they want one.
 const SILENT: &str = "apportion.test/silent";
@@ -20,7 +20,7 @@ const ROOM: [(&str, &str); 4] = [
 ];
 
 /// Writes the node that the kubelet will find.
-pub(crate) fn announce(cluster: &Cluster) -> Result<()> {
+pub(crate) fn announce(cluster: &LocalCluster) -> Result<()> {
     let name = cluster.node();
     apply(
         cluster,
@@ -32,7 +32,7 @@ pub(crate) fn announce(cluster: &Cluster) -> Result<()> {
 }
 
 /// Writes `count` nodes that nobody speaks for.
-pub(crate) fn add_silent(cluster: &Cluster, count: u32) -> Result<()> {
+pub(crate) fn add_silent(cluster: &LocalCluster, count: u32) -> Result<()> {
     for number in 1..=count {
         let name = format!("{}-silent-{number}", cluster.node());
         let room: Value = ROOM
@@ -48,7 +48,7 @@ pub(crate) fn add_silent(cluster: &Cluster, count: u32) -> Result<()> {
 
 /// Writes a node that exists at the API level only, ready and with room.
 pub(crate) fn add(
-    cluster: &Cluster,
+    cluster: &LocalCluster,
     name: &str,
     spec: &Value,
     labels: &Value,
@@ -68,7 +68,7 @@ pub(crate) fn add(
 }
 
 /// Whether the kubelet says that pods can run.
-pub(crate) fn is_ready(cluster: &Cluster) -> Result<bool> {
+pub(crate) fn is_ready(cluster: &LocalCluster) -> Result<bool> {
     let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status} {.spec.taints[*].key}";
     let told = cluster.kubectl(&["get", "node", &cluster.node(), "-o", path])?;
     Ok(told.trim() == "True")
@@ -82,7 +82,7 @@ fn addresses(name: &str) -> Value {
 }
 
 fn apply(
-    cluster: &Cluster,
+    cluster: &LocalCluster,
     name: &str,
     spec: &Value,
     more_labels: &Value,

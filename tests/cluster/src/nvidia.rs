@@ -11,13 +11,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::Cluster;
+use crate::LocalCluster;
 
-pub use driver::{Driver, ROOT};
-pub use plugin::Plugin;
+pub use driver::{InstalledDriver, ROOT};
+pub use plugin::NvidiaDevicePlugin;
 
 /// `program` in the room of the node's own processes. It finds the cluster's simulated GPUs where they usually are.
-fn in_room(cluster: &Cluster, program: &Path) -> Result<Command> {
+fn in_room(cluster: &LocalCluster, program: &Path) -> Result<Command> {
     let mut servers = cluster.servers();
     let containerd = servers.find(|server| server.0 == "containerd");
     let (_, room) = containerd.context("no containerd runs")?;

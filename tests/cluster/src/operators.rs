@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::Cluster;
+use crate::LocalCluster;
 use crate::binaries;
-use crate::server::Server;
+use crate::server::ClusterServer;
 
 /// How long an operator may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 /// An operator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Operator {
+pub enum WorkloadOperator {
     /// JobSet's controller.
     JobSet,
     /// KubeRay's operator.
@@ -45,7 +45,7 @@ pub enum Operator {
     Training,
 }
 
-impl Operator {
+impl WorkloadOperator {
     /// Its name among the servers, which is its program's.
     fn server(self) -> &'static str {
         match self {
@@ -84,19 +84,23 @@ impl Operator {
 ///
 /// # Errors
 /// If one cannot be built or does not start.
-pub fn start(cluster: &mut Cluster, modules: &Path, operators: &[Operator]) -> Result<()> {
+pub fn start(
+    cluster: &mut LocalCluster,
+    modules: &Path,
+    operators: &[WorkloadOperator],
+) -> Result<()> {
     for &operator in operators {
         if cluster.servers().any(|(name, _)| name == operator.server()) {
             continue;
         }
         let start = match operator {
-            Operator::JobSet => jobset::start,
-            Operator::KubeRay => kuberay::start,
-            Operator::Kueue => kueue::start,
-            Operator::LeaderWorkerSet => lws::start,
-            Operator::Training => training::start,
+            WorkloadOperator::JobSet => jobset::start,
+            WorkloadOperator::KubeRay => kuberay::start,
+            WorkloadOperator::Kueue => kueue::start,
+            WorkloadOperator::LeaderWorkerSet => lws::start,
+            WorkloadOperator::Training => training::start,
         };
-        let starting = Starting {
+        let starting = OperatorStart {
             cluster,
             modules,
             operator,
@@ -107,13 +111,13 @@ pub fn start(cluster: &mut Cluster, modules: &Path, operators: &[Operator]) -> R
 }
 
 /// An operator that is being started.
-struct Starting<'c> {
-    cluster: &'c mut Cluster,
+struct OperatorStart<'c> {
+    cluster: &'c mut LocalCluster,
     modules: &'c Path,
-    operator: Operator,
+    operator: WorkloadOperator,
 }
 
-impl Starting<'_> {
+impl OperatorStart<'_> {
     /// Where its module's source is.
     fn source(&self) -> Result<PathBuf> {
         source(
@@ -175,7 +179,8 @@ impl Starting<'_> {
         let name = self.operator.server();
         command.env("KUBECONFIG", self.cluster.folder().kubeconfig());
         let log = self.cluster.folder().log(name);
-        self.cluster.add(Server::start(name, &mut command, &log)?)
+        self.cluster
+            .add(ClusterServer::start(name, &mut command, &log)?)
     }
 
     fn await_port(&self, port: u16) -> Result<()> {
@@ -184,7 +189,7 @@ impl Starting<'_> {
 }
 
 /// Some kinds are too large for what `kubectl apply` remembers.
-fn install(cluster: &Cluster, kinds: &Path) -> Result<()> {
+fn install(cluster: &LocalCluster, kinds: &Path) -> Result<()> {
     let kinds = kinds.display().to_string();
     cluster.kubectl(&["apply", "--server-side", "-f", &kinds])?;
     let wait = ["wait", "--for=condition=Established", "-f", &kinds];
@@ -211,25 +216,25 @@ fn source(folder: &Path, name: &str) -> Result<PathBuf> {
     module(folder, name)
 }
 
-/// Where Go keeps a module in the version that the folder `pinned_by` names.
+/// Where Go keeps a module in the version that the folder `pinned_by` names. It is downloaded if it is not there yet.
 ///
 /// # Errors
 /// Go is missing, or does not have the module.
 pub fn module(pinned_by: &Path, name: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(pinned_by)
-        .args(["list", "-m", "-f", "{{.Dir}}", name]);
+        .args(["mod", "download", "-json", name]);
     let output = go.output().context("failed to start go")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        output.status.success() && !said.trim().is_empty(),
-        "go list -m {name}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(said.trim().into())
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let folder = said["Dir"].as_str().filter(|_| output.status.success());
+    let folder = folder.with_context(|| {
+        let problem = String::from_utf8_lossy(&output.stderr);
+        format!("go mod download {name}: {problem}{}", said["Error"])
+    })?;
+    Ok(folder.into())
 }
 
-fn await_port(cluster: &Cluster, name: &str, port: u16) -> Result<()> {
+fn await_port(cluster: &LocalCluster, name: &str, port: u16) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         let log = cluster.folder().log(name);

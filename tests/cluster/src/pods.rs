@@ -5,12 +5,12 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::LocalCluster;
 
 const NAME: &str = "apportion.test";
 
 /// Installs the policy.
-pub(crate) fn adapt(cluster: &Cluster) -> Result<()> {
+pub(crate) fn adapt(cluster: &LocalCluster) -> Result<()> {
     for object in [policy(), binding()] {
         cluster.apply(&object)?;
     }

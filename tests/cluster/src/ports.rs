@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 /// The ports of one cluster, all on 127.0.0.1.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Ports {
+pub(crate) struct ClusterPorts {
     pub(crate) etcd: u16,
     pub(crate) etcd_peers: u16,
     pub(crate) apiserver: u16,
     pub(crate) kubelet: u16,
 }
 
-impl Ports {
+impl ClusterPorts {
     pub(crate) fn pick() -> Result<Self> {
         let listen = || TcpListener::bind("127.0.0.1:0").context("failed to find a free port");
         let held = [listen()?, listen()?, listen()?, listen()?];

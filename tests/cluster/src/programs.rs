@@ -12,22 +12,22 @@ use std::process::{Child, Command, Stdio};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::Cluster;
+use crate::LocalCluster;
 use crate::wait::eventually;
 
 /// The folder of KAI's kinds and ours.
 const KINDS: &str = "../../runtime-class/chart/apportion/crds";
 
 /// A program of the staged tree that runs.
-pub struct Program(Child);
+pub struct StagedProgram(Child);
 
-impl Program {
+impl StagedProgram {
     /// Starts a command of `apportion-scheduler`, which finds the cluster by its environment.
     ///
     /// # Panics
     /// If nothing was staged.
     #[must_use]
-    pub fn scheduler(cluster: &Cluster, arguments: &[&str]) -> Self {
+    pub fn scheduler(cluster: &LocalCluster, arguments: &[&str]) -> Self {
         Self(
             command(cluster, arguments)
                 .spawn()
@@ -45,27 +45,27 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for StagedProgram {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// The webhook, and the port of this machine at which it answers.
-pub struct Webhook {
+pub struct WebhookServer {
     /// The process.
-    pub process: Program,
+    pub process: StagedProgram,
     /// Its port.
     pub port: u16,
 }
 
-impl Webhook {
+impl WebhookServer {
     /// Starts the webhook; port 0 is any that is free. Its secret lies in `namespace`.
     ///
     /// # Panics
     /// If it does not say where it listens.
     #[must_use]
-    pub fn start(cluster: &Cluster, namespace: &str, port: u16, more: &[&str]) -> Self {
+    pub fn start(cluster: &LocalCluster, namespace: &str, port: u16, more: &[&str]) -> Self {
         let listen = format!("127.0.0.1:{port}");
         let mut arguments = vec!["webhook", "--name", "127.0.0.1", "--health", "127.0.0.1:0"];
         arguments.extend(["--namespace", namespace, "--listen", &listen]);
@@ -80,7 +80,7 @@ impl Webhook {
         let port = line.trim().rsplit(':').next().map(str::parse);
         let port = port.expect("a line").expect("it ends with the port");
         Self {
-            process: Program(process),
+            process: StagedProgram(process),
             port,
         }
     }
@@ -89,7 +89,7 @@ impl Webhook {
     ///
     /// # Panics
     /// If the API server does not take a configuration.
-    pub fn install(&self, cluster: &Cluster) {
+    pub fn install(&self, cluster: &LocalCluster) {
         for configuration in configurations(self.port) {
             cluster.apply(&configuration).expect("it is taken");
         }
@@ -100,7 +100,7 @@ impl Webhook {
 ///
 /// # Panics
 /// If they are not there.
-pub fn uninstall_webhook(cluster: &Cluster) {
+pub fn uninstall_webhook(cluster: &LocalCluster) {
     for configuration in configurations(0) {
         let kind = configuration["kind"].as_str().unwrap_or_default();
         let name = configuration["metadata"]["name"]
@@ -116,7 +116,7 @@ pub fn uninstall_webhook(cluster: &Cluster) {
 ///
 /// # Panics
 /// If it does not take one.
-pub fn install_kinds(cluster: &Cluster) {
+pub fn install_kinds(cluster: &LocalCluster) {
     for kind in [
         "queues.scheduling.run.ai",
         "podgroups.scheduling.run.ai",
@@ -134,7 +134,7 @@ pub fn install_kinds(cluster: &Cluster) {
     }
 }
 
-fn command(cluster: &Cluster, arguments: &[&str]) -> Command {
+fn command(cluster: &LocalCluster, arguments: &[&str]) -> Command {
     let staged = env::var_os("APPORTION_STAGED").expect("APPORTION_STAGED names the staged tree");
     let mut command = Command::new(Path::new(&staged).join("bin/apportion-scheduler"));
     command

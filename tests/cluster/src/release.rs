@@ -9,25 +9,25 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::LocalCluster;
 use crate::http;
 use crate::image;
-use crate::install::{self, Ports};
+use crate::install::{self, ProgramPorts};
 use crate::wait::eventually;
 
 pub use crate::install::NAMESPACE;
 
 /// The chart, installed or not.
-pub struct Release {
+pub struct ChartRelease {
     /// The cluster that it is for.
-    pub cluster: Cluster,
+    pub cluster: LocalCluster,
     values: String,
     pods: &'static [&'static str],
     /// The ports of the agent's and the scheduler's metrics.
     metrics: [u16; 2],
 }
 
-impl Release {
+impl ChartRelease {
     /// A release with its images in the cluster. `state` is the agent's folder, which is not the usual one: there the
     /// simulated cards of the cluster itself are served. `pods` go with the release.
     ///
@@ -37,7 +37,7 @@ impl Release {
     pub fn prepare(state: &str, values: &str, pods: &'static [&'static str]) -> Self {
         let ports: [u16; 5] = std::array::from_fn(|_| free_port());
         let [metrics, agent, scheduler, webhook, health] = ports;
-        let ports = Ports {
+        let ports = ProgramPorts {
             metrics,
             agent,
             scheduler,
@@ -45,7 +45,7 @@ impl Release {
             health,
         };
         let values = format!("{},{values}", install::values(state, ports));
-        let cluster = Cluster::of_tests();
+        let cluster = LocalCluster::of_tests();
         let staged = std::env::var_os("APPORTION_STAGED").expect("it names the staged tree");
         for image in image::released(Path::new(&staged)).expect("the tree is staged") {
             image::import(&cluster, &image).expect("the cluster runs");
@@ -131,7 +131,7 @@ impl Release {
     }
 }
 
-impl Drop for Release {
+impl Drop for ChartRelease {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for namespace in [NAMESPACE, "default"] {

@@ -8,13 +8,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cluster::Cluster;
-use crate::server::Server;
+use crate::cluster::LocalCluster;
+use crate::server::ClusterServer;
 
 /// The servers that live in the node's room; as long as one of them runs, the other finds its way back in.
 const OF_NODE: [&str; 2] = ["containerd", "kubelet"];
 
-impl Cluster {
+impl LocalCluster {
     /// Kills the server `name` of the node, containerd or the kubelet, and starts it again as it was.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Cluster {
         }
         self.kill(name);
         let log = self.folder().log(name);
-        let server = Server::start(name, &mut command, &log)?;
+        let server = ClusterServer::start(name, &mut command, &log)?;
         self.replace(server)
     }
 }

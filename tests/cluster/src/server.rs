@@ -22,14 +22,14 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// A server that was started.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Server {
+pub(crate) struct ClusterServer {
     pub(crate) name: String,
     pub(crate) pid: i32,
     /// In the kernel's ticks since boot.
     started: u64,
 }
 
-impl Server {
+impl ClusterServer {
     /// Starts `command` with its output in `log`, out of reach of the terminal's Ctrl-C.
     pub(crate) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let started = (|| {
@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn a_server_lives_until_it_is_stopped() {
         let mut command = Command::new("sleep");
-        let server = Server::start("sleep", command.arg("60"), Path::new("/dev/null")).unwrap();
+        let server =
+            ClusterServer::start("sleep", command.arg("60"), Path::new("/dev/null")).unwrap();
         assert!(server.is_alive());
         server.stop();
         assert!(!server.is_alive());
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_process_that_got_the_number_later_is_a_stranger() {
-        let stranger = Server {
+        let stranger = ClusterServer {
             name: "stranger".into(),
             pid: std::process::id().cast_signed(),
             started: 1,

@@ -5,25 +5,25 @@
 
 use std::process::Command;
 
-use crate::binaries::Binaries;
+use crate::binaries::ClusterBinaries;
 use crate::certificates::SERVICE_ACCOUNTS;
 use crate::containerd;
-use crate::folder::Folder;
+use crate::folder::ClusterFolder;
 use crate::kubeconfig;
 use crate::kubelet;
-use crate::ports::Ports;
-use crate::room;
+use crate::mount_namespace;
+use crate::ports::ClusterPorts;
 
 /// What the commands are made from.
-pub(crate) struct Plan<'a> {
-    pub(crate) folder: &'a Folder,
-    pub(crate) ports: Ports,
-    pub(crate) binaries: &'a Binaries,
+pub(crate) struct ServerCommands<'a> {
+    pub(crate) folder: &'a ClusterFolder,
+    pub(crate) ports: ClusterPorts,
+    pub(crate) binaries: &'a ClusterBinaries,
     /// Whether nodes exist that no kubelet speaks for.
     pub(crate) has_silent_nodes: bool,
 }
 
-impl Plan<'_> {
+impl ServerCommands<'_> {
     pub(crate) fn etcd(&self) -> Command {
         let clients = format!("https://127.0.0.1:{}", self.ports.etcd);
         let peers = format!("http://127.0.0.1:{}", self.ports.etcd_peers);
@@ -126,7 +126,7 @@ impl Plan<'_> {
     pub(crate) fn containerd(&self) -> Command {
         let mut command = self.command("containerd");
         option(&mut command, "config", containerd::settings(self.folder));
-        room::furnished(self.folder, &command)
+        mount_namespace::furnished(self.folder, &command)
     }
 
     /// The node's address is ours to say (`external`): loopback, with a network or without.
@@ -134,14 +134,14 @@ impl Plan<'_> {
         let mut command = self.client("kubelet");
         option(&mut command, "config", kubelet::settings(self.folder));
         option(&mut command, "hostname-override", self.folder.name());
-        option(&mut command, "root-dir", room::KUBELET);
+        option(&mut command, "root-dir", mount_namespace::KUBELET);
         option(
             &mut command,
             "cert-dir",
             self.folder.path().join("certificates"),
         );
         option(&mut command, "cloud-provider", "external");
-        room::entered(containerd, &command)
+        mount_namespace::entered(containerd, &command)
     }
 
     fn client(&self, name: &str) -> Command {

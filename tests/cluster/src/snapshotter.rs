@@ -6,13 +6,13 @@ use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::folder::Folder;
+use crate::folder::ClusterFolder;
 
 const OVERLAY: &str = "overlayfs";
 const COPY: &str = "native";
 
 /// The better one of those that work below `folder`, found by trying.
-pub(crate) fn choose(folder: &Folder) -> &'static str {
+pub(crate) fn choose(folder: &ClusterFolder) -> &'static str {
     let place = folder.path().join("overlay");
     let works = try_overlay(&place).is_ok();
     let _ = fs::remove_dir_all(&place);

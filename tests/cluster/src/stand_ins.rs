@@ -12,13 +12,13 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::cluster::Cluster;
+use crate::cluster::LocalCluster;
 use crate::node;
-use crate::server::Server;
+use crate::server::ClusterServer;
 
 /// One node to be.
 #[derive(Clone, Debug)]
-pub struct StandIn {
+pub struct StandInNode {
     /// Its name.
     pub name: String,
     /// Its simulated GPUs; one without any has no agent.
@@ -33,7 +33,7 @@ pub struct StandIn {
 
 /// The account of the agents.
 #[derive(Clone, Copy, Debug)]
-pub struct Account<'a> {
+pub struct AgentServiceAccount<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its name.
@@ -55,9 +55,9 @@ const TICK: &str = "2000";
 /// # Errors
 /// If the API server refuses something or a program does not start.
 pub fn start(
-    cluster: &mut Cluster,
-    nodes: &[StandIn],
-    account: Account<'_>,
+    cluster: &mut LocalCluster,
+    nodes: &[StandInNode],
+    account: AgentServiceAccount<'_>,
     staged: &Path,
     kubelet: &Path,
 ) -> Result<()> {
@@ -96,18 +96,18 @@ pub fn start(
 ///
 /// # Errors
 /// If it does not start.
-pub fn start_beside(cluster: &mut Cluster, name: &str, program: &Path) -> Result<()> {
+pub fn start_beside(cluster: &mut LocalCluster, name: &str, program: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.env("KUBECONFIG", cluster.folder().kubeconfig());
     begin(cluster, name, command)
 }
 
-fn begin(cluster: &mut Cluster, name: &str, mut command: Command) -> Result<()> {
+fn begin(cluster: &mut LocalCluster, name: &str, mut command: Command) -> Result<()> {
     let log = cluster.folder().log(name);
-    cluster.add(Server::start(name, &mut command, &log)?)
+    cluster.add(ClusterServer::start(name, &mut command, &log)?)
 }
 
-fn write(cluster: &Cluster, one: &StandIn) -> Result<()> {
+fn write(cluster: &LocalCluster, one: &StandInNode) -> Result<()> {
     let mut room = serde_json::Map::new();
     for (name, much) in &one.room {
         room.insert((*name).to_owned(), json!(much));
@@ -125,7 +125,7 @@ fn write(cluster: &Cluster, one: &StandIn) -> Result<()> {
 }
 
 /// Writes what the simulated driver of a node has: no two GPUs of the cluster have the same UUID.
-fn machine(cluster: &Cluster, one: &StandIn, folder: &Path) -> Result<PathBuf> {
+fn machine(cluster: &LocalCluster, one: &StandInNode, folder: &Path) -> Result<PathBuf> {
     let gpu = |index: u32| {
         let digest = Sha256::digest(format!("{} {index}", one.name));
         let hex: String = digest[..16]
@@ -144,9 +144,9 @@ fn machine(cluster: &Cluster, one: &StandIn, folder: &Path) -> Result<PathBuf> {
 
 /// Writes what the agent of a node needs to ask the API server.
 fn credentials(
-    cluster: &Cluster,
-    one: &StandIn,
-    account: Account<'_>,
+    cluster: &LocalCluster,
+    one: &StandInNode,
+    account: AgentServiceAccount<'_>,
     folder: &Path,
 ) -> Result<PathBuf> {
     let token = cluster.kubectl(&[

@@ -15,9 +15,9 @@ const CHANGED: &[&str] = &[
 ];
 
 /// The settings as they were found; dropping it puts them back.
-pub(crate) struct Sysctls(Vec<(String, String)>);
+pub(crate) struct SavedSysctls(Vec<(String, String)>);
 
-impl Sysctls {
+impl SavedSysctls {
     pub(crate) fn remember() -> Self {
         let paths = CHANGED.iter().map(|name| format!("/proc/sys/{name}"));
         Self(
@@ -28,7 +28,7 @@ impl Sysctls {
     }
 }
 
-impl Drop for Sysctls {
+impl Drop for SavedSysctls {
     fn drop(&mut self) {
         for (path, found) in &self.0 {
             if fs::read_to_string(path).is_ok_and(|now| now != *found) {

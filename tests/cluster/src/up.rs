@@ -10,24 +10,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::binaries::Binaries;
-use crate::cluster::{Cluster, Record, State, output};
+use crate::binaries::ClusterBinaries;
+use crate::cluster::{ClusterRecord, ClusterState, LocalCluster, output};
 use crate::down::{self, down};
-use crate::folder::Folder;
-use crate::interrupt::Interrupt;
+use crate::folder::ClusterFolder;
+use crate::interrupt::InterruptFlag;
 use crate::leftovers;
-use crate::ports::Ports;
-use crate::server::Server;
-use crate::servers::Plan;
-use crate::sysctls::Sysctls;
-use crate::{certificates, containerd, image, kubeconfig, kubelet, node, pods, room, snapshotter};
+use crate::ports::ClusterPorts;
+use crate::server::ClusterServer;
+use crate::servers::ServerCommands;
+use crate::sysctls::SavedSysctls;
+use crate::{
+    certificates, containerd, image, kubeconfig, kubelet, mount_namespace, node, pods, snapshotter,
+};
 
 /// How long a server may take until it serves, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a cluster is to be like.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ClusterSpec {
     /// How many nodes exist at the API level only, besides the real one.
     pub silent_nodes: u32,
     /// Whether [stand-ins](crate::stand_ins) come later.
@@ -44,19 +46,25 @@ pub struct Wanted {
 ///
 /// # Errors
 /// If a server does not come up, with the end of its log; nothing is left running then.
-pub fn up(folder: &Folder, wanted: &Wanted, binaries: &Binaries) -> Result<Cluster> {
-    if let Some(cluster) = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up) {
+pub fn up(
+    folder: &ClusterFolder,
+    wanted: &ClusterSpec,
+    binaries: &ClusterBinaries,
+) -> Result<LocalCluster> {
+    if let Some(cluster) =
+        LocalCluster::at(folder).filter(|cluster| cluster.state() == ClusterState::Up)
+    {
         return Ok(cluster);
     }
     down(folder)?;
-    let start = Start {
+    let start = ClusterStart {
         folder,
         wanted,
         binaries,
-        interrupt: Interrupt::listen()?,
-        record: Record {
+        interrupt: InterruptFlag::listen()?,
+        record: ClusterRecord {
             kubernetes: binaries.kubernetes.clone(),
-            ports: Ports::pick()?,
+            ports: ClusterPorts::pick()?,
             gpus: wanted.gpus,
             kubectl: binaries.path("kubectl").into(),
             crictl: binaries.path("crictl").into(),
@@ -69,18 +77,18 @@ pub fn up(folder: &Folder, wanted: &Wanted, binaries: &Binaries) -> Result<Clust
     start.run().inspect_err(|_| down::stop(folder))
 }
 
-struct Start<'a> {
-    folder: &'a Folder,
-    wanted: &'a Wanted,
-    binaries: &'a Binaries,
-    interrupt: Interrupt,
-    record: Record,
+struct ClusterStart<'a> {
+    folder: &'a ClusterFolder,
+    wanted: &'a ClusterSpec,
+    binaries: &'a ClusterBinaries,
+    interrupt: InterruptFlag,
+    record: ClusterRecord,
 }
 
-impl Start<'_> {
-    fn run(mut self) -> Result<Cluster> {
+impl ClusterStart<'_> {
+    fn run(mut self) -> Result<LocalCluster> {
         self.write_files()?;
-        let plan = Plan {
+        let plan = ServerCommands {
             folder: self.folder,
             ports: self.record.ports,
             binaries: self.binaries,
@@ -103,7 +111,7 @@ impl Start<'_> {
         image::load(&cluster, self.wanted)?;
 
         node::announce(&cluster)?;
-        let _found = Sysctls::remember();
+        let _found = SavedSysctls::remember();
         self.start("kubelet", plan.kubelet(containerd))?;
         self.wait("kubelet", || node::is_ready(&cluster))?;
         node::add_silent(&cluster, self.wanted.silent_nodes)?;
@@ -120,7 +128,7 @@ impl Start<'_> {
         let (folder, ports) = (self.folder, &self.record.ports);
         let logs = folder.path().join("logs");
         fs::create_dir_all(&logs).with_context(|| format!("failed to make {}", logs.display()))?;
-        room::prepare(folder)?;
+        mount_namespace::prepare(folder)?;
         self.record.snapshotter = snapshotter::choose(folder).into();
         leftovers::make_control_groups(folder)?;
         certificates::make(folder)?;
@@ -143,7 +151,7 @@ impl Start<'_> {
     /// Starts one server and records it at once, so that `down` finds it even if we are killed.
     fn start(&mut self, name: &str, mut command: Command) -> Result<i32> {
         self.interrupt.check()?;
-        let server = Server::start(name, &mut command, &self.folder.log(name))?;
+        let server = ClusterServer::start(name, &mut command, &self.folder.log(name))?;
         let pid = server.pid;
         self.record.servers.push(server);
         self.record.write(self.folder)?;
@@ -174,9 +182,9 @@ impl Start<'_> {
         })
     }
 
-    fn cluster(&self) -> Result<Cluster> {
-        let record = Record::read(self.folder).context("the record was just written")?;
-        Ok(Cluster::new(self.folder.clone(), record))
+    fn cluster(&self) -> Result<LocalCluster> {
+        let record = ClusterRecord::read(self.folder).context("the record was just written")?;
+        Ok(LocalCluster::new(self.folder.clone(), record))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The webhook on a real API server: what `kubectl apply` says, and who waits for whom.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
-use apportion_cluster::programs::{self, Webhook};
-use apportion_cluster::{Cluster, eventually};
+use apportion_cluster::programs::{self, WebhookServer};
+use apportion_cluster::{LocalCluster, eventually};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "admission-suite";
@@ -14,15 +14,15 @@ fn pod(name: &str, scheduler: &str, annotations: Value) -> Value {
 }
 
 /// What the API server says to an object that it refuses.
-fn refusal(cluster: &Cluster, object: &Value) -> String {
+fn refusal(cluster: &LocalCluster, object: &Value) -> String {
     format!("{:#}", cluster.apply(object).unwrap_err())
 }
 
-fn start(cluster: &Cluster, port: u16) -> Webhook {
-    Webhook::start(cluster, NAMESPACE, port, &["--runtime-class", "suite"])
+fn start(cluster: &LocalCluster, port: u16) -> WebhookServer {
+    WebhookServer::start(cluster, NAMESPACE, port, &["--runtime-class", "suite"])
 }
 
-fn prepare(cluster: &Cluster) -> Webhook {
+fn prepare(cluster: &LocalCluster) -> WebhookServer {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     cluster.apply(&namespace).unwrap();
@@ -45,7 +45,7 @@ fn prepare(cluster: &Cluster) -> Webhook {
 
 #[test]
 fn kais_manifests_are_completed_refused_and_left_alone() {
-    let cluster = Cluster::of_tests();
+    let cluster = LocalCluster::of_tests();
     let mut webhook = prepare(&cluster);
     says_what_kai_says(&cluster);
     completes_and_freezes(&cluster);
@@ -86,7 +86,7 @@ fn kais_manifests_are_completed_refused_and_left_alone() {
         .unwrap();
 }
 
-fn says_what_kai_says(cluster: &Cluster) {
+fn says_what_kai_says(cluster: &LocalCluster) {
     for (annotations, words) in [
         (
             json!({"mps": "true"}),
@@ -125,7 +125,7 @@ fn says_what_kai_says(cluster: &Cluster) {
     }
 }
 
-fn completes_and_freezes(cluster: &Cluster) {
+fn completes_and_freezes(cluster: &LocalCluster) {
     let get = |path: &str| {
         let path = format!("jsonpath={path}");
         cluster
@@ -160,7 +160,7 @@ fn completes_and_freezes(cluster: &Cluster) {
     cluster.kubectl(&[&edit[..], &["note=1"]].concat()).unwrap();
 }
 
-fn judges_queues(cluster: &Cluster) {
+fn judges_queues(cluster: &LocalCluster) {
     let queue = |spec: Value| json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "suite"}, "spec": spec});
     let said = refusal(cluster, &queue(json!({"parentQueue": "lab"})));
     assert!(
@@ -196,7 +196,7 @@ fn judges_queues(cluster: &Cluster) {
 }
 
 /// The hardest change: the secret is lost, so that nothing that was trusted is good any more.
-fn survives_a_new_authority(cluster: &Cluster) {
+fn survives_a_new_authority(cluster: &LocalCluster) {
     let bundle = || {
         let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
         let kind = "validatingwebhookconfiguration";

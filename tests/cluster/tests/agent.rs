@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use apportion_cluster::{Cluster, eventually, image};
+use apportion_cluster::{LocalCluster, eventually, image};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "apportion-system";
@@ -17,14 +17,14 @@ const SHARED: &str = "shared";
 const LIMIT: u64 = 2000 << 20;
 
 /// The installed chart; it is uninstalled when this is dropped.
-struct Release {
-    cluster: Cluster,
+struct AgentRelease {
+    cluster: LocalCluster,
     port: u16,
 }
 
-impl Release {
+impl AgentRelease {
     fn install() -> Self {
-        let cluster = Cluster::of_tests();
+        let cluster = LocalCluster::of_tests();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         drop(listener);
@@ -156,7 +156,7 @@ impl Release {
     }
 }
 
-impl Drop for Release {
+impl Drop for AgentRelease {
     fn drop(&mut self) {
         let mut helm = self.cluster.helm_command();
         let _ = helm
@@ -177,7 +177,7 @@ fn succeed(command: &mut Command) {
 
 #[test]
 fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
-    let release = Release::install();
+    let release = AgentRelease::install();
     eventually("the agent is ready", || release.is_ready());
     let ready = |node: &Value| node["status"]["conditions"][0].clone();
     eventually("the node's cards are published", || {

@@ -8,24 +8,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::{LIMIT, Node, Pod};
+use apportion_cluster::managed::{LIMIT, ManagedNode, ManagedPod};
 use serde_json::json;
 
 /// Marks that it starts, and leaves at the sign.
 const SCRIPT: &str = "echo >> /kept/starts; until test -e /kept/leave; do sleep 0.1; done; exit 1";
 
 /// One artefact.
-struct Row {
+struct ArtifactCase {
     /// Also the pod's name.
     artefact: &'static str,
     /// Takes it away.
-    take: fn(&mut Node),
+    take: fn(&mut ManagedNode),
     /// What the events say.
     event: &'static str,
 }
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[ArtifactCase] = &[
+    ArtifactCase {
         artefact: "grant",
         // The runtime looks where no grant is written, and is not asked where it looks.
         take: |node| {
@@ -39,22 +39,22 @@ const ROWS: &[Row] = &[
         },
         event: "unresolvable CDI devices apportion.dev/grant=",
     },
-    Row {
+    ArtifactCase {
         artefact: "limits",
         take: |node| remove_of_account(node, "limits"),
         event: "the account of pod default/limits at /run/apportion/sim/accounts/",
     },
-    Row {
+    ArtifactCase {
         artefact: "usage",
         take: |node| remove_of_account(node, "usage"),
         event: "the account of pod default/usage at /run/apportion/sim/accounts/",
     },
-    Row {
+    ArtifactCase {
         artefact: "library",
         take: |node| fs::remove_file(library(node)).expect("it is there"),
         event: "libapportion_cuda.so is missing, so the limit of pod default/library cannot be enforced",
     },
-    Row {
+    ArtifactCase {
         artefact: "cut-library",
         take: |node| {
             let library = fs::File::options().write(true).open(library(node));
@@ -63,7 +63,7 @@ const ROWS: &[Row] = &[
         },
         event: "libapportion_cuda.so is damaged, so the limit of pod default/cut-library cannot be enforced",
     },
-    Row {
+    ArtifactCase {
         artefact: "binding",
         // Nobody has placed the pod, and the agent does not.
         take: |node| {
@@ -76,22 +76,22 @@ const ROWS: &[Row] = &[
         },
         event: "pod default/binding has no GPU share on this node: its scheduler reserved none",
     },
-    Row {
+    ArtifactCase {
         artefact: "agent",
-        take: Node::kill_agent,
+        take: ManagedNode::kill_agent,
         event: "PreStartContainer rpc failed",
     },
 ];
 
 /// A file of the only account.
-fn remove_of_account(node: &mut Node, file: &str) {
+fn remove_of_account(node: &mut ManagedNode, file: &str) {
     let accounts = fs::read_dir(node.instance().join("accounts")).expect("it is there");
     let accounts: Vec<_> = accounts.flatten().map(|account| account.path()).collect();
     assert_eq!(accounts.len(), 1, "{accounts:?}");
     fs::remove_file(accounts[0].join(file)).expect("it is there");
 }
 
-fn library(node: &Node) -> PathBuf {
+fn library(node: &ManagedNode) -> PathBuf {
     let folder = node
         .cluster
         .folder()
@@ -104,7 +104,7 @@ fn library(node: &Node) -> PathBuf {
 }
 
 /// A pod whose container marks its starts; returns the file with the marks.
-fn marking(node: &Node, name: &str) -> (Pod, PathBuf) {
+fn marking(node: &ManagedNode, name: &str) -> (ManagedPod, PathBuf) {
     let pod = node.pod(name, SCRIPT, |pod| {
         pod["spec"]["restartPolicy"] = json!("OnFailure");
         pod["spec"]["volumes"] = json!([{"name": "kept", "emptyDir": {}}]);
@@ -122,7 +122,7 @@ fn starts(volume: &Path) -> usize {
 
 #[test]
 fn without_any_of_its_artefacts_a_container_does_not_start_and_the_events_say_why() {
-    let mut node = Node::with(&[]);
+    let mut node = ManagedNode::with(&[]);
     // Where the runtime has no CDI there is no grant to take away.
     let has_cdi = node.has_cdi();
     for row in ROWS.iter().filter(|row| has_cdi || row.artefact != "grant") {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use apportion_cluster::release::{NAMESPACE, Release, chart, example, free_port, succeed};
-use apportion_cluster::{Cluster, eventually};
-use apportion_reference::Rights;
+use apportion_cluster::release::{ChartRelease, NAMESPACE, chart, example, free_port, succeed};
+use apportion_cluster::{LocalCluster, eventually};
+use apportion_reference::ProcessPrivileges;
 use serde_json::{Value, json};
 
 /// Not the usual one: there the simulated cards of the cluster itself are served.
@@ -21,25 +21,25 @@ const SHARED: &str = "gpu-sharing";
 const OTHERS: &str = "chart-suite-others";
 
 /// The chart, and what is looked at of it.
-struct Suite {
-    release: Release,
+struct ChartSuite {
+    release: ChartRelease,
     /// Where the agent listens.
     agent: u16,
 }
 
-impl Deref for Suite {
-    type Target = Release;
+impl Deref for ChartSuite {
+    type Target = ChartRelease;
 
-    fn deref(&self) -> &Release {
+    fn deref(&self) -> &ChartRelease {
         &self.release
     }
 }
 
-impl Suite {
+impl ChartSuite {
     fn prepare() -> Self {
         let agent = free_port();
         let values = format!("simulatedGpus=2,tcp.port={agent}");
-        let release = Release::prepare(STATE, &values, &[SHARED, "gpu-pod"]);
+        let release = ChartRelease::prepare(STATE, &values, &[SHARED, "gpu-pod"]);
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHERS}});
         release.cluster.apply(&namespace).unwrap();
@@ -130,7 +130,7 @@ impl Suite {
     }
 }
 
-impl Drop for Suite {
+impl Drop for ChartSuite {
     fn drop(&mut self) {
         let delete = ["delete", "namespace", OTHERS, "--wait=false"];
         let _ = self.cluster.kubectl(&delete);
@@ -138,20 +138,20 @@ impl Drop for Suite {
 }
 
 /// Somebody who creates pods all the time, until asked what was refused.
-struct Load {
+struct PodCreator {
     is_over: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
     creates: JoinHandle<Vec<String>>,
 }
 
-impl Load {
+impl PodCreator {
     /// Pods of others, and with `shares` pods of ours, too.
     fn start(shares: bool) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let asked = Arc::new(AtomicUsize::new(0));
         let (seen, count) = (is_over.clone(), asked.clone());
         let creates = std::thread::spawn(move || {
-            let cluster = Cluster::of_tests();
+            let cluster = LocalCluster::of_tests();
             let mut refused = Vec::new();
             let kinds = [
                 ("default-scheduler", json!({})),
@@ -190,7 +190,7 @@ impl Load {
         });
         self.is_over.store(true, Ordering::Relaxed);
         let refused = self.creates.join().unwrap();
-        let cluster = Cluster::of_tests();
+        let cluster = LocalCluster::of_tests();
         let all = [
             "delete",
             "pods",
@@ -207,7 +207,7 @@ impl Load {
 
 #[test]
 fn installing_upgrading_and_uninstalling_disturb_nobody() {
-    let release = Suite::prepare();
+    let release = ChartSuite::prepare();
     release.install();
     release.kubectl(&["get", "queue", "default-queue"]);
     release.has_kais_classes();
@@ -234,19 +234,23 @@ fn installing_upgrading_and_uninstalling_disturb_nobody() {
     leaves_what_runs(&release, half);
 }
 
-fn runs_with_the_rights_that_are_documented(release: &Suite) {
+fn runs_with_the_rights_that_are_documented(release: &ChartSuite) {
     let processes = release.processes();
     for program in ["agent", "simulated-driver", "scheduler", "webhook"] {
-        let documented = Rights::documented(program);
+        let documented = ProcessPrivileges::documented(program);
         let found = processes.iter().find(|(name, _)| name == program);
         let (_, process) = found.unwrap_or_else(|| panic!("{program}: {processes:?}"));
         let folder = format!("/proc/{process}");
-        assert_eq!(Rights::of(Path::new(&folder)), documented, "{program}");
+        assert_eq!(
+            ProcessPrivileges::of(Path::new(&folder)),
+            documented,
+            "{program}"
+        );
     }
 }
 
 /// The suite `scheduler` has every field; here it is the account that the chart itself makes, with its role.
-fn lets_the_scheduler_write_its_own_fields_only(release: &Suite) {
+fn lets_the_scheduler_write_its_own_fields_only(release: &ChartSuite) {
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:apportion-scheduler");
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "own-fields", "namespace": OTHERS},
@@ -269,8 +273,8 @@ fn lets_the_scheduler_write_its_own_fields_only(release: &Suite) {
     release.kubectl(&delete);
 }
 
-fn upgrades_under_load(release: &Suite, half: u64) {
-    let load = Load::start(true);
+fn upgrades_under_load(release: &ChartSuite, half: u64) {
+    let load = PodCreator::start(true);
     let agent = free_port();
     let more = format!("tcp.port={agent},scheduler.port={}", free_port());
     let upgrade = [
@@ -291,8 +295,8 @@ fn upgrades_under_load(release: &Suite, half: u64) {
     release.kubectl(&["delete", "-f", &example("memory.yaml")]);
 }
 
-fn lives_without_the_webhook(release: &Suite) {
-    let load = Load::start(false);
+fn lives_without_the_webhook(release: &ChartSuite) {
+    let load = PodCreator::start(false);
     let selector = [
         "-l",
         "app.kubernetes.io/name=apportion-webhook",
@@ -315,8 +319,8 @@ fn lives_without_the_webhook(release: &Suite) {
     load.finds_nothing_refused();
 }
 
-fn leaves_what_runs(release: &Suite, half: u64) {
-    let load = Load::start(false);
+fn leaves_what_runs(release: &ChartSuite, half: u64) {
+    let load = PodCreator::start(false);
     succeed(&mut release.helm(&["uninstall", "apportion", "--wait"]));
     load.finds_nothing_refused();
     assert_eq!(release.at(SHARED, ".status.phase"), "Running");

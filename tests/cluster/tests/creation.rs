@@ -6,14 +6,14 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use apportion_cluster::managed::Node;
+use apportion_cluster::managed::ManagedNode;
 use serde_json::json;
 
 /// How many pods each way.
 const ROUNDS: usize = 15;
 
 /// How long it takes until the container of a new pod runs its first command.
-fn creation(node: &Node, name: &str, has_share: bool) -> Duration {
+fn creation(node: &ManagedNode, name: &str, has_share: bool) -> Duration {
     let pod = node.pod(name, "echo now $(date +%s%N)", |pod| {
         if !has_share {
             pod["spec"]["containers"][0]["resources"] = json!({});
@@ -38,7 +38,7 @@ fn spread(mut times: Vec<Duration>) -> (Duration, Duration, Duration) {
 #[test]
 #[ignore = "it measures: the first lines of this file say how"]
 fn measures_the_creation_of_containers_with_and_without_a_share() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         with.push(creation(&node, &format!("with-{round}"), true));

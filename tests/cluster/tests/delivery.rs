@@ -4,7 +4,7 @@
 //! The agent runs on the node as a process, on simulated cards, and places pods by itself.
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::{LIMIT, Node};
+use apportion_cluster::managed::{LIMIT, ManagedNode};
 use serde_json::json;
 
 /// The numbers that a victim said of a step.
@@ -18,7 +18,7 @@ fn said(log: &str, verb: &str) -> Vec<u64> {
 
 #[test]
 fn a_granted_pod_sees_one_card_of_its_size_and_is_refused_the_next_byte() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod(
         "granted",
         "victim total info alloc 1000M alloc 1000M",
@@ -41,10 +41,10 @@ fn a_granted_pod_sees_one_card_of_its_size_and_is_refused_the_next_byte() {
 
 #[test]
 fn init_container_sidecar_restart_and_shell_stay_inside_one_limit() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod("family", "victim alloc 1000M hold", |pod| {
-        pod["spec"]["initContainers"] = json!([Node::container("first", "victim total")]);
-        let sidecar = Node::container("beside", "sleep 2; victim alloc 1000M; sleep 600");
+        pod["spec"]["initContainers"] = json!([ManagedNode::container("first", "victim total")]);
+        let sidecar = ManagedNode::container("beside", "sleep 2; victim alloc 1000M; sleep 600");
         pod["spec"]["containers"]
             .as_array_mut()
             .unwrap()
@@ -69,7 +69,7 @@ fn init_container_sidecar_restart_and_shell_stay_inside_one_limit() {
 
 #[test]
 fn a_container_that_starts_again_has_its_limit_again() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let script = "victim total; test -e /tmp/again/x || { touch /tmp/again/x; exit 1; }";
     let pod = node.pod("again", script, |pod| {
         pod["spec"]["restartPolicy"] = json!("OnFailure");
@@ -83,7 +83,7 @@ fn a_container_that_starts_again_has_its_limit_again() {
 
 #[test]
 fn a_pod_that_asks_for_nothing_does_not_start_and_its_events_say_why() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod("silent", "echo started", |pod| {
         pod["metadata"]["annotations"] = json!({});
     });
@@ -96,7 +96,7 @@ fn a_pod_that_asks_for_nothing_does_not_start_and_its_events_say_why() {
 
 #[test]
 fn a_pod_that_fits_nowhere_does_not_start_and_its_events_say_why() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod("huge", "echo started", |pod| {
         pod["metadata"]["annotations"] = json!({"gpu-memory": "9000000"});
     });
@@ -108,7 +108,7 @@ fn a_pod_that_fits_nowhere_does_not_start_and_its_events_say_why() {
 
 #[test]
 fn no_environment_of_a_pod_raises_its_limit() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod(
         "attacker",
         "victim total; cat /.apportion/limits > /tmp/l; \
@@ -136,7 +136,7 @@ fn no_environment_of_a_pod_raises_its_limit() {
 
 #[test]
 fn a_volume_over_the_account_hides_no_limit() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod("covers", "echo started; victim total", |pod| {
         pod["spec"]["volumes"] = json!([{"name": "own", "emptyDir": {}}]);
         pod["spec"]["containers"][0]["volumeMounts"] = json!([
@@ -161,7 +161,7 @@ fn a_volume_over_the_account_hides_no_limit() {
 
 #[test]
 fn without_an_agent_a_container_does_not_start_and_with_the_next_one_it_does() {
-    let mut node = Node::with(&[]);
+    let mut node = ManagedNode::with(&[]);
     node.kill_agent();
     node.start_agent(&[]);
     let pod = node.pod("patient", "victim total", |_| {});
@@ -171,7 +171,7 @@ fn without_an_agent_a_container_does_not_start_and_with_the_next_one_it_does() {
 
 #[test]
 fn the_kubelet_itself_says_which_pods_there_are_where_it_can() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     // Served by default since 1.37.
     let source = match node.cluster.kubernetes().starts_with("v1.36.") {
         true => "api-server",

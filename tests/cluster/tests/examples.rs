@@ -4,20 +4,20 @@
 use std::path::Path;
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::{MIB, Node};
-use apportion_cluster::programs::{self, Program, Webhook};
+use apportion_cluster::managed::{MIB, ManagedNode};
+use apportion_cluster::programs::{self, StagedProgram, WebhookServer};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "examples-suite";
 
 /// One example: its file, and what is so once it was applied.
-struct Example {
+struct ManifestExample {
     file: &'static str,
-    shows: fn(&Stack),
+    shows: fn(&FullStack),
 }
 
-const EXAMPLES: &[Example] = &[
-    Example {
+const EXAMPLES: &[ManifestExample] = &[
+    ManifestExample {
         file: "fraction.yaml",
         shows: |stack| {
             stack.runs("gpu-sharing");
@@ -25,11 +25,11 @@ const EXAMPLES: &[Example] = &[
             assert_eq!(stack.group("gpu-sharing"), stack.holder_card("gpu-sharing"));
         },
     },
-    Example {
+    ManifestExample {
         file: "memory.yaml",
         shows: |stack| stack.reaches("gpu-pod", "Succeeded"),
     },
-    Example {
+    ManifestExample {
         file: "container.yaml",
         shows: |stack| {
             stack.runs("named-container");
@@ -39,14 +39,14 @@ const EXAMPLES: &[Example] = &[
             assert!(!said.contains("nvml 0 "), "it has a card: {said}");
         },
     },
-    Example {
+    ManifestExample {
         file: "init-container.yaml",
         shows: |stack| {
             stack.runs("init-container");
             stack.sees("init-container", "convert", 1000 * MIB);
         },
     },
-    Example {
+    ManifestExample {
         file: "whole-card.yaml",
         shows: |stack| {
             stack.runs("whole-card");
@@ -56,11 +56,11 @@ const EXAMPLES: &[Example] = &[
             assert!(!stack.kubectl(&maps).contains("libapportion_cuda"));
         },
     },
-    Example {
+    ManifestExample {
         file: "vllm.yaml",
         shows: two_servers_take_most_of_one_card,
     },
-    Example {
+    ManifestExample {
         file: "gang.yaml",
         shows: |stack| {
             for pod in ["master-0", "worker-0", "worker-1"] {
@@ -68,7 +68,7 @@ const EXAMPLES: &[Example] = &[
             }
         },
     },
-    Example {
+    ManifestExample {
         file: "priorities.yaml",
         shows: |stack| {
             stack.runs("train-pod");
@@ -80,7 +80,7 @@ const EXAMPLES: &[Example] = &[
             stack.delete("priorities-build.yaml");
         },
     },
-    Example {
+    ManifestExample {
         file: "zenml.yaml",
         shows: |stack| {
             let done = "--for=condition=Complete";
@@ -89,11 +89,11 @@ const EXAMPLES: &[Example] = &[
             assert!(log.contains(&format!("nvml 0 {}", 2000 * MIB)), "{log}");
         },
     },
-    Example {
+    ManifestExample {
         file: "vcluster.yaml",
         shows: |stack| stack.runs("gpu-sharing-x-default-x-my-vcluster"),
     },
-    Example {
+    ManifestExample {
         file: "cpu.yaml",
         shows: |stack| {
             stack.runs("cpu-only");
@@ -106,7 +106,7 @@ const EXAMPLES: &[Example] = &[
 
 #[test]
 fn every_example_does_what_it_says() {
-    let stack = Stack::start();
+    let stack = FullStack::start();
     eventually("the API server trusts the webhook", || {
         let ask = ["apply", "--dry-run=server", "-f", &path("fraction.yaml")];
         let queues = ["apply", "-f", &path("queues.yaml")];
@@ -134,7 +134,7 @@ fn every_file_is_an_example() {
 }
 
 /// The listing of the guides that people follow, and servers that take 90 % of what they see.
-fn two_servers_take_most_of_one_card(stack: &Stack) {
+fn two_servers_take_most_of_one_card(stack: &FullStack) {
     let namespace = ["-n", "ai-workloads"];
     for (app, fraction) in [("vllm-test-07", 0.7), ("vllm-test-02", 0.2)] {
         let of = format!("deployment/{app}");
@@ -174,15 +174,15 @@ fn path(file: &str) -> String {
 }
 
 /// All that a cluster of ours has: agent, scheduler, webhook, KAI's kinds.
-struct Stack {
-    node: Node,
-    _scheduler: Program,
-    _webhook: Webhook,
+struct FullStack {
+    node: ManagedNode,
+    _scheduler: StagedProgram,
+    _webhook: WebhookServer,
 }
 
-impl Stack {
+impl FullStack {
     fn start() -> Self {
-        let node = Node::with(&["--unplaced", "deny", "--whole-cards", "on"]);
+        let node = ManagedNode::with(&["--unplaced", "deny", "--whole-cards", "on"]);
         let cluster = &node.cluster;
         programs::install_kinds(cluster);
         let socket = node.instance().join("agent.sock");
@@ -192,9 +192,9 @@ impl Stack {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         cluster.apply(&namespace).unwrap();
-        let webhook = Webhook::start(cluster, NAMESPACE, 0, &[]);
+        let webhook = WebhookServer::start(cluster, NAMESPACE, 0, &[]);
         webhook.install(cluster);
-        let scheduler = Program::scheduler(
+        let scheduler = StagedProgram::scheduler(
             cluster,
             &["run", "--address", "127.0.0.1:0", "--lease-duration", "3"],
         );
@@ -297,7 +297,7 @@ impl Stack {
     }
 }
 
-impl Drop for Stack {
+impl Drop for FullStack {
     fn drop(&mut self) {
         programs::uninstall_webhook(&self.node.cluster);
         let node = self.node.cluster.node();

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use apportion_cluster::eventually;
-use apportion_cluster::release::{NAMESPACE, Release};
+use apportion_cluster::release::{ChartRelease, NAMESPACE};
 
 /// The agent's folder here: the simulated driver of the cluster itself listens below it.
 const STATE: &str = "/run/apportion";
@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(40);
 const WAITS: &str = "No NVIDIA driver with GPUs on this node, waiting for one";
 
 /// What an agent leaves in its folder goes with this.
-struct Swept {
+struct FolderCleanup {
     folder: PathBuf,
     before: BTreeSet<OsString>,
 }
@@ -31,7 +31,7 @@ fn names(folder: &Path) -> BTreeSet<OsString> {
     entries.map(|entry| entry.file_name()).collect()
 }
 
-impl Drop for Swept {
+impl Drop for FolderCleanup {
     fn drop(&mut self) {
         for name in names(&self.folder).difference(&self.before) {
             let path = self.folder.join(name);
@@ -40,32 +40,32 @@ impl Drop for Swept {
     }
 }
 
-fn agent_at(release: &Release, path: &str) -> String {
+fn agent_at(release: &ChartRelease, path: &str) -> String {
     let path = format!("jsonpath={{.items[*]{path}}}");
     let selector = "app.kubernetes.io/name=apportion-agent";
     release.kubectl(&["get", "pods", "-n", NAMESPACE, "-l", selector, "-o", &path])
 }
 
-fn restarts(release: &Release) -> String {
+fn restarts(release: &ChartRelease) -> String {
     agent_at(release, ".status.containerStatuses[*].restartCount")
 }
 
-fn waits(release: &Release) -> usize {
+fn waits(release: &ChartRelease) -> usize {
     release.log("agent").matches(WAITS).count()
 }
 
 #[test]
 fn an_agent_without_a_driver_waits_and_serves_when_one_appears() {
-    let cluster = apportion_cluster::Cluster::of_tests();
+    let cluster = apportion_cluster::LocalCluster::of_tests();
     let folder = cluster.folder().path().join("apportion");
     let before = names(&folder);
-    let _swept = Swept { folder, before };
+    let _swept = FolderCleanup { folder, before };
     let libraries = cluster.folder().path().join(LIBRARIES);
     fs::create_dir_all(&libraries).unwrap();
     let values = format!(
         "driverRoot={ROOT},env[2].name=APPORTION_SIM_SOCKET,env[2].value={STATE}/sim/driver.sock"
     );
-    let release = Release::prepare(STATE, &values, &[]);
+    let release = ChartRelease::prepare(STATE, &values, &[]);
     release.install();
     // Another suite's agent may have left one.
     release.kubectl(&["delete", "gpunodes", "--all"]);

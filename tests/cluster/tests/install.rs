@@ -7,15 +7,15 @@ use std::process::Command;
 
 use apportion_cluster::install::{NAMESPACE, RELEASE, install};
 use apportion_cluster::release::{chart, example, succeed};
-use apportion_cluster::{Cluster, eventually};
+use apportion_cluster::{LocalCluster, eventually};
 
 /// The pod of examples/fraction.yaml.
 const SHARED: &str = "gpu-sharing";
 
 /// What is removed at the end, however that comes.
-struct Installed(Cluster);
+struct InstallCleanup(LocalCluster);
 
-impl Installed {
+impl InstallCleanup {
     fn kubectl(&self, args: &[&str]) -> String {
         self.0.kubectl(args).unwrap()
     }
@@ -41,7 +41,7 @@ impl Installed {
     }
 }
 
-impl Drop for Installed {
+impl Drop for InstallCleanup {
     fn drop(&mut self) {
         let cluster = &self.0;
         let pod = [
@@ -70,7 +70,7 @@ fn staged() -> PathBuf {
 
 #[test]
 fn one_command_installs_what_the_readme_installs_and_kubectl_shows_it() {
-    let on = Installed(Cluster::of_tests());
+    let on = InstallCleanup(LocalCluster::of_tests());
     install(&on.0, &staged(), Path::new(&chart()), &[]).unwrap();
     on.kubectl(&[
         "apply",

@@ -5,16 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use apportion_cluster::binaries::{self, Binaries};
-use apportion_cluster::{Cluster, Folder, State, Wanted, down, eventually, image, leftovers, up};
+use apportion_cluster::binaries::{self, ClusterBinaries};
+use apportion_cluster::{
+    ClusterFolder, ClusterSpec, ClusterState, LocalCluster, down, eventually, image, leftovers, up,
+};
 use serde_json::json;
 
 #[test]
 fn what_is_left_of_a_broken_cluster_is_found_and_removed() {
     let place = tempfile::Builder::new().prefix("apc-").tempdir().unwrap();
-    let folder = Folder::new(&place.path().join("c")).unwrap();
+    let folder = ClusterFolder::new(&place.path().join("c")).unwrap();
     let cluster = up(&folder, &wanted(), &programs()).unwrap();
-    assert_eq!(cluster.state(), State::Up);
+    assert_eq!(cluster.state(), ClusterState::Up);
     start_pod(&cluster);
     assert!(!leftovers(&folder).is_empty());
     assert!(!traces(&folder).is_empty());
@@ -26,7 +28,7 @@ fn what_is_left_of_a_broken_cluster_is_found_and_removed() {
         assert!(killed.unwrap().success());
     }
     eventually("the cluster is half there", || {
-        cluster.state() == State::Half(vec!["containerd".into(), "kubelet".into()])
+        cluster.state() == ClusterState::Half(vec!["containerd".into(), "kubelet".into()])
     });
 
     down(&folder).unwrap();
@@ -38,7 +40,7 @@ fn what_is_left_of_a_broken_cluster_is_found_and_removed() {
 
 #[test]
 fn a_second_up_finds_the_first() {
-    let first = Cluster::of_tests();
+    let first = LocalCluster::of_tests();
     let second = up(first.folder(), &wanted(), &programs()).unwrap();
     assert!(first.servers().eq(second.servers()));
 }
@@ -46,8 +48,8 @@ fn a_second_up_finds_the_first() {
 #[test]
 fn a_server_that_cannot_start_leaves_nothing_running() {
     let place = tempfile::Builder::new().prefix("apc-").tempdir().unwrap();
-    let folder = Folder::new(&place.path().join("c")).unwrap();
-    let wanted = Wanted {
+    let folder = ClusterFolder::new(&place.path().join("c")).unwrap();
+    let wanted = ClusterSpec {
         staged: place.path().join("no-such-tree"),
         ..wanted()
     };
@@ -57,7 +59,7 @@ fn a_server_that_cannot_start_leaves_nothing_running() {
     down(&folder).unwrap();
 }
 
-fn start_pod(cluster: &Cluster) {
+fn start_pod(cluster: &LocalCluster) {
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,7 +85,7 @@ fn start_pod(cluster: &Cluster) {
 
 /// Processes that live in the cluster's control groups, and mounts that some process sees below its folder:
 /// looked for in another way than `leftovers` does.
-fn traces(folder: &Folder) -> Vec<String> {
+fn traces(folder: &ClusterFolder) -> Vec<String> {
     let processes = fs::read_dir("/proc")
         .expect("Linux has /proc")
         .flatten()
@@ -100,9 +102,9 @@ fn traces(folder: &Folder) -> Vec<String> {
     told.flatten().collect()
 }
 
-fn wanted() -> Wanted {
+fn wanted() -> ClusterSpec {
     let test = env::current_exe().expect("a running program has a path");
-    Wanted {
+    ClusterSpec {
         silent_nodes: 0,
         stand_ins: false,
         gpus: 1,
@@ -118,8 +120,8 @@ fn wanted() -> Wanted {
 }
 
 /// Those of the cluster that runs.
-fn programs() -> Binaries {
-    let version = Cluster::of_tests().kubernetes().to_owned();
+fn programs() -> ClusterBinaries {
+    let version = LocalCluster::of_tests().kubernetes().to_owned();
     let minor = version
         .trim_start_matches('v')
         .rsplit_once('.')

@@ -7,7 +7,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apportion_cluster::managed::{MIB, Node};
+use apportion_cluster::managed::{MIB, ManagedNode};
 use apportion_cluster::{eventually, programs};
 use serde_json::json;
 
@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(10);
 const OFTEN: Duration = Duration::from_millis(200);
 
 /// A line of the agent's status, in bytes.
-fn status(node: &Node, line: &str) -> u64 {
+fn status(node: &ManagedNode, line: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", node.agent_pid())).expect("it runs");
     let value = text.lines().find_map(|found| found.strip_prefix(line));
     let kib = value.and_then(|value| value.split_whitespace().next());
@@ -33,17 +33,17 @@ fn status(node: &Node, line: &str) -> u64 {
 }
 
 /// Containers whose processes hold memory of a card, a pod each; they go with this value.
-struct Crowd<'node>(&'node Node);
+struct MemoryHolders<'node>(&'node ManagedNode);
 
-impl<'node> Crowd<'node> {
-    fn start(node: &'node Node) -> Self {
+impl<'node> MemoryHolders<'node> {
+    fn start(node: &'node ManagedNode) -> Self {
         let labels = json!({"app": NAME});
         let pod = json!({
             "metadata": {"labels": labels, "annotations": {"gpu-memory": "450"}},
             "spec": {
                 "hostNetwork": true,
                 "terminationGracePeriodSeconds": 1,
-                "containers": [Node::container("main", "victim alloc 50M hold")],
+                "containers": [ManagedNode::container("main", "victim alloc 50M hold")],
             },
         });
         let taken = node.cluster.apply(&json!({
@@ -56,7 +56,7 @@ impl<'node> Crowd<'node> {
     }
 }
 
-impl Drop for Crowd<'_> {
+impl Drop for MemoryHolders<'_> {
     fn drop(&mut self) {
         let _ = self
             .0
@@ -65,7 +65,7 @@ impl Drop for Crowd<'_> {
 }
 
 /// Whether the cards know of all containers.
-fn is_full(node: &Node) -> bool {
+fn is_full(node: &ManagedNode) -> bool {
     let held = node.metric(
         "apportion_container_memory_used_bytes",
         &["source=\"nvml\""],
@@ -76,7 +76,7 @@ fn is_full(node: &Node) -> bool {
 }
 
 /// How many shares the node's object counts.
-fn published(node: &Node) -> String {
+fn published(node: &ManagedNode) -> String {
     let holders = "jsonpath={.status.totals.holders}";
     node.kubectl(&["get", "gpunode", &node.cluster.node(), "-o", holders])
 }
@@ -85,11 +85,11 @@ fn published(node: &Node) -> String {
 #[ignore = "it needs eight cards and an agent that was optimised: the first lines of this file say how"]
 fn an_agent_of_a_full_node_stays_small() {
     let slots = u16::try_from(CONTAINERS).expect("it is small");
-    let node = Node::with_slots(slots, &[]);
+    let node = ManagedNode::with_slots(slots, &[]);
     assert_eq!(node.cluster.gpus(), CARDS, "hint: --gpus {CARDS}");
     programs::install_kinds(&node.cluster);
     let empty = status(&node, "VmRSS:");
-    let _crowd = Crowd::start(&node);
+    let _crowd = MemoryHolders::start(&node);
     eventually("all containers hold their memory", || is_full(&node));
     eventually("the cluster knows of it", || {
         published(&node) == CONTAINERS.to_string()

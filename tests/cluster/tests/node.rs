@@ -2,19 +2,19 @@
 
 use std::process::Stdio;
 
-use apportion_cluster::{Cluster, eventually, image};
+use apportion_cluster::{LocalCluster, eventually, image};
 use serde_json::{Value, json};
 
 #[test]
 fn a_pod_runs_to_its_end_and_says_what_it_said() {
-    let pod = Pod::start("to-its-end", "echo from the pod; test -x /usr/bin/victim");
+    let pod = HostNetworkPod::start("to-its-end", "echo from the pod; test -x /usr/bin/victim");
     eventually("the pod succeeds", || pod.phase() == "Succeeded");
     assert_eq!(pod.kubectl(&["logs", pod.name]).trim(), "from the pod");
 }
 
 #[test]
 fn a_command_runs_in_a_running_container() {
-    let pod = Pod::start("exec", "sleep 1000");
+    let pod = HostNetworkPod::start("exec", "sleep 1000");
     eventually("the pod runs", || pod.phase() == "Running");
     let groups = pod.kubectl(&["exec", pod.name, "--", "cat", "/proc/1/cgroup"]);
     assert!(groups.contains(&pod.cluster.node()), "{groups}");
@@ -23,7 +23,7 @@ fn a_command_runs_in_a_running_container() {
 
 #[test]
 fn a_failing_container_says_its_exit_code() {
-    let pod = Pod::start("fails", "exit 7");
+    let pod = HostNetworkPod::start("fails", "exit 7");
     eventually("the pod fails", || pod.phase() == "Failed");
     let code = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}";
     assert_eq!(pod.kubectl(&["get", "pod", pod.name, "-o", code]), "7");
@@ -31,7 +31,7 @@ fn a_failing_container_says_its_exit_code() {
 
 #[test]
 fn a_deleted_pod_leaves_nothing_on_the_node() {
-    let pod = Pod::start("deleted", "sleep 1000");
+    let pod = HostNetworkPod::start("deleted", "sleep 1000");
     eventually("the pod runs", || pod.phase() == "Running");
     let uid = pod.kubectl(&["get", "pod", pod.name, "-o", "jsonpath={.metadata.uid}"]);
     let folder = pod.cluster.folder().kubelet().join("pods").join(uid);
@@ -48,7 +48,7 @@ fn a_deleted_pod_leaves_nothing_on_the_node() {
 
 #[test]
 fn the_simulated_cards_answer_on_the_node() {
-    let cluster = Cluster::of_tests();
+    let cluster = LocalCluster::of_tests();
     let daemon = std::env::var("APPORTION_STAGED").unwrap() + "/lib/apportion/apportion-simd";
     let asked = std::process::Command::new(daemon)
         .arg("--socket")
@@ -63,14 +63,14 @@ fn the_simulated_cards_answer_on_the_node() {
 }
 
 /// A host-network pod of one container; it goes when the test ends.
-struct Pod {
-    cluster: Cluster,
+struct HostNetworkPod {
+    cluster: LocalCluster,
     name: &'static str,
 }
 
-impl Pod {
+impl HostNetworkPod {
     fn start(name: &'static str, script: &str) -> Self {
-        let cluster = Cluster::of_tests();
+        let cluster = LocalCluster::of_tests();
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -100,7 +100,7 @@ impl Pod {
     }
 }
 
-impl Drop for Pod {
+impl Drop for HostNetworkPod {
     fn drop(&mut self) {
         let gone = [
             "delete",

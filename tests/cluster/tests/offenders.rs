@@ -2,20 +2,20 @@
 //! offender goes, by the way that the policy names, and nobody else does.
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::{Node, Pod};
+use apportion_cluster::managed::{ManagedNode, ManagedPod};
 
 /// An honest program, and beside it one that takes more than both may have.
 const OFFENDER: &str = "victim alloc 500M hold & sleep 1; \
     VICTIM_DOOR=symbols victim alloc 3000M hold; echo ended $?; sleep 600";
 const HONEST: &str = "victim alloc 1000M hold";
 
-fn offences(node: &Node, kind: &str) -> f64 {
+fn offences(node: &ManagedNode, kind: &str) -> f64 {
     let label = format!("kind=\"{kind}\"");
     let offences = node.metric("apportion_offences_total", &[&label]);
     offences.unwrap_or_default()
 }
 
-fn is_attached(node: &Node, pod: &Pod) -> bool {
+fn is_attached(node: &ManagedNode, pod: &ManagedPod) -> bool {
     let labels = [
         format!("pod=\"{}\"", pod.name),
         "state=\"attached\"".to_owned(),
@@ -25,14 +25,14 @@ fn is_attached(node: &Node, pod: &Pod) -> bool {
 }
 
 /// A pod that keeps to its limit.
-fn neighbour(node: &Node) -> Pod {
+fn neighbour(node: &ManagedNode) -> ManagedPod {
     let pod = node.pod("neighbour", HONEST, |_| {});
     pod.says("alloc 0");
     pod
 }
 
 #[track_caller]
-fn is_well(node: &Node, pod: &Pod) {
+fn is_well(node: &ManagedNode, pod: &ManagedPod) {
     let is = (pod.phase(), pod.at(".metadata.uid"));
     assert_eq!(is, ("Running".to_owned(), pod.uid.clone()));
     assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
@@ -41,7 +41,7 @@ fn is_well(node: &Node, pod: &Pod) {
 
 #[test]
 fn under_the_policy_that_kills_the_offending_process_ends_and_its_pod_goes_on() {
-    let node = Node::with(&["--policy", "kill"]);
+    let node = ManagedNode::with(&["--policy", "kill"]);
     let neighbour = neighbour(&node);
     let pod = node.pod("offender", OFFENDER, |_| {});
     pod.says("ended 137");
@@ -59,7 +59,7 @@ fn under_the_policy_that_kills_the_offending_process_ends_and_its_pod_goes_on() 
 
 #[test]
 fn under_the_policy_that_evicts_the_offenders_pod_goes_and_its_share_with_it() {
-    let node = Node::with(&["--policy", "evict"]);
+    let node = ManagedNode::with(&["--policy", "evict"]);
     let neighbour = neighbour(&node);
     let pod = node.pod("offender", OFFENDER, |_| {});
     eventually("an event says so", || {
@@ -77,7 +77,7 @@ fn under_the_policy_that_evicts_the_offenders_pod_goes_and_its_share_with_it() {
 
 #[test]
 fn in_a_namespace_whose_policy_is_to_observe_an_event_tells_and_nothing_ends() {
-    let node = Node::with(&["--policy", "evict", "--policy-override", "default=observe"]);
+    let node = ManagedNode::with(&["--policy", "evict", "--policy-override", "default=observe"]);
     let neighbour = neighbour(&node);
     let pod = node.pod("offender", OFFENDER, |_| {});
     eventually("an event says so", || {

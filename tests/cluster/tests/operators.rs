@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use apportion_cluster::operators::Operator;
-use apportion_cluster::release::Release;
+use apportion_cluster::operators::WorkloadOperator;
+use apportion_cluster::release::ChartRelease;
 use apportion_cluster::{eventually, image, operators};
 use serde_json::{Value, json};
 
@@ -25,21 +25,21 @@ const SHARE: u32 = 2000;
 #[test]
 #[ignore = "it builds operators from their Go modules: `cargo xtask cluster test --suite operators -- --ignored`"]
 fn workloads_of_released_operators_share_gpus_and_start_whole() {
-    let mut release = Release::prepare(STATE, "simulatedGpus=2,webhook.countShares=true", &[]);
+    let mut release = ChartRelease::prepare(STATE, "simulatedGpus=2,webhook.countShares=true", &[]);
     release.install();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kubernetes");
     let all = [
-        Operator::JobSet,
-        Operator::Training,
-        Operator::LeaderWorkerSet,
-        Operator::KubeRay,
-        Operator::Kueue,
+        WorkloadOperator::JobSet,
+        WorkloadOperator::Training,
+        WorkloadOperator::LeaderWorkerSet,
+        WorkloadOperator::KubeRay,
+        WorkloadOperator::Kueue,
     ];
     operators::start(&mut release.cluster, &modules, &all).unwrap();
 
-    let _workloads = Workloads(&release);
+    let _workloads = WorkloadCleanup(&release);
     // A Ray cluster has a head besides, which asks for no share.
     gangs_start_whole(
         &release,
@@ -55,7 +55,7 @@ fn workloads_of_released_operators_share_gpus_and_start_whole() {
 /// Of two workloads on two GPUs, the one that fits runs, and the other one has no pod on a node. `shares` pods of the
 /// first ask for a share.
 fn gangs_start_whole(
-    release: &Release,
+    release: &ChartRelease,
     workload: impl Fn(&str, u32, &str) -> Value,
     shares: usize,
 ) {
@@ -90,7 +90,7 @@ fn gangs_start_whole(
 }
 
 /// Plain pods are counted as the webhook completed them, Jobs by their templates.
-fn kueue_admits_what_its_quota_allows(release: &Release) {
+fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
     for object in kueue_queue() {
         eventually("Kueue takes its queue", || {
             release.cluster.apply(&object).is_ok()
@@ -158,9 +158,9 @@ fn kueue_admits_what_its_quota_allows(release: &Release) {
 }
 
 /// The workloads go with the suite, also where it fails.
-struct Workloads<'r>(&'r Release);
+struct WorkloadCleanup<'r>(&'r ChartRelease);
 
-impl Drop for Workloads<'_> {
+impl Drop for WorkloadCleanup<'_> {
     fn drop(&mut self) {
         for kind in ["LeaderWorkerSet", "RayCluster", "JobSet", "PyTorchJob"] {
             delete(self.0, kind);
@@ -172,7 +172,7 @@ impl Drop for Workloads<'_> {
     }
 }
 
-fn delete(release: &Release, kind: &str) {
+fn delete(release: &ChartRelease, kind: &str) {
     let gone = [
         "delete",
         kind,
@@ -185,7 +185,7 @@ fn delete(release: &Release, kind: &str) {
 }
 
 /// The pods of a workload, by the label that each has.
-fn pods(release: &Release, workload: &str) -> Vec<String> {
+fn pods(release: &ChartRelease, workload: &str) -> Vec<String> {
     let selector = format!("suite=operators,workload={workload}");
     let get = [
         "get",
@@ -199,7 +199,7 @@ fn pods(release: &Release, workload: &str) -> Vec<String> {
     names.split_whitespace().map(str::to_owned).collect()
 }
 
-fn phase(release: &Release, pod: &str) -> String {
+fn phase(release: &ChartRelease, pod: &str) -> String {
     release.at(pod, ".status.phase")
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use apportion_cluster::managed::{LIMIT, Node};
+use apportion_cluster::managed::{LIMIT, ManagedNode};
 use apportion_cluster::{eventually, image};
 use serde_json::{Value, json};
 
@@ -20,19 +20,19 @@ const AUDIT: &[&str] = &["--nri-socket", "/run/nri/nri.sock", "--nri-policy", "a
 /// What NVIDIA's device files are called, and no other file of the machine.
 const DEVICE: &str = "/dev/nvidia-apportion-test";
 
-fn locked(options: &[&str]) -> Node {
-    let node = Node::with(options);
+fn locked(options: &[&str]) -> ManagedNode {
+    let node = ManagedNode::with(options);
     asks(&node);
     node
 }
 
-fn asks(node: &Node) {
+fn asks(node: &ManagedNode) {
     eventually("the runtime asks", || {
         node.metric("apportion_nri_connected", &[]) == Some(1.0)
     });
 }
 
-fn count(node: &Node, verdict: &str) -> f64 {
+fn count(node: &ManagedNode, verdict: &str) -> f64 {
     let labels = [&format!("verdict=\"{verdict}\"") as &str, NO_GRANT];
     node.metric(VERDICTS, &labels).unwrap_or_default()
 }
@@ -74,16 +74,16 @@ fn total(log: &str) -> bool {
 }
 
 /// A file that looks like a card's device file, gone with the test.
-struct Device;
+struct FakeDeviceFile;
 
-impl Device {
+impl FakeDeviceFile {
     fn new() -> Self {
         fs::write(DEVICE, "").expect("root may write there");
         Self
     }
 }
 
-impl Drop for Device {
+impl Drop for FakeDeviceFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(DEVICE);
     }
@@ -92,7 +92,7 @@ impl Drop for Device {
 #[test]
 fn a_node_that_enforces_creates_the_granted_container_and_none_that_reaches_a_gpu_without() {
     let node = locked(ENFORCE);
-    let _device = Device::new();
+    let _device = FakeDeviceFile::new();
     let asking = node.pod("asks-for-all", "echo started", asks_for_all);
     let baked = node.pod("asks-by-image", "echo started", is_of_nvidias_images);
     let mounting = node.pod("mounts-a-card", "echo started", mounts_a_device);

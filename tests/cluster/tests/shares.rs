@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::{LIMIT, MIB, Node, Pod};
+use apportion_cluster::managed::{LIMIT, MIB, ManagedNode, ManagedPod};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ fn last_end(uid: String) -> JoinHandle<Duration> {
 }
 
 /// When the agent gave back the pod's share, if it has.
-fn released(node: &Node, pod: &Pod) -> Option<Duration> {
+fn released(node: &ManagedNode, pod: &ManagedPod) -> Option<Duration> {
     let log = fs::read_to_string(node.log()).unwrap_or_default();
     let lines = log
         .lines()
@@ -62,13 +62,13 @@ fn released(node: &Node, pod: &Pod) -> Option<Duration> {
     Some(Duration::from_nanos(nanos.trim().parse().ok()?))
 }
 
-fn holds(node: &Node, pod: &Pod) -> bool {
+fn holds(node: &ManagedNode, pod: &ManagedPod) -> bool {
     let name = format!("pod=\"{}\"", pod.name);
     node.metric("apportion_container_memory_limit_bytes", &[&name]) == Some(LIMIT as f64)
 }
 
 #[track_caller]
-fn is_given_back(node: &Node, pod: &Pod, ended: JoinHandle<Duration>) {
+fn is_given_back(node: &ManagedNode, pod: &ManagedPod, ended: JoinHandle<Duration>) {
     let ended = ended.join().expect("it only looks");
     eventually("the share is given back", || released(node, pod).is_some());
     let released = released(node, pod).expect("it was there");
@@ -87,7 +87,7 @@ fn is_given_back(node: &Node, pod: &Pod, ended: JoinHandle<Duration>) {
 
 #[test]
 fn a_deleted_pods_share_goes_with_its_last_process() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     // It is asked to leave and stays for as long as it may.
     let pod = node.pod("stubborn", "trap '' TERM; victim alloc 1000M hold", |pod| {
         pod["spec"]["terminationGracePeriodSeconds"] = 5.into();
@@ -104,7 +104,7 @@ fn a_deleted_pods_share_goes_with_its_last_process() {
 
 #[test]
 fn a_killed_pods_share_goes_with_its_last_process() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let pod = node.pod("killed", "victim alloc 1000M hold", |_| {});
     pod.says("alloc 0");
     let ended = last_end(pod.uid.clone());
@@ -115,7 +115,7 @@ fn a_killed_pods_share_goes_with_its_last_process() {
 
 #[test]
 fn a_finished_pods_share_goes_with_its_last_process() {
-    let node = Node::with(&[]);
+    let node = ManagedNode::with(&[]);
     let script = "victim alloc 1000M hold & until test -e /leave; do sleep 0.05; done; kill -9 $!";
     let pod = node.pod("finished", script, |_| {});
     pod.says("alloc 0");
@@ -126,10 +126,10 @@ fn a_finished_pods_share_goes_with_its_last_process() {
 
 #[test]
 fn shares_outlive_the_agent_the_kubelet_and_the_runtime() {
-    let mut node = Node::with(&[]);
+    let mut node = ManagedNode::with(&[]);
     let pod = node.pod("lasting", "victim alloc 1000M hold", |_| {});
     pod.says("alloc 0");
-    let is_well = |node: &Node, what: &str| {
+    let is_well = |node: &ManagedNode, what: &str| {
         eventually(&format!("the share is known after {what}"), || {
             holds(node, &pod)
         });

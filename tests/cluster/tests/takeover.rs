@@ -5,8 +5,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use apportion_cluster::release::Release;
-use apportion_cluster::{Cluster, eventually, image};
+use apportion_cluster::release::ChartRelease;
+use apportion_cluster::{LocalCluster, eventually, image};
 use serde_json::{Value, json};
 
 const STATE: &str = "/run/apportion/takeover";
@@ -26,7 +26,7 @@ fn pod(name: &str, annotations: Value, script: &str) -> Value {
                 "command": ["/bin/sh", "-c", script]}]}})
 }
 
-fn condition(release: &Release, pod: &str) -> String {
+fn condition(release: &ChartRelease, pod: &str) -> String {
     release.at(
         pod,
         ".status.conditions[?(@.type==\"PodScheduled\")].message",
@@ -34,13 +34,13 @@ fn condition(release: &Release, pod: &str) -> String {
 }
 
 /// The messages of a pod's events of this reason, a line each.
-fn events(release: &Release, pod: &str, reason: &str) -> String {
+fn events(release: &ChartRelease, pod: &str, reason: &str) -> String {
     let selector = format!("involvedObject.name={pod},reason={reason}");
     let path = "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
     release.kubectl(&["get", "events", "--field-selector", &selector, "-o", path])
 }
 
-fn ends(release: &Release, pod: &str) {
+fn ends(release: &ChartRelease, pod: &str) {
     eventually(&format!("{pod} ends"), || {
         matches!(&*release.at(pod, ".status.phase"), "Succeeded" | "Failed")
     });
@@ -50,8 +50,8 @@ fn ends(release: &Release, pod: &str) {
 
 #[test]
 fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
-    let cluster = Cluster::of_tests();
-    let _pods = Pods;
+    let cluster = LocalCluster::of_tests();
+    let _pods = TakeoverPods;
     // While KAI is there, or nobody is.
     let hold = "victim total hold";
     for (name, annotations) in [
@@ -63,7 +63,7 @@ fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
     cluster
         .apply(&pod("early-plain", json!({}), "true"))
         .unwrap();
-    let release = Release::prepare(STATE, "simulatedGpus=2", &[]);
+    let release = ChartRelease::prepare(STATE, "simulatedGpus=2", &[]);
     release.install();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
@@ -77,16 +77,16 @@ fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
 }
 
 /// The pods of this suite go with it, also where it fails.
-struct Pods;
+struct TakeoverPods;
 
-impl Drop for Pods {
+impl Drop for TakeoverPods {
     fn drop(&mut self) {
         let all = ["delete", "pods", "-l", "suite=takeover", "--now"];
-        let _ = Cluster::of_tests().kubectl(&all);
+        let _ = LocalCluster::of_tests().kubectl(&all);
     }
 }
 
-fn keeps_waiting(release: &Release) {
+fn keeps_waiting(release: &ChartRelease) {
     ends(release, "early-plain");
     for pod in ["early-fraction", "early-memory"] {
         eventually(&format!("{pod} is told what to do"), || {
@@ -109,7 +109,7 @@ fn keeps_waiting(release: &Release) {
     }
 }
 
-fn runs_once_created_again(release: &Release) {
+fn runs_once_created_again(release: &ChartRelease) {
     release.kubectl(&["delete", "pod", "early-fraction", "--now"]);
     let again = pod("early-fraction", json!({"gpu-fraction": "0.5"}), SCRIPT);
     release.cluster.apply(&again).unwrap();
@@ -123,7 +123,7 @@ fn runs_once_created_again(release: &Release) {
     });
 }
 
-fn tells_of_every_pod_and_takes_each_share_once(release: &Release) {
+fn tells_of_every_pod_and_takes_each_share_once(release: &ChartRelease) {
     let accepted = || release.metric("apportion_grants_total", &["result=\"accepted\""]);
     let before = accepted();
     let name = |number: usize| format!("short-{number}");
@@ -148,7 +148,7 @@ fn tells_of_every_pod_and_takes_each_share_once(release: &Release) {
 }
 
 /// The node has fewer CPUs than two of these pods ask for, so the second one has to wait and not to fail there.
-fn counts_what_pods_ask_for_together(release: &Release) {
+fn counts_what_pods_ask_for_together(release: &ChartRelease) {
     let path = "jsonpath={.status.allocatable.cpu}";
     let cpu = release.kubectl(&["get", "node", &release.cluster.node(), "-o", path]);
     let millis: u64 = match cpu.strip_suffix('m') {
@@ -175,7 +175,7 @@ fn counts_what_pods_ask_for_together(release: &Release) {
     release.kubectl(&pods);
 }
 
-fn warns_of_slips(release: &Release) {
+fn warns_of_slips(release: &ChartRelease) {
     for (annotations, scheduler, about) in [
         (
             json!({"gpu_fraction": "0.5"}),
@@ -213,7 +213,7 @@ fn warns_of_slips(release: &Release) {
     }
 }
 
-fn answers_each_certificate_request_once(release: &Release) {
+fn answers_each_certificate_request_once(release: &ChartRelease) {
     let log = release.log("scheduler");
     let signed: Vec<&str> = log
         .lines()

@@ -2,12 +2,12 @@
 //! says how many can be had, and a container with a whole card has nothing of ours between it and the driver.
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::{LIMIT, Node, Pod};
+use apportion_cluster::managed::{LIMIT, ManagedNode, ManagedPod};
 use serde_json::json;
 
 const HOLD: &str = "victim total alloc 3000M hold";
 
-fn whole(node: &Node, name: &str) -> Pod {
+fn whole(node: &ManagedNode, name: &str) -> ManagedPod {
     node.pod(name, HOLD, |pod| {
         pod["metadata"]["annotations"] = json!({});
         pod["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": 1}});
@@ -15,14 +15,14 @@ fn whole(node: &Node, name: &str) -> Pod {
 }
 
 /// How many whole cards the node has to give.
-fn offered(node: &Node) -> String {
+fn offered(node: &ManagedNode) -> String {
     let path = "jsonpath={.status.allocatable.nvidia\\.com/gpu}";
     node.kubectl(&["get", "node", &node.cluster.node(), "-o", path])
 }
 
 #[test]
 fn a_pod_has_a_whole_card_beside_a_share_and_a_third_waits_for_it() {
-    let node = Node::with(&["--whole-cards", "on"]);
+    let node = ManagedNode::with(&["--whole-cards", "on"]);
     eventually("both cards are offered", || offered(&node) == "2");
     let share = node.pod("share", "victim total hold", |_| {});
     share.says(&format!("total 0 {LIMIT}"));

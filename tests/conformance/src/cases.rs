@@ -1,6 +1,6 @@
 //! The cases, by name. Each runs in a process of its own, so that none sees what another left.
 
-use crate::record::{Report, Stop};
+use crate::record::{CaseError, CaseReport};
 
 mod arrays;
 mod batches;
@@ -30,163 +30,163 @@ pub(crate) use deadly_nulls::perform as perform_deadly;
 pub(crate) use processes::hold;
 
 /// One row of the table.
-pub(crate) struct Case {
+pub(crate) struct ConformanceCase {
     /// Its name on the command line and in the records.
     pub(crate) name: &'static str,
     /// What it asks.
     pub(crate) about: &'static str,
     /// Asks it.
-    pub(crate) run: fn(&Report) -> Result<(), Stop>,
+    pub(crate) run: fn(&CaseReport) -> Result<(), CaseError>,
 }
 
 /// Every case.
-pub(crate) const CASES: &[Case] = &[
-    Case {
+pub(crate) const CASES: &[ConformanceCase] = &[
+    ConformanceCase {
         name: "starting",
         about: "what works before cuInit, before a context, and without a card",
         run: starting::run,
     },
-    Case {
+    ConformanceCase {
         name: "plain",
         about: "cuMemAlloc and cuMemFree: sizes, refusals, frees that are wrong",
         run: plain::run,
     },
-    Case {
+    ConformanceCase {
         name: "rounding",
         about: "what NVML counts for small and large allocations",
         run: rounding::run,
     },
-    Case {
+    ConformanceCase {
         name: "pitched",
         about: "cuMemAllocPitch: pitch, element sizes",
         run: pitched::run,
     },
-    Case {
+    ConformanceCase {
         name: "managed",
         about: "cuMemAllocManaged: flags, use from the host",
         run: managed::run,
     },
-    Case {
+    ConformanceCase {
         name: "arrays",
         about: "cuArrayCreate: formats, dimensions, what they take",
         run: arrays::run,
     },
-    Case {
+    ConformanceCase {
         name: "modules",
         about: "code: what loading it takes, names that it has not",
         run: modules::run,
     },
-    Case {
+    ConformanceCase {
         name: "linking",
         about: "code that is linked, and loaded then",
         run: linking::run,
     },
-    Case {
+    ConformanceCase {
         name: "textures",
         about: "texture and surface objects",
         run: textures::run,
     },
-    Case {
+    ConformanceCase {
         name: "batches",
         about: "many copies by one call",
         run: batches::run,
     },
-    Case {
+    ConformanceCase {
         name: "virtual_memory",
         about: "handles, reservations, mappings and who keeps memory alive",
         run: virtual_memory::run,
     },
-    Case {
+    ConformanceCase {
         name: "sharing_handles",
         about: "a handle exported and imported again",
         run: virtual_memory::sharing,
     },
-    Case {
+    ConformanceCase {
         name: "pools",
         about: "stream-ordered allocation: reserved and used, thresholds, trimming",
         run: pools::run,
     },
-    Case {
+    ConformanceCase {
         name: "created_pools",
         about: "pools that a program creates and destroys",
         run: pools::created,
     },
-    Case {
+    ConformanceCase {
         name: "destroyed_pools",
         about: "a pool that is destroyed while allocations from it live",
         run: pools::destroyed_in_use,
     },
-    Case {
+    ConformanceCase {
         name: "graphs",
         about: "memory that graphs allocate: at which step it is taken, kept and given back",
         run: graphs::run,
     },
-    Case {
+    ConformanceCase {
         name: "freed_at_launch",
         about: "graphs that free at a launch what the one before left allocated",
         run: graphs::freed_at_launch,
     },
-    Case {
+    ConformanceCase {
         name: "captured_memory",
         about: "allocations of a stream that is captured",
         run: graphs::captured,
     },
-    Case {
+    ConformanceCase {
         name: "nodes",
         about: "nodes of graphs: asked for, changed, switched off; what each does",
         run: nodes::run,
     },
-    Case {
+    ConformanceCase {
         name: "dependencies",
         about: "edges of graphs: made, asked for, taken away, and kept to by launches",
         run: dependencies::run,
     },
-    Case {
+    ConformanceCase {
         name: "captured_dependencies",
         about: "what nodes depend on that streams were captured into",
         run: dependencies::captured,
     },
-    Case {
+    ConformanceCase {
         name: "green_contexts",
         about: "multiprocessors as resources: split, described, and made green contexts of",
         run: green::run,
     },
-    Case {
+    ConformanceCase {
         name: "contexts",
         about: "primary contexts by retain count, created ones, what their end frees",
         run: contexts::run,
     },
-    Case {
+    ConformanceCase {
         name: "context_overhead",
         about: "what contexts cost a process",
         run: contexts::overhead,
     },
-    Case {
+    ConformanceCase {
         name: "driver_lookup",
         about: "cuGetProcAddress over names, versions and flags",
         run: driver_lookup::run,
     },
-    Case {
+    ConformanceCase {
         name: "entry_points",
         about: "cuGetProcAddress of everything that CUDA's headers name",
         run: entry_points::run,
     },
-    Case {
+    ConformanceCase {
         name: "deadly_nulls",
         about: "NULL where a driver may end the process: each call in a child",
         run: deadly_nulls::run,
     },
-    Case {
+    ConformanceCase {
         name: "queries",
         about: "cuMemGetInfo, cuDeviceTotalMem and NVML of the same card",
         run: queries::run,
     },
-    Case {
+    ConformanceCase {
         name: "null_outputs",
         about: "functions that are given NULL to write to",
         run: null_outputs::run,
     },
-    Case {
+    ConformanceCase {
         name: "processes",
         about: "memory of other processes, and of one that is killed",
         run: processes::run,

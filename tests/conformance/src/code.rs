@@ -7,9 +7,9 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// A `CUresult`, or [`Code::ABSENT`] for a function that the library does not have.
+/// A `CUresult`, or [`ResultCode::ABSENT`] for a function that the library does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Code(pub(crate) i32);
+pub(crate) struct ResultCode(pub(crate) i32);
 
 const NAMES: &[(i32, &str)] = &[
     (-1, "no such function"),
@@ -34,7 +34,7 @@ const NAMES: &[(i32, &str)] = &[
     (904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"),
 ];
 
-impl Code {
+impl ResultCode {
     pub(crate) const ABSENT: Self = Self(-1);
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const INVALID_VALUE: Self = Self(1);
@@ -54,7 +54,7 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for ResultCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.iter().find(|(number, _)| *number == self.0) {
             Some((_, name)) => f.write_str(name),
@@ -63,7 +63,7 @@ impl fmt::Display for Code {
     }
 }
 
-impl Serialize for Code {
+impl Serialize for ResultCode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::record::Record;
+use crate::record::FactRecord;
 
 /// Names every fact that `file`, a record of another run, has otherwise.
-pub(crate) fn differences(records: &[Record], file: &Path) -> Result<(), String> {
+pub(crate) fn differences(records: &[FactRecord], file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("failed to read {}: {error}", file.display()))?;
     let there: BTreeMap<(String, String), Value> = text
         .lines()
-        .filter_map(|line| serde_json::from_str::<Record>(line).ok())
+        .filter_map(|line| serde_json::from_str::<FactRecord>(line).ok())
         .map(|record| ((record.case, record.fact), record.seen))
         .collect();
     for record in records {

@@ -44,12 +44,12 @@ impl HandleProperties {
 /// `CUmemAccessDesc`: reading and writing from a location.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Access {
+pub(crate) struct ReadWriteAccess {
     location: Location,
     flags: i32,
 }
 
-impl Access {
+impl ReadWriteAccess {
     pub(crate) const fn of(location: Location) -> Self {
         Self { location, flags: 3 }
     }
@@ -58,7 +58,7 @@ impl Access {
 /// `CUDA_MEMSET_NODE_PARAMS`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Fill {
+pub(crate) struct FillNode {
     pub(crate) address: u64,
     pitch: usize,
     pub(crate) value: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Fill {
 /// `CUDA_HOST_NODE_PARAMS`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct HostCall {
+pub(crate) struct HostNode {
     pub(crate) function: extern "C" fn(*mut c_void),
     pub(crate) data: *mut c_void,
 }
@@ -115,7 +115,7 @@ impl CopyAttributes {
 /// `CUmemcpy3DOperand` of a pointer: its rows are so long and its slices so high.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Rows {
+struct RowOperand {
     kind: u32,
     address: u64,
     row: usize,
@@ -127,8 +127,8 @@ struct Rows {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct CopyOfRows {
-    from: Rows,
-    to: Rows,
+    from: RowOperand,
+    to: RowOperand,
     extent: [usize; 3],
     order: u32,
     flags: u32,
@@ -138,7 +138,7 @@ impl CopyOfRows {
     /// So many bytes of so many rows, out of longer ones into rows without gaps.
     pub(crate) fn new(to: u64, from: (u64, usize), bytes: usize, rows: usize) -> Self {
         const POINTER: u32 = 1;
-        let end = |address, row| Rows {
+        let end = |address, row| RowOperand {
             kind: POINTER,
             address,
             row,
@@ -158,7 +158,7 @@ impl CopyOfRows {
 /// `CUDA_RESOURCE_DESC`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct ResourceOfTexture {
+pub(crate) struct TextureResource {
     pub(crate) kind: u32,
     pub(crate) handle: u64,
     format: i32,
@@ -168,7 +168,7 @@ pub(crate) struct ResourceOfTexture {
     flags: u64,
 }
 
-impl ResourceOfTexture {
+impl TextureResource {
     const EMPTY: Self = Self {
         kind: 0,
         handle: 0,
@@ -203,12 +203,12 @@ impl ResourceOfTexture {
 /// `CUDA_TEXTURE_DESC`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Sampling {
+pub(crate) struct TextureSampling {
     pub(crate) modes: [u32; 3],
     rest: [u32; 23],
 }
 
-impl Sampling {
+impl TextureSampling {
     /// What lies beyond an edge is like the edge.
     pub(crate) const CLAMPED: Self = Self {
         modes: [1; 3],
@@ -219,12 +219,12 @@ impl Sampling {
 /// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Wish {
+pub(crate) struct SmGroupParams {
     pub(crate) multiprocessors: u32,
     rest: [u32; 15],
 }
 
-impl Wish {
+impl SmGroupParams {
     /// So many, scheduled as the card does it; zero for as many as there are.
     pub(crate) const fn of(multiprocessors: u32) -> Self {
         Self {
@@ -234,7 +234,7 @@ impl Wish {
     }
 }
 
-impl Fill {
+impl FillNode {
     /// One row of bytes.
     pub(crate) const fn new(address: u64, value: u8, bytes: usize) -> Self {
         Self {
@@ -251,14 +251,14 @@ impl Fill {
 /// `CUdevResource`, of multiprocessors.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub(crate) struct Resource {
+pub(crate) struct SmResource {
     pub(crate) kind: u32,
     driver: [u8; 92],
     pub(crate) multiprocessors: u32,
     rest: [u8; 44],
 }
 
-impl Resource {
+impl SmResource {
     pub(crate) const EMPTY: Self = Self {
         kind: 0,
         driver: [0; 92],
@@ -370,7 +370,7 @@ impl Default for CardMemoryV2 {
 /// `nvmlProcessInfo_t`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(crate) struct Running {
+pub(crate) struct RunningProcess {
     pub(crate) pid: u32,
     pub(crate) used: u64,
     instances: [u32; 2],
@@ -378,16 +378,16 @@ pub(crate) struct Running {
 
 const _: () = {
     assert!(size_of::<HandleProperties>() == 32);
-    assert!(size_of::<Access>() == 12);
+    assert!(size_of::<ReadWriteAccess>() == 12);
     assert!(size_of::<PoolProperties>() == 88);
     assert!(size_of::<ArrayDescriptor>() == 24);
     assert!(size_of::<KernelNode>() == 72);
     assert!(size_of::<CopyAttributes>() == 24);
     assert!(size_of::<CopyOfRows>() == 112);
-    assert!(size_of::<ResourceOfTexture>() == 144);
-    assert!(size_of::<Sampling>() == 104);
-    assert!(size_of::<Wish>() == 64);
+    assert!(size_of::<TextureResource>() == 144);
+    assert!(size_of::<TextureSampling>() == 104);
+    assert!(size_of::<SmGroupParams>() == 64);
     assert!(size_of::<CardMemory>() == 24);
     assert!(size_of::<CardMemoryV2>() == 40);
-    assert!(size_of::<Running>() == 24);
+    assert!(size_of::<RunningProcess>() == 24);
 };

@@ -2,18 +2,18 @@
 //!
 //! One row per function gives its symbol and its signature in `cuda.h` or `nvml.h`. Outputs are
 //! `Option<&mut T>`, which is a pointer that may be NULL, so that a case says `None` where it means
-//! NULL. A function that the library lacks answers [`Code::ABSENT`].
+//! NULL. A function that the library lacks answers [`ResultCode::ABSENT`].
 #![expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
 
 use std::ffi::{c_char, c_void};
 
 use libloading::Library;
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::layout::{
-    Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, CopyAttributes, CopyOfRows,
-    Fill, HandleProperties, HostCall, KernelNode, Location, PoolProperties, Resource,
-    ResourceOfTexture, Running, Sampling, Wish,
+    AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, CopyAttributes, CopyOfRows,
+    FillNode, HandleProperties, HostNode, KernelNode, Location, PoolProperties, ReadWriteAccess,
+    RunningProcess, SmGroupParams, SmResource, TextureResource, TextureSampling,
 };
 
 /// A nullable output.
@@ -48,8 +48,8 @@ macro_rules! library {
             }
 
             $(
-                pub(crate) fn $method(&self, $($argument: $type),*) -> Code {
-                    self.$method.map_or(Code::ABSENT, |function| Code(function($($argument),*)))
+                pub(crate) fn $method(&self, $($argument: $type),*) -> ResultCode {
+                    self.$method.map_or(ResultCode::ABSENT, |function| ResultCode(function($($argument),*)))
                 }
             )*
         }
@@ -97,7 +97,7 @@ library! {
     unreserve = "cuMemAddressFree" (address: u64, bytes: usize);
     map = "cuMemMap" (address: u64, bytes: usize, offset: usize, handle: u64, flags: u64);
     unmap = "cuMemUnmap" (address: u64, bytes: usize);
-    set_access = "cuMemSetAccess" (address: u64, bytes: usize, access: In<Access>, count: usize);
+    set_access = "cuMemSetAccess" (address: u64, bytes: usize, access: In<ReadWriteAccess>, count: usize);
     alloc_async = "cuMemAllocAsync" (address: Out<u64>, bytes: usize, stream: usize);
     alloc_from_pool = "cuMemAllocFromPoolAsync" (address: Out<u64>, bytes: usize, pool: usize, stream: usize);
     free_async = "cuMemFreeAsync" (address: u64, stream: usize);
@@ -117,8 +117,8 @@ library! {
     graph_memory = "cuDeviceGetGraphMemAttribute" (device: i32, attribute: i32, value: Out<u64>);
     graph_destroy = "cuGraphDestroy" (graph: usize);
     graph_empty = "cuGraphAddEmptyNode" (node: Out<usize>, graph: usize, after: *const usize, count: usize);
-    graph_fill = "cuGraphAddMemsetNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, fill: In<Fill>, context: usize);
-    exec_fill = "cuGraphExecMemsetNodeSetParams" (exec: usize, node: usize, fill: In<Fill>, context: usize);
+    graph_fill = "cuGraphAddMemsetNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, fill: In<FillNode>, context: usize);
+    exec_fill = "cuGraphExecMemsetNodeSetParams" (exec: usize, node: usize, fill: In<FillNode>, context: usize);
     exec_update = "cuGraphExecUpdate_v2" (exec: usize, graph: usize, info: Out<[u64; 3]>);
     graph_clone = "cuGraphClone" (clone: Out<usize>, graph: usize);
     graph_nodes = "cuGraphGetNodes" (graph: usize, nodes: *mut usize, count: Out<usize>);
@@ -140,11 +140,11 @@ library! {
     end_capture = "cuStreamEndCapture" (stream: usize, graph: Out<usize>);
     capture_info = "cuStreamGetCaptureInfo_v2" (stream: usize, status: Out<i32>, id: Out<u64>, graph: Out<usize>, nodes: Out<*const usize>, count: Out<usize>);
     update_capture = "cuStreamUpdateCaptureDependencies" (stream: usize, nodes: *const usize, count: usize, flags: u32);
-    device_resource = "cuDeviceGetDevResource" (device: i32, resource: Out<Resource>, kind: u32);
-    context_resource = "cuCtxGetDevResource" (context: usize, resource: Out<Resource>, kind: u32);
-    green_resource = "cuGreenCtxGetDevResource" (context: usize, resource: Out<Resource>, kind: u32);
-    split_resource = "cuDevSmResourceSplitByCount" (groups: *mut Resource, count: Out<u32>, input: In<Resource>, remainder: Out<Resource>, flags: u32, least: u32);
-    describe_resources = "cuDevResourceGenerateDesc" (description: Out<usize>, resources: *mut Resource, count: u32);
+    device_resource = "cuDeviceGetDevResource" (device: i32, resource: Out<SmResource>, kind: u32);
+    context_resource = "cuCtxGetDevResource" (context: usize, resource: Out<SmResource>, kind: u32);
+    green_resource = "cuGreenCtxGetDevResource" (context: usize, resource: Out<SmResource>, kind: u32);
+    split_resource = "cuDevSmResourceSplitByCount" (groups: *mut SmResource, count: Out<u32>, input: In<SmResource>, remainder: Out<SmResource>, flags: u32, least: u32);
+    describe_resources = "cuDevResourceGenerateDesc" (description: Out<usize>, resources: *mut SmResource, count: u32);
     green_create = "cuGreenCtxCreate" (context: Out<usize>, description: usize, device: i32, flags: u32);
     green_destroy = "cuGreenCtxDestroy" (context: usize);
     green_stream = "cuGreenCtxStreamCreate" (stream: Out<usize>, context: usize, flags: u32, priority: i32);
@@ -153,17 +153,17 @@ library! {
     green_id = "cuGreenCtxGetId" (context: usize, id: Out<u64>);
     green_record = "cuGreenCtxRecordEvent" (context: usize, event: usize);
     green_wait = "cuGreenCtxWaitEvent" (context: usize, event: usize);
-    split_by_wishes = "cuDevSmResourceSplit" (groups: *mut Resource, count: u32, input: In<Resource>, remainder: Out<Resource>, flags: u32, wishes: *mut Wish);
+    split_by_wishes = "cuDevSmResourceSplit" (groups: *mut SmResource, count: u32, input: In<SmResource>, remainder: Out<SmResource>, flags: u32, wishes: *mut SmGroupParams);
     graph_child = "cuGraphAddChildGraphNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, child: usize);
     graph_record = "cuGraphAddEventRecordNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, event: usize);
     graph_wait = "cuGraphAddEventWaitNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, event: usize);
-    graph_host = "cuGraphAddHostNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, call: In<HostCall>);
+    graph_host = "cuGraphAddHostNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, call: In<HostNode>);
     graph_kernel = "cuGraphAddKernelNode_v2" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, kernel: In<KernelNode>);
     graph_print = "cuGraphDebugDotPrint" (graph: usize, path: *const c_char, flags: u32);
     graph_retain = "cuGraphRetainUserObject" (graph: usize, object: usize, count: u32, flags: u32);
     node_type = "cuGraphNodeGetType" (node: usize, kind: Out<u32>);
-    node_fill = "cuGraphMemsetNodeGetParams" (node: usize, fill: Out<Fill>);
-    node_set_fill = "cuGraphMemsetNodeSetParams" (node: usize, fill: In<Fill>);
+    node_fill = "cuGraphMemsetNodeGetParams" (node: usize, fill: Out<FillNode>);
+    node_set_fill = "cuGraphMemsetNodeSetParams" (node: usize, fill: In<FillNode>);
     node_kernel = "cuGraphKernelNodeGetParams_v2" (node: usize, kernel: Out<KernelNode>);
     node_recorded = "cuGraphEventRecordNodeGetEvent" (node: usize, event: Out<usize>);
     node_set_recorded = "cuGraphEventRecordNodeSetEvent" (node: usize, event: usize);
@@ -178,14 +178,14 @@ library! {
     event_query = "cuEventQuery" (event: usize);
     object_create = "cuUserObjectCreate" (object: Out<usize>, thing: *mut c_void, end: extern "C" fn(*mut c_void), references: u32, flags: u32);
     object_release = "cuUserObjectRelease" (object: usize, count: u32);
-    texture_create = "cuTexObjectCreate" (texture: Out<u64>, resource: In<ResourceOfTexture>, sampling: In<Sampling>, view: *const c_void);
+    texture_create = "cuTexObjectCreate" (texture: Out<u64>, resource: In<TextureResource>, sampling: In<TextureSampling>, view: *const c_void);
     texture_destroy = "cuTexObjectDestroy" (texture: u64);
-    texture_resource = "cuTexObjectGetResourceDesc" (resource: Out<ResourceOfTexture>, texture: u64);
-    texture_sampling = "cuTexObjectGetTextureDesc" (sampling: Out<Sampling>, texture: u64);
+    texture_resource = "cuTexObjectGetResourceDesc" (resource: Out<TextureResource>, texture: u64);
+    texture_sampling = "cuTexObjectGetTextureDesc" (sampling: Out<TextureSampling>, texture: u64);
     texture_view = "cuTexObjectGetResourceViewDesc" (view: Out<[u64; 14]>, texture: u64);
-    surface_create = "cuSurfObjectCreate" (surface: Out<u64>, resource: In<ResourceOfTexture>);
+    surface_create = "cuSurfObjectCreate" (surface: Out<u64>, resource: In<TextureResource>);
     surface_destroy = "cuSurfObjectDestroy" (surface: u64);
-    surface_resource = "cuSurfObjectGetResourceDesc" (resource: Out<ResourceOfTexture>, surface: u64);
+    surface_resource = "cuSurfObjectGetResourceDesc" (resource: Out<TextureResource>, surface: u64);
     copy_batch_v1 = "cuMemcpyBatchAsync" (to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: In<CopyAttributes>, starts: *const usize, kinds: usize, failed: Out<usize>, stream: usize);
     copy_batch = "cuMemcpyBatchAsync_v2" (to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: In<CopyAttributes>, starts: *const usize, kinds: usize, stream: usize);
     copy_rows_batch = "cuMemcpy3DBatchAsync_v2" (count: usize, copies: In<CopyOfRows>, flags: u64, stream: usize);
@@ -215,7 +215,7 @@ library! {
     by_uuid = "nvmlDeviceGetHandleByUUID" (uuid: *const c_char, device: Out<usize>);
     memory = "nvmlDeviceGetMemoryInfo" (device: usize, memory: Out<CardMemory>);
     memory_v2 = "nvmlDeviceGetMemoryInfo_v2" (device: usize, memory: Out<CardMemoryV2>);
-    running = "nvmlDeviceGetComputeRunningProcesses_v3" (device: usize, count: Out<u32>, processes: *mut Running);
+    running = "nvmlDeviceGetComputeRunningProcesses_v3" (device: usize, count: Out<u32>, processes: *mut RunningProcess);
 }
 
 impl Cuda {

@@ -24,12 +24,12 @@ mod session;
 mod suite;
 
 use cases::CASES;
-use record::Report;
+use record::CaseReport;
 
 /// Runs the conformance cases on the driver that the loader finds.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct ConformanceArguments {
     /// The cases to run [default: all]
     cases: Vec<String>,
     /// Name the cases and leave
@@ -53,7 +53,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+    let arguments = ConformanceArguments::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
         std::process::exit(if error.use_stderr() { 64 } else { 0 })
     });
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 }
 
 /// Whether everything documented holds.
-fn perform(arguments: &Arguments) -> Result<bool, String> {
+fn perform(arguments: &ConformanceArguments) -> Result<bool, String> {
     if arguments.list {
         for case in CASES {
             println!("{:<18} {}", case.name, case.about);
@@ -111,7 +111,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static str>, String> {
 fn here(name: &str) -> Result<bool, String> {
     let case = CASES.iter().find(|case| case.name == name);
     let case = case.ok_or_else(|| format!("there is no case `{name}`"))?;
-    let report = Report::of(case.name);
+    let report = CaseReport::of(case.name);
     if let Err(stop) = (case.run)(&report) {
         report.holds("the case runs to its end", false, suite::chain(&stop));
     }

@@ -9,12 +9,12 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::code::Code;
+use crate::code::ResultCode;
 
 /// Who vouches for a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum FactSource {
     /// The documentation.
     Documented,
     /// This run.
@@ -23,13 +23,13 @@ pub(crate) enum Kind {
 
 /// One fact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct FactRecord {
     /// The case that found it.
     pub(crate) case: String,
     /// What was looked at.
     pub(crate) fact: String,
     /// Who vouches for it.
-    pub(crate) kind: Kind,
+    pub(crate) kind: FactSource,
     /// Whether it is as documented.
     pub(crate) holds: bool,
     /// What was seen.
@@ -41,13 +41,13 @@ pub(crate) struct Record {
 
 /// Why a case could not go on.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Stop {
+pub(crate) enum CaseError {
     /// A library is not there.
     #[error("failed to load a driver library")]
     Library(#[from] libloading::Error),
     /// A call that the case only prepares with failed.
     #[error("{0} returned {1}")]
-    Call(&'static str, Code),
+    Call(&'static str, ResultCode),
     /// A process that the case needs could not be run.
     #[error("failed to run a second process")]
     Process(#[from] std::io::Error),
@@ -55,11 +55,11 @@ pub(crate) enum Stop {
 
 /// Where a case writes.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct CaseReport {
     case: String,
 }
 
-impl Report {
+impl CaseReport {
     pub(crate) fn of(case: &str) -> Self {
         Self {
             case: case.to_owned(),
@@ -70,21 +70,21 @@ impl Report {
     pub(crate) fn equals(&self, fact: &str, wanted: impl Serialize, seen: impl Serialize) {
         let (wanted, seen) = (value(wanted), value(seen));
         let holds = wanted == seen;
-        self.write(fact, Kind::Documented, holds, seen, Some(wanted));
+        self.write(fact, FactSource::Documented, holds, seen, Some(wanted));
     }
 
     /// A documented relation, and the numbers that it was judged by.
     pub(crate) fn holds(&self, fact: &str, holds: bool, seen: impl Serialize) {
-        self.write(fact, Kind::Documented, holds, value(seen), None);
+        self.write(fact, FactSource::Documented, holds, value(seen), None);
     }
 
     /// A value that no document promises.
     pub(crate) fn observed(&self, fact: &str, seen: impl Serialize) {
-        self.write(fact, Kind::Observed, true, value(seen), None);
+        self.write(fact, FactSource::Observed, true, value(seen), None);
     }
 
-    fn write(&self, fact: &str, kind: Kind, holds: bool, seen: Value, wanted: Option<Value>) {
-        let record = Record {
+    fn write(&self, fact: &str, kind: FactSource, holds: bool, seen: Value, wanted: Option<Value>) {
+        let record = FactRecord {
             case: self.case.clone(),
             fact: fact.to_owned(),
             kind,

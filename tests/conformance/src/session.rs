@@ -3,10 +3,10 @@
 use std::ffi::{CString, c_void};
 use std::process;
 
-use crate::code::Code;
-use crate::layout::{CardMemory, CardMemoryV2, DEVICE, Location, Running};
+use crate::code::ResultCode;
+use crate::layout::{CardMemory, CardMemoryV2, DEVICE, Location, RunningProcess};
 use crate::library::{Cuda, Nvml};
-use crate::record::{Report, Stop};
+use crate::record::{CaseError, CaseReport};
 
 pub(crate) const MIB: usize = 1 << 20;
 /// What no output holds by chance.
@@ -14,7 +14,7 @@ pub(crate) const UNTOUCHED: u64 = 0x5afe_5afe_5afe_5afe;
 
 /// The libraries, initialised; no context yet.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct DriverSession {
     pub(crate) cuda: Cuda,
     pub(crate) nvml: Nvml,
     pub(crate) device: i32,
@@ -22,20 +22,20 @@ pub(crate) struct Session {
 }
 
 /// A call that must succeed for the case to mean anything.
-pub(crate) fn must(what: &'static str, code: Code) -> Result<(), Stop> {
+pub(crate) fn must(what: &'static str, code: ResultCode) -> Result<(), CaseError> {
     if code.succeeded() {
         Ok(())
     } else {
-        Err(Stop::Call(what, code))
+        Err(CaseError::Call(what, code))
     }
 }
 
 /// Starts the driver for a case that needs no card, and says so where there is none.
-pub(crate) fn start_without_card(report: &Report, cuda: &Cuda) -> Result<(), Stop> {
+pub(crate) fn start_without_card(report: &CaseReport, cuda: &Cuda) -> Result<(), CaseError> {
     let code = cuda.init(0);
     report.observed("cuInit", code);
     match code {
-        Code::NO_DEVICE => Ok(()),
+        ResultCode::NO_DEVICE => Ok(()),
         code => must("cuInit", code),
     }
 }
@@ -47,9 +47,9 @@ pub(crate) fn uuid_text(uuid: [u8; 16]) -> CString {
     CString::new(format!("GPU-{}", groups.join("-"))).expect("hexadecimal digits have no NUL")
 }
 
-impl Session {
+impl DriverSession {
     /// Initialises both libraries and finds the first card in each.
-    pub(crate) fn open() -> Result<Self, Stop> {
+    pub(crate) fn open() -> Result<Self, CaseError> {
         let (cuda, nvml) = (Cuda::open()?, Nvml::open()?);
         must("cuInit", cuda.init(0))?;
         must("nvmlInit_v2", nvml.init())?;
@@ -70,15 +70,15 @@ impl Session {
         })
     }
 
-    /// As [`Session::open`], with the card's primary context current.
-    pub(crate) fn start() -> Result<Self, Stop> {
+    /// As [`DriverSession::open`], with the card's primary context current.
+    pub(crate) fn start() -> Result<Self, CaseError> {
         let session = Self::open()?;
         session.retain()?;
         Ok(session)
     }
 
     /// Retains the primary context and makes it current.
-    pub(crate) fn retain(&self) -> Result<usize, Stop> {
+    pub(crate) fn retain(&self) -> Result<usize, CaseError> {
         let mut context = 0;
         let retained = self.cuda.primary_retain(Some(&mut context), self.device);
         must("cuDevicePrimaryCtxRetain", retained)?;
@@ -95,14 +95,14 @@ impl Session {
     }
 
     /// Allocates plainly.
-    pub(crate) fn alloc(&self, bytes: usize) -> Result<u64, Stop> {
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<u64, CaseError> {
         let mut address = 0;
         must("cuMemAlloc_v2", self.cuda.alloc(Some(&mut address), bytes))?;
         Ok(address)
     }
 
     /// Free and total memory as CUDA has them.
-    pub(crate) fn memory_info(&self) -> Result<(usize, usize), Stop> {
+    pub(crate) fn memory_info(&self) -> Result<(usize, usize), CaseError> {
         let (mut free, mut total) = (0, 0);
         let code = self.cuda.memory_info(Some(&mut free), Some(&mut total));
         must("cuMemGetInfo_v2", code)?;
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// The card's memory as NVML has it.
-    pub(crate) fn card_memory(&self) -> Result<(CardMemory, CardMemoryV2), Stop> {
+    pub(crate) fn card_memory(&self) -> Result<(CardMemory, CardMemoryV2), CaseError> {
         let (mut first, mut second) = (CardMemory::default(), CardMemoryV2::default());
         must(
             "nvmlDeviceGetMemoryInfo",
@@ -124,8 +124,8 @@ impl Session {
     }
 
     /// The processes that NVML sees on the card.
-    pub(crate) fn running(&self) -> Result<Vec<Running>, Stop> {
-        let mut list = vec![Running::default(); 256];
+    pub(crate) fn running(&self) -> Result<Vec<RunningProcess>, CaseError> {
+        let mut list = vec![RunningProcess::default(); 256];
         let mut count = list.len() as u32;
         let code = self
             .nvml
@@ -136,19 +136,19 @@ impl Session {
     }
 
     /// Whether NVML names this process; from inside a container it may not.
-    pub(crate) fn is_visible(&self) -> Result<bool, Stop> {
+    pub(crate) fn is_visible(&self) -> Result<bool, CaseError> {
         Ok(self.running()?.iter().any(|one| one.pid == process::id()))
     }
 
     /// What NVML counts for this process, or for the whole card where it does not name the process.
-    pub(crate) fn usage(&self) -> Result<i64, Stop> {
+    pub(crate) fn usage(&self) -> Result<i64, CaseError> {
         let named = self.is_visible()?;
         self.usage_if(named)
     }
 
-    /// As [`Session::usage`], for a process that NVML names while it has a context: without one it
+    /// As [`DriverSession::usage`], for a process that NVML names while it has a context: without one it
     /// holds nothing.
-    pub(crate) fn usage_if(&self, named: bool) -> Result<i64, Stop> {
+    pub(crate) fn usage_if(&self, named: bool) -> Result<i64, CaseError> {
         let own = self
             .running()?
             .into_iter()
@@ -162,14 +162,17 @@ impl Session {
     }
 
     /// By how much `step` changes what NVML counts.
-    pub(crate) fn growth(&self, step: impl FnOnce() -> Result<(), Stop>) -> Result<i64, Stop> {
+    pub(crate) fn growth(
+        &self,
+        step: impl FnOnce() -> Result<(), CaseError>,
+    ) -> Result<i64, CaseError> {
         let before = self.usage()?;
         step()?;
         Ok(self.usage()? - before)
     }
 
     /// Writes and reads back every byte of `bytes` at `address`.
-    pub(crate) fn keeps_data(&self, report: &Report, fact: &str, address: u64, bytes: usize) {
+    pub(crate) fn keeps_data(&self, report: &CaseReport, fact: &str, address: u64, bytes: usize) {
         let sent: Vec<u8> = (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect();
         let mut back = vec![0_u8; bytes];
         let codes = [
@@ -178,6 +181,10 @@ impl Session {
             self.cuda
                 .copy_out(back.as_mut_ptr().cast::<c_void>(), address, bytes),
         ];
-        report.holds(fact, codes == [Code::SUCCESS; 2] && back == sent, codes);
+        report.holds(
+            fact,
+            codes == [ResultCode::SUCCESS; 2] && back == sent,
+            codes,
+        );
     }
 }

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::record::{Kind, Record};
+use crate::record::{FactRecord, FactSource};
 
 /// Runs `cases` and hands every line on as it comes.
-pub(crate) fn run(cases: &[&str], timeout: Duration) -> Vec<Record> {
+pub(crate) fn run(cases: &[&str], timeout: Duration) -> Vec<FactRecord> {
     let mut records = Vec::new();
     for case in cases {
         let from = records.len();
         if let Some(trouble) = one(case, timeout, &mut records) {
-            let record = Record {
+            let record = FactRecord {
                 case: (*case).to_owned(),
                 fact: "the case runs to its end".to_owned(),
-                kind: Kind::Documented,
+                kind: FactSource::Documented,
                 holds: false,
                 seen: json!(trouble),
                 wanted: None,
@@ -37,7 +37,7 @@ pub(crate) fn run(cases: &[&str], timeout: Duration) -> Vec<Record> {
 }
 
 /// Runs one case; a sentence if its process did not end well.
-fn one(case: &str, timeout: Duration, records: &mut Vec<Record>) -> Option<String> {
+fn one(case: &str, timeout: Duration, records: &mut Vec<FactRecord>) -> Option<String> {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return Some(format!("this program was not found: {error}")),
@@ -53,7 +53,7 @@ fn one(case: &str, timeout: Duration, records: &mut Vec<Record>) -> Option<Strin
     }
 }
 
-fn follow(mut child: Child, timeout: Duration, records: &mut Vec<Record>) -> Option<String> {
+fn follow(mut child: Child, timeout: Duration, records: &mut Vec<FactRecord>) -> Option<String> {
     let (sender, lines) = mpsc::channel();
     let output = child.stdout.take()?;
     thread::spawn(move || {
@@ -66,7 +66,7 @@ fn follow(mut child: Child, timeout: Duration, records: &mut Vec<Record>) -> Opt
     let end = Instant::now() + timeout;
     let ended = loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(line) => records.extend(serde_json::from_str::<Record>(&line).ok()),
+            Ok(line) => records.extend(serde_json::from_str::<FactRecord>(&line).ok()),
             Err(RecvTimeoutError::Disconnected) => break true,
             Err(RecvTimeoutError::Timeout) => break false,
         }
@@ -85,9 +85,12 @@ fn follow(mut child: Child, timeout: Duration, records: &mut Vec<Record>) -> Opt
 }
 
 /// Says how much held; whether all that is documented did.
-pub(crate) fn summarise(records: &[Record]) -> bool {
-    let documented = records.iter().filter(|one| one.kind == Kind::Documented);
-    let (held, broken): (Vec<&Record>, Vec<&Record>) = documented.partition(|one| one.holds);
+pub(crate) fn summarise(records: &[FactRecord]) -> bool {
+    let documented = records
+        .iter()
+        .filter(|one| one.kind == FactSource::Documented);
+    let (held, broken): (Vec<&FactRecord>, Vec<&FactRecord>) =
+        documented.partition(|one| one.holds);
     for one in &broken {
         let wanted = one.wanted.as_ref();
         let wanted = wanted.map_or_else(String::new, |value| format!(" instead of {value}"));

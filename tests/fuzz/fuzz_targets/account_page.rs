@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use apportion_abi::account::{
-    Api, Charge, Join, LimitsMap, NewCard, Registration, SLOTS, UsageMap,
+    ApiFamily, ChargeOutcome, JoinOutcome, LimitsMap, NewCard, ProcessRegistration, SLOTS, UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid};
 use libfuzzer_sys::fuzz_target;
@@ -29,20 +29,20 @@ const CUT: u8 = 255;
 /// How many of the page's processes are looked at one by one.
 const LOOKED_AT: usize = 64;
 
-struct Account {
+struct FuzzAccount {
     path: PathBuf,
     limits: LimitsMap,
     usage: UsageMap,
     pristine: Vec<u8>,
 }
 
-struct Tenants {
-    own: Account,
-    other: Account,
+struct FuzzTenants {
+    own: FuzzAccount,
+    other: FuzzAccount,
 }
 
 thread_local! {
-    static TENANTS: RefCell<Tenants> = RefCell::new(Tenants::new());
+    static TENANTS: RefCell<FuzzTenants> = RefCell::new(FuzzTenants::new());
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -53,7 +53,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("a temporary folder has no zero byte")
 }
 
-impl Account {
+impl FuzzAccount {
     fn new(folder: &Path, name: &str) -> Self {
         let new = |place: u8| NewCard {
             uuid: CardUuid([place; 16]),
@@ -73,7 +73,7 @@ impl Account {
         let charged = usage
             .usage()
             .charge(owner, 0, Bytes::from_mib(60), &limits.cards()[0]);
-        assert_eq!(charged, Charge::Granted);
+        assert_eq!(charged, ChargeOutcome::Granted);
         usage
             .usage()
             .offer(owner, 0, 5, Bytes::from_mib(20))
@@ -95,19 +95,22 @@ impl Account {
     }
 }
 
-fn process(pid: u32) -> Registration {
-    Registration {
+fn process(pid: u32) -> ProcessRegistration {
+    ProcessRegistration {
         pid,
         start_time: 7,
         pid_namespace: 1,
     }
 }
 
-impl Tenants {
+impl FuzzTenants {
     fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("apportion-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
-        let (own, other) = (Account::new(&folder, "own"), Account::new(&folder, "other"));
+        let (own, other) = (
+            FuzzAccount::new(&folder, "own"),
+            FuzzAccount::new(&folder, "other"),
+        );
         Self { own, other }
     }
 
@@ -201,14 +204,14 @@ impl Tenants {
         };
         for (card, limit) in limits.iter().enumerate() {
             let ask = Bytes::from_mib(2);
-            if usage.charge(owner, card, ask, limit) == Charge::Granted {
+            if usage.charge(owner, card, ask, limit) == ChargeOutcome::Granted {
                 // What is granted was seen to fit.
                 usage.uncharge(owner, card, ask);
             }
             let _ = usage.claim_anyway(owner, card, ask);
-            usage.deny(card, Api::ALL[0], ask);
+            usage.deny(card, ApiFamily::ALL[0], ask);
         }
-        if let Join::Joined(share) = usage.join(owner, 5, |card| limits.get(card)) {
+        if let JoinOutcome::Joined(share) = usage.join(owner, 5, |card| limits.get(card)) {
             usage.leave(share);
         }
         let _ = usage

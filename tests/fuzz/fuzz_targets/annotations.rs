@@ -1,10 +1,10 @@
 //! What a pod's annotations ask for: one line is one annotation, its first byte says which.
 #![no_main]
 
-use apportion_admission::strict::Bounds;
+use apportion_admission::strict::StrictBounds;
 use apportion_admission::{
-    Delivery, Pod, RequestBelowLimit, Settings, amounts, is_shared, mutate, request, validate,
-    warnings,
+    AdmissionSettings, GpuDelivery, Pod, RequestBelowLimit, gpu_amounts, is_shared, mutate,
+    request, validate, warnings,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
@@ -57,12 +57,12 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let delivery = match flags & 1 {
-        0 => Delivery::Slot("apportion.dev/gpu-slot".to_owned()),
-        _ => Delivery::ConfigMaps {
+        0 => GpuDelivery::Slot("apportion.dev/gpu-slot".to_owned()),
+        _ => GpuDelivery::ConfigMaps {
             with_memory_limit: flags & 2 != 0,
         },
     };
-    let settings = Settings {
+    let settings = AdmissionSettings {
         sharing: flags & 4 == 0,
         delivery,
         block_visible_devices: flags & 8 != 0,
@@ -74,8 +74,8 @@ fuzz_target!(|data: &[u8]| {
             _ => RequestBelowLimit::ChargeLimit,
         },
     };
-    let strict = Settings {
-        strict: Some(Bounds::default()),
+    let strict = AdmissionSettings {
+        strict: Some(StrictBounds::default()),
         ..settings.clone()
     };
     let _ = warnings(&pod);
@@ -87,7 +87,10 @@ fuzz_target!(|data: &[u8]| {
         },
         Err(why) => assert_eq!(validate(&pod, &strict).as_ref(), Err(why)),
     }
-    let _ = (amounts::requested(&pod), amounts::received(&pod, None));
+    let _ = (
+        gpu_amounts::requested(&pod),
+        gpu_amounts::received(&pod, None),
+    );
     let mut once = pod;
     if mutate(&mut once, &settings, 7).is_ok() {
         let mut twice = once.clone();

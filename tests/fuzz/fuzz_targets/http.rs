@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use apportion_bounded::{Answers, Text, connection};
+use apportion_bounded::{HttpLimiter, Text, connection};
 use hyper::Response;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,7 +50,7 @@ async fn exchange(data: &[u8]) -> (usize, Vec<u8>) {
         count.set(count.get() + 1);
         ready(Response::new(Text::from(BODY)))
     };
-    let answers = Answers::within(Duration::from_secs(1));
+    let answers = HttpLimiter::within(Duration::from_secs(1));
     let serving = connection(server, IpAddr::V4(Ipv4Addr::LOCALHOST), answers, answer);
     let sending = async {
         // The server may have closed it.

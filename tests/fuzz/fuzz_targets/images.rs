@@ -1,7 +1,7 @@
 //! Images of code as a program hands them to the driver: cubins, bundles with LZ4 inside, PTX.
 #![no_main]
 
-use apportion_gate::image::{BUNDLE, CUBIN, Image, bundle, cubin, text};
+use apportion_gate::image::{BUNDLE, CUBIN, ImageFootprint, bundle, cubin, text};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         _ => Some(text(data)),
     };
     let first: Option<&[u8; 4]> = data.first_chunk();
-    let found: Option<Image> = first.and_then(|word| image(u32::from_le_bytes(*word)));
+    let found: Option<ImageFootprint> = first.and_then(|word| image(u32::from_le_bytes(*word)));
     if let Some(found) = found {
         // What is counted is whole blocks of the driver, or more than fits.
         let is_whole = |bytes: u64| bytes.is_multiple_of(256) || bytes == u64::MAX;

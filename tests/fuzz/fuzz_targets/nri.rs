@@ -1,13 +1,13 @@
 //! What a container runtime sends over the NRI's socket, in pieces: frames, envelopes, containers.
 #![no_main]
 
-use apportion_nri::frame::{Decoder, Kind, Lane, Message, encode};
-use apportion_nri::{Granted, Grants, Mode, Rules, Session, WISHES, wire};
+use apportion_nri::frame::{FrameDecoder, Kind, MuxConnection, TtrpcMessage, encode};
+use apportion_nri::{GrantHolder, Grants, NriSession, VerdictMode, VerdictRules, WISHES, wire};
 use libfuzzer_sys::fuzz_target;
 use prost::Message as _;
 
 fn grants() -> Grants {
-    let granted = Granted {
+    let granted = GrantHolder {
         pod: "uid-1".to_owned(),
         container: Some("main".to_owned()),
         account: "4d-1".to_owned(),
@@ -16,8 +16,8 @@ fn grants() -> Grants {
     Grants::from([("4d-1".to_owned(), granted)])
 }
 
-fn rules(mode: Mode) -> Rules {
-    Rules {
+fn rules(mode: VerdictMode) -> VerdictRules {
+    VerdictRules {
         mode,
         exempt: vec!["gpu-operator".to_owned()],
         accounts: "/run/apportion/accounts".to_owned(),
@@ -30,18 +30,18 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let mode = match cut & 1 {
-        0 => Mode::Enforce,
-        _ => Mode::Audit,
+        0 => VerdictMode::Enforce,
+        _ => VerdictMode::Audit,
     };
     let (grants, rules) = (grants(), rules(mode));
-    let (mut session, _) = Session::open("apportion", "10", WISHES[0]);
-    let mut decoder = Decoder::default();
+    let (mut session, _) = NriSession::open("apportion", "10", WISHES[0]);
+    let mut decoder = FrameDecoder::default();
     for piece in bytes.chunks(usize::from(cut >> 1) + 1) {
         let Ok(messages) = decoder.feed(piece) else {
             return;
         };
         for (lane, message) in messages {
-            let again = Decoder::default().feed(&encode(lane, &message));
+            let again = FrameDecoder::default().feed(&encode(lane, &message));
             assert_eq!(
                 again,
                 Ok(vec![(lane, message.clone())]),
@@ -56,21 +56,21 @@ fuzz_target!(|data: &[u8]| {
 
 /// Whether the session goes on. A call gets one answer; nothing else gets any.
 fn take(
-    session: &mut Session,
-    lane: Lane,
-    message: &Message,
+    session: &mut NriSession,
+    lane: MuxConnection,
+    message: &TtrpcMessage,
     grants: &Grants,
-    rules: &Rules,
+    rules: &VerdictRules,
 ) -> bool {
     let Ok(step) = session.take(lane, message, grants, rules) else {
         return false;
     };
-    let is_call = (lane, message.kind) == (Lane::Plugin, Kind::Request);
+    let is_call = (lane, message.kind) == (MuxConnection::Plugin, Kind::Request);
     assert_eq!(step.answer.is_some(), is_call);
     if let Some((lane, answer)) = step.answer {
         assert_eq!(
             (lane, answer.stream, answer.kind),
-            (Lane::Plugin, message.stream, Kind::Response)
+            (MuxConnection::Plugin, message.stream, Kind::Response)
         );
         assert!(wire::Response::decode(answer.payload.as_slice()).is_ok());
     }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use apportion_abi::units::parse_memory;
-use apportion_abi::{CardUuid, Fraction, GpuRequest};
+use apportion_abi::{CardUuid, GpuFraction, GpuRequest};
 use apportion_admission::Quantity;
 use apportion_groups::{parse_duration, show_duration};
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ fuzz_target!(|text: &str| {
         }
         let _ = read.whole();
     }
-    if let Ok(fraction) = text.parse::<Fraction>() {
+    if let Ok(fraction) = text.parse::<GpuFraction>() {
         assert!((1..1_000_000_000).contains(&fraction.parts_per_billion()));
         assert_eq!(fraction.to_string().parse(), Ok(fraction));
     }

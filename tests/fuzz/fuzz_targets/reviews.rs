@@ -1,9 +1,9 @@
 //! What the API server sends to the admission webhook. The first byte says which question is asked.
 #![no_main]
 
-use apportion_admission::queue::Queue;
-use apportion_admission::strict::Bounds;
-use apportion_admission::{Delivery, RequestBelowLimit, Settings};
+use apportion_admission::queue::ReviewedQueue;
+use apportion_admission::strict::StrictBounds;
+use apportion_admission::{AdmissionSettings, GpuDelivery, RequestBelowLimit};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -16,26 +16,26 @@ mod object;
 #[path = "../../../scheduler-shim/webhook/src/review.rs"]
 mod review;
 
-use judge::{PATHS, Rules, answer};
-use review::Review;
+use judge::{AdmissionRules, PATHS, answer};
+use review::AdmissionReview;
 
-fn rules(flags: u8) -> Rules {
+fn rules(flags: u8) -> AdmissionRules {
     let delivery = match flags & 1 {
-        0 => Delivery::Slot("apportion.dev/gpu-slot".to_owned()),
-        _ => Delivery::ConfigMaps {
+        0 => GpuDelivery::Slot("apportion.dev/gpu-slot".to_owned()),
+        _ => GpuDelivery::ConfigMaps {
             with_memory_limit: flags & 2 != 0,
         },
     };
-    let settings = Settings {
+    let settings = AdmissionSettings {
         sharing: true,
         delivery,
         block_visible_devices: flags & 4 != 0,
         runtime_class: Some("nvidia".to_owned()),
-        strict: (flags & 8 != 0).then(Bounds::default),
+        strict: (flags & 8 != 0).then(StrictBounds::default),
         count_shares: false,
         request_below_limit: RequestBelowLimit::default(),
     };
-    Rules {
+    AdmissionRules {
         schedulers: vec!["kai-scheduler".to_owned()],
         settings,
         compare_quotas: true,
@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let (_, question) = PATHS[usize::from(first >> 4) % PATHS.len()];
-    let Ok(review) = Review::read(body, question) else {
+    let Ok(review) = AdmissionReview::read(body, question) else {
         return;
     };
     if review.refusal.is_some() {
@@ -56,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let parent = |name: &str| {
         let queue = serde_json::json!({"metadata": {"name": name}, "spec": {"parentQueue": "root", "resources": {}}});
-        (name.len() < 8).then(|| serde_json::from_value::<Queue>(queue).ok())?
+        (name.len() < 8).then(|| serde_json::from_value::<ReviewedQueue>(queue).ok())?
     };
     let answer = answer(question, &review.request, &rules(*first), &parent, 7);
     let said = answer.review(&review.request.uid);

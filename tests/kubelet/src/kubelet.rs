@@ -21,8 +21,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::{Channel, Server};
 
-use crate::books::{Plugin, PodOf};
-use crate::services::Shared;
+use crate::services::SharedKubeletState;
+use crate::state::{PodOf, RegisteredPlugin};
 
 /// How long anything may take on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,20 +32,20 @@ const AGE: Duration = Duration::from_secs(3600);
 
 /// A kubelet.
 #[derive(Debug)]
-pub struct Kubelet {
+pub struct FakeKubelet {
     dir: PathBuf,
-    shared: Shared,
+    shared: SharedKubeletState,
     servers: Vec<JoinHandle<()>>,
     followers: Vec<JoinHandle<()>>,
 }
 
-impl Kubelet {
+impl FakeKubelet {
     /// A kubelet with its folder at `dir`.
     #[must_use]
     pub fn start(dir: &Path) -> Self {
         let mut kubelet = Self {
             dir: dir.to_owned(),
-            shared: Shared::default(),
+            shared: SharedKubeletState::default(),
             servers: Vec::new(),
             followers: Vec::new(),
         };
@@ -145,7 +145,7 @@ impl Kubelet {
         let (first, heard) = tokio::sync::oneshot::channel();
         let mut first = Some(first);
         self.followers.push(tokio::spawn(async move {
-            let with = |then: &mut dyn FnMut(&mut Plugin)| {
+            let with = |then: &mut dyn FnMut(&mut RegisteredPlugin)| {
                 then(
                     shared
                         .books()
@@ -186,7 +186,7 @@ impl Kubelet {
         self.shared.books().free(resource)
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &SharedKubeletState {
         &self.shared
     }
 
@@ -317,7 +317,7 @@ impl Kubelet {
     }
 }
 
-impl Drop for Kubelet {
+impl Drop for FakeKubelet {
     fn drop(&mut self) {
         self.servers
             .iter()
@@ -339,7 +339,7 @@ fn check(response: &ContainerAllocateResponse, device: &str) {
 }
 
 /// Nobody answers for its devices.
-fn silence(plugin: &mut Plugin) {
+fn silence(plugin: &mut RegisteredPlugin) {
     let health = plugin.devices.values_mut();
     health.for_each(|is_healthy| *is_healthy = false);
 }

@@ -7,15 +7,15 @@
 
 #![forbid(unsafe_code)]
 
-mod books;
 mod kubelet;
 mod pods;
 mod runtime;
 mod services;
+mod state;
 mod whole;
 
-pub use books::PodOf;
-pub use kubelet::Kubelet;
+pub use kubelet::FakeKubelet;
 pub use pods::PodsApi;
 pub use runtime::Runtime;
-pub use whole::Asking;
+pub use state::PodOf;
+pub use whole::WholeCardRequest;

@@ -18,12 +18,12 @@ use crate::kubelet::listen;
 /// The service. It ends when this is dropped.
 #[derive(Debug)]
 pub struct PodsApi {
-    known: Known,
+    known: PodsState,
     server: JoinHandle<()>,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct PodsState {
     pods: Arc<Mutex<BTreeMap<String, Pod>>>,
     events: broadcast::Sender<WatchPodsEvent>,
 }
@@ -35,7 +35,7 @@ impl PodsApi {
     /// If the socket cannot be made.
     #[must_use]
     pub fn listen(dir: &Path) -> Self {
-        let known = Known {
+        let known = PodsState {
             pods: Arc::default(),
             events: broadcast::channel(64).0,
         };
@@ -79,7 +79,7 @@ impl Drop for PodsApi {
     }
 }
 
-impl Known {
+impl PodsState {
     fn pods(&self) -> MutexGuard<'_, BTreeMap<String, Pod>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,7 @@ fn event(kind: EventType, pod: Option<Pod>) -> WatchPodsEvent {
 }
 
 #[tonic::async_trait]
-impl Pods for Known {
+impl Pods for PodsState {
     type WatchPodsStream =
         std::pin::Pin<Box<dyn Stream<Item = Result<WatchPodsEvent, Status>> + Send>>;
 

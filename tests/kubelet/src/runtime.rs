@@ -18,7 +18,7 @@ pub struct Runtime(JoinHandle<()>);
 
 /// What it says of itself.
 #[derive(Clone, Debug)]
-struct Said {
+struct RuntimeIdentity {
     name: &'static str,
     version: &'static str,
     config: &'static str,
@@ -37,7 +37,7 @@ impl Runtime {
         config: &'static str,
     ) -> Self {
         let listener = UnixListener::bind(socket).expect("the path is short enough");
-        let said = Said {
+        let said = RuntimeIdentity {
             name,
             version,
             config,
@@ -58,7 +58,7 @@ impl Drop for Runtime {
 }
 
 #[tonic::async_trait]
-impl RuntimeService for Said {
+impl RuntimeService for RuntimeIdentity {
     async fn version(
         &self,
         _: Request<VersionRequest>,

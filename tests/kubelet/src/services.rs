@@ -11,20 +11,20 @@ use apportion_proto::podresources::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::books::Books;
+use crate::state::KubeletState;
 
 /// The books, shared by the services and the test.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shared(Arc<Mutex<Books>>);
+pub(crate) struct SharedKubeletState(Arc<Mutex<KubeletState>>);
 
-impl Shared {
-    pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
+impl SharedKubeletState {
+    pub(crate) fn books(&self) -> MutexGuard<'_, KubeletState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[tonic::async_trait]
-impl Registration for Shared {
+impl Registration for SharedKubeletState {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let RegisterRequest {
             version,
@@ -45,7 +45,7 @@ impl Registration for Shared {
 }
 
 #[tonic::async_trait]
-impl PodResourcesLister for Shared {
+impl PodResourcesLister for SharedKubeletState {
     async fn list(
         &self,
         _: Request<ListPodResourcesRequest>,

@@ -8,13 +8,13 @@ use apportion_proto::deviceplugin::{
 };
 use tonic::Status;
 
-use crate::books::PodOf;
-use crate::kubelet::Kubelet;
+use crate::kubelet::FakeKubelet;
+use crate::state::PodOf;
 
 /// A container, how many whole cards it asks for, and whether it leaves them to those that come after.
-pub type Asking<'a> = (&'a str, usize, bool);
+pub type WholeCardRequest<'a> = (&'a str, usize, bool);
 
-impl Kubelet {
+impl FakeKubelet {
     /// Admits a pod with whole cards: each container with the devices that it got.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Kubelet {
         &self,
         uid: &str,
         name: &str,
-        containers: &[Asking<'_>],
+        containers: &[WholeCardRequest<'_>],
     ) -> Result<PodOf, Status> {
         let mut pod = PodOf {
             uid: uid.to_owned(),

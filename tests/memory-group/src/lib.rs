@@ -29,7 +29,7 @@ pub struct MemoryGroup {
 
 /// A container of the chart.
 #[derive(Clone, Copy, Debug)]
-pub enum Container {
+pub enum ChartContainer {
     /// The node agent.
     Agent,
     /// The scheduler.
@@ -38,7 +38,7 @@ pub enum Container {
     Webhook,
 }
 
-impl Container {
+impl ChartContainer {
     /// The memory limit in the chart's `values.yaml`, in bytes.
     ///
     /// # Panics
@@ -62,7 +62,7 @@ impl Container {
 impl MemoryGroup {
     /// A group with the limit of this container; none where the machine lets us make none.
     #[must_use]
-    pub fn of(container: Container) -> Option<Self> {
+    pub fn of(container: ChartContainer) -> Option<Self> {
         match Self::with(container.limit()) {
             Ok(group) => Some(group),
             Err(problem) => {
@@ -151,14 +151,18 @@ mod tests {
 
     #[test]
     fn the_chart_limits_every_container() {
-        for container in [Container::Agent, Container::Scheduler, Container::Webhook] {
+        for container in [
+            ChartContainer::Agent,
+            ChartContainer::Scheduler,
+            ChartContainer::Webhook,
+        ] {
             assert!(container.limit() >= 64 << 20, "{container:?}");
         }
     }
 
     #[test]
     fn a_program_that_takes_more_is_killed_and_counted() {
-        let Some(group) = MemoryGroup::of(Container::Agent) else {
+        let Some(group) = MemoryGroup::of(ChartContainer::Agent) else {
             return;
         };
         let hungry = "x=$(head -c 1073741824 /dev/zero | tr '\\0' x)";

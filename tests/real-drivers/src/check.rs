@@ -8,48 +8,48 @@ use anyhow::{Context, Result, ensure};
 use apportion_intercept::ROWS;
 
 use crate::elf;
-use crate::ways::{Driver, Setup, Way};
+use crate::run_mode::{RunMode, RunSetup, UnpackedDriver};
 
 mod exports;
 mod simulated;
 
 /// One column of the table.
-pub(crate) struct Check {
+pub(crate) struct DriverCheck {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&Setup, &Driver) -> Result<Outcome>,
+    pub(crate) run: fn(&RunSetup, &UnpackedDriver) -> Result<CheckOutcome>,
 }
 
 /// Every check, in the order of the columns.
-pub(crate) const CHECKS: &[Check] = &[
-    Check {
+pub(crate) const CHECKS: &[DriverCheck] = &[
+    DriverCheck {
         name: "exports without a reason",
         run: exports::run,
     },
-    Check {
+    DriverCheck {
         name: "look-ups",
         run: look_up,
     },
-    Check {
+    DriverCheck {
         name: "simulated",
         run: simulated::run,
     },
-    Check {
+    DriverCheck {
         name: "dlsym",
         run: doors,
     },
-    Check {
+    DriverCheck {
         name: "calls",
         run: calls,
     },
-    Check {
+    DriverCheck {
         name: "runtime",
         run: runtime,
     },
-    Check {
+    DriverCheck {
         name: "nvidia-smi",
         run: nvidia_smi,
     },
-    Check {
+    DriverCheck {
         name: "conformance",
         run: conformance,
     },
@@ -57,7 +57,7 @@ pub(crate) const CHECKS: &[Check] = &[
 
 /// What a check found.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub(crate) struct CheckOutcome {
     /// How many answers were compared.
     pub(crate) compared: usize,
     /// What else the table says.
@@ -66,7 +66,7 @@ pub(crate) struct Outcome {
     pub(crate) differences: Vec<String>,
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// The cell of the table.
     pub(crate) fn cell(&self) -> String {
         let count = match self.differences.len() {
@@ -91,7 +91,7 @@ fn answers(printed: &str) -> Answers {
 }
 
 /// Every answer that is not the same in `ours`.
-fn compare(plain: &Answers, ours: &Answers, way: Way) -> Vec<String> {
+fn compare(plain: &Answers, ours: &Answers, way: RunMode) -> Vec<String> {
     let keys: BTreeSet<&String> = plain.keys().chain(ours.keys()).collect();
     let nothing = "nothing".to_owned();
     let difference = |key: &String| {
@@ -107,23 +107,26 @@ fn compare(plain: &Answers, ours: &Answers, way: Way) -> Vec<String> {
 /// Runs a task in all ways, and compares the answers with those without the library. The answers of a program with a
 /// limit are handed back.
 fn in_all_ways(
-    setup: &Setup,
-    driver: &Driver,
+    setup: &RunSetup,
+    driver: &UnpackedDriver,
     task: &[&str],
     as_compared: fn(&str) -> String,
-) -> Result<(Outcome, Answers)> {
+) -> Result<(CheckOutcome, Answers)> {
     let run = |way| anyhow::Ok(answers(&setup.inside(driver, way, task)?));
     let [plain, unlimited, limited] = thread::scope(|scope| {
-        let started = Way::ALL.map(|way| scope.spawn(move || run(way)));
+        let started = RunMode::ALL.map(|way| scope.spawn(move || run(way)));
         started.map(|thread| thread.join().expect("no check panics"))
     });
     let (plain, limited) = (plain?, limited?);
     ensure!(!plain.is_empty(), "{} found nothing", task.join(" "));
-    let mut outcome = Outcome {
+    let mut outcome = CheckOutcome {
         compared: plain.len(),
-        ..Outcome::default()
+        ..CheckOutcome::default()
     };
-    for (way, ours) in [(Way::Unlimited, &unlimited?), (Way::Limited, &limited)] {
+    for (way, ours) in [
+        (RunMode::Unlimited, &unlimited?),
+        (RunMode::Limited, &limited),
+    ] {
         let compared = ours
             .iter()
             .map(|(key, value)| (key.clone(), as_compared(value)))
@@ -144,7 +147,7 @@ fn unchanged(answer: &str) -> String {
 
 /// Adds the functions of the table that a limited program got from the driver itself, and counts those that it did
 /// not.
-fn hooks_in(outcome: &mut Outcome, limited: &Answers) {
+fn hooks_in(outcome: &mut CheckOutcome, limited: &Answers) {
     let of_table: BTreeSet<_> = ROWS
         .iter()
         .map(|row| row.symbol.to_string_lossy())
@@ -172,7 +175,7 @@ fn hooks_in(outcome: &mut Outcome, limited: &Answers) {
     }
 }
 
-fn look_up(setup: &Setup, driver: &Driver) -> Result<Outcome> {
+fn look_up(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let (mut outcome, limited) = in_all_ways(setup, driver, &["look-up"], without_hooks)?;
     hooks_in(&mut outcome, &limited);
     let asked = limited.get("asked").context("it did not come to its end")?;
@@ -180,13 +183,13 @@ fn look_up(setup: &Setup, driver: &Driver) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn doors(setup: &Setup, driver: &Driver) -> Result<Outcome> {
+fn doors(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let (mut outcome, limited) = in_all_ways(setup, driver, &["doors"], without_hooks)?;
     hooks_in(&mut outcome, &limited);
     Ok(outcome)
 }
 
-fn calls(setup: &Setup, driver: &Driver) -> Result<Outcome> {
+fn calls(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let seed = setup.seed.to_string();
     let (mut outcome, limited) = in_all_ways(setup, driver, &["calls", &seed], unchanged)?;
     let deaths = limited.values().filter(|one| one.starts_with("signal "));
@@ -200,8 +203,8 @@ const RUNTIMES: [&str; 2] = [
     "nvidia/cu13/lib/libcudart.so.13",
 ];
 
-fn runtime(setup: &Setup, driver: &Driver) -> Result<Outcome> {
-    let mut all = Outcome::default();
+fn runtime(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
+    let mut all = CheckOutcome::default();
     let Some(folder) = &setup.runtimes else {
         return Ok(all);
     };
@@ -237,16 +240,16 @@ const COMMAND_LINES: &[&[&str]] = &[
     &["--no-such-option"],
 ];
 
-fn nvidia_smi(setup: &Setup, driver: &Driver) -> Result<Outcome> {
+fn nvidia_smi(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let program = driver.folder.join("nvidia-smi");
-    let mut outcome = Outcome::default();
+    let mut outcome = CheckOutcome::default();
     if !program.exists() {
         return Ok(outcome);
     }
     for words in COMMAND_LINES {
-        let plain = printed(setup, driver, Way::Plain, &program, words)?;
+        let plain = printed(setup, driver, RunMode::Plain, &program, words)?;
         outcome.compared += 1;
-        for way in Way::OURS {
+        for way in RunMode::OURS {
             let ours = printed(setup, driver, way, &program, words)?;
             if ours != plain {
                 let words = words.join(" ");
@@ -262,9 +265,9 @@ fn nvidia_smi(setup: &Setup, driver: &Driver) -> Result<Outcome> {
 
 /// How a program ends, and all that it prints.
 fn printed(
-    setup: &Setup,
-    driver: &Driver,
-    way: Way,
+    setup: &RunSetup,
+    driver: &UnpackedDriver,
+    way: RunMode,
     program: &Path,
     words: &[&str],
 ) -> Result<(String, String, String)> {
@@ -282,17 +285,17 @@ fn printed(
 const CASES: [&str; 3] = ["driver_lookup", "entry_points", "deadly_nulls"];
 
 /// Facts of the conformance cases: what is documented must hold, and all must be the same with the library.
-fn conformance(setup: &Setup, driver: &Driver) -> Result<Outcome> {
+fn conformance(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let run = |way| printed(setup, driver, way, &setup.conformance, &CASES);
-    let (status, plain, said) = run(Way::Plain)?;
-    let mut outcome = Outcome {
+    let (status, plain, said) = run(RunMode::Plain)?;
+    let mut outcome = CheckOutcome {
         compared: plain.lines().count(),
-        ..Outcome::default()
+        ..CheckOutcome::default()
     };
     if status != "exit status: 0" {
         outcome.differences.push(format!("{status}: {said}"));
     }
-    for way in Way::OURS {
+    for way in RunMode::OURS {
         let (_, ours, _) = run(way)?;
         let (plain, ours) = (facts(&plain), facts(&ours));
         outcome.differences.extend(compare(&plain, &ours, way));
@@ -309,7 +312,7 @@ fn facts(records: &str) -> Answers {
 }
 
 /// A file of the driver, by the name that the loader knows.
-fn library(driver: &Driver, name: &str) -> Result<BTreeMap<String, elf::Symbol>> {
+fn library(driver: &UnpackedDriver, name: &str) -> Result<BTreeMap<String, elf::ExportedSymbol>> {
     let path: PathBuf = driver.folder.join(name);
     let file =
         std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
@@ -323,20 +326,20 @@ mod tests {
     #[test]
     fn an_answer_that_is_missing_or_another_is_a_difference() {
         let plain = answers("a\t1\nb\t2\n");
-        assert!(compare(&plain, &plain, Way::Limited).is_empty());
+        assert!(compare(&plain, &plain, RunMode::Limited).is_empty());
         for (ours, named) in [
             ("a\t1\n", "b: 2"),
             ("a\t1\nb\t3\n", "b: 2"),
             ("a\t1\nb\t2\nc\t4\n", "c: nothing"),
         ] {
-            let found = compare(&plain, &answers(ours), Way::Limited);
+            let found = compare(&plain, &answers(ours), RunMode::Limited);
             assert!(found.len() == 1 && found[0].starts_with(named), "{found:?}");
         }
     }
 
     #[test]
     fn a_function_of_the_table_that_is_handed_out_itself_is_a_difference() {
-        let (mut good, mut bad) = (Outcome::default(), Outcome::default());
+        let (mut good, mut bad) = (CheckOutcome::default(), CheckOutcome::default());
         hooks_in(
             &mut good,
             &answers("a\t2000: 0 0 hook:cuMemAlloc_v2; 3000: 0 0 driver:cuInit; \n"),

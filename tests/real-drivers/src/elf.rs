@@ -13,7 +13,7 @@ const SYMBOL: usize = 24;
 
 /// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Symbol {
+pub(crate) struct ExportedSymbol {
     /// Where it lies, from the start of the library.
     pub(crate) offset: usize,
     /// Whether it can be called; the others are variables.
@@ -21,7 +21,7 @@ pub(crate) struct Symbol {
 }
 
 /// What a 64-bit ELF file exports, by name; `None` if it is no such file.
-pub(crate) fn exports(file: &[u8]) -> Option<BTreeMap<String, Symbol>> {
+pub(crate) fn exports(file: &[u8]) -> Option<BTreeMap<String, ExportedSymbol>> {
     file.strip_prefix(START)?;
     let sections = number(file, 0x28, 8)?;
     let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
@@ -41,7 +41,7 @@ pub(crate) fn exports(file: &[u8]) -> Option<BTreeMap<String, Symbol>> {
         let is_function = number(file, at + 4, 1)? & 0xf == FUNCTION;
         (section != 0 && offset != 0 && !name.is_empty()).then_some((
             name,
-            Symbol {
+            ExportedSymbol {
                 offset,
                 is_function,
             },

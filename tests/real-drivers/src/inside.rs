@@ -5,10 +5,10 @@ use std::io::Write;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::objects::{Loaded, Names};
+use crate::objects::{AddressNames, LoadedLibrary};
 
 mod calls;
-mod doors;
+mod dlsym;
 mod look_up;
 mod runtime;
 
@@ -25,7 +25,7 @@ pub(crate) fn perform(task: &[OsString]) -> Result<()> {
     let words: Vec<&str> = task.iter().filter_map(|word| word.to_str()).collect();
     match words.as_slice() {
         ["look-up"] => look_up::perform(),
-        ["doors"] => doors::perform(),
+        ["doors"] => dlsym::perform(),
         ["calls", seed] => calls::perform(seed.parse().context("a seed is a number")?),
         ["runtime", path] => runtime::perform(path),
         _ => bail!("there is no task {words:?}"),
@@ -33,23 +33,23 @@ pub(crate) fn perform(task: &[OsString]) -> Result<()> {
 }
 
 /// Both libraries of the driver, loaded as programs do, and what their addresses are called.
-struct Driver {
+struct LoadedDriver {
     handles: [usize; 2],
-    loaded: [Loaded; 2],
-    names: Names,
+    loaded: [LoadedLibrary; 2],
+    names: AddressNames,
 }
 
-impl Driver {
+impl LoadedDriver {
     fn load() -> Result<Self> {
         let [cuda, nvml] = LIBRARIES;
         let handles = [open(cuda)?, open(nvml)?];
         let find = |name: &str| {
             let start = name.trim_end_matches('1');
-            Loaded::find(start)?.with_context(|| format!("{name} is not loaded"))
+            LoadedLibrary::find(start)?.with_context(|| format!("{name} is not loaded"))
         };
         let loaded = [find(cuda)?, find(nvml)?];
-        let hooks = Loaded::find(HOOKS)?;
-        let names = Names::of(&[&loaded[0], &loaded[1]], hooks.as_ref());
+        let hooks = LoadedLibrary::find(HOOKS)?;
+        let names = AddressNames::of(&[&loaded[0], &loaded[1]], hooks.as_ref());
         Ok(Self {
             handles,
             loaded,

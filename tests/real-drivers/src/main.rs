@@ -2,7 +2,7 @@
 //!
 //! No card is needed: `cuInit` says `CUDA_ERROR_NO_DEVICE`, and what a driver does up to there, and instead, is what
 //! every program meets first. Each check runs the same program (mostly this one, see [`inside`]) in three ways
-//! ([`ways::Way`]) and compares what it prints. Nothing may differ but the addresses of hooks, and those must be the
+//! ([`run_mode::RunMode`]) and compares what it prints. Nothing may differ but the addresses of hooks, and those must be the
 //! hooks of exactly the functions that the driver chose.
 //!
 //! `cargo xtask drivers` fetches the libraries and starts this.
@@ -18,15 +18,15 @@ mod check;
 mod elf;
 mod inside;
 mod objects;
-mod ways;
+mod run_mode;
 
-use check::{CHECKS, Outcome};
-use ways::{Driver, Setup};
+use check::{CHECKS, CheckOutcome};
+use run_mode::{RunSetup, UnpackedDriver};
 
 /// Compares drivers with and without the preloaded library.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct ComparisonArguments {
     /// The staged tree, which has the preloaded library
     #[arg(long)]
     staged: PathBuf,
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     {
         return finish(inside::perform(task).map(|()| true));
     }
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+    let arguments = ComparisonArguments::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
         std::process::exit(if error.use_stderr() { 64 } else { 0 })
     });
@@ -74,9 +74,9 @@ fn finish(result: Result<bool>) -> ExitCode {
 }
 
 /// Prints every difference, then the table; whether there was none.
-fn compare(arguments: &Arguments) -> Result<bool> {
+fn compare(arguments: &ComparisonArguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(fresh_seed);
-    let setup = Setup::new(
+    let setup = RunSetup::new(
         &arguments.staged,
         &arguments.conformance,
         arguments.runtimes.as_deref(),
@@ -86,7 +86,7 @@ fn compare(arguments: &Arguments) -> Result<bool> {
     let mut rows = Vec::new();
     let mut is_same = true;
     for folder in &arguments.drivers {
-        let driver = Driver::at(folder)?;
+        let driver = UnpackedDriver::at(folder)?;
         let mut cells = vec![driver.version.clone()];
         for check in CHECKS {
             let outcome = (check.run)(&setup, &driver)?;
@@ -107,7 +107,7 @@ fn fresh_seed() -> u64 {
     now.map_or(1, |since| u64::from(since.subsec_nanos()))
 }
 
-fn show(driver: &Driver, check: &str, outcome: &Outcome) {
+fn show(driver: &UnpackedDriver, check: &str, outcome: &CheckOutcome) {
     for difference in outcome.differences.iter().take(SHOWN) {
         println!("{}: {check}: {difference}", driver.version);
     }

@@ -6,24 +6,24 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::elf::{self, Symbol};
+use crate::elf::{self, ExportedSymbol};
 
 /// One line of `/proc/self/maps`.
-struct Mapping {
+struct ProcMapping {
     start: usize,
     end: usize,
     offset: usize,
     path: String,
 }
 
-fn mappings() -> Result<Vec<Mapping>> {
+fn mappings() -> Result<Vec<ProcMapping>> {
     let text = fs::read_to_string("/proc/self/maps").context("failed to read /proc/self/maps")?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
     let mapping = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
         let offset = words.nth(1)?;
-        Some(Mapping {
+        Some(ProcMapping {
             start: number(start)?,
             end: number(end)?,
             offset: number(offset)?,
@@ -34,15 +34,15 @@ fn mappings() -> Result<Vec<Mapping>> {
 }
 
 /// A loaded library, by its own symbol table.
-pub(crate) struct Loaded {
-    pub(crate) exports: BTreeMap<String, Symbol>,
+pub(crate) struct LoadedLibrary {
+    pub(crate) exports: BTreeMap<String, ExportedSymbol>,
     base: usize,
 }
 
-impl Loaded {
+impl LoadedLibrary {
     /// The library whose file's name begins so; `None` if none is loaded.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
-        let is_its = |mapping: &&Mapping| {
+        let is_its = |mapping: &&ProcMapping| {
             let file = Path::new(&mapping.path).file_name().unwrap_or_default();
             mapping.offset == 0 && file.to_string_lossy().starts_with(name)
         };
@@ -73,10 +73,10 @@ impl Loaded {
 }
 
 /// Names of addresses: `driver:` and `hook:` with the symbol.
-pub(crate) struct Names(HashMap<usize, String>);
+pub(crate) struct AddressNames(HashMap<usize, String>);
 
-impl Names {
-    pub(crate) fn of(drivers: &[&Loaded], hooks: Option<&Loaded>) -> Self {
+impl AddressNames {
+    pub(crate) fn of(drivers: &[&LoadedLibrary], hooks: Option<&LoadedLibrary>) -> Self {
         let mut names = HashMap::new();
         // Of two symbols at one address the first by name is kept, being put last.
         for (kind, library) in drivers
@@ -102,9 +102,9 @@ impl Names {
 
 /// Which numbers are pointers in this process. Two processes have their memory in other places, and what they find
 /// is the same all the same.
-pub(crate) struct Pointers(Vec<Mapping>);
+pub(crate) struct ProcessPointers(Vec<ProcMapping>);
 
-impl Pointers {
+impl ProcessPointers {
     pub(crate) fn now() -> Result<Self> {
         Ok(Self(mappings()?))
     }
@@ -112,7 +112,7 @@ impl Pointers {
     /// A word of memory: as a place in a file, as a pointer, or as the number that it is.
     pub(crate) fn word(&self, word: u64) -> String {
         let address = usize::try_from(word).unwrap_or(usize::MAX);
-        let is_in = |mapping: &&Mapping| (mapping.start..mapping.end).contains(&address);
+        let is_in = |mapping: &&ProcMapping| (mapping.start..mapping.end).contains(&address);
         match self.0.iter().find(is_in) {
             None => format!("{word:x}"),
             Some(mapping) if mapping.path.starts_with('/') => {

@@ -8,12 +8,12 @@ use crate::table::{cell, code, table};
 
 /// How deep the headings of the commands stand.
 #[derive(Clone, Copy, Debug)]
-pub struct Depth(pub usize);
+pub struct HeadingDepth(pub usize);
 
 /// Every command that is not hidden, each with a heading, its usage and its arguments. Options of all commands stand
 /// once, at the end.
 #[must_use]
-pub fn commands(mut program: Command, depth: Depth) -> String {
+pub fn commands(mut program: Command, depth: HeadingDepth) -> String {
     program.build();
     let mut text = String::new();
     let hashes = "#".repeat(depth.0);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_command_has_its_usage_and_its_rows() {
-        let text = commands(program(), Depth(2));
+        let text = commands(program(), HeadingDepth(2));
         assert!(text.contains("## `prog run`\n\nRuns it.\n"), "{text}");
         assert!(
             text.contains("| `--way WAY` | `fast` | How it goes: `fast`, `slow` |"),
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn options_of_all_commands_stand_once() {
-        let text = commands(program(), Depth(3));
+        let text = commands(program(), HeadingDepth(3));
         assert!(text.contains("### Options of every command"), "{text}");
         assert_eq!(text.matches("`--quiet`").count(), 1, "{text}");
     }

@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 
 mod command;
 mod metrics;
-mod rights;
+mod privileges;
 mod table;
 
-pub use command::{Depth, commands};
-pub use metrics::{Metric, metrics, served};
-pub use rights::Rights;
+pub use command::{HeadingDepth, commands};
+pub use metrics::{DocumentedMetric, metrics, served};
+pub use privileges::ProcessPrivileges;
 pub use table::{cell, code, table};
 
 /// Where this is set, parts are written and not compared.

@@ -4,7 +4,7 @@ use crate::table::{cell, table};
 
 /// One metric, as a reader meets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metric {
+pub struct DocumentedMetric {
     /// The name of its series.
     pub name: String,
     /// `gauge`, `counter` or `histogram`.
@@ -17,7 +17,7 @@ pub struct Metric {
 
 /// The table of these metrics.
 #[must_use]
-pub fn metrics(metrics: impl IntoIterator<Item = Metric>) -> String {
+pub fn metrics(metrics: impl IntoIterator<Item = DocumentedMetric>) -> String {
     let rows = metrics.into_iter().map(|metric| {
         [
             format!("`{}`", metric.name),
@@ -51,11 +51,11 @@ fn unit(name: &str) -> &'static str {
 
 /// The metrics that a program serves, from the text that it serves. Each must have a series there.
 #[must_use]
-pub fn served(text: &str) -> Vec<Metric> {
-    let mut found: Vec<Metric> = Vec::new();
+pub fn served(text: &str) -> Vec<DocumentedMetric> {
+    let mut found: Vec<DocumentedMetric> = Vec::new();
     for line in text.lines() {
         if let Some((name, help)) = comment(line, "# HELP ") {
-            found.push(Metric {
+            found.push(DocumentedMetric {
                 name: name.to_owned(),
                 kind: String::new(),
                 labels: String::new(),

@@ -23,13 +23,13 @@ mod programs;
 mod status;
 mod topology_manager;
 
-use programs::End;
-use topology_manager::{Admission, TopologyManager};
+use programs::PodTermination;
+use topology_manager::{TopologyAdmission, TopologyManager};
 
 /// Says of the pods of some nodes that they run.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct StandInKubeletArguments {
     /// A node that this program speaks for; can be repeated
     #[arg(long = "node", required = true, value_name = "NAME")]
     nodes: Vec<String>,
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         .build();
     let spoken = runtime
         .context("failed to start")
-        .and_then(|runtime| runtime.block_on(speak(Arguments::parse())));
+        .and_then(|runtime| runtime.block_on(speak(StandInKubeletArguments::parse())));
     match spoken {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-async fn speak(arguments: Arguments) -> Result<()> {
+async fn speak(arguments: StandInKubeletArguments) -> Result<()> {
     let nodes: BTreeSet<String> = arguments.nodes.into_iter().collect();
     let client = Client::try_default().await;
     let client = client.context("failed to find the API server")?;
@@ -78,7 +78,7 @@ async fn speak(arguments: Arguments) -> Result<()> {
                 &pod,
                 &topology_manager::describe(&client, &node).await,
             ),
-            false => Admission::Unaligned,
+            false => TopologyAdmission::Unaligned,
         };
         tokio::spawn(serve(client.clone(), pod, admission));
     }
@@ -92,7 +92,7 @@ fn is_new(pod: &Pod) -> bool {
 }
 
 /// Brings one pod to its next state. What fails is tried again with the pod's next event.
-async fn serve(client: Client, pod: Pod, admission: Admission) {
+async fn serve(client: Client, pod: Pod, admission: TopologyAdmission) {
     let metadata = &pod.metadata;
     let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) else {
         return;
@@ -107,9 +107,9 @@ async fn serve(client: Client, pod: Pod, admission: Admission) {
         pods.delete(name, &at_once).await.map(drop)
     } else if is_new(&pod) {
         match admission {
-            Admission::Unaligned => run(&pods, name, &pod).await,
-            Admission::Aligned(zones) => run_in(&zones, &pods, name, &pod).await,
-            Admission::Refused => say(&pods, name, status::not_aligned(&pod)).await,
+            TopologyAdmission::Unaligned => run(&pods, name, &pod).await,
+            TopologyAdmission::Aligned(zones) => run_in(&zones, &pods, name, &pod).await,
+            TopologyAdmission::Refused => say(&pods, name, status::not_aligned(&pod)).await,
         }
     } else {
         return;
@@ -134,7 +134,7 @@ async fn run_in(zones: &str, pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(
 /// Says that the pod runs, and in time that it ended.
 async fn run(pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(), kube::Error> {
     say(pods, name, status::running(pod)).await?;
-    if let Some(End { after, code }) = End::of(pod) {
+    if let Some(PodTermination { after, code }) = PodTermination::of(pod) {
         tokio::time::sleep(Duration::from_secs(after)).await;
         say(pods, name, status::ended(pod, code)).await?;
     }

@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// How a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct PodTermination {
     /// After so many seconds.
     pub(crate) after: u64,
     /// With this status.
     pub(crate) code: u8,
 }
 
-impl End {
+impl PodTermination {
     /// When the pod ends; not at all if one of its containers does not, or if containers are started again.
     pub(crate) fn of(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
@@ -68,10 +68,10 @@ mod tests {
 
     use super::*;
 
-    fn end(policy: &str, containers: &[Value]) -> Option<End> {
+    fn end(policy: &str, containers: &[Value]) -> Option<PodTermination> {
         let pod =
             json!({"metadata": {}, "spec": {"restartPolicy": policy, "containers": containers}});
-        End::of(&serde_json::from_value(pod).expect("it is a pod"))
+        PodTermination::of(&serde_json::from_value(pod).expect("it is a pod"))
     }
 
     fn shell(script: &str) -> Value {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_pod_ends_with_the_last_of_its_programs() {
         let containers = [shell("sleep 3; echo done"), shell("sleep 5 && exit 2")];
-        let expected = End { after: 5, code: 2 };
+        let expected = PodTermination { after: 5, code: 2 };
         assert_eq!(end("Never", &containers), Some(expected));
     }
 

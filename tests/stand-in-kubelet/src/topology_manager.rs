@@ -15,17 +15,17 @@ pub(crate) const OBSERVED: &str = "kai.scheduler/numa-placement-observed";
 const GPU: &str = "nvidia.com/gpu";
 
 /// What each pod has of which zone.
-type Held = BTreeMap<String, i64>;
+type GpusByZone = BTreeMap<String, i64>;
 
 /// The GPUs that pods hold, by the node's name and the pod's UID.
 #[derive(Debug, Default)]
 pub(crate) struct TopologyManager {
-    held: BTreeMap<String, BTreeMap<String, Held>>,
+    held: BTreeMap<String, BTreeMap<String, GpusByZone>>,
 }
 
 /// What becomes of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum TopologyAdmission {
     /// Nothing is known of zones, or the pod has no GPUs.
     Unaligned,
     /// Its zones, as the exporter writes them.
@@ -36,7 +36,7 @@ pub(crate) enum Admission {
 
 impl TopologyManager {
     /// Takes zones for a pod that is new on a node.
-    pub(crate) fn admit(&mut self, node: &str, pod: &Pod, topology: &Value) -> Admission {
+    pub(crate) fn admit(&mut self, node: &str, pod: &Pod, topology: &Value) -> TopologyAdmission {
         let gpus = gpus(pod);
         let zones = zones(topology);
         let Some(uid) = pod
@@ -45,12 +45,12 @@ impl TopologyManager {
             .as_ref()
             .filter(|_| gpus > 0 && !zones.is_empty())
         else {
-            return Admission::Unaligned;
+            return TopologyAdmission::Unaligned;
         };
         let pods = self.held.entry(node.to_owned()).or_default();
         // A pod may come again before its status is there.
         if let Some(held) = pods.get(uid) {
-            return Admission::Aligned(record(held));
+            return TopologyAdmission::Aligned(record(held));
         }
         let mut free = zones.clone();
         for (zone, count) in pods.values().flatten() {
@@ -65,10 +65,10 @@ impl TopologyManager {
             _ => zones.len(),
         };
         let Some(mask) = narrowest(&free, gpus, widest) else {
-            return Admission::Refused;
+            return TopologyAdmission::Refused;
         };
         let mut left = gpus;
-        let mut held = Held::new();
+        let mut held = GpusByZone::new();
         for place in mask {
             let (zone, has) = &free[place];
             let taken = left.min(*has);
@@ -79,7 +79,7 @@ impl TopologyManager {
         }
         let said = record(&held);
         pods.insert(uid.clone(), held);
-        Admission::Aligned(said)
+        TopologyAdmission::Aligned(said)
     }
 
     /// Gives back what a pod had.
@@ -92,7 +92,7 @@ impl TopologyManager {
     }
 }
 
-fn record(held: &Held) -> String {
+fn record(held: &GpusByZone) -> String {
     let one =
         |(zone, count): (&String, &i64)| json!({"zone": zone, "amount": {GPU: count.to_string()}});
     Value::Array(held.iter().map(one).collect()).to_string()
@@ -190,7 +190,7 @@ mod tests {
             let mut manager = TopologyManager::default();
             let admission = manager.admit("n", &pod("a", gpus), &topology(policy));
             let zones = match &admission {
-                Admission::Aligned(said) => Some(said.matches("zone").count()),
+                TopologyAdmission::Aligned(said) => Some(said.matches("zone").count()),
                 _ => None,
             };
             assert_eq!(zones, expected, "{policy} {gpus}: {admission:?}");
@@ -202,13 +202,13 @@ mod tests {
         let mut manager = TopologyManager::default();
         let restricted = topology("restricted");
         let mut admit = |pod: &Pod| manager.admit("n", pod, &restricted);
-        assert_ne!(admit(&pod("a", 3)), Admission::Refused);
-        assert_ne!(admit(&pod("b", 3)), Admission::Refused);
-        assert_eq!(admit(&pod("c", 2)), Admission::Refused);
+        assert_ne!(admit(&pod("a", 3)), TopologyAdmission::Refused);
+        assert_ne!(admit(&pod("b", 3)), TopologyAdmission::Refused);
+        assert_eq!(admit(&pod("c", 2)), TopologyAdmission::Refused);
         manager.release(&pod("a", 3));
         assert_ne!(
             manager.admit("n", &pod("c", 2), &restricted),
-            Admission::Refused
+            TopologyAdmission::Refused
         );
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{jobset, knative, kubeflow};
 
 /// One kind.
-pub(crate) struct Kind {
+pub(crate) struct WorkloadKind {
     group: &'static str,
     version: &'static str,
     kind: &'static str,
@@ -14,8 +14,8 @@ pub(crate) struct Kind {
     pub(crate) children: fn(&Value) -> Vec<Value>,
 }
 
-const fn kubeflow(version: &'static str, kind: &'static str) -> Kind {
-    Kind {
+const fn kubeflow(version: &'static str, kind: &'static str) -> WorkloadKind {
+    WorkloadKind {
         group: "kubeflow.org",
         version,
         kind,
@@ -23,8 +23,8 @@ const fn kubeflow(version: &'static str, kind: &'static str) -> Kind {
     }
 }
 
-const fn knative(kind: &'static str, children: fn(&Value) -> Vec<Value>) -> Kind {
-    Kind {
+const fn knative(kind: &'static str, children: fn(&Value) -> Vec<Value>) -> WorkloadKind {
+    WorkloadKind {
         group: "serving.knative.dev",
         version: "v1",
         kind,
@@ -33,7 +33,7 @@ const fn knative(kind: &'static str, children: fn(&Value) -> Vec<Value>) -> Kind
 }
 
 /// All of them.
-pub(crate) static ALL: &[Kind] = &[
+pub(crate) static ALL: &[WorkloadKind] = &[
     kubeflow("v1", "PyTorchJob"),
     kubeflow("v1", "TFJob"),
     kubeflow("v1", "XGBoostJob"),
@@ -42,7 +42,7 @@ pub(crate) static ALL: &[Kind] = &[
     knative("Service", knative::configuration),
     knative("Configuration", knative::revision),
     knative("Revision", knative::deployment),
-    Kind {
+    WorkloadKind {
         group: "jobset.x-k8s.io",
         version: "v1alpha2",
         kind: "JobSet",
@@ -50,7 +50,7 @@ pub(crate) static ALL: &[Kind] = &[
     },
 ];
 
-impl Kind {
+impl WorkloadKind {
     pub(crate) fn resource(&self) -> ApiResource {
         ApiResource::from_gvk(&GroupVersionKind::gvk(self.group, self.version, self.kind))
     }

@@ -20,15 +20,15 @@ mod kinds;
 mod knative;
 mod kubeflow;
 
-use kinds::Kind;
+use kinds::WorkloadKind;
 
 /// Creates the children of other operators' workloads.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {}
+struct StandInOperatorArguments {}
 
 fn main() -> ExitCode {
-    let Arguments {} = Arguments::parse();
+    let StandInOperatorArguments {} = StandInOperatorArguments::parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -56,7 +56,7 @@ async fn serve() -> Result<()> {
 }
 
 /// Creates the children of all objects of a kind, those that are there and those that come.
-async fn follow(client: Client, kind: &'static Kind) {
+async fn follow(client: Client, kind: &'static WorkloadKind) {
     let resource = kind.resource();
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let mut events = pin!(watcher(objects, Config::default()));

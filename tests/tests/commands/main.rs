@@ -2,7 +2,9 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, Said, built, cards, eventually};
+use apportion_tests::{
+    CARD, CONTEXT, CommandOutput, MIB, PATIENCE, TestHost, built, cards, eventually,
+};
 use nix::sys::signal::Signal;
 
 mod mistakes;
@@ -10,7 +12,7 @@ mod stopped;
 
 #[test]
 fn without_a_driver_it_says_so_and_names_the_simulated_cards() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     // A library by the driver's name that is none: no real driver is found, whatever machine this is.
     let empty = host.dir().join("libnvidia-ml.so.1");
     std::fs::write(&empty, "").expect("the folder is writable");
@@ -20,7 +22,7 @@ fn without_a_driver_it_says_so_and_names_the_simulated_cards() {
         &["gpus"],
     ] {
         let mut command = host.staged("apportion");
-        let said = Said::by(command.args(words).env("LD_LIBRARY_PATH", host.dir()));
+        let said = CommandOutput::by(command.args(words).env("LD_LIBRARY_PATH", host.dir()));
         let line = said.fails_in_one_line(1);
         assert!(line.contains("--sim"), "{line}");
     }
@@ -32,7 +34,7 @@ fn without_a_driver_it_says_so_and_names_the_simulated_cards() {
 
 #[test]
 fn the_exit_status_is_the_commands() {
-    let host = Host::new();
+    let host = TestHost::new();
     for code in [0, 1, 7, 64, 127, 255] {
         let said = host.run(
             &["--gpu-memory", "100"],
@@ -52,7 +54,7 @@ fn the_exit_status_is_the_commands() {
 
 #[test]
 fn the_command_gets_its_words_input_and_environment_untouched() {
-    let host = Host::new();
+    let host = TestHost::new();
     let said = host.run(
         &["--gpu-memory", "100"],
         &["printf", "%s|", "a b", "--sim", "--", "*", ""],
@@ -60,23 +62,23 @@ fn the_command_gets_its_words_input_and_environment_untouched() {
     assert_eq!(said.well().out, "a b|--sim|--|*||");
     let mut command = host.simulated("run");
     command.args(["--gpu-memory", "100", "--", "sh", "-c", "echo $LD_PRELOAD"]);
-    let said = Said::by(command.env("LD_PRELOAD", "")).well();
+    let said = CommandOutput::by(command.env("LD_PRELOAD", "")).well();
     let preloaded = own_preloads(&said);
     assert_eq!(preloaded.len(), 3, "{said:?}");
 }
 
 #[test]
 fn a_preload_of_the_callers_stays() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut command = host.simulated("run");
     command.args(["--gpu-memory", "100", "--", "sh", "-c", "echo $LD_PRELOAD"]);
-    let said = Said::by(command.env("LD_PRELOAD", "libm.so.6")).well();
+    let said = CommandOutput::by(command.env("LD_PRELOAD", "libm.so.6")).well();
     assert_eq!(own_preloads(&said)[3..], ["libm.so.6"], "{said:?}");
 }
 
 /// The list of preloaded libraries that a command printed. The hooks come first, then the simulated runtimes, so that
 /// what a runtime asks of the driver goes through the hooks.
-fn own_preloads(said: &Said) -> Vec<String> {
+fn own_preloads(said: &CommandOutput) -> Vec<String> {
     let names = said.out.trim().split(':');
     let names: Vec<String> = names
         .map(|path| path.rsplit('/').next().unwrap_or(path).to_owned())
@@ -88,7 +90,7 @@ fn own_preloads(said: &Said) -> Vec<String> {
 
 #[test]
 fn the_grant_is_one_line_of_json() {
-    let host = Host::new();
+    let host = TestHost::new();
     let said = host
         .run(
             &["--gpu-memory", "2000", "--name", "me", "--json"],
@@ -104,7 +106,7 @@ fn the_grant_is_one_line_of_json() {
 
 #[test]
 fn top_shows_each_card_and_each_allocation() {
-    let host = Host::new();
+    let host = TestHost::new();
     let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "shown"]);
     victim.step("alloc 700M").ok();
     victim.step("alloc 4G").refused();
@@ -136,7 +138,9 @@ fn top_shows_each_card_and_each_allocation() {
     assert_eq!(grant["denied_count"], 1);
     assert_eq!(grant["denied_bytes"], 4096 * MIB);
 
-    let once = Said::by(host.simulated("top").arg("--once")).well().out;
+    let once = CommandOutput::by(host.simulated("top").arg("--once"))
+        .well()
+        .out;
     for part in ["shown", "2000", "1000", "10000"] {
         assert!(once.contains(part), "{part} is not in {once}");
     }
@@ -144,9 +148,11 @@ fn top_shows_each_card_and_each_allocation() {
 
 #[test]
 fn gpus_lists_what_each_card_can_still_give() {
-    let host = Host::with(&cards(2));
+    let host = TestHost::with(&cards(2));
     let _victim = host.victim(&["--gpu-memory", "2000"]).step("total");
-    let listed = Said::by(host.simulated("gpus").arg("--json")).well().json();
+    let listed = CommandOutput::by(host.simulated("gpus").arg("--json"))
+        .well()
+        .json();
     let listed = listed.as_array().expect("a list");
     assert_eq!(listed.len(), 2);
     for (index, card) in listed.iter().enumerate() {
@@ -154,7 +160,7 @@ fn gpus_lists_what_each_card_can_still_give() {
         assert_eq!(card["allocatable_bytes"], CARD);
         assert_eq!(card["model"], host.card(index).name);
     }
-    let text = Said::by(&mut host.simulated("gpus")).well().out;
+    let text = CommandOutput::by(&mut host.simulated("gpus")).well().out;
     assert!(
         text.contains(&host.card(0).uuid) && text.contains(&host.card(1).uuid),
         "{text}"
@@ -163,8 +169,8 @@ fn gpus_lists_what_each_card_can_still_give() {
 
 #[test]
 fn hooks_lists_every_symbol_that_the_library_exports() {
-    let host = Host::bare();
-    let said = Said::by(host.apportion("hooks").arg("--json"))
+    let host = TestHost::bare();
+    let said = CommandOutput::by(host.apportion("hooks").arg("--json"))
         .well()
         .json();
     let rows = said.as_array().expect("a list");
@@ -180,15 +186,15 @@ fn hooks_lists_every_symbol_that_the_library_exports() {
     ] {
         assert!(symbols.contains(&symbol), "{symbol} is not in {symbols:?}");
     }
-    let text = Said::by(&mut host.apportion("hooks")).well().out;
+    let text = CommandOutput::by(&mut host.apportion("hooks")).well().out;
     assert!(symbols.iter().all(|symbol| text.contains(symbol)));
     assert_eq!(host.leftovers(), []);
 }
 
 #[test]
 fn hooks_lists_what_is_left_alone_and_why() {
-    let host = Host::bare();
-    let said = Said::by(host.apportion("hooks").args(["--all", "--json"])).well();
+    let host = TestHost::bare();
+    let said = CommandOutput::by(host.apportion("hooks").args(["--all", "--json"])).well();
     let said = said.json();
     let hooked = said["hooked"].as_array().expect("a list");
     let left_alone = said["left_alone"].as_array().expect("a list");
@@ -202,7 +208,9 @@ fn hooks_lists_what_is_left_alone_and_why() {
     assert_eq!(standing("cuMemMapArrayAsync"), None);
     assert_eq!(standing("cuModuleLoadData"), None);
     assert_eq!(standing("cuMemAlloc"), None);
-    let text = Said::by(host.apportion("hooks").arg("--all")).well().out;
+    let text = CommandOutput::by(host.apportion("hooks").arg("--all"))
+        .well()
+        .out;
     for function in left_alone {
         let name = function["name"].as_str().expect("a name");
         let reason = function["reason"].as_str().expect("a reason");
@@ -216,18 +224,18 @@ fn hooks_lists_what_is_left_alone_and_why() {
 
 #[test]
 fn doctor_finds_what_is_there_and_says_what_to_do() {
-    let host = Host::new();
-    let said = Said::by(host.simulated("doctor").arg("--json"));
+    let host = TestHost::new();
+    let said = CommandOutput::by(host.simulated("doctor").arg("--json"));
     assert!(said.json().is_array() || said.json().is_object());
-    let text = Said::by(&mut host.simulated("doctor"));
+    let text = CommandOutput::by(&mut host.simulated("doctor"));
     assert!(text.out.contains("libapportion_cuda.so"), "{text:?}");
 }
 
 #[test]
 fn completions_and_help_are_there_for_every_command() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     for shell in ["bash", "zsh", "fish"] {
-        let script = Said::by(host.apportion("completions").arg(shell))
+        let script = CommandOutput::by(host.apportion("completions").arg(shell))
             .well()
             .out;
         assert!(
@@ -246,11 +254,13 @@ fn completions_and_help_are_there_for_every_command() {
         "demo",
         "completions",
     ] {
-        let help = Said::by(host.apportion(command).arg("--help")).well().out;
+        let help = CommandOutput::by(host.apportion(command).arg("--help"))
+            .well()
+            .out;
         assert!(help.contains("Usage:"), "{command}: {help}");
     }
     assert!(
-        Said::by(&mut host.apportion("--version"))
+        CommandOutput::by(&mut host.apportion("--version"))
             .well()
             .out
             .starts_with("apportion ")
@@ -260,7 +270,7 @@ fn completions_and_help_are_there_for_every_command() {
 
 #[test]
 fn sim_runs_a_command_on_cards_of_the_shape_that_was_asked_for() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     let mut command = host.apportion("sim");
     command.args([
         "--gpus",
@@ -271,7 +281,7 @@ fn sim_runs_a_command_on_cards_of_the_shape_that_was_asked_for() {
         "615",
         "--",
     ]);
-    let said = Said::by(command.arg(built("victim")).args(["count", "nvml"])).well();
+    let said = CommandOutput::by(command.arg(built("victim")).args(["count", "nvml"])).well();
     assert!(
         said.out
             .starts_with(&format!("count 0 3\nnvml 0 {} ", 8192 * MIB)),
@@ -281,14 +291,14 @@ fn sim_runs_a_command_on_cards_of_the_shape_that_was_asked_for() {
     second
         .args(["--gpus", "3", "--gpu-memory", "8Gi", "--"])
         .arg(built("victim"));
-    let said = Said::by(second.args(["count"])).well();
+    let said = CommandOutput::by(second.args(["count"])).well();
     assert_eq!(said.out, "count 0 3\n", "commands share the cards");
 }
 
 #[test]
 fn the_demonstration_succeeds_on_simulated_cards() {
-    let host = Host::bare();
-    let said = Said::by(&mut host.simulated("demo")).well();
+    let host = TestHost::bare();
+    let said = CommandOutput::by(&mut host.simulated("demo")).well();
     assert!(said.out.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said:?}");
     assert!(!said.out.contains('\x1b'), "no colours: {said:?}");
     assert!(said.out.lines().count() <= 24, "one screen: {said:?}");
@@ -298,8 +308,8 @@ fn the_demonstration_succeeds_on_simulated_cards() {
 
 #[test]
 fn the_demonstration_prints_its_steps_where_that_is_asked_for() {
-    let host = Host::bare();
-    let said = Said::by(host.simulated("demo").arg("--verbose")).well();
+    let host = TestHost::bare();
+    let said = CommandOutput::by(host.simulated("demo").arg("--verbose")).well();
     for part in [
         "--name demo-first",
         "cuMemGetInfo",
@@ -328,8 +338,8 @@ fn the_picture_of_the_demonstration_shows_what_it_prints() {
         .replace("&gt;", ">")
         .replace("&lt;", "<")
         .replace("&amp;", "&");
-    let host = Host::bare();
-    let said = Said::by(&mut host.simulated("demo")).well();
+    let host = TestHost::bare();
+    let said = CommandOutput::by(&mut host.simulated("demo")).well();
     // What to type next begins with the path of this program.
     let shown = said
         .out

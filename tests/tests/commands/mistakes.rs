@@ -3,11 +3,11 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
-use apportion_tests::{Host, Said};
+use apportion_tests::{CommandOutput, TestHost};
 
 #[test]
 fn each_mistake_is_one_line_and_leaves_nothing_behind() {
-    let host = Host::new();
+    let host = TestHost::new();
     let unknown = "GPU-00000000-0000-0000-0000-000000000000";
     let mistakes: &[(i32, &[&str])] = &[
         (64, &["run", "--gpu-fraction", "0", "--", "true"]),
@@ -60,7 +60,7 @@ fn each_mistake_is_one_line_and_leaves_nothing_behind() {
         (1, &["resize", "nobody", "--gpu-memory", "100"]),
     ];
     for (code, words) in mistakes {
-        let said = Said::by(host.staged("apportion").arg("--sim").args(*words));
+        let said = CommandOutput::by(host.staged("apportion").arg("--sim").args(*words));
         said.fails_in_one_line(*code);
         let allocations = host.top()["allocations"].as_array().map(Vec::len);
         assert_eq!(allocations, Some(0), "{words:?}");
@@ -71,7 +71,7 @@ fn each_mistake_is_one_line_and_leaves_nothing_behind() {
 
 #[test]
 fn mistakes_of_one_line_are_all_named() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     let said = host.run(&["--gpu-memory", "2000Ti", "--gpus", "none"], &["true"]);
     let line = said.fails_in_one_line(64);
     assert!(line.contains("2000Ti") && line.contains("none"), "{line}");
@@ -81,7 +81,7 @@ fn mistakes_of_one_line_are_all_named() {
 
 #[test]
 fn a_socket_that_cannot_be_used_is_named() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     std::fs::create_dir(host.instance()).expect("the folder is writable");
     let socket = host.instance().join("agent.sock");
     let listener = UnixListener::bind(&socket).expect("a socket");
@@ -105,7 +105,7 @@ fn a_socket_that_cannot_be_used_is_named() {
 
 #[test]
 fn a_socket_that_is_something_else_is_named() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     std::fs::create_dir_all(host.instance().join("agent.sock")).expect("the folder is writable");
     let said = host.run(&["--gpu-memory", "100"], &["true"]);
     assert!(said.fails_in_one_line(1).contains("agent.sock"), "{said:?}");
@@ -113,14 +113,14 @@ fn a_socket_that_is_something_else_is_named() {
 
 #[test]
 fn a_folder_that_is_a_file_is_named() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     let file = host.dir().join("file");
     std::fs::write(&file, "").expect("the folder is writable");
     let mut command = host.simulated("run");
     command
         .args(["--gpu-memory", "100", "--", "true"])
         .env("APPORTION_DIR", &file);
-    let said = Said::by(&mut command);
+    let said = CommandOutput::by(&mut command);
     assert!(said.fails_in_one_line(1).contains("file"));
     assert_eq!(host.leftovers(), []);
 }

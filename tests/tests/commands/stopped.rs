@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_tests::{Host, PATIENCE, Said, built, eventually};
+use apportion_tests::{CommandOutput, PATIENCE, TestHost, built, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 #[test]
 fn no_command_waits_for_an_agent_that_is_stopped() {
-    let host = Host::new();
+    let host = TestHost::new();
     let agent = host.agent(&[]);
     let mut victim = host.victim(&["--gpu-memory", "1000", "--name", "train"]);
     victim.step("start").ok();
@@ -26,7 +26,7 @@ fn no_command_waits_for_an_agent_that_is_stopped() {
         &["demo"],
     ] {
         let began = Instant::now();
-        let said = Said::by(
+        let said = CommandOutput::by(
             host.staged("apportion")
                 .args(["--sim", "--timeout", "1"])
                 .args(words),
@@ -37,7 +37,7 @@ fn no_command_waits_for_an_agent_that_is_stopped() {
         assert!(text.contains(&format!("kill -CONT {pid}")), "{text}");
         assert!(began.elapsed() < Duration::from_secs(30), "{words:?}");
     }
-    let said = Said::by(&mut host.simulated("gpus"));
+    let said = CommandOutput::by(&mut host.simulated("gpus"));
     let line = said.fails_in_one_line(1);
     assert!(line.contains("within 5 s"), "{line}");
 
@@ -47,10 +47,10 @@ fn no_command_waits_for_an_agent_that_is_stopped() {
 
 #[test]
 fn a_timeout_is_a_number_of_seconds() {
-    let host = Host::bare();
+    let host = TestHost::bare();
     for wrong in ["0", "-1", "x", "3601", ""] {
         let mut command = host.simulated("gpus");
-        let said = Said::by(command.arg(format!("--timeout={wrong}")));
+        let said = CommandOutput::by(command.arg(format!("--timeout={wrong}")));
         let line = said.fails_in_one_line(64);
         assert!(line.contains("--timeout"), "{line}");
     }
@@ -58,7 +58,7 @@ fn a_timeout_is_a_number_of_seconds() {
 
 #[test]
 fn a_process_name_gives_the_terminal_no_orders() {
-    let host = Host::new();
+    let host = TestHost::new();
     let program = host.dir().join("\x1b]0;pwn\x07");
     std::os::unix::fs::symlink(built("victim"), &program).expect("the folder is ours");
     let mut command = host.limited(&["--gpu-memory", "1000", "--name", "named"], &program);
@@ -66,7 +66,9 @@ fn a_process_name_gives_the_terminal_no_orders() {
     victim.step("alloc 100M").ok();
     let name = "\\u{1b}]0;pwn\\u{7}";
     eventually(PATIENCE, "the process is shown", || {
-        let shown = Said::by(host.simulated("top").arg("--once")).well().out;
+        let shown = CommandOutput::by(host.simulated("top").arg("--once"))
+            .well()
+            .out;
         assert!(!shown.contains(['\x1b', '\x07']), "{shown:?}");
         shown.lines().any(|line| line.ends_with(name))
     });

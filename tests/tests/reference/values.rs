@@ -25,7 +25,7 @@ const OF_KUBERNETES: [&str; 13] = [
 
 /// One value.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Row {
+struct ChartValue {
     path: Vec<String>,
     default: String,
     comment: String,
@@ -42,7 +42,8 @@ fn the_reference_has_every_value_of_the_chart() {
         let name = row.path.last().expect("a value has a name");
         let is_known = OF_KUBERNETES.contains(&name.as_str());
         // The comment of a map is also that of what is in it.
-        let covers = |other: &Row| !other.comment.is_empty() && row.path.starts_with(&other.path);
+        let covers =
+            |other: &ChartValue| !other.comment.is_empty() && row.path.starts_with(&other.path);
         assert!(
             is_known || found.iter().any(covers),
             "{row:?} has no comment in values.yaml"
@@ -65,7 +66,7 @@ fn the_reference_has_every_value_of_the_chart() {
 }
 
 /// The values of a file, each with the comment above it. A map that has a comment is a row too.
-fn rows(text: &str) -> Vec<Row> {
+fn rows(text: &str) -> Vec<ChartValue> {
     let mut rows = Vec::new();
     let mut above: Vec<(usize, String)> = Vec::new();
     let mut comment = String::new();
@@ -97,7 +98,7 @@ fn rows(text: &str) -> Vec<Row> {
             };
             let comment = said.split_whitespace().collect::<Vec<_>>().join(" ");
             let comment = comment.trim_end_matches('.').to_owned();
-            rows.push(Row {
+            rows.push(ChartValue {
                 path,
                 default,
                 comment,

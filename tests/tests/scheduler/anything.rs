@@ -19,18 +19,18 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::{Cluster, PATIENCE};
-use crate::requests::{self, Requests};
+use crate::requests::{self, ApiRequester};
 
-mod books;
-mod follow;
-mod send;
+mod agent_ledgers;
+mod invariants;
+mod sender;
 mod steps;
-mod witness;
+mod watches;
 
-use books::Books;
-use send::Sender;
-use steps::{Kill, Step, Steps};
-use witness::{Tally, Witness};
+use agent_ledgers::AgentLedgers;
+use invariants::{InvariantChecker, ObservationCounts};
+use sender::ChangeSender;
+use steps::{ChaosStep, ChaosSteps, KillTarget};
 
 /// The nodes, with two cards each.
 const NODES: [&str; 2] = ["node-1", "node-2"];
@@ -41,35 +41,35 @@ const QUIETS: u64 = 4;
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// A death that was ordered, and which of several.
-type Order = (Kill, usize);
+type KillOrder = (KillTarget, usize);
 
 /// One run.
-struct Run {
-    steps: Steps,
-    requests: Requests,
-    sender: Sender,
+struct ChaosRun {
+    steps: ChaosSteps,
+    requests: ApiRequester,
+    sender: ChangeSender,
     sockets: BTreeMap<&'static str, PathBuf>,
-    orders: mpsc::Sender<Order>,
-    witness: Arc<Mutex<Witness>>,
+    orders: mpsc::Sender<KillOrder>,
+    witness: Arc<Mutex<InvariantChecker>>,
     began: Instant,
 }
 
-impl Run {
+impl ChaosRun {
     async fn new(
         kubeconfig: PathBuf,
         sockets: BTreeMap<&'static str, PathBuf>,
-        orders: mpsc::Sender<Order>,
-        steps: Steps,
+        orders: mpsc::Sender<KillOrder>,
+        steps: ChaosSteps,
     ) -> Self {
-        let requests = Requests::new(&kubeconfig).await;
-        let witness = Arc::new(Mutex::new(Witness::default()));
-        tokio::spawn(follow::pods(requests.clone(), witness.clone()));
+        let requests = ApiRequester::new(&kubeconfig).await;
+        let witness = Arc::new(Mutex::new(InvariantChecker::default()));
+        tokio::spawn(watches::pods(requests.clone(), witness.clone()));
         for (node, socket) in &sockets {
-            tokio::spawn(follow::book(node, socket.clone(), witness.clone()));
+            tokio::spawn(watches::book(node, socket.clone(), witness.clone()));
         }
         Self {
             steps,
-            sender: Sender::new(&requests, &witness),
+            sender: ChangeSender::new(&requests, &witness),
             requests,
             sockets,
             orders,
@@ -83,8 +83,8 @@ impl Run {
         let (mut taken, quiet) = (0, QUIET.min(self.steps.length() / QUIETS).max(1));
         while let Some(step) = self.steps.next() {
             match step {
-                Step::Change(change) => self.sender.send(change).await,
-                Step::Kill(kill, which) => {
+                ChaosStep::Change(change) => self.sender.send(change).await,
+                ChaosStep::Kill(kill, which) => {
                     let sent = self.orders.send((kill, which)).await;
                     sent.map_err(|_| "nobody is there to kill".to_owned())?;
                 }
@@ -120,7 +120,7 @@ impl Run {
     }
 
     /// What the witness saw, if nothing was wrong.
-    fn seen(&self) -> Result<Tally, String> {
+    fn seen(&self) -> Result<ObservationCounts, String> {
         let witness = self.witness.lock().expect("nobody panicked");
         match witness.wrong.is_empty() {
             true => Ok(witness.tally),
@@ -129,7 +129,7 @@ impl Run {
     }
 
     fn tell(&self, taken: u64) {
-        let Tally {
+        let ObservationCounts {
             placed,
             words,
             books,
@@ -160,9 +160,14 @@ impl Run {
 
     async fn differences(&self) -> Option<Vec<String>> {
         let pods = self.requests.all().await?;
-        let mut wrong = books::differences(&pods, &self.books().await?);
-        let there: BTreeSet<&str> = pods.iter().map(books::name).collect();
-        let here: BTreeSet<String> = self.steps.alive().iter().map(steps::Pod::name).collect();
+        let mut wrong = agent_ledgers::differences(&pods, &self.books().await?);
+        let there: BTreeSet<&str> = pods.iter().map(agent_ledgers::name).collect();
+        let here: BTreeSet<String> = self
+            .steps
+            .alive()
+            .iter()
+            .map(steps::ArrivalPod::name)
+            .collect();
         if !here.iter().map(String::as_str).eq(there.iter().copied()) {
             wrong.push(format!("{there:?} are there, and should {here:?}"));
         }
@@ -176,8 +181,8 @@ impl Run {
         Some(held.map(|held| held.name).collect())
     }
 
-    async fn books(&self) -> Option<Books> {
-        let mut books = Books::new();
+    async fn books(&self) -> Option<AgentLedgers> {
+        let mut books = AgentLedgers::new();
         for (node, socket) in &self.sockets {
             books.insert(node, requests::book(socket).await?);
         }
@@ -187,25 +192,25 @@ impl Run {
 
 impl Cluster {
     /// Kills, and brings back.
-    fn kill(&mut self, (kill, which): Order) {
+    fn kill(&mut self, (kill, which): KillOrder) {
         match kill {
-            Kill::Agent => {
+            KillTarget::Agent => {
                 let node = NODES[which % NODES.len()];
                 let node = self.nodes.get_mut(node).expect("it is there");
                 node.replace_agent();
             }
-            Kill::Scheduler => {
+            KillTarget::Scheduler => {
                 self.kill_scheduler();
                 self.start_scheduler();
             }
-            Kill::Leader => {
+            KillTarget::Leader => {
                 self.await_leader();
                 let stopped = self.stop_scheduler();
                 self.start_scheduler();
                 self.await_leader();
                 stopped.go_on();
             }
-            Kill::ApiServer => {
+            KillTarget::ApiServer => {
                 self.plane.kill_apiserver();
                 self.plane.start_apiserver();
             }
@@ -213,7 +218,7 @@ impl Cluster {
     }
 
     /// Does what is ordered until nobody orders any more, and starts the scheduler where it ended by itself.
-    fn obey(&mut self, runtime: &Runtime, mut orders: mpsc::Receiver<Order>) {
+    fn obey(&mut self, runtime: &Runtime, mut orders: mpsc::Receiver<KillOrder>) {
         loop {
             let order = async { timeout(GLANCE, orders.recv()).await };
             match runtime.block_on(order) {
@@ -244,10 +249,10 @@ fn whatever_happens_no_card_is_given_twice_and_nothing_is_left_behind() {
     let socket = |node| cluster.nodes[node].host.instance().join("agent.sock");
     let sockets = NODES.map(|node| (node, socket(node))).into();
     let (orders, ordered) = mpsc::channel(1);
-    let (kubeconfig, steps) = (cluster.plane.kubeconfig(), Steps::new(seed, length));
+    let (kubeconfig, steps) = (cluster.plane.kubeconfig(), ChaosSteps::new(seed, length));
     let runtime = Runtime::new().expect("a runtime");
     let run = runtime.spawn(async move {
-        let run = Run::new(kubeconfig, sockets, orders, steps).await;
+        let run = ChaosRun::new(kubeconfig, sockets, orders, steps).await;
         run.go().await
     });
     cluster.obey(&runtime, ordered);

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use apportion_tests::control_plane::ControlPlane;
-use apportion_tests::{Agent, Host, cards, eventually};
+use apportion_tests::{AgentProcess, TestHost, cards, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -26,15 +26,15 @@ const GPU_NODES: &str = concat!(
 );
 
 /// A node: its machine and its agent.
-pub(crate) struct Node {
-    pub(crate) host: Host,
-    pub(crate) agent: Option<Agent>,
+pub(crate) struct SchedulerNode {
+    pub(crate) host: TestHost,
+    pub(crate) agent: Option<AgentProcess>,
     /// What its agent is started with: whose it is in the cluster, and more options.
     kubeconfig: Option<PathBuf>,
     options: Vec<String>,
 }
 
-impl Node {
+impl SchedulerNode {
     /// Kills the agent and starts another.
     pub(crate) fn replace_agent(&mut self) {
         if let Some(agent) = self.agent.take() {
@@ -67,7 +67,7 @@ pub(crate) struct Cluster {
     pub(crate) kubeconfig: Option<PathBuf>,
     /// More options of the scheduler.
     pub(crate) options: Vec<String>,
-    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) nodes: BTreeMap<String, SchedulerNode>,
     pub(crate) plane: ControlPlane,
 }
 
@@ -109,8 +109,8 @@ impl Cluster {
     }
 
     /// Adds a node and starts its agent.
-    pub(crate) fn add_node(&mut self, name: &str, config: &apportion_sim_machine::Config) {
-        let host = Host::with(config);
+    pub(crate) fn add_node(&mut self, name: &str, config: &apportion_sim_machine::MachineConfig) {
+        let host = TestHost::with(config);
         let socket = host.instance().join("agent.sock");
         let address = format!("unix:{}", socket.display());
         let annotations = json!({"apportion.dev/agent-address": address});
@@ -119,12 +119,16 @@ impl Cluster {
     }
 
     /// Adds a node whose agent is served over TCP, with a token as a pod on that node gets one.
-    pub(crate) fn add_remote_node(&mut self, name: &str, config: &apportion_sim_machine::Config) {
+    pub(crate) fn add_remote_node(
+        &mut self,
+        name: &str,
+        config: &apportion_sim_machine::MachineConfig,
+    ) {
         self.plane.apply(&[node(name, &json!({}))]);
         let kubeconfig = self.plane.kubeconfig_on(name, AGENTS);
         let options = ["--node-name", name, "--listen", "127.0.0.1:0"];
         let options = options.map(str::to_owned).to_vec();
-        self.start_node(name, Host::with(config), Some(kubeconfig), options);
+        self.start_node(name, TestHost::with(config), Some(kubeconfig), options);
     }
 
     /// What agents over TCP need of the cluster: the kind in which they say where they listen, and their
@@ -152,11 +156,11 @@ impl Cluster {
     fn start_node(
         &mut self,
         name: &str,
-        host: Host,
+        host: TestHost,
         kubeconfig: Option<PathBuf>,
         options: Vec<String>,
     ) {
-        let mut node = Node {
+        let mut node = SchedulerNode {
             host,
             agent: None,
             kubeconfig,
@@ -219,15 +223,15 @@ impl Cluster {
     }
 
     /// Stops the scheduler where it is, so that another can be started beside it.
-    pub(crate) fn stop_scheduler(&mut self) -> Stopped {
+    pub(crate) fn stop_scheduler(&mut self) -> StoppedScheduler {
         let scheduler = self.scheduler.take().expect("the scheduler runs");
         signal(&scheduler, Signal::SIGSTOP);
-        Stopped(scheduler)
+        StoppedScheduler(scheduler)
     }
 
     /// Leaves the scheduler running, so that another can be started beside it.
-    pub(crate) fn leave_scheduler(&mut self) -> Left {
-        Left(self.scheduler.take().expect("the scheduler runs"))
+    pub(crate) fn leave_scheduler(&mut self) -> FormerScheduler {
+        FormerScheduler(self.scheduler.take().expect("the scheduler runs"))
     }
 
     /// Whether the scheduler that was started last runs still.
@@ -363,9 +367,9 @@ impl Drop for Cluster {
 }
 
 /// A scheduler beside the one that was started last. It is killed when it is dropped.
-pub(crate) struct Left(Child);
+pub(crate) struct FormerScheduler(Child);
 
-impl Drop for Left {
+impl Drop for FormerScheduler {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -373,9 +377,9 @@ impl Drop for Left {
 }
 
 /// A scheduler that is stopped.
-pub(crate) struct Stopped(Child);
+pub(crate) struct StoppedScheduler(Child);
 
-impl Stopped {
+impl StoppedScheduler {
     /// Lets it go on, and waits until it ends because another leads.
     pub(crate) fn go_on(mut self) {
         signal(&self.0, Signal::SIGCONT);
@@ -385,7 +389,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StoppedScheduler {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

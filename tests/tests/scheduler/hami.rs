@@ -14,12 +14,12 @@ const CHART: &str = concat!(
 const NAMESPACE: &str = "apportion-system";
 
 /// A webhook beside an API server that asks it.
-struct Asked {
+struct HamiWebhook {
     plane: ControlPlane,
     webhook: Child,
 }
 
-impl Asked {
+impl HamiWebhook {
     fn new() -> Self {
         let plane = ControlPlane::new();
         let namespace =
@@ -92,7 +92,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for HamiWebhook {
     fn drop(&mut self) {
         let _ = self.webhook.kill();
         let _ = self.webhook.wait();
@@ -107,7 +107,7 @@ fn pod(name: &str, scheduler: &str, limits: &Value) -> Value {
 
 #[test]
 fn manifests_for_hami_ask_for_shares() {
-    let asked = Asked::new();
+    let asked = HamiWebhook::new();
     let ours = |name: &str, limits: Value| asked.create(&pod(name, "apportion-scheduler", &limits));
 
     let kept = ours(
@@ -155,7 +155,7 @@ fn manifests_for_hami_ask_for_shares() {
 
 #[test]
 fn a_container_that_runs_first_is_read_too() {
-    let asked = Asked::new();
+    let asked = HamiWebhook::new();
     let mut pod = pod("init", "apportion-scheduler", &json!({}));
     let limits = json!({"nvidia.com/gpumem-percentage": "25"});
     pod["spec"]["initContainers"] =

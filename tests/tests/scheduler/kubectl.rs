@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use apportion_tests::control_plane::ControlPlane;
-use apportion_tests::{Said, cards, staged};
+use apportion_tests::{CommandOutput, cards, staged};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod, queue};
@@ -28,7 +28,7 @@ fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Command {
 
 /// What it prints where it ends well.
 fn shown(plane: &ControlPlane, arguments: &[&str]) -> String {
-    Said::by(&mut plugin(&plane.kubeconfig(), arguments))
+    CommandOutput::by(&mut plugin(&plane.kubeconfig(), arguments))
         .well()
         .out
 }
@@ -40,7 +40,7 @@ fn read(plane: &ControlPlane, arguments: &[&str]) -> Value {
 
 /// The one line that it says where it fails, and its exit status.
 fn failed(kubeconfig: &Path, arguments: &[&str]) -> (String, Option<i32>) {
-    let said = Said::by(&mut plugin(kubeconfig, arguments));
+    let said = CommandOutput::by(&mut plugin(kubeconfig, arguments));
     assert_eq!(said.out, "", "{said:?}");
     let mut lines = said.err.lines();
     let line = lines.next().and_then(|line| line.strip_prefix(NAME));
@@ -259,7 +259,7 @@ fn the_scheduler_that_leads_is_asked_through_kubectl() {
         &plane.kubeconfig(),
         &["explain", "late", "--scheduler", "--json"],
     );
-    let said = Said::by(command.env("PATH", path)).well();
+    let said = CommandOutput::by(command.env("PATH", path)).well();
     let asked = "exec --namespace kube-system scheduler-b -- apportion-scheduler explain default/late \
                  --address 127.0.0.1:9555 --json\n";
     assert_eq!(said.out, asked);

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use apportion_sim_machine::{CardConfig, Config};
+use apportion_sim_machine::{CardConfig, MachineConfig};
 use apportion_tests::{CARD, MIB, cards};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod};
 
 /// One card of this size, of which the driver keeps a part.
-fn one_card(total: u64, reserved: u64) -> Config {
+fn one_card(total: u64, reserved: u64) -> MachineConfig {
     let card = CardConfig {
         memory: total * MIB,
         reserved: reserved * MIB,
         ..CardConfig::default()
     };
-    Config {
+    MachineConfig {
         cards: vec![card],
         ..cards(1)
     }

@@ -242,7 +242,10 @@ fn ask<T>(
     term: Option<u64>,
     request: impl AsyncFnOnce(
         v1::agent_client::AgentClient<
-            tonic::service::interceptor::InterceptedService<tonic::transport::Channel, Term>,
+            tonic::service::interceptor::InterceptedService<
+                tonic::transport::Channel,
+                TermInterceptor,
+            >,
         >,
     ) -> T,
 ) -> T {
@@ -255,16 +258,16 @@ fn ask<T>(
         let channel = channel.expect("the agent answers");
         request(v1::agent_client::AgentClient::with_interceptor(
             channel,
-            Term(term),
+            TermInterceptor(term),
         ))
         .await
     })
 }
 
 #[derive(Clone)]
-struct Term(Option<u64>);
+struct TermInterceptor(Option<u64>);
 
-impl tonic::service::Interceptor for Term {
+impl tonic::service::Interceptor for TermInterceptor {
     fn call(
         &mut self,
         mut request: tonic::Request<()>,

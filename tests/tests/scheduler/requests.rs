@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// Something to change.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum ApiChange {
     Create(Value),
     /// A kind and a name.
     Delete(ApiResource, String),
@@ -33,7 +33,7 @@ pub(crate) enum Request {
     EditStatus(String, Value),
 }
 
-impl Request {
+impl ApiChange {
     /// Whether an error says that there is nothing more to do.
     const fn is_settled_by(&self, code: u16) -> bool {
         match self {
@@ -45,9 +45,9 @@ impl Request {
 
 /// Whoever asks.
 #[derive(Clone)]
-pub(crate) struct Requests(Client);
+pub(crate) struct ApiRequester(Client);
 
-impl Requests {
+impl ApiRequester {
     pub(crate) async fn new(kubeconfig: &Path) -> Self {
         let read = Kubeconfig::read_from(kubeconfig).expect("it was written");
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
@@ -63,7 +63,7 @@ impl Requests {
     }
 
     /// Sees that a change is made; an error if the API server does not take it.
-    pub(crate) async fn surely(&self, request: &Request) -> Result<(), String> {
+    pub(crate) async fn surely(&self, request: &ApiChange) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let problem = match timeout(TRY, self.once(request)).await {
@@ -81,23 +81,23 @@ impl Requests {
         }
     }
 
-    async fn once(&self, request: &Request) -> Result<(), kube::Error> {
+    async fn once(&self, request: &ApiChange) -> Result<(), kube::Error> {
         let parameters = PatchParams::default();
         match request {
-            Request::Create(json) => {
+            ApiChange::Create(json) => {
                 let object: DynamicObject = serde_json::from_value(json.clone()).expect("one");
                 let all = self.of(&resource(json));
                 all.create(&PostParams::default(), &object).await?;
             }
-            Request::Delete(resource, name) => {
+            ApiChange::Delete(resource, name) => {
                 let at_once = DeleteParams::default().grace_period(0);
                 self.of(resource).delete(name, &at_once).await?;
             }
-            Request::Edit(pod, patch) => {
+            ApiChange::Edit(pod, patch) => {
                 let patch = Patch::Merge(patch);
                 self.pods().patch(pod, &parameters, &patch).await?;
             }
-            Request::EditStatus(pod, patch) => {
+            ApiChange::EditStatus(pod, patch) => {
                 let patch = Patch::Merge(patch);
                 self.pods().patch_status(pod, &parameters, &patch).await?;
             }

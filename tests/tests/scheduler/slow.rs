@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, PATIENCE, placed, pod, queue};
 
 /// What lies between the scheduler and the API server: every byte takes so long, each way.
-struct Distance(Arc<AtomicU64>);
+struct LatencyProxy(Arc<AtomicU64>);
 
-impl Distance {
+impl LatencyProxy {
     /// Puts itself before the scheduler that is started next.
     fn before(cluster: &mut Cluster) -> Self {
         let config = fs::read_to_string(cluster.plane.kubeconfig()).expect("there is one");
@@ -110,7 +110,7 @@ impl Cluster {
 fn a_reclaim_on_a_slow_api_server_evicts_as_many_as_it_needs() {
     const CARDS: usize = 6;
     let mut cluster = Cluster::bare();
-    let distance = Distance::before(&mut cluster);
+    let distance = LatencyProxy::before(&mut cluster);
     for node in ["node-1", "node-2"] {
         cluster.add_node(node, &apportion_tests::cards(CARDS / 2));
     }
@@ -157,7 +157,7 @@ fn a_reclaim_on_a_slow_api_server_evicts_as_many_as_it_needs() {
 #[test]
 fn slow_answers_and_silence_take_the_lease_from_nobody() {
     let mut cluster = Cluster::bare();
-    let distance = Distance::before(&mut cluster);
+    let distance = LatencyProxy::before(&mut cluster);
     cluster.add_node("node-1", &apportion_tests::cards(3));
     cluster.start_scheduler();
     cluster.plane.apply(&[whole("quick", "default-queue")]);

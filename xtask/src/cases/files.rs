@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 
 /// What a case is called.
 #[derive(Clone, Debug)]
-pub(crate) struct Name {
+pub(crate) struct CaseName {
     pub(crate) id: String,
     /// The file and the line of the test that it was made of, such as `pkg/some_test.go:12`. Files that were made
     /// elsewhere may call the same case by another id; they have the same position.
     pub(crate) position: Option<String>,
 }
 
-impl Name {
+impl CaseName {
     pub(crate) fn of(case: &Value) -> Self {
         let file = case["file"].as_str();
         let position = file.zip(case["line"].as_u64());
@@ -37,7 +37,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for CaseName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.id)?;
         match &self.position {
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn a_name_says_the_position_where_there_is_one() {
-        let full = Name::of(&json!({"id": "a-1", "file": "x_test.go", "line": 7}));
+        let full = CaseName::of(&json!({"id": "a-1", "file": "x_test.go", "line": 7}));
         assert_eq!(full.to_string(), "a-1 [x_test.go:7]");
-        let plain = Name::of(&json!({"id": "a-1", "file": "x_test.go"}));
+        let plain = CaseName::of(&json!({"id": "a-1", "file": "x_test.go"}));
         assert_eq!(plain.to_string(), "a-1");
     }
 }

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::files::json_files;
-use super::{CaseFile, Count, Name, Run, Suite, Verdict, read, totals};
-use crate::deviations::Deviations;
+use super::{CaseCount, CaseFile, CaseName, CaseRun, CaseSuite, CaseVerdict, read, totals};
+use crate::deviations::KnownDeviations;
 use crate::{DEVIATIONS, oracles, scenarios};
 
 const PAGE: &str = "docs/development/kai-cases.md";
-const SUITES: [Suite; 2] = [scenarios::SUITE, oracles::SUITE];
+const SUITES: [CaseSuite; 2] = [scenarios::SUITE, oracles::SUITE];
 /// The folders with the cases made of KAI's tests.
 const KAI: [&str; 2] = [scenarios::KAI, oracles::KAI];
 
@@ -27,13 +27,13 @@ fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
 }
 
-fn runs() -> Vec<Vec<Run>> {
+fn runs() -> Vec<Vec<CaseRun>> {
     let runs = SUITES.iter().map(|suite| suite.repository(&root(), ""));
     runs.collect::<Result<_, _>>().unwrap()
 }
 
-fn deviations() -> Deviations {
-    Deviations::parse(&text(DEVIATIONS)).unwrap()
+fn deviations() -> KnownDeviations {
+    KnownDeviations::parse(&text(DEVIATIONS)).unwrap()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn every_case_passes_but_those_listed_and_no_other_is_listed() {
     let mut unused: BTreeSet<&str> = deviations.listed().map(|(name, _)| name).collect();
     let runs = runs();
     let verdicts = runs.iter().flatten().flat_map(|run| &run.verdicts);
-    for Verdict { name, wrong, .. } in verdicts.filter(|one| !one.passed()) {
+    for CaseVerdict { name, wrong, .. } in verdicts.filter(|one| !one.passed()) {
         assert!(deviations.reason(name).is_some(), "{name}: {wrong:?}");
         unused.remove(name.id.as_str());
         unused.remove(name.position.as_deref().unwrap_or_default());
@@ -57,16 +57,16 @@ fn the_page_says_what_comes_out() {
     for (runs, kai) in runs().iter().zip(KAI) {
         lines.extend(totals(runs));
         let run = runs.iter().find(|run| run.shown == kai).unwrap();
-        let mut files: BTreeMap<&str, Vec<&Verdict>> = BTreeMap::new();
+        let mut files: BTreeMap<&str, Vec<&CaseVerdict>> = BTreeMap::new();
         for one in &run.verdicts {
             let (file, _) = one.name.id.rsplit_once('-').unwrap();
             files.entry(file).or_default().push(one);
         }
         for (file, verdicts) in files {
-            let count = Count::of(verdicts);
+            let count = CaseCount::of(verdicts);
             lines.push(format!("| `{file}` | {} | {} |", count.all(), count.passed));
         }
-        let count = Count::of(&run.verdicts);
+        let count = CaseCount::of(&run.verdicts);
         lines.push(format!("| all | {} | {} |", count.all(), count.passed));
     }
     let deviations = deviations();
@@ -84,7 +84,7 @@ fn each_case_of_kai_has_a_position_and_an_id_that_begins_with_its_file() {
     let mut ids = BTreeSet::new();
     for folder in KAI {
         for CaseFile { name: file, cases } in read(&root().join(folder)).unwrap() {
-            for name in cases.iter().map(Name::of) {
+            for name in cases.iter().map(CaseName::of) {
                 assert!(ids.insert(name.id.clone()), "{name} is there twice");
                 let number = name.id.strip_prefix(&format!("{file}-"));
                 assert!(

@@ -27,11 +27,11 @@ const OPTIONS: [&str; 5] = ["-std=c17", "-O1", "-Wall", "-Wextra", "-Werror"];
 
 /// The folder with the programs.
 #[derive(Debug)]
-pub(crate) struct Programs {
+pub(crate) struct ComparePrograms {
     folder: PathBuf,
 }
 
-impl Programs {
+impl ComparePrograms {
     /// One of them.
     pub(crate) fn named(&self, name: &str) -> PathBuf {
         self.folder.join(name)
@@ -39,8 +39,12 @@ impl Programs {
 }
 
 /// Compiles all programs.
-pub(crate) fn programs(workspace: &Workspace, staged: &Path, folder: &Path) -> Result<Programs> {
-    let programs = Programs {
+pub(crate) fn programs(
+    workspace: &Workspace,
+    staged: &Path,
+    folder: &Path,
+) -> Result<ComparePrograms> {
+    let programs = ComparePrograms {
         folder: folder.join("programs"),
     };
     fs::create_dir_all(&programs.folder)
@@ -81,7 +85,7 @@ pub(crate) fn programs(workspace: &Workspace, staged: &Path, folder: &Path) -> R
         "cuMemGetInfo_v2",
         "cuLaunchKernel",
     ];
-    let exports = super::harm::exports(staged)?;
+    let exports = super::invalid_arguments::exports(staged)?;
     let forwarded = exports
         .iter()
         .filter(|name| !answered.contains(&name.as_str()));

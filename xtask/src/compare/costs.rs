@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Setting;
-use super::machine::Machine;
-use super::report::{Report, Table};
+use super::CompareSetup;
+use super::machine::CompareMachine;
+use super::report::{CompareReport, CompareTable};
 
 const TIME: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 3;
@@ -60,16 +60,16 @@ const STARTS: [(&str, &str, u32, usize); 4] = [
 /// The number that a program printed at a position, in nanoseconds; `Err` says why there is none.
 type Number = Result<f64, String>;
 
-fn machines(setting: &Setting) -> Result<Vec<Machine<'_>>> {
+fn machines(setting: &CompareSetup) -> Result<Vec<CompareMachine<'_>>> {
     let contenders = setting.contenders.iter();
     contenders
-        .map(|contender| Machine::start(setting, contender, CARD_GIB))
+        .map(|contender| CompareMachine::start(setting, contender, CARD_GIB))
         .collect()
 }
 
 /// The medians of alternating rounds, one for each contender.
 fn medians(
-    machines: &[Machine<'_>],
+    machines: &[CompareMachine<'_>],
     rounds: usize,
     words: &[OsString],
     position: usize,
@@ -115,14 +115,14 @@ fn shown(nanoseconds: f64) -> String {
 }
 
 /// What calls cost.
-pub(crate) fn compare_calls(setting: &Setting, report: &mut Report) -> Result<()> {
+pub(crate) fn compare_calls(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let machines = machines(setting)?;
     let columns = std::iter::once("call".to_owned()).chain(setting.columns());
     let words = format!(
         "Processor time of the calling thread: that of the call without a library, and how much more it is with each (medians of {ROUNDS} \
          rounds that alternate). The driver below answers these calls at once and leaves the rest to the simulated one."
     );
-    let mut table = Table::new("What a call costs", &words, columns);
+    let mut table = CompareTable::new("What a call costs", &words, columns);
     let double = setting.programs.named("double");
     let driver = setting.staged.join("lib/apportion/sim");
     let mut path =
@@ -164,14 +164,14 @@ pub(crate) fn compare_calls(setting: &Setting, report: &mut Report) -> Result<()
 }
 
 /// What a start costs.
-pub(crate) fn compare_starts(setting: &Setting, report: &mut Report) -> Result<()> {
+pub(crate) fn compare_starts(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let machines = machines(setting)?;
     let columns = std::iter::once("programs that start".to_owned()).chain(setting.columns());
     let words = format!(
         "From the start of a process to the end of its first allocation, on the simulated driver, whose NVML is simulated, too (medians of \
          {ROUNDS} rounds that alternate)."
     );
-    let mut table = Table::new("Starts", &words, columns);
+    let mut table = CompareTable::new("Starts", &words, columns);
     for (what, name, number, position) in STARTS {
         eprintln!("costs: {what}");
         let program = setting.programs.named("costs").into_os_string();

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Setting;
-use super::machine::Machine;
-use super::report::{Report, Table};
-use super::timed::Outcome;
+use super::CompareSetup;
+use super::machine::CompareMachine;
+use super::report::{CompareReport, CompareTable};
+use super::timeout::TimedOutcome;
 
 /// Longer than the program itself waits for one that hangs.
 const TIME: Duration = Duration::from_secs(240);
@@ -17,19 +17,19 @@ const LIMIT: u64 = 8000;
 const CONTEXT: u64 = 384;
 
 /// What is killed how often, in the quick form and otherwise.
-struct Kill {
+struct KillCase {
     what: &'static str,
     name: &'static str,
     times: [u32; 2],
 }
 
-const KILLS: [Kill; 2] = [
-    Kill {
+const KILLS: [KillCase; 2] = [
+    KillCase {
         what: "programs that start",
         name: "start",
         times: [40, 400],
     },
-    Kill {
+    KillCase {
         what: "8 programs that allocate and free",
         name: "churn",
         times: [50, 500],
@@ -37,20 +37,20 @@ const KILLS: [Kill; 2] = [
 ];
 
 /// Kills under every library.
-pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
+pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let columns = std::iter::once("killed".to_owned()).chain(setting.columns());
     let words = format!(
         "Programs that got SIGKILL, all under one limit of {LIMIT} MiB: the longest that a next program took to start, and what the last \
          one found free (all but its own context is {}). A program that needs more than 20 s to start has hung.",
         LIMIT - CONTEXT
     );
-    let mut table = Table::new("Kills", &words, columns);
+    let mut table = CompareTable::new("Kills", &words, columns);
     for kill in &KILLS {
         let times = kill.times[usize::from(!setting.is_quick)];
         eprintln!("kills: {}", kill.what);
         let mut cells = Vec::new();
         for contender in &setting.contenders {
-            let machine = Machine::start(setting, contender, CARD_GIB)?;
+            let machine = CompareMachine::start(setting, contender, CARD_GIB)?;
             machine.settle(LIMIT)?;
             let words = [
                 setting.programs.named("kill").into_os_string(),
@@ -72,7 +72,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
 }
 
 /// What the program printed, as a cell, and how much was free.
-fn told(outcome: &Outcome) -> (String, Option<u64>) {
+fn told(outcome: &TimedOutcome) -> (String, Option<u64>) {
     match outcome.words().as_slice() {
         [longest, free] if outcome.is_done() && *longest != "failed" => {
             (format!("{longest} ms, {free} MiB free"), free.parse().ok())

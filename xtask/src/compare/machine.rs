@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Setting;
-use super::build::Programs;
-use super::contender::Contender;
-use super::timed::{self, Outcome};
+use super::CompareSetup;
+use super::build::ComparePrograms;
+use super::memory_limiter::MemoryLimiter;
+use super::timeout::{self, TimedOutcome};
 
 /// A binary megabyte.
 pub(crate) const MIB: u64 = 1 << 20;
@@ -39,18 +39,22 @@ static MACHINES: AtomicU32 = AtomicU32::new(0);
 
 /// The machine; all of it is gone when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Machine<'a> {
-    contender: &'a Contender,
-    programs: &'a Programs,
+pub(crate) struct CompareMachine<'a> {
+    contender: &'a MemoryLimiter,
+    programs: &'a ComparePrograms,
     staged: &'a Path,
     folder: PathBuf,
     uuid: String,
     running: Vec<Child>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> CompareMachine<'a> {
     /// A machine whose card has so many GiB.
-    pub(crate) fn start(setting: &'a Setting, contender: &'a Contender, gib: u64) -> Result<Self> {
+    pub(crate) fn start(
+        setting: &'a CompareSetup,
+        contender: &'a MemoryLimiter,
+        gib: u64,
+    ) -> Result<Self> {
         // Not below the target folder: the path of a socket has at most 107 bytes.
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("apportion-compare-{}-{number}", process::id()));
@@ -167,16 +171,21 @@ impl<'a> Machine<'a> {
 
     /// Runs a program under a limit of so many MiB, for at most so long. What it is given on the way (`NAME=value`) stands
     /// before the program among `words`.
-    pub(crate) fn run(&self, limit: u64, time: Duration, words: &[OsString]) -> Result<Outcome> {
+    pub(crate) fn run(
+        &self,
+        limit: u64,
+        time: Duration,
+        words: &[OsString],
+    ) -> Result<TimedOutcome> {
         let mut all = self
             .contender
             .words(self.staged, &self.folder, &self.uuid, limit);
         all.extend_from_slice(words);
-        timed::run(self.program(Path::new("timeout")), time, &all)
+        timeout::run(self.program(Path::new("timeout")), time, &all)
     }
 }
 
-impl Drop for Machine<'_> {
+impl Drop for CompareMachine<'_> {
     fn drop(&mut self) {
         for child in self.running.iter_mut().rev() {
             // One that is gone already needs no ending.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Setting;
-use super::contender::Contender;
-use super::machine::Machine;
-use super::report::{Report, Table};
+use super::CompareSetup;
+use super::machine::CompareMachine;
+use super::memory_limiter::MemoryLimiter;
+use super::report::{CompareReport, CompareTable};
 
 const TIME: Duration = Duration::from_secs(60);
 const CARD_GIB: u64 = 16;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 2;
 
 /// Who races for what.
-struct Race {
+struct RaceCase {
     what: &'static str,
     name: &'static str,
     limit: u64,
@@ -25,8 +25,8 @@ struct Race {
     threads: u64,
 }
 
-const RACES: [Race; 8] = [
-    Race {
+const RACES: [RaceCase; 8] = [
+    RaceCase {
         what: "8 processes, `cuMemAlloc` of 256 MiB",
         name: "cuMemAlloc",
         limit: 6000,
@@ -34,7 +34,7 @@ const RACES: [Race; 8] = [
         processes: 8,
         threads: 1,
     },
-    Race {
+    RaceCase {
         what: "8 processes, `cuMemAlloc` of 32 MiB",
         name: "cuMemAlloc",
         limit: 6000,
@@ -42,7 +42,7 @@ const RACES: [Race; 8] = [
         processes: 8,
         threads: 1,
     },
-    Race {
+    RaceCase {
         what: "8 processes, `cuMemAlloc` of 1 MiB",
         name: "cuMemAlloc",
         limit: 6000,
@@ -50,7 +50,7 @@ const RACES: [Race; 8] = [
         processes: 8,
         threads: 1,
     },
-    Race {
+    RaceCase {
         what: "8 processes, `cuMemAllocAsync` of 32 MiB",
         name: "async",
         limit: 6000,
@@ -58,7 +58,7 @@ const RACES: [Race; 8] = [
         processes: 8,
         threads: 1,
     },
-    Race {
+    RaceCase {
         what: "8 processes, `cuMemCreate` and map of 32 MiB",
         name: "mapped",
         limit: 6000,
@@ -66,7 +66,7 @@ const RACES: [Race; 8] = [
         processes: 8,
         threads: 1,
     },
-    Race {
+    RaceCase {
         what: "8 processes, graph nodes of 32 MiB",
         name: "graph-node",
         limit: 6000,
@@ -74,7 +74,7 @@ const RACES: [Race; 8] = [
         processes: 8,
         threads: 1,
     },
-    Race {
+    RaceCase {
         what: "8 threads, `cuMemAlloc` of 32 MiB",
         name: "cuMemAlloc",
         limit: 2000,
@@ -82,7 +82,7 @@ const RACES: [Race; 8] = [
         processes: 1,
         threads: 8,
     },
-    Race {
+    RaceCase {
         what: "8 threads, `cuMemAlloc` of 1 MiB",
         name: "cuMemAlloc",
         limit: 2000,
@@ -92,15 +92,15 @@ const RACES: [Race; 8] = [
     },
 ];
 
-impl Race {
+impl RaceCase {
     /// What the card held at the most in each round.
     fn held(
         &self,
-        setting: &Setting,
-        contender: &Contender,
+        setting: &CompareSetup,
+        contender: &MemoryLimiter,
         rounds: usize,
     ) -> Result<Vec<Result<u64, String>>> {
-        let machine = Machine::start(setting, contender, CARD_GIB)?;
+        let machine = CompareMachine::start(setting, contender, CARD_GIB)?;
         let numbers = [CARD_GIB << 10, self.block, self.processes, self.threads];
         let mut words = vec![
             setting.programs.named("ways").into_os_string(),
@@ -128,7 +128,7 @@ impl Race {
 }
 
 /// Runs every race under every library.
-pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
+pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let rounds = if setting.is_quick {
         QUICK_ROUNDS
     } else {
@@ -145,7 +145,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
     let words = format!(
         "MiB held at the most, by the driver's count, in {rounds} rounds; what is **bold** is above the limit. A context takes 384 MiB."
     );
-    let mut table = Table::new("Races", &words, columns.into_iter().chain(names));
+    let mut table = CompareTable::new("Races", &words, columns.into_iter().chain(names));
     for race in &RACES {
         eprintln!("races: {}", race.what);
         let mut cells = vec![race.limit.to_string()];
@@ -166,7 +166,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn cell(race: &Race, rounds: &[Result<u64, String>]) -> String {
+fn cell(race: &RaceCase, rounds: &[Result<u64, String>]) -> String {
     let held: Vec<u64> = rounds.iter().flatten().copied().collect();
     let failure = rounds.iter().find_map(|round| round.as_ref().err());
     let mut cell = match (held.iter().min(), held.iter().max()) {

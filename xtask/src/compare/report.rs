@@ -2,20 +2,20 @@
 
 /// All tables, and what contradicts the documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct CompareReport {
     tables: Vec<String>,
     surprises: Vec<String>,
 }
 
 /// One table: a heading, what it says, and cells.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct CompareTable {
     title: String,
     words: String,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl CompareTable {
     /// A table with a heading, a sentence below it and the names of its columns.
     pub(crate) fn new(title: &str, words: &str, columns: impl IntoIterator<Item = String>) -> Self {
         let columns: Vec<String> = columns.into_iter().collect();
@@ -47,9 +47,9 @@ impl Table {
     }
 }
 
-impl Report {
+impl CompareReport {
     /// Prints a finished table and keeps it.
-    pub(crate) fn add(&mut self, table: &Table) {
+    pub(crate) fn add(&mut self, table: &CompareTable) {
         let text = table.markdown();
         println!("{text}");
         self.tables.push(text);

@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::diagrams;
-use super::page::{BOOK, Page};
+use super::page::{BOOK, DocsPage};
 use crate::workspace::Workspace;
 
 /// Builds it into `book` in the target folder; a warning is a failure.
@@ -69,7 +69,7 @@ fn copy_pages(docs: &Path, folder: &Path, copy: &Path) -> Result<()> {
 
 /// A page, by its path in the book, as the book gets it.
 fn in_book(path: &Path, text: &str) -> String {
-    let page = Page::read(text);
+    let page = DocsPage::read(text);
     let mut changes: Vec<(Range<usize>, String)> = Vec::new();
     let folder = path.parent().unwrap_or(Path::new(""));
     let up = "../".repeat(folder.components().count());

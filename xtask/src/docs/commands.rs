@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::page::{Page, pages, text};
+use super::page::{DocsPage, pages, text};
 
 /// Blocks with this name have commands.
 const LANGUAGE: &str = "console";
@@ -18,7 +18,7 @@ pub(crate) fn all(root: &Path) -> Result<Vec<String>> {
         .into_iter()
         .chain(pages(root)?)
     {
-        let found = of(&Page::read(&text(root, &page)?));
+        let found = of(&DocsPage::read(&text(root, &page)?));
         commands.extend(
             found
                 .into_iter()
@@ -29,7 +29,7 @@ pub(crate) fn all(root: &Path) -> Result<Vec<String>> {
 }
 
 /// The lines with a prompt. One that ends with a backslash goes on in the next.
-fn of(page: &Page) -> Vec<String> {
+fn of(page: &DocsPage) -> Vec<String> {
     let mut commands = Vec::new();
     let blocks = page
         .blocks
@@ -64,7 +64,7 @@ mod tests {
     fn commands_have_a_prompt_and_their_output_has_none() {
         let text = "```console\n$ one\nits output\n$ two \\\n    --long\noutput\n```\n```sh\n$ three\n```\n\
                     - item\n\n  ```console\n  $ four\n  ```\n";
-        assert_eq!(of(&Page::read(text)), ["one", "two --long", "four"]);
+        assert_eq!(of(&DocsPage::read(text)), ["one", "two --long", "four"]);
     }
 
     #[test]

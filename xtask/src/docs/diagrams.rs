@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::steps::typed;
 use crate::workspace::Workspace;
 
-use super::page::{BOOK, Page, pages, text};
+use super::page::{BOOK, DocsPage, pages, text};
 
 /// The language of a diagram.
 pub(crate) const LANGUAGE: &str = "mermaid";
@@ -39,7 +39,7 @@ pub(crate) fn name(diagram: &str) -> String {
 fn all(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for page in pages(root)? {
-        let blocks = Page::read(&text(root, &page)?).blocks.into_iter();
+        let blocks = DocsPage::read(&text(root, &page)?).blocks.into_iter();
         let diagrams = blocks.filter(|block| block.language == LANGUAGE);
         found.extend(diagrams.map(|block| (name(&block.text), block.text)));
     }

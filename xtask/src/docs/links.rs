@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::book::within;
-use super::page::{BOOK, Page, pages, text};
+use super::page::{BOOK, DocsPage, pages, text};
 
 /// The most that README.md may be long, in bytes.
 const README: u64 = 8192;
@@ -35,8 +35,8 @@ fn markdown(root: &Path, folder: &Path) -> Vec<PathBuf> {
 
 /// What is wrong with the links of these pages, one sentence each.
 fn broken(root: &Path, paths: &[PathBuf]) -> Vec<String> {
-    let read = |path: &PathBuf| (path.clone(), Page::read(&text(root, path).unwrap()));
-    let all: BTreeMap<PathBuf, Page> = paths.iter().map(read).collect();
+    let read = |path: &PathBuf| (path.clone(), DocsPage::read(&text(root, path).unwrap()));
+    let all: BTreeMap<PathBuf, DocsPage> = paths.iter().map(read).collect();
     let mut broken = Vec::new();
     for (path, page) in &all {
         for link in &page.links {
@@ -51,7 +51,7 @@ fn broken(root: &Path, paths: &[PathBuf]) -> Vec<String> {
 /// Why a link of a page leads nowhere, if so.
 fn wrong(
     root: &Path,
-    all: &BTreeMap<PathBuf, Page>,
+    all: &BTreeMap<PathBuf, DocsPage>,
     from: &Path,
     to: &str,
 ) -> Option<&'static str> {
@@ -70,7 +70,7 @@ fn wrong(
     if !root.join(&target).exists() {
         return Some("leads to no file");
     }
-    let has_it = |page: &Page| page.anchors.iter().any(|known| known == anchor);
+    let has_it = |page: &DocsPage| page.anchors.iter().any(|known| known == anchor);
     match all.get(&target) {
         Some(page) if !anchor.is_empty() && !has_it(page) => Some("leads to no heading"),
         _ => None,

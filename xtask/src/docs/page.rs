@@ -14,16 +14,16 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// What is in a page.
 #[derive(Debug, Default)]
-pub(crate) struct Page {
+pub(crate) struct DocsPage {
     /// What a link to a part of the page can name.
     pub(crate) anchors: Vec<String>,
-    pub(crate) links: Vec<Link>,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) links: Vec<PageLink>,
+    pub(crate) blocks: Vec<FencedCode>,
 }
 
 /// A link or a picture.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct PageLink {
     /// The file and the anchor, as written.
     pub(crate) to: String,
     /// Where it stands; `None` for one in HTML.
@@ -32,14 +32,14 @@ pub(crate) struct Link {
 
 /// A fenced block of code.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct FencedCode {
     /// The first word after the fence.
     pub(crate) language: String,
     pub(crate) text: String,
     pub(crate) range: Range<usize>,
 }
 
-impl Page {
+impl DocsPage {
     /// Reads the text of a page.
     pub(crate) fn read(text: &str) -> Self {
         let mut page = Self::default();
@@ -54,7 +54,7 @@ impl Page {
                     page.anchors.push(numbered(&mut known, anchor));
                 }
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                    page.links.push(Link {
+                    page.links.push(PageLink {
                         to: dest_url.into_string(),
                         range: Some(range),
                     });
@@ -62,7 +62,7 @@ impl Page {
                 Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(info))) => {
                     is_in_block = true;
                     let language = info.split_whitespace().next().unwrap_or_default();
-                    page.blocks.push(Block {
+                    page.blocks.push(FencedCode {
                         language: language.to_owned(),
                         text: String::new(),
                         range,
@@ -86,10 +86,11 @@ impl Page {
     /// Enters what a tag leads to and what it is called.
     fn enter(&mut self, html: &str) {
         for attribute in ["src", "href", "srcset"] {
-            self.links.extend(values(html, attribute).map(|to| Link {
-                to: to.to_owned(),
-                range: None,
-            }));
+            self.links
+                .extend(values(html, attribute).map(|to| PageLink {
+                    to: to.to_owned(),
+                    range: None,
+                }));
         }
         for attribute in ["id", "name"] {
             self.anchors
@@ -132,7 +133,7 @@ fn numbered(known: &mut BTreeMap<String, usize>, anchor: String) -> String {
 
 /// The pages of the book in its order, from the root of the repository.
 pub(crate) fn pages(root: &Path) -> Result<Vec<PathBuf>> {
-    let links = Page::read(&text(root, Path::new(SUMMARY))?).links;
+    let links = DocsPage::read(&text(root, Path::new(SUMMARY))?).links;
     Ok(links
         .iter()
         .map(|link| Path::new(BOOK).join(&link.to))
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn headings_are_called_as_github_calls_them() {
-        let page = Page::read("# `apportion run`\n## What's *new*, in 0.2?\n### A_b\n## A_b\n");
+        let page = DocsPage::read("# `apportion run`\n## What's *new*, in 0.2?\n### A_b\n## A_b\n");
         let anchors = ["apportion-run", "whats-new-in-02", "a_b", "a_b-1"];
         assert_eq!(page.anchors, anchors);
     }
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn links_are_found_in_text_and_tags_and_not_in_code() {
         let text = "[a](b.md#c) ![d](e.svg) `[x](y)`\n\n<img src=\"f.svg\" alt=\"\">\n\n```sh\n[x](y)\n```\n";
-        let page = Page::read(text);
+        let page = DocsPage::read(text);
         let found: Vec<_> = page.links.iter().map(|link| link.to.as_str()).collect();
         assert_eq!(found, ["b.md#c", "e.svg", "f.svg"]);
         assert_eq!(page.blocks[0].language, "sh");

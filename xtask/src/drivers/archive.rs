@@ -51,7 +51,7 @@ pub(crate) fn drivers<'a>(
     fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     let is_missing = |branch: &&&str| kept(folder, branch).is_none();
     let archive = match branches.iter().any(|branch| is_missing(&branch)) {
-        true => Some(Archive::update(&folder.join("apt"))),
+        true => Some(AptArchive::update(&folder.join("apt"))),
         false => None,
     };
     let driver = |branch: &&'a str| {
@@ -75,11 +75,11 @@ fn kept(folder: &Path, branch: &str) -> Option<PathBuf> {
 }
 
 /// apt with lists, sources and downloads of its own below a folder.
-struct Archive {
+struct AptArchive {
     folder: PathBuf,
 }
 
-impl Archive {
+impl AptArchive {
     /// Gets the lists of packages anew.
     fn update(folder: &Path) -> Result<Self> {
         for name in ["lists/partial", "cache/archives/partial"] {

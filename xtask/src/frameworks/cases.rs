@@ -7,7 +7,7 @@ pub(crate) struct Framework {
     /// What it is there for, in a few words.
     pub(crate) about: &'static str,
     /// What is run, in this order.
-    pub(crate) cases: &'static [Case],
+    pub(crate) cases: &'static [FrameworkCase],
 }
 
 impl Framework {
@@ -32,11 +32,11 @@ impl Framework {
 }
 
 /// One program, or several that run at the same time on one card.
-pub(crate) struct Case {
+pub(crate) struct FrameworkCase {
     /// What it is called in the table.
     pub(crate) title: &'static str,
     /// The programs.
-    pub(crate) members: &'static [Member],
+    pub(crate) members: &'static [CaseProgram],
     /// Whether all checks must hold without a limit too. Programs that share a card without limits get into each
     /// other's way: that is what is to be seen there.
     pub(crate) holds_without_a_limit: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Case {
 const CARD_MIB: u64 = 16_384;
 
 /// A program and how it is started.
-pub(crate) struct Member {
+pub(crate) struct CaseProgram {
     /// What it is called where several run together.
     pub(crate) title: &'static str,
     /// The environment that it runs in: its requirements are `requirements-NAME.txt`.
@@ -62,12 +62,12 @@ pub(crate) struct Member {
     /// A program of the system that it looks at: it finds its path in `TOOL`.
     pub(crate) tool: Option<&'static str>,
     /// Its share where it has one.
-    pub(crate) share: Share,
+    pub(crate) share: ShareSize,
 }
 
 /// The size of a share.
 #[derive(Clone, Copy)]
-pub(crate) enum Share {
+pub(crate) enum ShareSize {
     /// So many MiB.
     Mib(u64),
     /// A part of the card.
@@ -84,8 +84,8 @@ const TWO_RANKS: &[&str] = &[
 ];
 
 /// One program alone.
-const fn alone(title: &'static str, member: &'static [Member; 1]) -> Case {
-    Case {
+const fn alone(title: &'static str, member: &'static [CaseProgram; 1]) -> FrameworkCase {
+    FrameworkCase {
         title,
         members: member,
         holds_without_a_limit: true,
@@ -94,8 +94,8 @@ const fn alone(title: &'static str, member: &'static [Member; 1]) -> Case {
 }
 
 /// One program alone that fills the card from the host, so that every byte is the host's memory too.
-const fn filled(title: &'static str, member: &'static [Member; 1]) -> Case {
-    Case {
+const fn filled(title: &'static str, member: &'static [CaseProgram; 1]) -> FrameworkCase {
+    FrameworkCase {
         card_mib: 4096,
         ..alone(title, member)
     }
@@ -104,9 +104,9 @@ const fn filled(title: &'static str, member: &'static [Member; 1]) -> Case {
 const fn pytorch(
     program: &'static str,
     variables: &'static [(&'static str, &'static str)],
-    share: Share,
-) -> Member {
-    Member {
+    share: ShareSize,
+) -> CaseProgram {
+    CaseProgram {
         title: "PyTorch",
         environment: "pytorch",
         program,
@@ -117,8 +117,8 @@ const fn pytorch(
     }
 }
 
-const fn jax(variables: &'static [(&'static str, &'static str)], share: Share) -> Member {
-    Member {
+const fn jax(variables: &'static [(&'static str, &'static str)], share: ShareSize) -> CaseProgram {
+    CaseProgram {
         title: "JAX",
         environment: "jax",
         program: "jax_arrays.py",
@@ -129,15 +129,15 @@ const fn jax(variables: &'static [(&'static str, &'static str)], share: Share) -
     }
 }
 
-const fn other(environment: &'static str, program: &'static str, mib: u64) -> Member {
-    Member {
+const fn other(environment: &'static str, program: &'static str, mib: u64) -> CaseProgram {
+    CaseProgram {
         title: environment,
         environment,
         program,
         launcher: &[],
         variables: &[],
         tool: None,
-        share: Share::Mib(mib),
+        share: ShareSize::Mib(mib),
     }
 }
 
@@ -150,13 +150,16 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         name: "pytorch",
         about: "caching, expandable and asynchronous allocators, pools, graphs, workers, ranks",
         cases: &[
-            alone("PyTorch", &[pytorch("pytorch.py", &[], Share::Mib(2000))]),
+            alone(
+                "PyTorch",
+                &[pytorch("pytorch.py", &[], ShareSize::Mib(2000))],
+            ),
             alone(
                 "PyTorch, expandable segments",
                 &[pytorch(
                     "pytorch.py",
                     &[("PYTORCH_ALLOC_CONF", "expandable_segments:True")],
-                    Share::Mib(3000),
+                    ShareSize::Mib(3000),
                 )],
             ),
             alone(
@@ -164,18 +167,18 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 &[pytorch(
                     "pytorch.py",
                     &[("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")],
-                    Share::Mib(5000),
+                    ShareSize::Mib(5000),
                 )],
             ),
             alone(
                 "PyTorch, workers and shared tensors",
-                &[pytorch("pytorch_processes.py", &[], Share::Mib(6000))],
+                &[pytorch("pytorch_processes.py", &[], ShareSize::Mib(6000))],
             ),
             alone(
                 "PyTorch, torchrun with two ranks",
-                &[Member {
+                &[CaseProgram {
                     launcher: TWO_RANKS,
-                    ..pytorch("pytorch_ranks.py", &[], Share::Mib(4000))
+                    ..pytorch("pytorch_ranks.py", &[], ShareSize::Mib(4000))
                 }],
             ),
         ],
@@ -184,26 +187,26 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         name: "jax",
         about: "preallocation and the allocators platform, cuda_async and vmm",
         cases: &[
-            filled("JAX", &[jax(&[SKIP], Share::Mib(2000))]),
+            filled("JAX", &[jax(&[SKIP], ShareSize::Mib(2000))]),
             filled(
                 "JAX, MEM_FRACTION=.5",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")],
-                    Share::Mib(1500),
+                    ShareSize::Mib(1500),
                 )],
             ),
             filled(
                 "JAX, PREALLOCATE=false",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_PREALLOCATE", "false")],
-                    Share::Mib(3000),
+                    ShareSize::Mib(3000),
                 )],
             ),
             filled(
                 "JAX, platform allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")],
-                    Share::Mib(2000),
+                    ShareSize::Mib(2000),
                 )],
             ),
             // Pieces of this share are what the simulated driver's pools grow by, so none is wasted on rounding.
@@ -211,14 +214,14 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 "JAX, cuda_async allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async")],
-                    Share::Mib(2048),
+                    ShareSize::Mib(2048),
                 )],
             ),
             filled(
                 "JAX, vmm allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "vmm")],
-                    Share::Mib(3000),
+                    ShareSize::Mib(3000),
                 )],
             ),
         ],
@@ -226,16 +229,16 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
     Framework {
         name: "together",
         about: "PyTorch with 0.7 and JAX with 0.2 of one card at the same time",
-        cases: &[Case {
+        cases: &[FrameworkCase {
             title: "one card",
             members: &[
-                Member {
+                CaseProgram {
                     program: "beside_pytorch.py",
-                    ..pytorch("", &[], Share::Fraction("0.7"))
+                    ..pytorch("", &[], ShareSize::Fraction("0.7"))
                 },
-                Member {
+                CaseProgram {
                     program: "beside_jax.py",
-                    ..jax(&[SKIP], Share::Fraction("0.2"))
+                    ..jax(&[SKIP], ShareSize::Fraction("0.2"))
                 },
             ],
             holds_without_a_limit: false,
@@ -247,7 +250,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         about: "kernels compiled and launched",
         cases: &[alone(
             "Triton",
-            &[pytorch("triton_kernel.py", &[], Share::Mib(2000))],
+            &[pytorch("triton_kernel.py", &[], ShareSize::Mib(2000))],
         )],
     },
     Framework {
@@ -260,7 +263,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
             ),
             alone(
                 "TensorFlow, allow_growth",
-                &[Member {
+                &[CaseProgram {
                     variables: &[("TF_FORCE_GPU_ALLOW_GROWTH", "true")],
                     ..other("tensorflow", "tensorflow_arrays.py", 7000)
                 }],
@@ -309,7 +312,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         about: "the same for nvtop, a package of Debian",
         cases: &[alone(
             "nvtop",
-            &[Member {
+            &[CaseProgram {
                 tool: Some("nvtop"),
                 ..other("viewers", "viewers.py", 2000)
             }],
@@ -318,17 +321,17 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
     Framework {
         name: "vllm",
         about: "two engines with 0.7 and 0.2 of one card, each finding its KV cache",
-        cases: &[Case {
+        cases: &[FrameworkCase {
             title: "vLLM twice",
             members: &[
-                Member {
+                CaseProgram {
                     title: "one",
-                    share: Share::Fraction("0.7"),
+                    share: ShareSize::Fraction("0.7"),
                     ..other("vllm", "vllm_profile.py", 0)
                 },
-                Member {
+                CaseProgram {
                     title: "other",
-                    share: Share::Fraction("0.2"),
+                    share: ShareSize::Fraction("0.2"),
                     ..other("vllm", "vllm_profile.py", 0)
                 },
             ],

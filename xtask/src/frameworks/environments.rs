@@ -34,7 +34,7 @@ fn base(name: &str) -> Option<&'static str> {
 }
 
 /// All environments.
-pub(crate) struct Environments {
+pub(crate) struct PythonEnvironments {
     /// The folder with the lists and the programs.
     sources: PathBuf,
     /// The folder that holds one folder for each.
@@ -45,7 +45,7 @@ pub(crate) struct Environments {
     tried: RefCell<BTreeMap<&'static str, Option<String>>>,
 }
 
-impl Environments {
+impl PythonEnvironments {
     pub(crate) fn new(workspace: &Workspace, staged: &Path) -> Self {
         Self {
             sources: workspace.root.join("tests/frameworks"),

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use apportion_abi::place;
 use serde_json::Value;
 
-use super::cases::Share;
+use super::cases::ShareSize;
 
 /// What the driver keeps of the card.
 const RESERVED: u64 = 256 << 20;
@@ -41,14 +41,14 @@ const FOREIGN: [&str; 9] = [
 static MACHINES: AtomicU32 = AtomicU32::new(0);
 
 /// The machine; what it runs ends when it is dropped.
-pub(crate) struct Machine {
+pub(crate) struct FrameworkMachine {
     staged: PathBuf,
     folder: PathBuf,
     driver: Child,
     memory: u64,
 }
 
-impl Machine {
+impl FrameworkMachine {
     /// Starts the simulated driver of a new machine, whose card has so many bytes.
     pub(crate) fn start(staged: &Path, memory: u64) -> Result<Self> {
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
@@ -98,11 +98,11 @@ impl Machine {
     }
 
     /// The limit that a share makes.
-    pub(crate) fn limit(&self, share: Share) -> Result<u64> {
+    pub(crate) fn limit(&self, share: ShareSize) -> Result<u64> {
         Ok(match share {
-            Share::Mib(size) => size << 20,
-            Share::Fraction(text) => {
-                let fraction: apportion_abi::Fraction = text.parse()?;
+            ShareSize::Mib(size) => size << 20,
+            ShareSize::Fraction(text) => {
+                let fraction: apportion_abi::GpuFraction = text.parse()?;
                 let parts = u128::from(self.card()) * u128::from(fraction.parts_per_billion());
                 let part = u64::try_from(parts / 1_000_000_000)?;
                 part - part % UNIT
@@ -111,7 +111,7 @@ impl Machine {
     }
 
     /// The front of a command with that share, or without a limit: the program follows.
-    pub(crate) fn apportion(&self, share: Option<Share>) -> Command {
+    pub(crate) fn apportion(&self, share: Option<ShareSize>) -> Command {
         let mut command = Command::new(self.staged.join("bin/apportion"));
         for name in FOREIGN {
             command.env_remove(name);
@@ -119,10 +119,12 @@ impl Machine {
         command.env(place::ENV_DIR, &self.folder);
         match share {
             None => command.arg("sim"),
-            Some(Share::Mib(size)) => command
+            Some(ShareSize::Mib(size)) => command
                 .args(["run", "--sim", "--gpu-memory"])
                 .arg(size.to_string()),
-            Some(Share::Fraction(text)) => command.args(["run", "--sim", "--gpu-fraction", text]),
+            Some(ShareSize::Fraction(text)) => {
+                command.args(["run", "--sim", "--gpu-fraction", text])
+            }
         };
         command.arg("--");
         command
@@ -163,7 +165,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for FrameworkMachine {
     fn drop(&mut self) {
         self.end_what_is_left();
         let _ = self.driver.kill();

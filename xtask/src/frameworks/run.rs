@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::cases::Case;
-use super::environments::Environments;
-use super::machine::Machine;
-use super::said::{Check, Said};
+use super::cases::FrameworkCase;
+use super::environments::PythonEnvironments;
+use super::machine::FrameworkMachine;
+use super::output::{ProgramCheck, ProgramOutput};
 
 /// How long the programs of a case may take: importing a framework alone takes most of a minute on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(480);
@@ -20,12 +20,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Without a limit or with one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum LimitMode {
     Plain,
     Limited,
 }
 
-impl Mode {
+impl LimitMode {
     /// As it is called in the table.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -36,8 +36,8 @@ impl Mode {
 }
 
 /// What came of one program.
-pub(crate) struct Outcome {
-    pub(crate) said: Said,
+pub(crate) struct FrameworkOutcome {
+    pub(crate) said: ProgramOutput,
     /// Its limit, or the size of the card.
     pub(crate) card: u64,
     /// The most that the driver counted on the card while the case ran.
@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
 }
 
 /// A program that runs.
-struct Running {
+struct RunningProgram {
     child: Child,
     output: PathBuf,
     errors: PathBuf,
@@ -54,11 +54,11 @@ struct Running {
 
 /// Runs a case once.
 pub(crate) fn case(
-    machine: &mut Machine,
-    environments: &Environments,
-    case: &Case,
-    mode: Mode,
-) -> Result<Vec<Outcome>> {
+    machine: &mut FrameworkMachine,
+    environments: &PythonEnvironments,
+    case: &FrameworkCase,
+    mode: LimitMode,
+) -> Result<Vec<FrameworkOutcome>> {
     eprintln!("{}, {}:", case.title, mode.name());
     machine.high_water()?;
     let begun = Instant::now();
@@ -84,7 +84,7 @@ pub(crate) fn case(
             .said
             .checks
             .push(ended(&outcome.said, &end?, &program.errors));
-        outcome.said.checks.push(Check {
+        outcome.said.checks.push(ProgramCheck {
             name: "the driver's high-water mark is within the limit".to_owned(),
             holds: high_water <= most && high_water >= held && high_water > 0,
             seen: format!("{} of {}", mib(high_water), mib(most)),
@@ -101,14 +101,14 @@ pub(crate) fn case(
 }
 
 fn start(
-    machine: &Machine,
-    environments: &Environments,
-    case: &Case,
+    machine: &FrameworkMachine,
+    environments: &PythonEnvironments,
+    case: &FrameworkCase,
     place: usize,
-    mode: Mode,
-) -> Result<Running> {
+    mode: LimitMode,
+) -> Result<RunningProgram> {
     let member = &case.members[place];
-    let is_limited = mode == Mode::Limited;
+    let is_limited = mode == LimitMode::Limited;
     let card = if is_limited {
         machine.limit(member.share)?
     } else {
@@ -157,7 +157,7 @@ fn start(
         command.env("MEETING_OTHERS", others.join(" "));
     }
     let child = started(&mut command, &output, &errors)?;
-    Ok(Running {
+    Ok(RunningProgram {
         child,
         output,
         errors,
@@ -195,11 +195,11 @@ fn end(child: &mut Child, begun: Instant) -> Result<ExitStatus> {
     }
 }
 
-fn gather(program: &Running, high_water: u64) -> Result<Outcome> {
+fn gather(program: &RunningProgram, high_water: u64) -> Result<FrameworkOutcome> {
     let output = fs::read(&program.output)
         .with_context(|| format!("failed to read {}", program.output.display()))?;
-    let said = Said::read(&String::from_utf8_lossy(&output));
-    Ok(Outcome {
+    let said = ProgramOutput::read(&String::from_utf8_lossy(&output));
+    Ok(FrameworkOutcome {
         said,
         card: program.card,
         high_water,
@@ -207,7 +207,7 @@ fn gather(program: &Running, high_water: u64) -> Result<Outcome> {
 }
 
 /// Whether the program said all and ended well; if not, its last words.
-fn ended(said: &Said, status: &ExitStatus, errors: &Path) -> Check {
+fn ended(said: &ProgramOutput, status: &ExitStatus, errors: &Path) -> ProgramCheck {
     let errors = fs::read(errors).unwrap_or_default();
     let errors = String::from_utf8_lossy(&errors);
     let last = errors
@@ -219,7 +219,7 @@ fn ended(said: &Said, status: &ExitStatus, errors: &Path) -> Check {
         .map_or_else(|| status.to_string(), |signal| format!("signal {signal}"));
     let holds = said.is_complete && status.success();
     let seen = if holds { way } else { format!("{way}: {last}") };
-    Check {
+    ProgramCheck {
         name: "the program comes to its end".to_owned(),
         holds,
         seen,

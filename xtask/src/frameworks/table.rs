@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::cases::{Case, FRAMEWORKS, Member};
-use super::run::{Mode, Outcome, mib};
-use super::said::Check;
+use super::cases::{CaseProgram, FRAMEWORKS, FrameworkCase};
+use super::output::ProgramCheck;
+use super::run::{FrameworkOutcome, LimitMode, mib};
 
 const COLUMNS: [&str; 9] = [
     "client",
@@ -19,16 +19,21 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// One program, without a limit and with one.
-pub(crate) struct Row {
+pub(crate) struct FrameworkRow {
     title: String,
-    plain: Outcome,
-    limited: Outcome,
+    plain: FrameworkOutcome,
+    limited: FrameworkOutcome,
     /// Whether a check that does not hold without a limit is a failure.
     holds_without_a_limit: bool,
 }
 
-impl Row {
-    pub(crate) fn new(case: &Case, member: &Member, plain: Outcome, limited: Outcome) -> Self {
+impl FrameworkRow {
+    pub(crate) fn new(
+        case: &FrameworkCase,
+        member: &CaseProgram,
+        plain: FrameworkOutcome,
+        limited: FrameworkOutcome,
+    ) -> Self {
         let title = match case.members {
             [_] => case.title.to_owned(),
             _ => format!("{}: {}", case.title, member.title),
@@ -64,7 +69,7 @@ impl Row {
         })
     }
 
-    fn demanded(&self) -> impl Iterator<Item = (Mode, &Check)> {
+    fn demanded(&self) -> impl Iterator<Item = (LimitMode, &ProgramCheck)> {
         let plain = self
             .plain
             .said
@@ -73,8 +78,8 @@ impl Row {
             .filter(|_| self.holds_without_a_limit);
         let limited = self.limited.said.checks.iter();
         plain
-            .map(|check| (Mode::Plain, check))
-            .chain(limited.map(|check| (Mode::Limited, check)))
+            .map(|check| (LimitMode::Plain, check))
+            .chain(limited.map(|check| (LimitMode::Limited, check)))
     }
 
     fn cells(&self) -> [String; 9] {
@@ -99,7 +104,7 @@ impl Row {
 }
 
 /// `12/12`: how many of the checks held.
-fn checks(outcome: &Outcome) -> String {
+fn checks(outcome: &FrameworkOutcome) -> String {
     let checks = &outcome.said.checks;
     format!(
         "{}/{}",
@@ -109,9 +114,9 @@ fn checks(outcome: &Outcome) -> String {
 }
 
 /// The table of all rows.
-pub(crate) fn of(rows: &[Row]) -> String {
+pub(crate) fn of(rows: &[FrameworkRow]) -> String {
     let mut lines = vec![COLUMNS.map(str::to_owned)];
-    lines.extend(rows.iter().map(Row::cells));
+    lines.extend(rows.iter().map(FrameworkRow::cells));
     let widths: Vec<usize> = (0..COLUMNS.len())
         .map(|column| {
             lines

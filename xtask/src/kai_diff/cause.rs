@@ -7,15 +7,15 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use apportion_policy::cluster::KaisWay;
+use apportion_policy::cluster::KaiBehavior;
 use serde_json::Value;
 
-use super::oracle::Decided;
-use super::standings::{Standings, Ways, decided_in, difference, jobs, tasks};
+use super::oracle::CycleDecision;
+use super::pod_outcomes::{PodOutcomes, PolicyVariant, decided_in, difference, jobs, tasks};
 
 /// Why the two schedulers differ about a cycle. The first six are ways that the policy can be asked to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cause {
+pub(crate) enum DifferenceCause {
     /// KAI evicts what the look-ahead does not.
     InVain,
     /// KAI takes back what it decided in the same cycle.
@@ -39,16 +39,16 @@ pub(crate) enum Cause {
 }
 
 /// What the policy can be asked to do as KAI does.
-const WAYS: [Cause; 6] = [
-    Cause::InVain,
-    Cause::TakesBack,
-    Cause::AboveCommonDomain,
-    Cause::LeavingCompany,
-    Cause::NeedsAllSets,
-    Cause::ReturnsOnce,
+const WAYS: [DifferenceCause; 6] = [
+    DifferenceCause::InVain,
+    DifferenceCause::TakesBack,
+    DifferenceCause::AboveCommonDomain,
+    DifferenceCause::LeavingCompany,
+    DifferenceCause::NeedsAllSets,
+    DifferenceCause::ReturnsOnce,
 ];
 
-impl Cause {
+impl DifferenceCause {
     /// What the report says.
     pub(crate) const fn words(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Cause {
     }
 
     /// Why KAI decides otherwise about a cycle, if it is known.
-    pub(crate) fn of(start: &Value, kais: &Decided) -> Result<Option<Self>> {
+    pub(crate) fn of(start: &Value, kais: &CycleDecision) -> Result<Option<Self>> {
         let tasks = &kais.tasks;
         for causes in combinations() {
             if difference(tasks, &decided_in(start, &ways(&causes))?).is_none() {
@@ -109,9 +109,9 @@ impl Cause {
 }
 
 /// One way, then several together.
-fn combinations() -> Vec<Vec<Cause>> {
+fn combinations() -> Vec<Vec<DifferenceCause>> {
     let all = 1..1_usize << WAYS.len();
-    let mut sets: Vec<Vec<Cause>> = all
+    let mut sets: Vec<Vec<DifferenceCause>> = all
         .map(|set| {
             let ways = WAYS.into_iter().enumerate();
             let taken = ways.filter(|(place, _)| set & (1 << place) != 0);
@@ -123,27 +123,30 @@ fn combinations() -> Vec<Vec<Cause>> {
 }
 
 /// How the policy is asked whether these are the causes.
-fn ways(causes: &[Cause]) -> Ways {
+fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
     let kais = [
-        (Cause::TakesBack, KaisWay::TakesBack),
-        (Cause::AboveCommonDomain, KaisWay::NarrowsDomains),
-        (Cause::LeavingCompany, KaisWay::CountsLeaving),
-        (Cause::NeedsAllSets, KaisWay::NeedsAllSets),
-        (Cause::ReturnsOnce, KaisWay::ReturnsOnce),
+        (DifferenceCause::TakesBack, KaiBehavior::TakesBack),
+        (
+            DifferenceCause::AboveCommonDomain,
+            KaiBehavior::NarrowsDomains,
+        ),
+        (DifferenceCause::LeavingCompany, KaiBehavior::CountsLeaving),
+        (DifferenceCause::NeedsAllSets, KaiBehavior::NeedsAllSets),
+        (DifferenceCause::ReturnsOnce, KaiBehavior::ReturnsOnce),
     ];
-    let as_kai: BTreeSet<KaisWay> = kais
+    let as_kai: BTreeSet<KaiBehavior> = kais
         .into_iter()
         .filter(|(cause, _)| causes.contains(cause))
         .map(|(_, way)| way)
         .collect();
-    Ways {
-        without_look_ahead: causes.contains(&Cause::InVain),
+    PolicyVariant {
+        without_look_ahead: causes.contains(&DifferenceCause::InVain),
         as_kai,
     }
 }
 
 /// Whether KAI keeps a GPU for a share that nobody shared before.
-fn reserves_for_share(start: &Value, kais: &Standings) -> bool {
+fn reserves_for_share(start: &Value, kais: &PodOutcomes) -> bool {
     let groups = jobs(start).flat_map(tasks);
     let groups = groups.filter_map(|task| task["gpu_groups"].as_array());
     let known: BTreeSet<&str> = groups.flatten().filter_map(Value::as_str).collect();
@@ -169,18 +172,18 @@ fn has_memory_multiple(cluster: &Value) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::super::standings::decided;
+    use super::super::pod_outcomes::decided;
     use super::*;
 
     #[test]
     fn only_an_exact_multiple_above_one_gpu_is_a_memory_multiple() {
         let of = |mib: u64| {
-            Cause::mistake(&json!({
+            DifferenceCause::mistake(&json!({
                 "nodes": [{"gpu_memory_mib": 1000}],
                 "jobs": [{"tasks": [{"gpu": {"kind": "memory", "gpu_memory_mib": mib}}]}],
             }))
         };
-        assert_eq!(of(2000), Some(Cause::MemoryMultiple));
+        assert_eq!(of(2000), Some(DifferenceCause::MemoryMultiple));
         assert_eq!([of(1000), of(1500)], [None, None]);
     }
 
@@ -209,15 +212,15 @@ mod tests {
     #[test]
     fn a_cause_is_what_makes_the_policy_decide_as_kai() {
         let cluster = nested();
-        let narrowed = ways(&[Cause::AboveCommonDomain]);
-        let kais = Decided {
+        let narrowed = ways(&[DifferenceCause::AboveCommonDomain]);
+        let kais = CycleDecision {
             tasks: decided_in(&cluster, &narrowed).unwrap(),
             taken_back: Vec::new(),
             evicted_twice: Vec::new(),
         };
         assert!(difference(&kais.tasks, &decided(&cluster).unwrap()).is_some());
-        let cause = Cause::of(&cluster, &kais).unwrap();
-        assert_eq!(cause, Some(Cause::AboveCommonDomain));
+        let cause = DifferenceCause::of(&cluster, &kais).unwrap();
+        assert_eq!(cause, Some(DifferenceCause::AboveCommonDomain));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::jobs::Jobs;
-use super::random::Random;
-use super::theme::Theme;
+use super::jobs::JobGenerator;
+use super::random::ClusterRng;
+use super::theme::ClusterTheme;
 
 /// The plugins of KAI's default configuration. A list of plugins says that things are to be as KAI has them.
 const PLUGINS: [&str; 20] = [
@@ -37,11 +37,11 @@ pub(crate) const LEVELS: [&str; 2] = ["zone", "rack"];
 pub(crate) const GPU_MEMORY: usize = 1000;
 
 /// The cluster of a theme that a seed makes.
-pub(crate) fn cluster(theme: &Theme, seed: u64) -> Value {
-    let mut random = Random::new(seed);
+pub(crate) fn cluster(theme: &ClusterTheme, seed: u64) -> Value {
+    let mut random = ClusterRng::new(seed);
     let nodes = nodes(theme, &mut random);
     let (queues, leaves) = queues(theme, &mut random);
-    let jobs = Jobs::of(theme, &mut random, &nodes, &leaves);
+    let jobs = JobGenerator::of(theme, &mut random, &nodes, &leaves);
     let placement = if theme.spread { "spread" } else { "binpack" };
     let topologies = match theme.topology {
         true => json!([{"name": "tree", "levels": LEVELS}]),
@@ -67,7 +67,7 @@ pub(crate) fn cluster(theme: &Theme, seed: u64) -> Value {
     })
 }
 
-fn nodes(theme: &Theme, random: &mut Random) -> Vec<Value> {
+fn nodes(theme: &ClusterTheme, random: &mut ClusterRng) -> Vec<Value> {
     let count = random.between(theme.nodes.0, theme.nodes.1);
     let usual = random.of(&[2, 4, 8]);
     let racks = random.between(1, 3);
@@ -102,7 +102,7 @@ fn nodes(theme: &Theme, random: &mut Random) -> Vec<Value> {
 }
 
 /// The queues, and the names of those that jobs can be in.
-fn queues(theme: &Theme, random: &mut Random) -> (Vec<Value>, Vec<String>) {
+fn queues(theme: &ClusterTheme, random: &mut ClusterRng) -> (Vec<Value>, Vec<String>) {
     let mut queues: Vec<Value> = Vec::new();
     let mut leaves = Vec::new();
     let tops = match theme.levels {
@@ -132,8 +132,8 @@ fn queues(theme: &Theme, random: &mut Random) -> (Vec<Value>, Vec<String>) {
 }
 
 fn queue(
-    theme: &Theme,
-    random: &mut Random,
+    theme: &ClusterTheme,
+    random: &mut ClusterRng,
     name: &str,
     parent: Option<String>,
     is_leaf: bool,
@@ -178,7 +178,7 @@ fn queue(
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use super::super::standings::{jobs, tasks};
+    use super::super::pod_outcomes::{jobs, tasks};
     use super::super::theme;
     use super::*;
     use crate::scenarios::cluster_of;

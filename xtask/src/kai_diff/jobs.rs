@@ -5,29 +5,29 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::generate::LEVELS;
-use super::random::Random;
-use super::room::{Ask, Room};
-use super::theme::Theme;
+use super::random::ClusterRng;
+use super::remaining_capacity::{GeneratedRequest, RemainingCapacity};
+use super::theme::ClusterTheme;
 
 /// The jobs of one cluster in the making.
-pub(crate) struct Jobs<'a> {
-    theme: &'a Theme,
-    random: &'a mut Random,
+pub(crate) struct JobGenerator<'a> {
+    theme: &'a ClusterTheme,
+    random: &'a mut ClusterRng,
     leaves: &'a [String],
-    nodes: Vec<Room>,
+    nodes: Vec<RemainingCapacity>,
     /// The labels of pods that look for company and run.
     present: BTreeSet<String>,
 }
 
-impl<'a> Jobs<'a> {
+impl<'a> JobGenerator<'a> {
     /// Jobs for the queues `leaves` on `nodes`.
     pub(crate) fn of(
-        theme: &'a Theme,
-        random: &'a mut Random,
+        theme: &'a ClusterTheme,
+        random: &'a mut ClusterRng,
         nodes: &[Value],
         leaves: &'a [String],
     ) -> Vec<Value> {
-        let nodes = nodes.iter().map(Room::of).collect();
+        let nodes = nodes.iter().map(RemainingCapacity::of).collect();
         let mut making = Self {
             theme,
             random,
@@ -64,7 +64,7 @@ impl<'a> Jobs<'a> {
         };
         let ask = self.ask();
         let pods = match ask {
-            Ask::Whole(gpus) if gpus >= 4 => self.random.between(1, 2),
+            GeneratedRequest::Whole(gpus) if gpus >= 4 => self.random.between(1, 2),
             _ => self.random.of(&[1, 1, 1, 2, 2, 3, 4]),
         };
         let (subgroups, sets) = self.subgroups(pods);
@@ -110,31 +110,31 @@ impl<'a> Jobs<'a> {
         job
     }
 
-    fn ask(&mut self) -> Ask {
+    fn ask(&mut self) -> GeneratedRequest {
         let devices = match self.random.chance(self.theme.several_devices) {
             true => self.random.between(2, 3),
             false => 1,
         };
         if self.random.chance(self.theme.fraction) {
-            Ask::Fraction(
+            GeneratedRequest::Fraction(
                 self.random.of(&[100, 200, 250, 300, 500, 500, 750]),
                 devices,
             )
         } else if self.random.chance(self.theme.memory) {
-            Ask::Memory(
+            GeneratedRequest::Memory(
                 self.random.of(&[100, 300, 500, 500, 800, 1000, 1500, 2000]),
                 devices,
             )
         } else if self.theme.cpu_quotas && self.random.chance(25) {
-            Ask::Whole(0)
+            GeneratedRequest::Whole(0)
         } else {
-            Ask::Whole(self.random.of(&[1, 1, 1, 1, 2, 2, 3, 4]))
+            GeneratedRequest::Whole(self.random.of(&[1, 1, 1, 1, 2, 2, 3, 4]))
         }
     }
 
     /// The gang of a job, and the set of each pod.
     fn subgroups(&mut self, pods: usize) -> (Value, Vec<String>) {
-        let minimum = |random: &mut Random, pods: usize, elastic| match random.chance(elastic) {
+        let minimum = |random: &mut ClusterRng, pods: usize, elastic| match random.chance(elastic) {
             true => random.between(1, pods),
             false => pods,
         };
@@ -205,7 +205,7 @@ impl<'a> Jobs<'a> {
     }
 
     /// Lets a job run, if there is room for its minimum.
-    fn start(&mut self, job: &mut Value, ask: Ask, cpu: f64, memory: f64) {
+    fn start(&mut self, job: &mut Value, ask: GeneratedRequest, cpu: f64, memory: f64) {
         let pods = job["tasks"].as_array().map_or(0, Vec::len);
         let is_plain = job["subgroups"]["pod_sets"][0]["name"] == "default";
         let least = match is_plain {
@@ -240,12 +240,12 @@ impl<'a> Jobs<'a> {
     }
 }
 
-impl Jobs<'_> {
+impl JobGenerator<'_> {
     /// Places for so many pods of a job, where they may be; none when there is no room for all.
     fn places(
         &mut self,
         job: &Value,
-        ask: Ask,
+        ask: GeneratedRequest,
         (cpu, memory): (f64, f64),
         count: usize,
     ) -> Option<Vec<(String, Vec<String>)>> {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::standings::Standings;
+use super::pod_outcomes::PodOutcomes;
 use crate::steps::run;
 use crate::workspace::Workspace;
 
@@ -22,7 +22,7 @@ const SOURCES: &str = "xtask/kai-diff";
 const PACKAGE: &str = "cmd/apportion-oracle";
 
 /// A running oracle; it ends with its standard input.
-pub(crate) struct Oracle {
+pub(crate) struct KaiOracle {
     program: Child,
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
@@ -30,9 +30,9 @@ pub(crate) struct Oracle {
 
 /// What KAI decides in one cycle.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Decided {
+pub(crate) struct CycleDecision {
     /// Where each pod stands.
-    pub(crate) tasks: Standings,
+    pub(crate) tasks: PodOutcomes,
     /// The pods that got a place in the cycle and lost it again.
     pub(crate) taken_back: Vec<String>,
     /// The pods that were evicted more than once.
@@ -42,15 +42,15 @@ pub(crate) struct Decided {
 /// What the program says about one cluster.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Answer {
-    Decided(Decided),
+pub(crate) enum OracleAnswer {
+    Decided(CycleDecision),
     /// Why the fixtures of KAI's tests can't express the cluster.
     Cannot(String),
     /// How KAI failed.
     Error(String),
 }
 
-impl Oracle {
+impl KaiOracle {
     /// Builds the program in a checkout of KAI and starts it.
     pub(crate) fn start(workspace: &Workspace, checkout: &Path) -> Result<Self> {
         let checkout = fs::canonicalize(checkout)
@@ -93,7 +93,7 @@ impl Oracle {
     }
 
     /// What KAI makes of one cluster.
-    pub(crate) fn ask(&mut self, cluster: &Value) -> Result<Answer> {
+    pub(crate) fn ask(&mut self, cluster: &Value) -> Result<OracleAnswer> {
         let questions = self
             .questions
             .as_mut()
@@ -107,16 +107,18 @@ impl Oracle {
     }
 
     /// What KAI decides for a cluster that it must be able to express.
-    pub(crate) fn decided(&mut self, cluster: &Value) -> Result<Decided> {
+    pub(crate) fn decided(&mut self, cluster: &Value) -> Result<CycleDecision> {
         match self.ask(cluster)? {
-            Answer::Decided(decided) => Ok(decided),
-            Answer::Cannot(what) => bail!("KAI's fixtures can't express {}: {what}", cluster["id"]),
-            Answer::Error(what) => bail!("KAI failed on {}: {what}", cluster["id"]),
+            OracleAnswer::Decided(decided) => Ok(decided),
+            OracleAnswer::Cannot(what) => {
+                bail!("KAI's fixtures can't express {}: {what}", cluster["id"])
+            }
+            OracleAnswer::Error(what) => bail!("KAI failed on {}: {what}", cluster["id"]),
         }
     }
 }
 
-impl Drop for Oracle {
+impl Drop for KaiOracle {
     fn drop(&mut self) {
         self.questions = None;
         // Its status says nothing that its answers did not.

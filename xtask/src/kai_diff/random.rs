@@ -2,9 +2,9 @@
 
 /// `SplitMix64`.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct ClusterRng(u64);
 
-impl Random {
+impl ClusterRng {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

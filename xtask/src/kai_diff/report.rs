@@ -3,34 +3,34 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::cause::Cause;
-use super::course::End;
-use super::standings::Difference;
-use super::{Found, What};
+use super::cause::DifferenceCause;
+use super::pod_outcomes::DecisionDifference;
+use super::scheduling_run::EndComparison;
+use super::{ClusterComparison, FindingKind};
 
 /// The counts of one theme.
 #[derive(Clone, Debug, Default)]
-struct Counts {
+struct ThemeCounts {
     clusters: usize,
     cycles: usize,
     undecided: usize,
     node: usize,
     fate: usize,
     /// Of those, the ones with a known cause.
-    known: BTreeMap<Cause, usize>,
-    ends: BTreeMap<End, usize>,
+    known: BTreeMap<DifferenceCause, usize>,
+    ends: BTreeMap<EndComparison, usize>,
     unserved: usize,
 }
 
 /// The counts of all themes.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
-    themes: BTreeMap<String, Counts>,
+pub(crate) struct KaiDiffReport {
+    themes: BTreeMap<String, ThemeCounts>,
 }
 
-impl Report {
+impl KaiDiffReport {
     /// Counts what came of one cluster.
-    pub(crate) fn enter(&mut self, theme: &str, found: &Found) {
+    pub(crate) fn enter(&mut self, theme: &str, found: &ClusterComparison) {
         self.themes.entry(theme.to_owned()).or_default().add(found);
     }
 
@@ -40,25 +40,27 @@ impl Report {
     }
 }
 
-impl Counts {
-    fn add(&mut self, found: &Found) {
+impl ThemeCounts {
+    fn add(&mut self, found: &ClusterComparison) {
         self.clusters += 1;
         self.cycles += found.cycles;
         self.undecided += found.undecided;
         *self.ends.entry(found.end).or_default() += 1;
         for finding in &found.findings {
             match &finding.what {
-                What::Cycle(_, difference, _, cause) => {
+                FindingKind::Cycle(_, difference, _, cause) => {
                     match difference {
-                        Difference::Node => self.node += 1,
-                        Difference::Fate => self.fate += 1,
+                        DecisionDifference::Node => self.node += 1,
+                        DecisionDifference::Fate => self.fate += 1,
                     }
                     if let Some(cause) = cause {
                         *self.known.entry(*cause).or_default() += 1;
                     }
                 }
-                What::End(_) => {}
-                What::Unserved(_, mistake) => self.unserved += usize::from(mistake.is_none()),
+                FindingKind::End(_) => {}
+                FindingKind::Unserved(_, mistake) => {
+                    self.unserved += usize::from(mistake.is_none())
+                }
             }
         }
     }
@@ -84,7 +86,7 @@ impl Counts {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for KaiDiffReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -92,7 +94,7 @@ impl fmt::Display for Report {
             "theme", "clusters", "cycles", "same", "node", "fate", "KAI varies"
         )?;
         let all = self.themes.values();
-        let all = all.fold(Counts::default(), Counts::plus);
+        let all = all.fold(ThemeCounts::default(), ThemeCounts::plus);
         let rows = self
             .themes
             .iter()
@@ -122,7 +124,7 @@ impl fmt::Display for Report {
             "{} cycles: not explained ({explained:.1} % are the same or explained)",
             all.node + all.fate - known
         )?;
-        for (end, words) in End::ALL {
+        for (end, words) in EndComparison::ALL {
             let count = all.ends.get(&end).copied().unwrap_or(0);
             writeln!(f, "{count} ends: {words}")?;
         }

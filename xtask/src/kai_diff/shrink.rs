@@ -3,18 +3,18 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use super::cause::Cause;
-use super::course::carry_on;
-use super::oracle::Oracle;
-use super::standings::{decided, difference, jobs};
+use super::cause::DifferenceCause;
+use super::oracle::KaiOracle;
+use super::pod_outcomes::{decided, difference, jobs};
+use super::scheduling_run::carry_on;
 use super::unserved::unserved;
-use super::{Finding, What, expected};
+use super::{ClusterFinding, FindingKind, expected};
 
 /// The lists of a cluster of which entries are left out.
 const LISTS: [&str; 3] = ["jobs", "nodes", "queues"];
 
 /// The smallest cluster that was found, with what KAI decides about it.
-pub(crate) fn shrink(oracle: &mut Oracle, finding: &Finding) -> Result<Value> {
+pub(crate) fn shrink(oracle: &mut KaiOracle, finding: &ClusterFinding) -> Result<Value> {
     let mut smallest = finding.cluster.clone();
     loop {
         let Some(smaller) = one_step(oracle, &smallest, &finding.what)? else {
@@ -22,14 +22,14 @@ pub(crate) fn shrink(oracle: &mut Oracle, finding: &Finding) -> Result<Value> {
         };
         smallest = smaller;
     }
-    if let What::Cycle(..) = finding.what {
+    if let FindingKind::Cycle(..) = finding.what {
         smallest["expected"] = expected(&oracle.decided(&smallest)?.tasks);
     }
     Ok(smallest)
 }
 
 /// The cluster with one entry less that still shows what was found.
-fn one_step(oracle: &mut Oracle, cluster: &Value, what: &What) -> Result<Option<Value>> {
+fn one_step(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<Option<Value>> {
     for list in LISTS {
         let count = cluster[list].as_array().map_or(0, Vec::len);
         for entry in (0..count).rev() {
@@ -54,28 +54,28 @@ fn is_whole(cluster: &Value) -> bool {
     let (nodes, queues) = (names("nodes"), names("queues"));
     let entries = cluster["queues"].as_array().into_iter().flatten();
     let mut parents = entries.map(|queue| &queue["parent"]);
-    let mut pods = jobs(cluster).flat_map(super::standings::tasks);
+    let mut pods = jobs(cluster).flat_map(super::pod_outcomes::tasks);
     !nodes.is_empty()
         && parents.all(|parent| parent.is_null() || queues.contains(parent))
         && jobs(cluster).all(|job| queues.contains(&job["queue"]))
         && pods.all(|task| task["node"].is_null() || nodes.contains(&task["node"]))
 }
 
-fn shows(oracle: &mut Oracle, cluster: &Value, what: &What) -> Result<bool> {
+fn shows(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<bool> {
     match what {
-        What::Cycle(_, kind, _, cause) => {
+        FindingKind::Cycle(_, kind, _, cause) => {
             let kais = oracle.decided(cluster)?;
             let differs = difference(&kais.tasks, &decided(cluster)?);
             let again = oracle.decided(cluster)?;
             let is_same = differs == Some(*kind) && difference(&kais.tasks, &again.tasks).is_none();
-            Ok(is_same && Cause::of(cluster, &kais)? == *cause)
+            Ok(is_same && DifferenceCause::of(cluster, &kais)? == *cause)
         }
-        What::End(end) => {
+        FindingKind::End(end) => {
             let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
-            Ok(super::End::of(&ours, &kais) == *end)
+            Ok(super::EndComparison::of(&ours, &kais) == *end)
         }
-        What::Unserved(..) => {
+        FindingKind::Unserved(..) => {
             let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
             Ok(!unserved(oracle, &ours, &kais)?.is_empty())

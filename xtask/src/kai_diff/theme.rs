@@ -2,7 +2,7 @@
 
 /// A theme. Every number is a chance of a hundred.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Theme {
+pub(crate) struct ClusterTheme {
     pub(crate) name: &'static str,
     /// Levels of queues.
     pub(crate) levels: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Theme {
     pub(crate) urgent: u64,
 }
 
-const PLAIN: Theme = Theme {
+const PLAIN: ClusterTheme = ClusterTheme {
     name: "plain",
     levels: 2,
     nodes: (1, 4),
@@ -61,78 +61,78 @@ const PLAIN: Theme = Theme {
 };
 
 /// All themes.
-pub(crate) const ALL: [Theme; 22] = [
+pub(crate) const ALL: [ClusterTheme; 22] = [
     PLAIN,
-    Theme {
+    ClusterTheme {
         name: "deep",
         levels: 4,
         jobs: (5, 11),
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "cpu-quotas",
         cpu_quotas: true,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "order",
         queue_priorities: true,
         levels: 3,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "fraction",
         fraction: 75,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "devices",
         fraction: 75,
         several_devices: 50,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "gpu-memory",
         memory: 70,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "priority",
         urgent: 60,
         levels: 1,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "min-runtime",
         min_runtimes: true,
         elastic: 40,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "elastic",
         elastic: 75,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "gang",
         jobs: (3, 7),
         elastic: 0,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "subgroups",
         subgroups: 70,
         elastic: 40,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "topology",
         topology: true,
         constrained: 60,
         nodes: (3, 8),
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "subtopology",
         topology: true,
         constrained: 50,
@@ -141,42 +141,42 @@ pub(crate) const ALL: [Theme; 22] = [
         nodes: (3, 8),
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "affinity",
         affinity: 50,
         topology: true,
         nodes: (2, 5),
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "releasing",
         releasing: 35,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "stale",
         stale: 40,
         elastic: 30,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "delay",
         delayed: 50,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "spread",
         spread: true,
         fraction: 40,
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "fragmentation",
         fragmented: true,
         nodes: (3, 6),
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "mixed",
         levels: 3,
         queue_priorities: true,
@@ -195,7 +195,7 @@ pub(crate) const ALL: [Theme; 22] = [
         nodes: (2, 5),
         ..PLAIN
     },
-    Theme {
+    ClusterTheme {
         name: "large",
         nodes: (6, 12),
         jobs: (18, 36),

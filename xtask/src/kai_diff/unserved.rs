@@ -11,19 +11,23 @@ use anyhow::Result;
 use apportion_policy::{Entitlement, Session};
 use serde_json::Value;
 
-use super::course::{Course, carry_on};
-use super::oracle::Oracle;
-use super::standings::{id, jobs, running, tasks};
+use super::oracle::KaiOracle;
+use super::pod_outcomes::{id, jobs, running, tasks};
+use super::scheduling_run::{SchedulingRun, carry_on};
 use crate::scenarios::{NOW, cluster_of};
 
 /// How often KAI is asked to go on from our end: where it decides now so, now so, it serves nobody for sure.
 const TIMES: usize = 5;
 
 /// A job that waits, and why it ought not to.
-pub(crate) type Unserved = (String, Entitlement);
+pub(crate) type UnservedJob = (String, Entitlement);
 
 /// The jobs that KAI serves and Apportion leaves waiting.
-pub(crate) fn unserved(oracle: &mut Oracle, ours: &Course, kais: &Course) -> Result<Vec<Unserved>> {
+pub(crate) fn unserved(
+    oracle: &mut KaiOracle,
+    ours: &SchedulingRun,
+    kais: &SchedulingRun,
+) -> Result<Vec<UnservedJob>> {
     let suspects = entitled(&ours.end, &kais.end)?;
     if suspects.is_empty() {
         return Ok(suspects);
@@ -56,7 +60,7 @@ fn lower<'c>(job: &str, cluster: &'c Value) -> impl Iterator<Item = &'c str> {
 }
 
 /// The jobs that are entitled to run more pods at our end, and do at KAI's.
-fn entitled(our_end: &Value, kais_end: &Value) -> Result<Vec<Unserved>> {
+fn entitled(our_end: &Value, kais_end: &Value) -> Result<Vec<UnservedJob>> {
     let cluster = cluster_of(our_end)?;
     let session = Session::open(NOW, &cluster);
     let names = jobs(our_end).filter_map(|job| job["name"].as_str());

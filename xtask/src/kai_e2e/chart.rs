@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use apportion_cluster::Cluster;
+use apportion_cluster::LocalCluster;
 use serde_json::{Value, json};
 
 use crate::steps::run;
@@ -18,7 +18,7 @@ pub(super) const NAMESPACE: &str = "kai-scheduler";
 /// What KAI calls its programs, and the webhook.
 const DEPLOYMENTS: [&str; 3] = ["kai-scheduler-default", "binder", "admission"];
 
-pub(super) fn install(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
+pub(super) fn install(workspace: &Workspace, cluster: &LocalCluster) -> Result<()> {
     let [scheduler, binder, webhook, health] = [(); 4].map(|()| free_port());
     let (scheduler, binder, webhook, health) = (scheduler?, binder?, webhook?, health?);
     let values = format!(
@@ -47,7 +47,7 @@ pub(super) fn install(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
 }
 
 /// Waits until its programs run.
-pub(super) fn await_it(cluster: &Cluster) -> Result<()> {
+pub(super) fn await_it(cluster: &LocalCluster) -> Result<()> {
     for name in DEPLOYMENTS {
         let what = format!("deployment/{name}");
         let wait = [
@@ -64,7 +64,7 @@ pub(super) fn await_it(cluster: &Cluster) -> Result<()> {
 }
 
 /// Makes the second replica listen elsewhere.
-fn move_port(cluster: &Cluster, from: u16, to: u16) -> Result<()> {
+fn move_port(cluster: &LocalCluster, from: u16, to: u16) -> Result<()> {
     let get = ["get", "deployment", "binder", "-n", NAMESPACE, "-o", "json"];
     let binder: Value = serde_json::from_str(&cluster.kubectl(&get)?)?;
     let arguments = binder["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
@@ -85,7 +85,7 @@ fn move_port(cluster: &Cluster, from: u16, to: u16) -> Result<()> {
 }
 
 /// Starts its programs anew.
-pub(super) fn restart(cluster: &Cluster) -> Result<()> {
+pub(super) fn restart(cluster: &LocalCluster) -> Result<()> {
     let all = ["delete", "pods", "--all", "--now", "-n", NAMESPACE];
     cluster.kubectl(&all)?;
     await_it(cluster)

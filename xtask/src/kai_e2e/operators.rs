@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use apportion_cluster::operators::Operator;
-use apportion_cluster::{Cluster, operators};
+use apportion_cluster::operators::WorkloadOperator;
+use apportion_cluster::{LocalCluster, operators};
 use serde_json::{Value, json};
 
 use crate::workspace::Workspace;
@@ -53,15 +53,15 @@ const OLDER: (&str, &str, &str) = (
 );
 
 /// Starts the operators that are real.
-pub(super) fn start(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> {
+pub(super) fn start(workspace: &Workspace, cluster: &mut LocalCluster) -> Result<()> {
     let modules = workspace.root.join("tests/kubernetes");
-    let real = [Operator::LeaderWorkerSet, Operator::KubeRay];
+    let real = [WorkloadOperator::LeaderWorkerSet, WorkloadOperator::KubeRay];
     operators::start(cluster, &modules, &real)?;
     name_deployment(cluster, "ray", "kuberay-operator")
 }
 
 /// Makes a Deployment for which KAI's suite looks. Operators run beside the cluster, so it has no pods.
-fn name_deployment(cluster: &Cluster, namespace: &str, name: &str) -> Result<()> {
+fn name_deployment(cluster: &LocalCluster, namespace: &str, name: &str) -> Result<()> {
     let labels = json!({"app": name});
     let container = json!({"name": "operator", "image": "none"});
     cluster.apply(
@@ -75,7 +75,7 @@ fn name_deployment(cluster: &Cluster, namespace: &str, name: &str) -> Result<()>
 }
 
 /// Installs the kinds.
-pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
+pub(super) fn install_kinds(cluster: &LocalCluster, dir: &Path) -> Result<()> {
     name_deployment(cluster, "knative-operator", "knative-operator")?;
     for (module, files) in KINDS {
         let folder = operators::module(dir, module)?;
@@ -89,7 +89,7 @@ pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
 }
 
 /// Serves the older version beside the newer one.
-fn add_older_version(cluster: &Cluster, dir: &Path) -> Result<()> {
+fn add_older_version(cluster: &LocalCluster, dir: &Path) -> Result<()> {
     let (name, module, file) = OLDER;
     let file = operators::module(dir, module)?.join(file);
     let read = [

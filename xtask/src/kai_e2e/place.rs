@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use apportion_cluster::stand_ins::{self, Account, StandIn};
-use apportion_cluster::{Cluster, image};
+use apportion_cluster::stand_ins::{self, AgentServiceAccount, StandInNode};
+use apportion_cluster::{LocalCluster, image};
 use serde_json::json;
 
 use super::{chart, operators};
@@ -28,7 +28,7 @@ const NAMED_BY_SPECS: &str = "gpu";
 /// Makes the cluster ready, with so many nodes with GPUs. One that is ready gets the programs as they are now.
 pub(super) fn prepare(
     workspace: &Workspace,
-    cluster: &mut Cluster,
+    cluster: &mut LocalCluster,
     dir: &Path,
     gpu_nodes: usize,
 ) -> Result<()> {
@@ -54,7 +54,7 @@ pub(super) fn prepare(
     add_numa_zones(cluster, &nodes)?;
     operators::start(workspace, cluster)?;
     chart::install(workspace, cluster)?;
-    let account = Account {
+    let account = AgentServiceAccount {
         namespace: chart::NAMESPACE,
         name: "apportion-agent",
     };
@@ -66,7 +66,7 @@ pub(super) fn prepare(
 }
 
 /// Loads the images of the programs in `staged`; whether they are others than before.
-fn load(cluster: &Cluster, staged: &Path) -> Result<bool> {
+fn load(cluster: &LocalCluster, staged: &Path) -> Result<bool> {
     let program = staged.join("bin/apportion-scheduler");
     let changed = fs::metadata(&program)?.modified()?;
     let stamp = cluster.folder().path().join("kai-e2e.stamp");
@@ -83,7 +83,7 @@ fn load(cluster: &Cluster, staged: &Path) -> Result<bool> {
 
 /// The node with the kubelet is kind's control plane: only the chart runs there, and only the chart's pods share its
 /// network.
-fn keep_for_the_chart(cluster: &Cluster) -> Result<()> {
+fn keep_for_the_chart(cluster: &LocalCluster) -> Result<()> {
     let node = cluster.node();
     let taint = "node-role.kubernetes.io/control-plane=:NoSchedule";
     cluster.kubectl(&["taint", "node", &node, taint, "--overwrite"])?;
@@ -96,7 +96,7 @@ fn keep_for_the_chart(cluster: &Cluster) -> Result<()> {
 }
 
 /// What a CSI driver says of the nodes: the suite asks for OpenEBS's. Nothing is provisioned.
-fn add_storage(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
+fn add_storage(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
     let driver = "local.csi.openebs.io";
     cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver},
         "spec": {"storageCapacity": true, "attachRequired": false}}))?;
@@ -115,7 +115,7 @@ fn add_storage(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
 
 /// What an exporter says of the NUMA zones of the nodes with GPUs: two each, with half of all that there is. The policies
 /// are those of KAI's test cluster for such specs.
-fn add_numa_zones(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
+fn add_numa_zones(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
     let policies = ["single-numa-node", "restricted", "best-effort", "none"];
     for (node, policy) in nodes.iter().filter(|node| node.gpus > 0).zip(policies) {
         let of = |name: &str, amount: &str| json!({"name": name, "capacity": amount, "allocatable": amount, "available": amount});
@@ -135,7 +135,7 @@ fn add_numa_zones(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
     Ok(())
 }
 
-fn nodes(with_gpus: usize) -> Vec<StandIn> {
+fn nodes(with_gpus: usize) -> Vec<StandInNode> {
     let room = || {
         let room = [
             ("cpu", "8"),
@@ -145,7 +145,7 @@ fn nodes(with_gpus: usize) -> Vec<StandIn> {
         ];
         room.map(|(name, much)| (name, much.to_owned())).to_vec()
     };
-    let with_gpus = (1..=with_gpus).map(|number| StandIn {
+    let with_gpus = (1..=with_gpus).map(|number| StandInNode {
         name: format!("gpu-{number}"),
         gpus: GPUS,
         gpu_memory: GPU_MEMORY,
@@ -156,7 +156,7 @@ fn nodes(with_gpus: usize) -> Vec<StandIn> {
             ("nvidia.com/gpu.deploy.device-plugin", "true".to_owned()),
         ],
     });
-    let without = StandIn {
+    let without = StandInNode {
         name: "cpu-1".to_owned(),
         gpus: 0,
         gpu_memory: 0,

@@ -15,7 +15,7 @@ const BEFORE: &str = "BeforeAll";
 /// What became of a spec.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum State {
+pub(super) enum SpecState {
     Passed,
     Failed,
     /// It said itself that it can't run here.
@@ -27,10 +27,10 @@ pub(super) enum State {
 /// One spec.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Spec {
+pub(super) struct SpecReport {
     /// Its containers' texts and its own.
     pub(super) name: String,
-    pub(super) state: State,
+    pub(super) state: SpecState,
     /// Why it failed or was skipped.
     pub(super) message: String,
     /// How long it took.
@@ -40,10 +40,10 @@ pub(super) struct Spec {
     unprepared: Option<String>,
 }
 
-impl Spec {
+impl SpecReport {
     /// Whether another spec is the reason that this one was not run.
     pub(super) fn was_passed_over(&self) -> bool {
-        self.state == State::Skipped && self.message.contains(EARLIER)
+        self.state == SpecState::Skipped && self.message.contains(EARLIER)
     }
 
     fn of(report: &Value) -> Option<Self> {
@@ -54,14 +54,14 @@ impl Spec {
         let texts = containers.into_iter().flatten().filter_map(Value::as_str);
         let texts: Vec<&str> = texts.chain(report["LeafNodeText"].as_str()).collect();
         let state = match report["State"].as_str()? {
-            "passed" => State::Passed,
-            "skipped" | "pending" => State::Skipped,
-            _ => State::Failed,
+            "passed" => SpecState::Passed,
+            "skipped" | "pending" => SpecState::Skipped,
+            _ => SpecState::Failed,
         };
         let failure = &report["Failure"];
         let message = failure["Message"].as_str().unwrap_or_default();
         let depth = failure["FailureNodeContainerIndex"].as_u64().unwrap_or(0);
-        let is_unprepared = state == State::Failed && failure["FailureNodeType"] == BEFORE;
+        let is_unprepared = state == SpecState::Failed && failure["FailureNodeType"] == BEFORE;
         let containers = texts.iter().take(usize::try_from(depth).ok()? + 1);
         let containers: Vec<&str> = containers.copied().collect();
         Some(Self {
@@ -75,33 +75,33 @@ impl Spec {
 }
 
 /// Counts what was passed over as failed where its containers could not be set up: to run it again would change nothing.
-pub(super) fn settle(specs: &mut [Spec]) {
-    let failed: Vec<Spec> = specs
+pub(super) fn settle(specs: &mut [SpecReport]) {
+    let failed: Vec<SpecReport> = specs
         .iter()
         .filter(|spec| spec.unprepared.is_some())
         .cloned()
         .collect();
     for spec in specs.iter_mut().filter(|spec| spec.was_passed_over()) {
-        let is_within = |failed: &&Spec| {
+        let is_within = |failed: &&SpecReport| {
             let containers = failed.unprepared.as_deref();
             containers.is_some_and(|containers| spec.name.starts_with(containers))
         };
         if let Some(failed) = failed.iter().find(is_within) {
-            spec.state = State::Failed;
+            spec.state = SpecState::Failed;
             spec.message.clone_from(&failed.message);
         }
     }
 }
 
 /// The specs of Ginkgo's report that were to be run.
-pub(super) fn of_ginkgo(file: &Path) -> Result<Vec<Spec>> {
+pub(super) fn of_ginkgo(file: &Path) -> Result<Vec<SpecReport>> {
     let reading = || format!("failed to read {}", file.display());
     let text = fs::read_to_string(file).with_context(reading)?;
     let suites: Vec<Value> = serde_json::from_str(&text).with_context(reading)?;
     let specs = suites
         .iter()
         .flat_map(|suite| suite["SpecReports"].as_array().into_iter().flatten());
-    Ok(specs.filter_map(Spec::of).collect())
+    Ok(specs.filter_map(SpecReport::of).collect())
 }
 
 fn place(folder: &Path, suite: &str) -> PathBuf {
@@ -109,14 +109,14 @@ fn place(folder: &Path, suite: &str) -> PathBuf {
 }
 
 /// Keeps what became of a suite.
-pub(super) fn write(folder: &Path, suite: &str, specs: &[Spec]) -> Result<()> {
+pub(super) fn write(folder: &Path, suite: &str, specs: &[SpecReport]) -> Result<()> {
     let path = place(folder, suite);
     fs::write(&path, serde_json::to_string_pretty(specs)?)
         .with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// What became of a suite when it was run last.
-pub(super) fn read(folder: &Path, suite: &str) -> Result<Option<Vec<Spec>>> {
+pub(super) fn read(folder: &Path, suite: &str) -> Result<Option<Vec<SpecReport>>> {
     let path = place(folder, suite);
     match fs::read(&path) {
         Err(_) => Ok(None),
@@ -135,11 +135,11 @@ mod tests {
 
     use super::*;
 
-    fn spec(state: &str, message: &str) -> Spec {
+    fn spec(state: &str, message: &str) -> SpecReport {
         let report = json!({"LeafNodeType": "It", "ContainerHierarchyTexts": ["Quota", "GPU"],
             "LeafNodeText": "runs", "State": state, "RunTime": 2_500_000_000_u64,
             "Failure": {"Message": message}});
-        Spec::of(&report).expect("it is a spec")
+        SpecReport::of(&report).expect("it is a spec")
     }
 
     #[test]
@@ -155,11 +155,11 @@ mod tests {
             "Failure": {"Message": "no driver", "FailureNodeType": "BeforeAll", "FailureNodeContainerIndex": 0}});
         let after = "Spec skipped because an earlier spec in an ordered container failed";
         let mut specs = [
-            Spec::of(&failed).expect("it is a spec"),
+            SpecReport::of(&failed).expect("it is a spec"),
             spec("skipped", after),
         ];
         settle(&mut specs);
-        assert_eq!(specs[1].state, State::Failed);
+        assert_eq!(specs[1].state, SpecState::Failed);
         assert_eq!(specs[1].message, "no driver");
     }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use apportion_cluster::Cluster;
+use apportion_cluster::LocalCluster;
 use serde_json::json;
 
 use super::absolute;
-use super::report::{self, Spec, State};
+use super::report::{self, SpecReport, SpecState};
 use crate::steps::run;
 
 /// The file of KAI's with the time that a spec waits for one thing, and how it says so.
@@ -20,14 +20,14 @@ const WAITS_SO_LONG: &str = "5 * time.Minute";
 const STARTS: &str = "RunSpecs(";
 
 /// One suite.
-pub(super) struct Suite {
+pub(super) struct E2eSuite {
     /// Its folder below `test/e2e`, without `suites`.
     pub(super) folder: String,
     path: PathBuf,
 }
 
 /// All suites below `dir`, in order.
-pub(super) fn below(dir: &Path) -> Result<Vec<Suite>> {
+pub(super) fn below(dir: &Path) -> Result<Vec<E2eSuite>> {
     let mut found = BTreeMap::new();
     let mut open = vec![dir.to_owned()];
     while let Some(folder) = open.pop() {
@@ -45,11 +45,11 @@ pub(super) fn below(dir: &Path) -> Result<Vec<Suite>> {
             }
         }
     }
-    let suite = |(folder, path)| Suite { folder, path };
+    let suite = |(folder, path)| E2eSuite { folder, path };
     Ok(found.into_iter().map(suite).collect())
 }
 
-impl Suite {
+impl E2eSuite {
     /// Compiles the suite of the checkout `dir` into the folder `built`; where the program is.
     pub(super) fn build(&self, dir: &Path, built: &Path, patience: u32) -> Result<PathBuf> {
         let name = self.folder.replace('/', "_");
@@ -89,9 +89,9 @@ impl Suite {
     pub(super) fn run(
         &self,
         program: &Path,
-        cluster: &Cluster,
+        cluster: &LocalCluster,
         results: &Path,
-    ) -> Result<Vec<Spec>> {
+    ) -> Result<Vec<SpecReport>> {
         let mut specs = self.start(program, results, &[], Some(cluster))?;
         // Each round leaves out one more failure of each ordered container.
         loop {
@@ -109,7 +109,7 @@ impl Suite {
                 .map(|name| format!("--ginkgo.focus={name}"))
                 .collect();
             let again = self.start(program, results, &focus, Some(cluster))?;
-            let news: BTreeMap<String, Spec> = again
+            let news: BTreeMap<String, SpecReport> = again
                 .into_iter()
                 .filter(|spec| !spec.was_passed_over())
                 .map(|spec| (spec.name.clone(), spec))
@@ -128,10 +128,10 @@ impl Suite {
     }
 
     /// Its specs, none of them run.
-    pub(super) fn list(&self, program: &Path, results: &Path) -> Result<Vec<Spec>> {
+    pub(super) fn list(&self, program: &Path, results: &Path) -> Result<Vec<SpecReport>> {
         let mut specs = self.start(program, results, &["--ginkgo.dry-run".to_owned()], None)?;
         for spec in &mut specs {
-            spec.state = State::NotRun;
+            spec.state = SpecState::NotRun;
         }
         Ok(specs)
     }
@@ -141,8 +141,8 @@ impl Suite {
         program: &Path,
         results: &Path,
         more: &[String],
-        cluster: Option<&Cluster>,
-    ) -> Result<Vec<Spec>> {
+        cluster: Option<&LocalCluster>,
+    ) -> Result<Vec<SpecReport>> {
         fs::create_dir_all(results)?;
         let name = self.folder.replace('/', "_");
         let file = absolute(&results.join(format!("{name}.ginkgo.json")))?;

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::reasons;
-use super::report::{Spec, State};
+use super::known_failures;
+use super::report::{SpecReport, SpecState};
 
 /// Between these lines of the page is the table.
 const BEGIN: &str = "<!-- begin: cargo xtask cluster kai-e2e -->";
@@ -17,7 +17,7 @@ const END: &str = "<!-- end -->";
 const LINE: usize = 150;
 
 /// `12 of 14 passed, 1 failed, 1 skipped`.
-pub(super) fn count(specs: &[Spec]) -> String {
+pub(super) fn count(specs: &[SpecReport]) -> String {
     let [passed, failed, skipped, not_run] = counts(specs);
     let mut text = format!("{passed} of {} passed", specs.len());
     for (number, state) in [
@@ -32,13 +32,18 @@ pub(super) fn count(specs: &[Spec]) -> String {
     text
 }
 
-fn counts(specs: &[Spec]) -> [usize; 4] {
-    let all = [State::Passed, State::Failed, State::Skipped, State::NotRun];
+fn counts(specs: &[SpecReport]) -> [usize; 4] {
+    let all = [
+        SpecState::Passed,
+        SpecState::Failed,
+        SpecState::Skipped,
+        SpecState::NotRun,
+    ];
     all.map(|state| specs.iter().filter(|spec| spec.state == state).count())
 }
 
 /// Both tables, as Markdown.
-pub(super) fn of(all: &[(String, Vec<Spec>)]) -> String {
+pub(super) fn of(all: &[(String, Vec<SpecReport>)]) -> String {
     let mut text = String::from(
         "| folder | specs | passed | failed | skipped | not run |\n|---|---:|---:|---:|---:|---:|\n",
     );
@@ -52,10 +57,10 @@ pub(super) fn of(all: &[(String, Vec<Spec>)]) -> String {
         text += &line(folder, &row.map(|number| number.to_string()));
     }
     text += &line("all", &sum.map(|number| format!("**{number}**")));
-    let mut reasons: BTreeMap<&str, Vec<&Spec>> = BTreeMap::new();
+    let mut reasons: BTreeMap<&str, Vec<&SpecReport>> = BTreeMap::new();
     for (folder, specs) in all {
-        for spec in specs.iter().filter(|spec| spec.state != State::Passed) {
-            let why = reasons::why(folder, &spec.name).unwrap_or("not explained");
+        for spec in specs.iter().filter(|spec| spec.state != SpecState::Passed) {
+            let why = known_failures::why(folder, &spec.name).unwrap_or("not explained");
             reasons.entry(why).or_default().push(spec);
         }
     }
@@ -74,13 +79,13 @@ fn line(folder: &str, cells: &[String]) -> String {
 }
 
 /// A line for each spec that does not pass and has no reason.
-pub(super) fn unexplained(all: &[(String, Vec<Spec>)]) -> Vec<String> {
+pub(super) fn unexplained(all: &[(String, Vec<SpecReport>)]) -> Vec<String> {
     let specs = all
         .iter()
         .flat_map(|(folder, specs)| specs.iter().map(move |spec| (folder, spec)));
     specs
         .filter(|(folder, spec)| {
-            spec.state != State::Passed && reasons::why(folder, &spec.name).is_none()
+            spec.state != SpecState::Passed && known_failures::why(folder, &spec.name).is_none()
         })
         .map(|(folder, spec)| {
             let message = spec.message.lines().next().unwrap_or_default();
@@ -104,7 +109,7 @@ pub(super) fn update(page: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn spec(name: &str, state: State) -> Spec {
+    fn spec(name: &str, state: SpecState) -> SpecReport {
         let text = serde_json::json!({"name": name, "state": state, "message": "no such pod\nand more",
             "seconds": 0});
         serde_json::from_value(text).expect("it is a spec")
@@ -115,9 +120,9 @@ mod tests {
         let all = [
             (
                 "allocate/none".to_owned(),
-                vec![spec("a", State::Passed), spec("b", State::Failed)],
+                vec![spec("a", SpecState::Passed), spec("b", SpecState::Failed)],
             ),
-            ("upgrade".to_owned(), vec![spec("c", State::NotRun)]),
+            ("upgrade".to_owned(), vec![spec("c", SpecState::NotRun)]),
         ];
         assert_eq!(
             unexplained(&all),

@@ -5,12 +5,12 @@
 
 use serde_json::Value;
 
-use crate::oracle_pod_groups::Outcome;
+use crate::oracle_pod_groups::CallOutcome;
 
-use super::kai::Answer;
+use super::kai::GrouperAnswer;
 
 /// Whether a question with both answers is such a case.
-type Applies = fn(&Value, &Answer, &Outcome) -> bool;
+type Applies = fn(&Value, &GrouperAnswer, &CallOutcome) -> bool;
 
 /// Reasons, and when they apply.
 const DEVIATIONS: [(&str, Applies); 6] = [
@@ -38,22 +38,26 @@ const DEVIATIONS: [(&str, Applies); 6] = [
 ];
 
 /// Why an answer is ours on purpose, if it is.
-pub(super) fn reason(question: &Value, kai: &Answer, ours: &Outcome) -> Option<&'static str> {
+pub(super) fn reason(
+    question: &Value,
+    kai: &GrouperAnswer,
+    ours: &CallOutcome,
+) -> Option<&'static str> {
     let mut all = DEVIATIONS.iter();
     let found = all.find(|(_, applies)| applies(question, kai, ours));
     found.map(|(reason, _)| *reason)
 }
 
-fn is_leader_alone(question: &Value, kai: &Answer, ours: &Outcome) -> bool {
+fn is_leader_alone(question: &Value, kai: &GrouperAnswer, ours: &CallOutcome) -> bool {
     let label = &question["pod"]["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"];
-    matches!(kai, Answer::Error(_))
+    matches!(kai, GrouperAnswer::Error(_))
         && question["owner"]["spec"]["startupPolicy"] == "LeaderReady"
         && label == "0"
         && ours.result()["minAvailable"] == 1
 }
 
-fn counts_leader_twice(question: &Value, kai: &Answer, ours: &Outcome) -> bool {
-    let Answer::Group(theirs) = kai else {
+fn counts_leader_twice(question: &Value, kai: &GrouperAnswer, ours: &CallOutcome) -> bool {
+    let GrouperAnswer::Group(theirs) = kai else {
         return false;
     };
     let sum = |group: &Value| -> i64 {
@@ -66,13 +70,13 @@ fn counts_leader_twice(question: &Value, kai: &Answer, ours: &Outcome) -> bool {
         && sum(ours.result()) == all
 }
 
-fn has_unknown_policy(question: &Value, _: &Answer, _: &Outcome) -> bool {
+fn has_unknown_policy(question: &Value, _: &GrouperAnswer, _: &CallOutcome) -> bool {
     let policy = &question["owner"]["spec"]["leaderWorkerTemplate"]["subGroupPolicy"];
     let kind = policy["subGroupPolicyType"].as_str();
     kind.is_some_and(|kind| !["LeaderWorker", "LeaderExcluded"].contains(&kind))
 }
 
-fn is_below_zero(question: &Value, _: &Answer, _: &Outcome) -> bool {
+fn is_below_zero(question: &Value, _: &GrouperAnswer, _: &CallOutcome) -> bool {
     let replicas = &question["owner"]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"];
     let size = &question["pod"]["metadata"]["annotations"]["kai.scheduler/segment-size"];
     let size = size.as_str().and_then(|size| size.parse::<i64>().ok());
@@ -80,25 +84,25 @@ fn is_below_zero(question: &Value, _: &Answer, _: &Outcome) -> bool {
     question["grouper"] == "pytorch" && replicas.or(size).into_iter().chain(size).any(|n| n < 0)
 }
 
-fn lacks_owner(question: &Value, kai: &Answer, _: &Outcome) -> bool {
+fn lacks_owner(question: &Value, kai: &GrouperAnswer, _: &CallOutcome) -> bool {
     let chain = question["other_owners"].as_array();
     let skips = ["skip_top_owner", "hub"].map(Value::from);
     match kai {
         _ if !skips.contains(&question["grouper"]) => false,
-        Answer::Error(error) => {
+        GrouperAnswer::Error(error) => {
             error.starts_with("failed to get last owner") || chain.is_none_or(Vec::is_empty)
         }
         _ => false,
     }
 }
 
-fn has_empty_queue(question: &Value, kai: &Answer, ours: &Outcome) -> bool {
-    let Answer::Group(theirs) = kai else {
+fn has_empty_queue(question: &Value, kai: &GrouperAnswer, ours: &CallOutcome) -> bool {
+    let GrouperAnswer::Group(theirs) = kai else {
         return false;
     };
     let mut of_ours = ours.result().clone();
     of_ours["queue"] = "".into();
     theirs["queue"] == ""
-        && super::same::differences(kai, &Outcome::new(None, of_ours)).is_empty()
+        && super::equality::differences(kai, &CallOutcome::new(None, of_ours)).is_empty()
         && question.is_object()
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::oracle_pod_groups::Outcome;
+use crate::oracle_pod_groups::CallOutcome;
 use crate::steps;
 
 /// What is laid over KAI's tree: where, and which of our files.
@@ -24,14 +24,14 @@ const LAID: [(&str, &str); 2] = [
 const PACKAGE: &str = "./pkg/podgrouper/podgrouper/hub";
 
 /// The built program.
-pub(super) struct Program {
+pub(super) struct GrouperProgram {
     path: PathBuf,
     folder: PathBuf,
 }
 
 /// What KAI says to a question.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum GrouperAnswer {
     Group(Value),
     /// A complaint, or that the grouper broke off.
     Error(String),
@@ -39,7 +39,7 @@ pub(super) enum Answer {
     Unaskable(String),
 }
 
-impl Program {
+impl GrouperProgram {
     /// Builds it from KAI's tree and the files in ours.
     pub(super) fn build(kai: &Path, ours: &Path, folder: &Path) -> Result<Self> {
         let failed = || format!("failed to find KAI Scheduler in {}", kai.display());
@@ -64,7 +64,7 @@ impl Program {
     }
 
     /// Asks all questions; the answers are in their order.
-    pub(super) fn ask(&self, questions: &[Value]) -> Result<Vec<Answer>> {
+    pub(super) fn ask(&self, questions: &[Value]) -> Result<Vec<GrouperAnswer>> {
         let (asked, answered) = (
             self.folder.join("questions.json"),
             self.folder.join("answers.json"),
@@ -84,11 +84,11 @@ impl Program {
             answers.len() == questions.len(),
             "KAI did not answer everything"
         );
-        Ok(answers.iter().map(Answer::read).collect())
+        Ok(answers.iter().map(GrouperAnswer::read).collect())
     }
 }
 
-impl Answer {
+impl GrouperAnswer {
     fn read(said: &Value) -> Self {
         let text = |field: &str| said[field].as_str().map(str::to_owned);
         match (
@@ -102,12 +102,12 @@ impl Answer {
     }
 
     /// As what the oracles look at.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> CallOutcome {
         match self {
-            Self::Group(group) => Outcome::new(None, group.clone()),
-            Self::Error(error) => Outcome::new(Some(error.clone()), Value::Null),
+            Self::Group(group) => CallOutcome::new(None, group.clone()),
+            Self::Error(error) => CallOutcome::new(Some(error.clone()), Value::Null),
             Self::Unaskable(why) => {
-                Outcome::new(Some(format!("it cannot be asked: {why}")), Value::Null)
+                CallOutcome::new(Some(format!("it cannot be asked: {why}")), Value::Null)
             }
         }
     }

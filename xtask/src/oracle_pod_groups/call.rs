@@ -2,22 +2,23 @@
 
 use anyhow::{Context, Result, bail};
 use apportion_groups::{
-    KindDefaults, Malformed, OTHER, Object, Objects, Replicas, Row, Rule, Settings, TABLE, Workload,
+    GroupingError, GroupingInput, GroupingRule, GroupingSettings, KindDefaults, OTHER, ObjectStore,
+    ObjectView, OwnerKindEntry, ReplicaRoles, TABLE,
 };
 use serde_json::{Value, json};
 
-use super::{checks, shown};
+use super::{case_json, checks};
 
 /// What came of a call.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CallOutcome {
     pub(crate) error: Option<String>,
     result: Value,
     /// The arguments after the call, which may have changed them.
     args: Vec<Value>,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// An outcome of a call that changes no arguments.
     pub(crate) fn new(error: Option<String>, result: Value) -> Self {
         Self {
@@ -43,13 +44,13 @@ impl Outcome {
     }
 }
 
-pub(super) fn perform(step: &Value) -> Result<Outcome> {
+pub(super) fn perform(step: &Value) -> Result<CallOutcome> {
     let listed = |field: &str| step[field].as_array().cloned().unwrap_or_default();
     let cluster = listed("cluster_objects");
     let settings = settings(&step["settings"], &cluster);
-    let objects: Objects = cluster.into_iter().collect();
+    let objects: ObjectStore = cluster.into_iter().collect();
     let mut args = listed("args");
-    let asked = Asked {
+    let asked = CallContext {
         step,
         objects: &objects,
         settings: &settings,
@@ -58,23 +59,23 @@ pub(super) fn perform(step: &Value) -> Result<Outcome> {
         Ok(result) => (None, result),
         Err(error) => (Some(error.to_string()), Value::Null),
     };
-    Ok(Outcome {
+    Ok(CallOutcome {
         error,
         result,
         args,
     })
 }
 
-fn settings(given: &Value, cluster: &[Value]) -> Settings {
+fn settings(given: &Value, cluster: &[Value]) -> GroupingSettings {
     let text = |field: &str, default: &str| given[field].as_str().unwrap_or(default).to_owned();
-    let usual = Settings::default();
+    let usual = GroupingSettings::default();
     let config_map = &given["defaults_configmap"];
-    let defaults = cluster.iter().map(Object::new).find(|object| {
+    let defaults = cluster.iter().map(ObjectView::new).find(|object| {
         object.kind() == "ConfigMap"
             && config_map["name"].as_str() == Some(object.name())
             && config_map["namespace"].as_str() == Some(object.namespace())
     });
-    Settings {
+    GroupingSettings {
         queue_label: text("queue_label_key", &usual.queue_label),
         node_pool_label: text("node_pool_label_key", &usual.node_pool_label),
         gang_knative: given["gang_schedule"].as_bool().unwrap_or(true),
@@ -87,19 +88,19 @@ fn settings(given: &Value, cluster: &[Value]) -> Settings {
 }
 
 /// What a call may look at.
-struct Asked<'a> {
+struct CallContext<'a> {
     step: &'a Value,
-    objects: &'a Objects,
-    settings: &'a Settings,
+    objects: &'a ObjectStore,
+    settings: &'a GroupingSettings,
 }
 
-type Answer = std::result::Result<Value, Malformed>;
+type CallResult = std::result::Result<Value, GroupingError>;
 
-impl Asked<'_> {
-    fn answer(&self, args: &mut [Value]) -> Result<Answer> {
+impl CallContext<'_> {
+    fn answer(&self, args: &mut [Value]) -> Result<CallResult> {
         let taken = args.to_vec();
         let arg = |number: usize| taken.get(number).unwrap_or(&Value::Null);
-        let object = |number: usize| Object::new(arg(number));
+        let object = |number: usize| ObjectView::new(arg(number));
         let call = self.step["call"]
             .as_str()
             .context("a step without a call")?;
@@ -107,7 +108,8 @@ impl Asked<'_> {
             "pod_group" => return self.pod_group(),
             "buildSubGroups" => {
                 let parts = apportion_groups::leader_worker_sub_groups;
-                parts(object(0), object(1), count(arg(2))).map(|parts| shown::sub_groups(&parts))
+                parts(object(0), object(1), count(arg(2)))
+                    .map(|parts| case_json::sub_groups(&parts))
             }
             "parseGroveSubGroup" => {
                 let gang = json!({"metadata": {"namespace": arg(2), "name": arg(3)}});
@@ -116,8 +118,8 @@ impl Asked<'_> {
                     .as_u64()
                     .and_then(|index| usize::try_from(index).ok());
                 let index = index.unwrap_or_default();
-                apportion_groups::parse_sub_group(arg(0), index, Object::new(&gang), topology)
-                    .map(|part| shown::sub_group(&part))
+                apportion_groups::parse_sub_group(arg(0), index, ObjectView::new(&gang), topology)
+                    .map(|part| case_json::sub_group(&part))
             }
             "parsePodReference" => apportion_groups::parse_pod_reference(arg(0))
                 .map(|pod| json!({"namespace": pod.namespace, "name": pod.name})),
@@ -173,9 +175,9 @@ impl Asked<'_> {
         })
     }
 
-    fn workload<'b>(&'b self, owners: &'b [Value], pod: Object<'b>) -> Workload<'b> {
-        let chain = owners.iter().map(Object::new).collect();
-        Workload::new(pod, chain, self.objects, self.settings)
+    fn workload<'b>(&'b self, owners: &'b [Value], pod: ObjectView<'b>) -> GroupingInput<'b> {
+        let chain = owners.iter().map(ObjectView::new).collect();
+        GroupingInput::new(pod, chain, self.objects, self.settings)
     }
 
     fn default_class(&self, kind: &Value) -> String {
@@ -193,17 +195,17 @@ impl Asked<'_> {
             .unwrap_or_default()
     }
 
-    fn pod_group(&self) -> Result<Answer> {
+    fn pod_group(&self) -> Result<CallResult> {
         let step = self.step;
-        let pod = Object::new(&step["pod"]);
+        let pod = ObjectView::new(&step["pod"]);
         let owner = match &step["owner"] {
             Value::Null => pod,
-            owner => Object::new(owner),
+            owner => ObjectView::new(owner),
         };
         let others = step["other_owners"]
             .as_array()
             .map_or(&[][..], Vec::as_slice);
-        let workload = Workload {
+        let workload = GroupingInput {
             owner,
             ..self.workload(others, pod)
         };
@@ -215,11 +217,11 @@ impl Asked<'_> {
             .collect();
         let row = self.row(&roles)?;
         let group = apportion_groups::group_by(&row, &workload);
-        Ok(group.map(|group| shown::group(&group)))
+        Ok(group.map(|group| case_json::group(&group)))
     }
 
     /// The row that a grouper of KAI stands for.
-    fn row<'b>(&'b self, roles: &'b [&'b str]) -> Result<Row<'b>> {
+    fn row<'b>(&'b self, roles: &'b [&'b str]) -> Result<OwnerKindEntry<'b>> {
         let kind = match self.step["grouper"].as_str().unwrap_or_default() {
             "default" => "StatefulSet",
             "job" => "Job",
@@ -244,7 +246,11 @@ impl Asked<'_> {
             "grove" => "PodCliqueSet",
             "skip_top_owner" => "Workflow",
             "karta" => return Ok(OTHER),
-            "hub" => return Ok(*apportion_groups::row_of(Object::new(&self.step["owner"]))),
+            "hub" => {
+                return Ok(*apportion_groups::row_of(ObjectView::new(
+                    &self.step["owner"],
+                )));
+            }
             "kubeflow_distributed" => {
                 let field = self.step["settings"]["replica_specs_field"].as_str();
                 let field = field.context("no field for the replica specs")?;
@@ -256,19 +262,19 @@ impl Asked<'_> {
     }
 }
 
-fn row_of_kind(kind: &str) -> Result<Row<'static>> {
+fn row_of_kind(kind: &str) -> Result<OwnerKindEntry<'static>> {
     let found = TABLE.iter().find(|row| row.kind == kind);
     found.copied().with_context(|| format!("no row for {kind}"))
 }
 
 /// The row of a TFJob with its roles somewhere else.
-fn distributed<'a>(field: &'a str, mandatory: &'a [&'a str]) -> Result<Row<'a>> {
+fn distributed<'a>(field: &'a str, mandatory: &'a [&'a str]) -> Result<OwnerKindEntry<'a>> {
     let row = row_of_kind("TFJob")?;
-    let Rule::Replicas(replicas) = row.rule else {
+    let GroupingRule::Replicas(replicas) = row.rule else {
         bail!("the row of TFJob counts no replicas");
     };
-    Ok(Row {
-        rule: Rule::Replicas(Replicas {
+    Ok(OwnerKindEntry {
+        rule: GroupingRule::Replicas(ReplicaRoles {
             field,
             mandatory,
             ..replicas
@@ -288,7 +294,7 @@ fn propagate(args: &mut [Value]) {
     if let Some(Value::Array(chain)) = args.first_mut() {
         for above in (1..chain.len()).rev() {
             let skipped = chain[above].clone();
-            inherit(&mut chain[above - 1], Object::new(&skipped));
+            inherit(&mut chain[above - 1], ObjectView::new(&skipped));
         }
         return;
     }
@@ -297,8 +303,10 @@ fn propagate(args: &mut [Value]) {
     };
     for other in others {
         match other {
-            Value::Array(all) => all.iter().for_each(|one| inherit(next, Object::new(one))),
-            one => inherit(next, Object::new(one)),
+            Value::Array(all) => all
+                .iter()
+                .for_each(|one| inherit(next, ObjectView::new(one))),
+            one => inherit(next, ObjectView::new(one)),
         }
     }
 }

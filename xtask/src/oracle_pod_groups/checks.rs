@@ -4,12 +4,12 @@
 
 use serde_json::{Map, Value};
 
-use super::call::Outcome;
+use super::call::CallOutcome;
 
 type Checked = Result<(), String>;
 
 /// Checks the outcome of step `number`; earlier ones may be compared with.
-pub(super) fn check(check: &Value, number: usize, outcomes: &[Outcome]) -> Checked {
+pub(super) fn check(check: &Value, number: usize, outcomes: &[CallOutcome]) -> Checked {
     let outcome = &outcomes[number];
     if let Some(expected) = check["error"].as_bool() {
         return expect(outcome.error.is_some() == expected, || {
@@ -45,7 +45,7 @@ fn expect(holds: bool, why: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-fn same_as(other: &Value, outcomes: &[Outcome]) -> Result<Value, String> {
+fn same_as(other: &Value, outcomes: &[CallOutcome]) -> Result<Value, String> {
     let step = other["step"]
         .as_u64()
         .and_then(|step| usize::try_from(step).ok());

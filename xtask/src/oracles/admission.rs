@@ -4,9 +4,9 @@
 //! what is expected (docs/development/kai-cases.md).
 
 use anyhow::{Result, bail};
-use apportion_admission::pod_group::{self, PodGroup};
-use apportion_admission::queue::{self, Queue};
-use apportion_admission::topology::{self, Topology};
+use apportion_admission::pod_group::{self, ReviewedPodGroup};
+use apportion_admission::queue::{self, ReviewedQueue};
+use apportion_admission::topology::{self, ReviewedTopology};
 use apportion_admission::{
     Pod, devices, fraction_container, is_shared, limit_memory, request, set_runtime_class,
 };
@@ -22,12 +22,12 @@ const ENTROPY: u64 = 0x1234_5678_9abc_def0;
 
 /// What a rule said.
 #[derive(Default)]
-struct Answer {
+struct RuleAnswer {
     error: Option<String>,
     warnings: Vec<String>,
 }
 
-impl Answer {
+impl RuleAnswer {
     fn of<E: ToString>(result: std::result::Result<(), E>) -> Self {
         Self {
             error: result.err().map(|error| error.to_string()),
@@ -45,26 +45,28 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
         (_, "mutate") => {
             let mut pod = Pod::read(&case["object"])?;
             let result = mutate(component, &mut pod, &case["settings"])?;
-            let wrong = judge(&Answer::of(result), expected);
+            let wrong = judge(&RuleAnswer::of(result), expected);
             return Ok(wrong.or_else(|| checks::all(&pod, expected)));
         }
         _ => {}
     }
     let answer = match component {
         "gpu_request" | "gpu_sharing" | "device_access" | "hamicore" | "runtime_class" => {
-            Answer::of(validate(
+            RuleAnswer::of(validate(
                 component,
                 &Pod::read(&case["object"])?,
                 &case["settings"],
             )?)
         }
         "queue" => queue(operation, case)?,
-        "topology" if operation == "delete" => Answer::default(),
-        "topology" => Answer::of(topology::check(&Topology::deserialize(&case["object"])?)),
+        "topology" if operation == "delete" => RuleAnswer::default(),
+        "topology" => RuleAnswer::of(topology::check(&ReviewedTopology::deserialize(
+            &case["object"],
+        )?)),
         "podgroup" => {
-            let group = PodGroup::deserialize(&case["object"])?;
+            let group = ReviewedPodGroup::deserialize(&case["object"])?;
             let verdict = pod_group::check(&group, operation == "update");
-            Answer {
+            RuleAnswer {
                 error: verdict.refusal,
                 warnings: verdict.warnings,
             }
@@ -74,9 +76,9 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
     Ok(judge(&answer, expected))
 }
 
-type Outcome = std::result::Result<(), apportion_admission::Refusal>;
+type RuleOutcome = std::result::Result<(), apportion_admission::PodRefusal>;
 
-fn validate(component: &str, pod: &Pod, settings: &Value) -> Result<Outcome> {
+fn validate(component: &str, pod: &Pod, settings: &Value) -> Result<RuleOutcome> {
     Ok(match component {
         "gpu_request" => request::check(pod),
         "gpu_sharing" => apportion_admission::validate(pod, &switched(settings)),
@@ -86,7 +88,7 @@ fn validate(component: &str, pod: &Pod, settings: &Value) -> Result<Outcome> {
     })
 }
 
-fn mutate(component: &str, pod: &mut Pod, settings: &Value) -> Result<Outcome> {
+fn mutate(component: &str, pod: &mut Pod, settings: &Value) -> Result<RuleOutcome> {
     Ok(match component {
         "gpu_sharing" => apportion_admission::mutate(pod, &switched(settings), ENTROPY),
         "device_access" => devices::block(pod),
@@ -106,12 +108,12 @@ fn mutate(component: &str, pod: &mut Pod, settings: &Value) -> Result<Outcome> {
 }
 
 /// A cluster where KAI binds, with nothing switched on but what the case says.
-fn switched(settings: &Value) -> apportion_admission::Settings {
-    apportion_admission::Settings {
+fn switched(settings: &Value) -> apportion_admission::AdmissionSettings {
+    apportion_admission::AdmissionSettings {
         sharing: settings["gpu_sharing_enabled"]
             .as_bool()
             .unwrap_or_default(),
-        delivery: apportion_admission::Delivery::ConfigMaps {
+        delivery: apportion_admission::GpuDelivery::ConfigMaps {
             with_memory_limit: false,
         },
         block_visible_devices: false,
@@ -122,27 +124,26 @@ fn switched(settings: &Value) -> apportion_admission::Settings {
     }
 }
 
-fn queue(operation: &str, case: &Value) -> Result<Answer> {
-    let queue = Queue::deserialize(&case["object"])?;
+fn queue(operation: &str, case: &Value) -> Result<RuleAnswer> {
+    let queue = ReviewedQueue::deserialize(&case["object"])?;
     if operation == "delete" {
-        return Ok(Answer::of(queue::check_deletion(&queue)));
+        return Ok(RuleAnswer::of(queue::check_deletion(&queue)));
     }
     let old = &case["old_object"];
     let old = (!old.is_null())
-        .then(|| Queue::deserialize(old))
+        .then(|| ReviewedQueue::deserialize(old))
         .transpose()?;
     let verdict = queue::check(old.as_ref(), &queue, &|_: &str| None, false);
-    Ok(Answer {
+    Ok(RuleAnswer {
         error: verdict.refusal.map(|refusal| refusal.to_string()),
         warnings: verdict.warnings,
     })
 }
 
 fn findings(case: &Value) -> Result<Option<String>> {
-    let group = PodGroup::deserialize(&case["object"])?;
+    let group = ReviewedPodGroup::deserialize(&case["object"])?;
     let found = pod_group::find(&group.spec);
-    let shown =
-        |mistake: &pod_group::Mistake| json!({"type": mistake.kind(), "text": mistake.to_string()});
+    let shown = |mistake: &pod_group::PodGroupError| json!({"type": mistake.kind(), "text": mistake.to_string()});
     let answer = json!({
         "structural_error": found.structure.as_ref().map(shown),
         "min_definition_errors": found.minimums.iter().map(shown).collect::<Vec<_>>(),
@@ -151,7 +152,7 @@ fn findings(case: &Value) -> Result<Option<String>> {
 }
 
 /// What is wrong with what a rule said.
-fn judge(answer: &Answer, expected: &Value) -> Option<String> {
+fn judge(answer: &RuleAnswer, expected: &Value) -> Option<String> {
     let allowed = expected["allowed"].as_bool().unwrap_or(true);
     if allowed != answer.error.is_none() {
         return Some(format!(

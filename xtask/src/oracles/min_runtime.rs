@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use apportion_groups::parse_long_duration;
 use apportion_policy::min_runtime::{
-    Resolution, against_reclaim, along, is_candidate, is_protected, keeps_minimum,
+    MinRuntimeResolution, against_reclaim, along, is_candidate, is_protected, keeps_minimum,
 };
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ const NOW: Duration = Duration::from_secs(1_000_000_000);
 pub(super) fn ask(case: &Value) -> Result<Option<String>> {
     let inputs = &case["inputs"];
     let expected = &case["expected"];
-    let queues = Queues::of(inputs);
+    let queues = CaseQueues::of(inputs);
     match case["kind"].as_str().unwrap_or_default() {
         "parse_duration" => {
             let text = inputs["text"].as_str().unwrap_or_default();
@@ -64,12 +64,12 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
 }
 
 /// The queues of a case by name, with the values where none of them has one.
-struct Queues<'v> {
+struct CaseQueues<'v> {
     by_name: BTreeMap<&'v str, &'v Value>,
     inputs: &'v Value,
 }
 
-impl<'v> Queues<'v> {
+impl<'v> CaseQueues<'v> {
     fn of(inputs: &'v Value) -> Self {
         let queues = inputs["queues"].as_array().into_iter().flatten();
         let named = queues.filter_map(|queue| Some((queue["uid"].as_str()?, queue)));
@@ -91,7 +91,7 @@ impl<'v> Queues<'v> {
     fn minimum(
         &self,
         reclaims: bool,
-        method: Resolution,
+        method: MinRuntimeResolution,
         taker: &'v Value,
         victim: &'v Value,
     ) -> Duration {
@@ -135,10 +135,10 @@ impl<'v> Queues<'v> {
     }
 }
 
-fn resolution(method: &Value) -> Resolution {
+fn resolution(method: &Value) -> MinRuntimeResolution {
     match method.as_str() {
-        Some("queue") => Resolution::Queue,
-        _ => Resolution::LowestCommonAncestor,
+        Some("queue") => MinRuntimeResolution::Queue,
+        _ => MinRuntimeResolution::LowestCommonAncestor,
     }
 }
 

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apportion_policy::amounts::Amounts;
-use apportion_policy::share::{QueueShare, Share};
+use apportion_policy::amounts::ResourceAmounts;
+use apportion_policy::share::{QueueShare, ResourceShare};
 use apportion_policy::tree::QueueTree;
 use serde_json::Value;
 
 use super::number;
 
 /// An amount of each resource.
-pub(super) fn amounts(value: &Value) -> Amounts {
-    Amounts::new(
+pub(super) fn amounts(value: &Value) -> ResourceAmounts {
+    ResourceAmounts::new(
         number(&value["cpu"]),
         number(&value["memory"]),
         number(&value["gpu"]),
@@ -24,7 +24,7 @@ pub(super) fn queue(value: &Value) -> QueueShare {
     let share = |name: &str| {
         let share = &value[name];
         let fair = share.get("fair_share").or(share.get("fair_share_before"));
-        Share {
+        ResourceShare {
             deserved: number(&share["deserved"]),
             limit: number(&share["limit"]),
             weight: number(&share["over_quota_weight"]),

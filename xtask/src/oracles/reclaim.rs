@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use anyhow::{Context, Result, bail};
-use apportion_policy::amounts::{Amounts, Resource};
-use apportion_policy::queue_order::{Prospect, compare};
+use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
+use apportion_policy::queue_order::{QueueChange, compare};
 use apportion_policy::reclaimable::{
-    Loss, Losses, Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate,
+    Losses, QueueLoss, Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate,
     is_quota_candidate, reclaimable,
 };
 use apportion_policy::share::QueueShare;
@@ -89,9 +89,9 @@ fn of_a_tree(kind: &str, inputs: &Value) -> Result<bool> {
             for (name, losses) in given.into_iter().flatten() {
                 let queue = find(&tree, &json!(name))?;
                 let losses = losses.as_array().context("victims are a list")?;
-                let loss = |given| Loss {
+                let loss = |given| QueueLoss {
                     amounts: amounts(given),
-                    ..Loss::default()
+                    ..QueueLoss::default()
                 };
                 victims.insert(queue, vec![losses.iter().map(loss).collect()]);
             }
@@ -129,7 +129,7 @@ fn is_preemptible(job: &Value) -> bool {
 }
 
 /// What tasks ask for, bytes of a card counted as parts of one that has `card_mib`.
-fn asked(tasks: &[&Value], card_mib: f64) -> Amounts {
+fn asked(tasks: &[&Value], card_mib: f64) -> ResourceAmounts {
     let asks = tasks.iter().map(|task| {
         let memory = number(&task["gpu_memory_mib"]);
         let parts = if memory > 0.0 && card_mib > 0.0 {
@@ -137,7 +137,7 @@ fn asked(tasks: &[&Value], card_mib: f64) -> Amounts {
         } else {
             0.0
         };
-        Amounts::new(
+        ResourceAmounts::new(
             number(&task["cpu"]),
             number(&task["memory"]),
             number(&task["gpus"]) + parts,
@@ -152,7 +152,7 @@ fn order(kind: &str, inputs: &Value) -> i32 {
         let tasks = &inputs[format!("{side}_job")]["tasks"];
         let tasks: Vec<&Value> = tasks.as_array().into_iter().flatten().collect();
         let victims = inputs[format!("{side}_victims")].as_array();
-        Prospect {
+        QueueChange {
             job: asked(&tasks, card_mib),
             victims: victims.into_iter().flatten().map(amounts).sum(),
         }
@@ -173,10 +173,10 @@ fn order(kind: &str, inputs: &Value) -> i32 {
     }
 }
 
-fn name(resource: Resource) -> &'static str {
+fn name(resource: ResourceKind) -> &'static str {
     match resource {
-        Resource::Cpu => "cpu",
-        Resource::Memory => "memory",
-        Resource::Gpu => "gpu",
+        ResourceKind::Cpu => "cpu",
+        ResourceKind::Memory => "memory",
+        ResourceKind::Gpu => "gpu",
     }
 }

@@ -1,8 +1,10 @@
 //! How much of a resource each sibling queue gets.
 
 use anyhow::{Context, Result, bail};
-use apportion_policy::amounts::Resource;
-use apportion_policy::divide::{Division, Pieces, by_priority, divide, divide_surplus};
+use apportion_policy::amounts::ResourceKind;
+use apportion_policy::divide::{
+    DivisionSettings, SurplusGranularity, by_priority, divide, divide_surplus,
+};
 use apportion_policy::share::QueueShare;
 use serde_json::{Map, Value, json};
 
@@ -20,9 +22,9 @@ fn division(case: &Value, with_quota: bool) -> Result<Option<String>> {
     let given = case["queues"].as_array().context("a case has queues")?;
     let mut shares: Vec<QueueShare> = given.iter().map(queues::queue).collect();
     let members: Vec<usize> = (0..shares.len()).collect();
-    let division = Division {
+    let division = DivisionSettings {
         k_value: number(&case["k_value"]),
-        pieces: Pieces::Whole,
+        pieces: SurplusGranularity::Whole,
     };
     let mut left = 0.0;
     let names = case["resources"]
@@ -89,11 +91,11 @@ fn buckets(case: &Value) -> Option<String> {
     )
 }
 
-fn resource(name: &str) -> Result<Resource> {
+fn resource(name: &str) -> Result<ResourceKind> {
     Ok(match name {
-        "cpu" => Resource::Cpu,
-        "memory" => Resource::Memory,
-        "gpu" => Resource::Gpu,
+        "cpu" => ResourceKind::Cpu,
+        "memory" => ResourceKind::Memory,
+        "gpu" => ResourceKind::Gpu,
         other => bail!("unknown resource {other}"),
     })
 }

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use apportion_admission::amounts::{self, Amounts, Node, Untold};
-use apportion_admission::{List, Place, Pod, Quantity, config_map, fraction_container, names};
+use apportion_admission::gpu_amounts::{self, GpuAmountError, Node, ResourceQuantities};
+use apportion_admission::{
+    ContainerIndex, ContainerList, Pod, Quantity, config_map, fraction_container, names,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -29,12 +31,12 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
         "received_resources" => {
             let pod = pod(inputs)?;
             let answer = in_nodes(inputs, &pod.spec.node_name, |node| {
-                amounts::received(&pod, node)
+                gpu_amounts::received(&pod, node)
             })?;
             Ok(told(answer, expected, amount_list))
         }
         "requested_resources" => Ok(told(
-            amounts::requested(&pod(inputs)?),
+            gpu_amounts::requested(&pod(inputs)?),
             expected,
             amount_list,
         )),
@@ -42,9 +44,9 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
             let labels = labels(&inputs["node"])?;
             let node = node(&inputs["node"], &labels);
             let answer = match kind {
-                "node_gpu_memory_amd" => one(amounts::amd_memory(node), node),
-                "node_gpu_memory_nvidia" => one(amounts::nvidia_memory(node), node),
-                _ => amounts::card_memory(node),
+                "node_gpu_memory_amd" => one(gpu_amounts::amd_memory(node), node),
+                "node_gpu_memory_nvidia" => one(gpu_amounts::nvidia_memory(node), node),
+                _ => gpu_amounts::card_memory(node),
             };
             let number = |given: &Value, memory: &f64| given.as_f64() == Some(*memory);
             Ok(told(answer, expected, number))
@@ -57,12 +59,12 @@ fn pod(inputs: &Value) -> Result<Pod> {
     Pod::read(&inputs["pod"]).context("failed to read the pod")
 }
 
-fn place(inputs: &Value) -> Place {
+fn place(inputs: &Value) -> ContainerIndex {
     let index = inputs["container_index"].as_u64().unwrap_or_default();
-    Place {
+    ContainerIndex {
         list: match inputs["container_type"].as_str() {
-            Some("InitContainer") => List::Init,
-            _ => List::Regular,
+            Some("InitContainer") => ContainerList::Init,
+            _ => ContainerList::Regular,
         },
         index: usize::try_from(index).unwrap_or(usize::MAX),
     }
@@ -74,8 +76,8 @@ fn container(pod: &Pod, expected: &Value) -> Option<String> {
             "error": false,
             "index": found.index,
             "type": match found.list {
-                List::Init => "InitContainer",
-                List::Regular => "RegularContainer",
+                ContainerList::Init => "InitContainer",
+                ContainerList::Regular => "RegularContainer",
             },
             "container": found.of(pod).map(|container| &container.name),
         }),
@@ -161,7 +163,7 @@ fn rollback(pod: &Pod, inputs: &Value, expected: &Value) -> Option<String> {
 
 /// Holds an amount against what is expected of it.
 fn told<T: std::fmt::Debug>(
-    answer: Result<T, Untold>,
+    answer: Result<T, GpuAmountError>,
     expected: &Value,
     is: impl Fn(&Value, &T) -> bool,
 ) -> Option<String> {
@@ -178,7 +180,7 @@ fn amount(given: &Value, quantity: &Quantity) -> bool {
     text == Some(*quantity)
 }
 
-fn amount_list(given: &Value, amounts: &Amounts) -> bool {
+fn amount_list(given: &Value, amounts: &ResourceQuantities) -> bool {
     let Some(given) = given.as_object() else {
         return false;
     };
@@ -190,14 +192,16 @@ fn amount_list(given: &Value, amounts: &Amounts) -> bool {
     given.len() == amounts.len() && amounts.iter().all(is_given)
 }
 
-fn allocated(inputs: &Value) -> Result<Result<Quantity, Untold>> {
+fn allocated(inputs: &Value) -> Result<Result<Quantity, GpuAmountError>> {
     if let Some(memory) = inputs["gpu_memory"].as_str() {
         let name = inputs["node_name"].as_str().unwrap_or_default();
-        return in_nodes(inputs, name, |node| amounts::part_of(memory, name, node));
+        return in_nodes(inputs, name, |node| {
+            gpu_amounts::part_of(memory, name, node)
+        });
     }
     let pod = pod(inputs)?;
     in_nodes(inputs, &pod.spec.node_name, |node| {
-        amounts::allocated(&pod, node)
+        gpu_amounts::allocated(&pod, node)
     })
 }
 
@@ -225,8 +229,8 @@ fn node<'a>(json: &'a Value, labels: &'a BTreeMap<String, String>) -> Node<'a> {
 }
 
 /// One maker's label must be there.
-fn one(memory: Result<Option<f64>, Untold>, node: Node<'_>) -> Result<f64, Untold> {
-    memory?.ok_or_else(|| Untold::NoLabel(node.name.to_owned()))
+fn one(memory: Result<Option<f64>, GpuAmountError>, node: Node<'_>) -> Result<f64, GpuAmountError> {
+    memory?.ok_or_else(|| GpuAmountError::NoLabel(node.name.to_owned()))
 }
 
 #[cfg(test)]

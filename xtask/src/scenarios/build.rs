@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apportion_abi::{Bytes, Fraction, Share};
+use apportion_abi::{Bytes, GpuFraction, Share};
 use apportion_policy::Action;
 use apportion_policy::cluster::{
-    Cards, Claim, Cluster, Grace, Group, Job, KaisWay, ListedCard, MigStrategy, Neighbours, Node,
-    NumaPolicy, NumaScope, PodSet, Queue, Quota, Settings, SharedCards, Status, Strategy, Task,
-    Topology, TopologyConstraint, Zone, ZoneAmounts,
+    Cluster, ClusterTopology, Job, KaiBehavior, ListedCard, MigStrategy, Node, NumaPolicy,
+    NumaScope, NumaZone, PlacementStrategy, PodAffinityTerm, PodSet, PolicySettings, Queue, Quota,
+    ResourceClaim, SharedCardPreference, StalenessGracePeriod, SubGroupSet, Task, TaskGpuRequest,
+    TaskStatus, TopologyConstraint, ZoneAmounts,
 };
 
 use super::format;
@@ -28,7 +29,7 @@ pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
         jobs: all_jobs.map(job).collect::<Result<_>>()?,
         bystanders: Vec::new(),
         topologies: (scenario.topologies.iter())
-            .map(|topology| Topology {
+            .map(|topology| ClusterTopology {
                 name: topology.name.clone(),
                 levels: topology.levels.clone(),
             })
@@ -51,52 +52,52 @@ pub(crate) fn action(name: &str) -> Result<Action> {
 }
 
 /// A status by the name that KAI gives it.
-pub(crate) fn status(name: &str) -> Result<Status> {
+pub(crate) fn status(name: &str) -> Result<TaskStatus> {
     Ok(match name {
-        "Pending" => Status::Pending,
-        "Gated" => Status::Gated,
-        "Binding" | "Bound" | "Allocated" => Status::Binding,
-        "Running" => Status::Running,
-        "Pipelined" => Status::Pipelined,
-        "Releasing" => Status::Releasing,
-        "StuckInReleasing" => Status::StuckInReleasing,
-        "Succeeded" => Status::Succeeded,
-        "Failed" => Status::Failed,
+        "Pending" => TaskStatus::Pending,
+        "Gated" => TaskStatus::Gated,
+        "Binding" | "Bound" | "Allocated" => TaskStatus::Binding,
+        "Running" => TaskStatus::Running,
+        "Pipelined" => TaskStatus::Pipelined,
+        "Releasing" => TaskStatus::Releasing,
+        "StuckInReleasing" => TaskStatus::StuckInReleasing,
+        "Succeeded" => TaskStatus::Succeeded,
+        "Failed" => TaskStatus::Failed,
         other => bail!("unknown status {other}"),
     })
 }
 
-fn settings(given: &format::Settings) -> Settings {
+fn settings(given: &format::ScenarioSettings) -> PolicySettings {
     let plugins: Option<BTreeSet<&str>> = given
         .plugins
         .as_ref()
-        .map(|plugins| plugins.iter().map(format::Plugin::name).collect());
+        .map(|plugins| plugins.iter().map(format::ScenarioPlugin::name).collect());
     let has = |name: &str| {
         plugins
             .as_ref()
             .is_none_or(|plugins| plugins.contains(name))
     };
     let strategy = |of: fn(&format::NodePlacement) -> &str| match &given.node_placement {
-        None if plugins.is_some() => Strategy::ByName,
-        None => Strategy::Binpack,
-        Some(placement) if of(placement) == "spread" => Strategy::Spread,
-        Some(_) => Strategy::Binpack,
+        None if plugins.is_some() => PlacementStrategy::ByName,
+        None => PlacementStrategy::Binpack,
+        Some(placement) if of(placement) == "spread" => PlacementStrategy::Spread,
+        Some(_) => PlacementStrategy::Binpack,
     };
-    Settings {
+    PolicySettings {
         gpu_nodes: strategy(|placement| &placement.gpu),
         cpu_nodes: strategy(|placement| &placement.cpu),
         cards: match given.gpu_placement.as_deref() {
-            Some("spread") => Strategy::Spread,
-            None if plugins.is_some() => Strategy::ByName,
-            _ => Strategy::Binpack,
+            Some("spread") => PlacementStrategy::Spread,
+            None if plugins.is_some() => PlacementStrategy::ByName,
+            _ => PlacementStrategy::Binpack,
         },
         keeps_kinds_apart: has("resourcetype"),
         prefers_free: has("nodeavailability"),
         // A list of plugins says that things are to be as KAI has them.
         shared_cards: match &plugins {
-            None => SharedCards::BestFit,
-            Some(plugins) if plugins.contains("gpusharingorder") => SharedCards::Any,
-            Some(_) => SharedCards::NoMatter,
+            None => SharedCardPreference::BestFit,
+            Some(plugins) if plugins.contains("gpusharingorder") => SharedCardPreference::Any,
+            Some(_) => SharedCardPreference::NoMatter,
         },
         has_quotas: has("proportion"),
         by_priority: has("priority"),
@@ -107,22 +108,23 @@ fn settings(given: &format::Settings) -> Settings {
         max_consolidated: usize::try_from(given.max_consolidation_preemptees).ok(),
         grace: grace(given.staleness_grace_period_s),
         as_kai: given.as_kai.iter().map(kais_way).collect(),
-        ..Settings::default()
+        ..PolicySettings::default()
     }
 }
 
-fn kais_way(way: &format::KaisWay) -> KaisWay {
+fn kais_way(way: &format::ScenarioKaiBehavior) -> KaiBehavior {
     match way {
-        format::KaisWay::TakesBack => KaisWay::TakesBack,
-        format::KaisWay::NarrowsDomains => KaisWay::NarrowsDomains,
-        format::KaisWay::CountsLeaving => KaisWay::CountsLeaving,
-        format::KaisWay::NeedsAllSets => KaisWay::NeedsAllSets,
-        format::KaisWay::ReturnsOnce => KaisWay::ReturnsOnce,
+        format::ScenarioKaiBehavior::TakesBack => KaiBehavior::TakesBack,
+        format::ScenarioKaiBehavior::NarrowsDomains => KaiBehavior::NarrowsDomains,
+        format::ScenarioKaiBehavior::CountsLeaving => KaiBehavior::CountsLeaving,
+        format::ScenarioKaiBehavior::NeedsAllSets => KaiBehavior::NeedsAllSets,
+        format::ScenarioKaiBehavior::ReturnsOnce => KaiBehavior::ReturnsOnce,
     }
 }
 
-fn grace(seconds: f64) -> Grace {
-    Duration::try_from_secs_f64(seconds).map_or(Grace::Forever, Grace::For)
+fn grace(seconds: f64) -> StalenessGracePeriod {
+    Duration::try_from_secs_f64(seconds)
+        .map_or(StalenessGracePeriod::Forever, StalenessGracePeriod::For)
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -133,7 +135,7 @@ fn ago(age: f64) -> Duration {
     NOW.saturating_sub(seconds(age))
 }
 
-fn node(node: &format::Node, dra: &format::Dra) -> Node {
+fn node(node: &format::ScenarioNode, dra: &format::ScenarioDra) -> Node {
     Node {
         name: node.name.clone(),
         cpu_millis: node.cpu_millis as i64,
@@ -165,7 +167,7 @@ fn node(node: &format::Node, dra: &format::Dra) -> Node {
         // KAI's cases have pods of one container.
         numa_scope: NumaScope::Container,
         zones: (node.numa.iter().flat_map(|numa| &numa.zones))
-            .map(|zone| Zone {
+            .map(|zone| NumaZone {
                 name: zone.id.clone(),
                 allocatable: zone_amounts(zone.allocatable),
                 available: zone_amounts(zone.available),
@@ -175,7 +177,7 @@ fn node(node: &format::Node, dra: &format::Dra) -> Node {
 }
 
 /// The devices of a node, by class; nobody can claim what is of a class that does not exist.
-fn devices(node: &str, dra: &format::Dra) -> BTreeMap<String, i64> {
+fn devices(node: &str, dra: &format::ScenarioDra) -> BTreeMap<String, i64> {
     let mut devices = BTreeMap::new();
     for slice in dra.slices.iter().filter(|slice| slice.node == node) {
         if dra.device_classes.contains(&slice.device_class) {
@@ -186,7 +188,7 @@ fn devices(node: &str, dra: &format::Dra) -> BTreeMap<String, i64> {
 }
 
 /// What is aligned with NUMA zones.
-pub(crate) fn zone_amounts(given: format::ZoneAmounts) -> ZoneAmounts {
+pub(crate) fn zone_amounts(given: format::ScenarioZoneAmounts) -> ZoneAmounts {
     ZoneAmounts {
         cpu: given.cpu_millis as i64,
         memory: given.mem_bytes as i64,
@@ -194,12 +196,12 @@ pub(crate) fn zone_amounts(given: format::ZoneAmounts) -> ZoneAmounts {
     }
 }
 
-fn claim(claim: &format::Claim) -> Claim {
+fn claim(claim: &format::ScenarioClaim) -> ResourceClaim {
     let status = claim.status.clone().unwrap_or_default();
     let devices = status
         .allocation
         .map(|allocation| allocation.devices.results);
-    Claim {
+    ResourceClaim {
         name: claim.name.clone(),
         queue: claim.labels.get("kai.scheduler/queue").cloned(),
         class: claim.device_class.clone(),
@@ -213,7 +215,7 @@ fn claim(claim: &format::Claim) -> Claim {
     }
 }
 
-fn queue(queue: &format::Queue) -> Queue {
+fn queue(queue: &format::ScenarioQueue) -> Queue {
     let quota = |deserved, limit, weight| Quota {
         deserved,
         limit,
@@ -241,7 +243,7 @@ fn queue(queue: &format::Queue) -> Queue {
     }
 }
 
-fn job(job: &format::Job) -> Result<Job> {
+fn job(job: &format::ScenarioJob) -> Result<Job> {
     let is_guaranteed = job.qos_class.as_deref() == Some("Guaranteed");
     let tasks = job.tasks.iter().map(|given| {
         Ok(Task {
@@ -269,8 +271,8 @@ fn job(job: &format::Job) -> Result<Job> {
     })
 }
 
-fn group(given: &format::Group) -> Group {
-    Group {
+fn group(given: &format::ScenarioSubGroup) -> SubGroupSet {
+    SubGroupSet {
         name: given.name.clone(),
         min_members: given.min_sub_groups,
         topology: given.topology.as_ref().and_then(constraint),
@@ -285,7 +287,7 @@ fn group(given: &format::Group) -> Group {
     }
 }
 
-fn constraint(given: &format::Constraint) -> Option<TopologyConstraint> {
+fn constraint(given: &format::ScenarioTopologyConstraint) -> Option<TopologyConstraint> {
     let level = |level: &Option<String>| level.clone().filter(|level| !level.is_empty());
     (!given.topology.is_empty()).then(|| TopologyConstraint {
         topology: given.topology.clone(),
@@ -294,13 +296,13 @@ fn constraint(given: &format::Constraint) -> Option<TopologyConstraint> {
     })
 }
 
-fn task(task: &format::Task) -> Result<Task> {
+fn task(task: &format::ScenarioTask) -> Result<Task> {
     let affinity = task.pod_affinity.as_ref();
-    let neighbours = |key: fn(&format::PodAffinity) -> &Option<String>| {
+    let neighbours = |key: fn(&format::ScenarioPodAffinity) -> &Option<String>| {
         let wanted = affinity.and_then(|affinity| {
             key(affinity)
                 .as_ref()
-                .map(|domain| Neighbours::with(&affinity.labels, domain))
+                .map(|domain| PodAffinityTerm::with(&affinity.labels, domain))
         });
         wanted.into_iter().collect()
     };
@@ -337,7 +339,7 @@ fn task(task: &format::Task) -> Result<Task> {
 }
 
 /// The labels that say which cards are shared; `auto:` ones stand for a card of its own.
-fn groups(task: &format::Task) -> Vec<String> {
+fn groups(task: &format::ScenarioTask) -> Vec<String> {
     let groups = task.gpu_groups.iter();
     groups
         .filter(|group| !group.starts_with("auto:"))
@@ -345,21 +347,21 @@ fn groups(task: &format::Task) -> Vec<String> {
         .collect()
 }
 
-fn cards(task: &format::Task) -> Result<Cards> {
+fn cards(task: &format::ScenarioTask) -> Result<TaskGpuRequest> {
     let gpu = &task.gpu;
-    let shared = |share| Cards::Shared {
+    let shared = |share| TaskGpuRequest::Shared {
         share,
         devices: gpu.num_devices.unwrap_or(1).max(1),
     };
     Ok(match gpu.kind.as_str() {
-        "none" => Cards::None,
-        "whole" => Cards::Whole(gpu.gpus as i64),
+        "none" => TaskGpuRequest::None,
+        "whole" => TaskGpuRequest::Whole(gpu.gpus as i64),
         "fraction" => {
             let portion = gpu.portion.context("a fraction has a portion")?;
             if portion >= 1.0 {
                 shared(Share::Whole)
             } else {
-                let fraction: Fraction = format!("{portion}").parse()?;
+                let fraction: GpuFraction = format!("{portion}").parse()?;
                 shared(Share::Fraction(fraction))
             }
         }
@@ -367,7 +369,7 @@ fn cards(task: &format::Task) -> Result<Cards> {
             let mib = gpu.gpu_memory_mib.context("memory has an amount")?;
             shared(Share::Memory(Bytes::from_mib(mib)))
         }
-        "mig" => Cards::Partitions(task.mig.clone()),
+        "mig" => TaskGpuRequest::Partitions(task.mig.clone()),
         other => bail!("unknown kind of GPU request {other}"),
     })
 }

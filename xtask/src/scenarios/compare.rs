@@ -3,11 +3,13 @@
 //! Node names of pods that neither have nor wait for a place say nothing and are not compared; nor are the
 //! labels of shared cards, which are arbitrary.
 
-use apportion_policy::cluster::{Status, ZoneAmounts};
+use apportion_policy::cluster::{TaskStatus, ZoneAmounts};
 use apportion_policy::{Decision, Session};
 
 use super::build::{NOW, status, zone_amounts};
-use super::format::{Expected, ExpectedNode, ExpectedPods, Job, Scenario, Task};
+use super::format::{
+    ExpectedNode, ExpectedPods, Scenario, ScenarioExpectation, ScenarioJob, ScenarioTask,
+};
 
 /// What is wrong, in words; nothing when all is right.
 pub(crate) fn differences(
@@ -20,7 +22,7 @@ pub(crate) fn differences(
         let Some(job) = scenario.jobs.iter().find(|job| job.name == *name) else {
             continue;
         };
-        let tasks: Vec<&Task> = job.tasks.iter().collect();
+        let tasks: Vec<&ScenarioTask> = job.tasks.iter().collect();
         wrong.extend(pods(session, job, &tasks, expected));
     }
     for (name, expected) in &scenario.expected.tasks {
@@ -63,7 +65,7 @@ fn zones(session: &Session<'_>, node: &str, expected: &ExpectedNode) -> Option<S
     wrong.next()
 }
 
-fn limits(expected: &Expected, decisions: &[Decision]) -> Vec<String> {
+fn limits(expected: &ScenarioExpectation, decisions: &[Decision]) -> Vec<String> {
     let count = |is: fn(&Decision) -> bool| decisions.iter().filter(|one| is(one)).count();
     let counts = [
         (
@@ -89,7 +91,12 @@ fn limits(expected: &Expected, decisions: &[Decision]) -> Vec<String> {
         .collect()
 }
 
-fn pods(session: &Session<'_>, job: &Job, tasks: &[&Task], expected: &ExpectedPods) -> Vec<String> {
+fn pods(
+    session: &Session<'_>,
+    job: &ScenarioJob,
+    tasks: &[&ScenarioTask],
+    expected: &ExpectedPods,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let Ok(wanted) = status(&expected.status) else {
         return vec![format!("unknown status {}", expected.status)];
@@ -127,8 +134,8 @@ fn pods(session: &Session<'_>, job: &Job, tasks: &[&Task], expected: &ExpectedPo
 
 fn started(
     session: &Session<'_>,
-    job: &Job,
-    wanted: Status,
+    job: &ScenarioJob,
+    wanted: TaskStatus,
     expected: &ExpectedPods,
 ) -> Option<String> {
     if !wanted.is_allocated() {
@@ -143,9 +150,9 @@ fn started(
 }
 
 /// What the tasks ask for and get in all.
-fn sums(session: &Session<'_>, tasks: &[&Task], expected: &ExpectedPods) -> Vec<String> {
-    let sum = |of: &dyn Fn(&Task) -> f64| tasks.iter().map(|task| of(task)).sum::<f64>();
-    let asked = |task: &Task| match task.gpu.kind.as_str() {
+fn sums(session: &Session<'_>, tasks: &[&ScenarioTask], expected: &ExpectedPods) -> Vec<String> {
+    let sum = |of: &dyn Fn(&ScenarioTask) -> f64| tasks.iter().map(|task| of(task)).sum::<f64>();
+    let asked = |task: &ScenarioTask| match task.gpu.kind.as_str() {
         "whole" => task.gpu.gpus,
         "fraction" => {
             let devices = f64::from(task.gpu.num_devices.unwrap_or(1).max(1));
@@ -153,7 +160,7 @@ fn sums(session: &Session<'_>, tasks: &[&Task], expected: &ExpectedPods) -> Vec<
         }
         _ => 0.0,
     };
-    let accepted = |task: &Task| session.cards_of(&task.id).unwrap_or_default();
+    let accepted = |task: &ScenarioTask| session.cards_of(&task.id).unwrap_or_default();
     let checks = [
         ("GPUs asked", sum(&asked), expected.gpus_required, 1e-6),
         // KAI rounds what is accepted up to a hundredth of a card.

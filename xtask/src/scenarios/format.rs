@@ -6,46 +6,46 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::usual;
+use super::defaults;
 
 /// A scenario: a cluster, what is done to it and what must come of it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Scenario {
-    pub(crate) mode: Mode,
+    pub(crate) mode: ScenarioMode,
     pub(crate) actions: Vec<String>,
     #[serde(default)]
-    pub(crate) rounds: Option<Rounds>,
-    #[serde(default = "usual::settings")]
-    pub(crate) settings: Settings,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) rounds: Option<ScenarioRounds>,
+    #[serde(default = "defaults::settings")]
+    pub(crate) settings: ScenarioSettings,
+    pub(crate) nodes: Vec<ScenarioNode>,
     #[serde(default)]
-    pub(crate) topologies: Vec<Topology>,
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) jobs: Vec<Job>,
+    pub(crate) topologies: Vec<ScenarioTopology>,
+    pub(crate) queues: Vec<ScenarioQueue>,
+    pub(crate) jobs: Vec<ScenarioJob>,
     #[serde(default)]
-    pub(crate) dra: Dra,
-    pub(crate) expected: Expected,
+    pub(crate) dra: ScenarioDra,
+    pub(crate) expected: ScenarioExpectation,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
+pub(crate) enum ScenarioMode {
     Cycle,
     Rounds,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Rounds {
+pub(crate) struct ScenarioRounds {
     pub(crate) until_match: usize,
     pub(crate) after_match: usize,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Settings {
+pub(crate) struct ScenarioSettings {
     /// The plugins of KAI that are on; all of them when not given.
     #[serde(default)]
-    pub(crate) plugins: Option<Vec<Plugin>>,
-    #[serde(default = "usual::yes")]
+    pub(crate) plugins: Option<Vec<ScenarioPlugin>>,
+    #[serde(default = "defaults::yes")]
     pub(crate) predicates: bool,
     #[serde(default)]
     pub(crate) dra_feature_gate: bool,
@@ -55,19 +55,19 @@ pub(crate) struct Settings {
     pub(crate) gpu_placement: Option<String>,
     #[serde(default)]
     pub(crate) staleness_grace_period_s: f64,
-    #[serde(default = "usual::no_limit")]
+    #[serde(default = "defaults::no_limit")]
     pub(crate) max_consolidation_preemptees: i64,
-    #[serde(default = "usual::yes")]
+    #[serde(default = "defaults::yes")]
     pub(crate) allow_consolidating_reclaim: bool,
     /// What is to be as in KAI although the policy has a better way.
     #[serde(default)]
-    pub(crate) as_kai: Vec<KaisWay>,
+    pub(crate) as_kai: Vec<ScenarioKaiBehavior>,
 }
 
 /// A way of KAI's that is not the policy's.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum KaisWay {
+pub(crate) enum ScenarioKaiBehavior {
     TakesBack,
     NarrowsDomains,
     CountsLeaving,
@@ -78,12 +78,12 @@ pub(crate) enum KaisWay {
 /// A plugin by its name, or an object with its name and what else there is to know.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Plugin {
+pub(crate) enum ScenarioPlugin {
     Name(String),
     Object { name: String },
 }
 
-impl Plugin {
+impl ScenarioPlugin {
     pub(crate) fn name(&self) -> &str {
         let (Self::Name(name) | Self::Object { name }) = self;
         name
@@ -97,22 +97,22 @@ pub(crate) struct NodePlacement {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Node {
+pub(crate) struct ScenarioNode {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) gpus_allocatable: i64,
     #[serde(default)]
     pub(crate) dra_gpus: i64,
-    #[serde(default = "usual::card")]
+    #[serde(default = "defaults::card")]
     pub(crate) gpu_memory_mib: u64,
     /// Cards that are known one by one, instead of the two above. Only scenarios of our own have them.
     #[serde(default)]
-    pub(crate) cards: Vec<Card>,
-    #[serde(default = "usual::cpu")]
+    pub(crate) cards: Vec<ScenarioCard>,
+    #[serde(default = "defaults::cpu")]
     pub(crate) cpu_millis: f64,
-    #[serde(default = "usual::memory")]
+    #[serde(default = "defaults::memory")]
     pub(crate) mem_bytes: f64,
-    #[serde(default = "usual::pods")]
+    #[serde(default = "defaults::pods")]
     pub(crate) max_pods: i64,
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
@@ -121,32 +121,32 @@ pub(crate) struct Node {
     #[serde(default)]
     pub(crate) mig_instances: BTreeMap<String, i64>,
     #[serde(default)]
-    pub(crate) numa: Option<Numa>,
+    pub(crate) numa: Option<ScenarioNuma>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Card {
+pub(crate) struct ScenarioCard {
     pub(crate) name: String,
     pub(crate) memory_mib: u64,
-    #[serde(default = "usual::yes")]
+    #[serde(default = "defaults::yes")]
     pub(crate) healthy: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Numa {
+pub(crate) struct ScenarioNuma {
     pub(crate) policy: String,
-    pub(crate) zones: Vec<Zone>,
+    pub(crate) zones: Vec<ScenarioZone>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Zone {
+pub(crate) struct ScenarioZone {
     pub(crate) id: String,
-    pub(crate) allocatable: ZoneAmounts,
-    pub(crate) available: ZoneAmounts,
+    pub(crate) allocatable: ScenarioZoneAmounts,
+    pub(crate) available: ScenarioZoneAmounts,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-pub(crate) struct ZoneAmounts {
+pub(crate) struct ScenarioZoneAmounts {
     #[serde(default)]
     pub(crate) cpu_millis: f64,
     #[serde(default)]
@@ -156,37 +156,37 @@ pub(crate) struct ZoneAmounts {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Topology {
+pub(crate) struct ScenarioTopology {
     pub(crate) name: String,
     pub(crate) levels: Vec<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Queue {
+pub(crate) struct ScenarioQueue {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) parent: Option<String>,
     #[serde(default)]
     pub(crate) created_order: u64,
-    #[serde(default = "usual::priority")]
+    #[serde(default = "defaults::priority")]
     pub(crate) priority: i32,
     #[serde(default)]
     pub(crate) deserved_gpus: f64,
-    #[serde(default = "usual::unlimited")]
+    #[serde(default = "defaults::unlimited")]
     pub(crate) max_gpus: f64,
     #[serde(default)]
     pub(crate) over_quota_weight: f64,
-    #[serde(default = "usual::unlimited")]
+    #[serde(default = "defaults::unlimited")]
     pub(crate) deserved_cpu_millis: f64,
-    #[serde(default = "usual::unlimited")]
+    #[serde(default = "defaults::unlimited")]
     pub(crate) max_cpu_millis: f64,
-    #[serde(default = "usual::one")]
+    #[serde(default = "defaults::one")]
     pub(crate) cpu_over_quota_weight: f64,
-    #[serde(default = "usual::unlimited")]
+    #[serde(default = "defaults::unlimited")]
     pub(crate) deserved_mem_bytes: f64,
-    #[serde(default = "usual::unlimited")]
+    #[serde(default = "defaults::unlimited")]
     pub(crate) max_mem_bytes: f64,
-    #[serde(default = "usual::one")]
+    #[serde(default = "defaults::one")]
     pub(crate) mem_over_quota_weight: f64,
     #[serde(default)]
     pub(crate) preempt_min_runtime_s: Option<f64>,
@@ -195,12 +195,12 @@ pub(crate) struct Queue {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Job {
+pub(crate) struct ScenarioJob {
     pub(crate) name: String,
     pub(crate) queue: String,
     pub(crate) priority: i32,
     pub(crate) preemptible: bool,
-    #[serde(default = "usual::one")]
+    #[serde(default = "defaults::one")]
     pub(crate) age_minutes: f64,
     #[serde(default)]
     pub(crate) last_start_age_s: Option<f64>,
@@ -214,34 +214,34 @@ pub(crate) struct Job {
     pub(crate) delete_on_evict: bool,
     #[serde(default)]
     pub(crate) qos_class: Option<String>,
-    pub(crate) subgroups: Group,
-    pub(crate) tasks: Vec<Task>,
+    pub(crate) subgroups: ScenarioSubGroup,
+    pub(crate) tasks: Vec<ScenarioTask>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Group {
+pub(crate) struct ScenarioSubGroup {
     #[serde(default)]
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) min_sub_groups: Option<usize>,
     #[serde(default)]
-    pub(crate) topology: Option<Constraint>,
+    pub(crate) topology: Option<ScenarioTopologyConstraint>,
     #[serde(default)]
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<ScenarioSubGroup>,
     #[serde(default)]
-    pub(crate) pod_sets: Vec<PodSet>,
+    pub(crate) pod_sets: Vec<ScenarioPodSet>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct PodSet {
+pub(crate) struct ScenarioPodSet {
     pub(crate) name: String,
     pub(crate) min_available: usize,
     #[serde(default)]
-    pub(crate) topology: Option<Constraint>,
+    pub(crate) topology: Option<ScenarioTopologyConstraint>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Constraint {
+pub(crate) struct ScenarioTopologyConstraint {
     pub(crate) topology: String,
     #[serde(default)]
     pub(crate) required_level: Option<String>,
@@ -250,38 +250,38 @@ pub(crate) struct Constraint {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct ScenarioTask {
     pub(crate) id: String,
-    #[serde(default = "usual::set")]
+    #[serde(default = "defaults::set")]
     pub(crate) subgroup: String,
     pub(crate) state: String,
     #[serde(default)]
     pub(crate) node: Option<String>,
-    pub(crate) gpu: Gpu,
+    pub(crate) gpu: ScenarioGpuRequest,
     #[serde(default)]
     pub(crate) gpu_groups: Vec<String>,
     #[serde(default)]
     pub(crate) mig: BTreeMap<String, i64>,
     #[serde(default)]
     pub(crate) legacy_mig: bool,
-    #[serde(default = "usual::millis")]
+    #[serde(default = "defaults::millis")]
     pub(crate) cpu_millis: f64,
-    #[serde(default = "usual::bytes")]
+    #[serde(default = "defaults::bytes")]
     pub(crate) mem_bytes: f64,
     #[serde(default)]
     pub(crate) order_priority: Option<i64>,
     #[serde(default)]
     pub(crate) node_affinity: Vec<String>,
     #[serde(default)]
-    pub(crate) pod_affinity: Option<PodAffinity>,
+    pub(crate) pod_affinity: Option<ScenarioPodAffinity>,
     #[serde(default)]
     pub(crate) resource_claims: Vec<String>,
     #[serde(default)]
-    pub(crate) numa_observed: Option<BTreeMap<String, ZoneAmounts>>,
+    pub(crate) numa_observed: Option<BTreeMap<String, ScenarioZoneAmounts>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Gpu {
+pub(crate) struct ScenarioGpuRequest {
     pub(crate) kind: String,
     #[serde(default)]
     pub(crate) gpus: f64,
@@ -294,7 +294,7 @@ pub(crate) struct Gpu {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct PodAffinity {
+pub(crate) struct ScenarioPodAffinity {
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
     #[serde(default)]
@@ -304,25 +304,25 @@ pub(crate) struct PodAffinity {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Dra {
+pub(crate) struct ScenarioDra {
     #[serde(default)]
     pub(crate) device_classes: Vec<String>,
     #[serde(default)]
-    pub(crate) slices: Vec<Slice>,
+    pub(crate) slices: Vec<ScenarioResourceSlice>,
     #[serde(default)]
-    pub(crate) claims: Vec<Claim>,
+    pub(crate) claims: Vec<ScenarioClaim>,
 }
 
 /// Devices of a node.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Slice {
+pub(crate) struct ScenarioResourceSlice {
     pub(crate) device_class: String,
     pub(crate) node: String,
     pub(crate) count: i64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Claim {
+pub(crate) struct ScenarioClaim {
     pub(crate) name: String,
     pub(crate) device_class: String,
     pub(crate) count: i64,
@@ -338,7 +338,7 @@ pub(crate) struct ClaimStatus {
     #[serde(default)]
     pub(crate) allocation: Option<ClaimAllocation>,
     #[serde(default)]
-    pub(crate) reserved_for: Vec<Consumer>,
+    pub(crate) reserved_for: Vec<ClaimConsumer>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -360,23 +360,23 @@ pub(crate) struct ClaimResult {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Consumer {
+pub(crate) struct ClaimConsumer {
     pub(crate) name: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Expected {
+pub(crate) struct ScenarioExpectation {
     #[serde(default)]
     pub(crate) jobs: BTreeMap<String, ExpectedPods>,
     #[serde(default)]
     pub(crate) tasks: BTreeMap<String, ExpectedPods>,
     #[serde(default)]
     pub(crate) nodes: BTreeMap<String, ExpectedNode>,
-    #[serde(default = "usual::any_number")]
+    #[serde(default = "defaults::any_number")]
     pub(crate) max_cache_binds: usize,
-    #[serde(default = "usual::any_number")]
+    #[serde(default = "defaults::any_number")]
     pub(crate) max_cache_evictions: usize,
-    #[serde(default = "usual::any_number")]
+    #[serde(default = "defaults::any_number")]
     pub(crate) max_pipelined: usize,
 }
 
@@ -404,5 +404,5 @@ pub(crate) struct ExpectedNode {
     pub(crate) releasing_gpus: f64,
     pub(crate) idle_gpus: f64,
     #[serde(default)]
-    pub(crate) numa_zones_available: Option<BTreeMap<String, ZoneAmounts>>,
+    pub(crate) numa_zones_available: Option<BTreeMap<String, ScenarioZoneAmounts>>,
 }

@@ -39,7 +39,7 @@ pub(super) fn link(root: &Path, made: &Path, major: u32) -> Result<PathBuf> {
         Ok::<_, anyhow::Error>(path)
     };
     let soname = format!("libcudart.so.{major}");
-    let names = Names::read(&list);
+    let names = SymbolList::read(&list);
     let unsupported = write("unsupported.c", names.unsupported())?;
     let versions = write("versions.map", names.versions(&soname))?;
     let library = folder.join(&soname);
@@ -72,12 +72,12 @@ pub(super) fn link(root: &Path, made: &Path, major: u32) -> Result<PathBuf> {
 }
 
 /// A list of names: one a line, with the symbol behind it where that has another name.
-struct Names<'a> {
+struct SymbolList<'a> {
     plain: Vec<&'a str>,
     renamed: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> SymbolList<'a> {
     fn read(list: &'a str) -> Self {
         let lines = list.lines().map(str::trim);
         let mut names = Self {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_renamed_symbol_is_exported_and_has_no_function_of_its_own() {
         let names =
-            Names::read("# a remark\n\ncudaMalloc\ncudaMemAdvise = cudaMemAdvise_for_place\n");
+            SymbolList::read("# a remark\n\ncudaMalloc\ncudaMemAdvise = cudaMemAdvise_for_place\n");
         assert!(names.unsupported().contains(" cudaMalloc(void)"));
         assert!(!names.unsupported().contains("cudaMemAdvise"));
         assert_eq!(

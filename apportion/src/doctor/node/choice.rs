@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::facts::{Described, Distribution, FIXED_CDI, Facts, Selinux, Support};
+use super::facts::{
+    CdiSpecState, FIXED_CDI, FeatureSupport, KubernetesDistribution, NodeEnvironment, SelinuxMode,
+};
 
 /// How containers get their limits on a node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Choice {
+pub(super) struct DeliveryChoice {
     /// The way in: `cdi`, or `mounts` where the runtime has no CDI.
     pub(super) mode: &'static str,
     /// Why.
@@ -20,7 +22,7 @@ pub(super) struct Choice {
 }
 
 /// What the presets of the chart set; a test holds this against the files.
-pub(super) struct Preset {
+pub(super) struct ChartPreset {
     pub(super) name: &'static str,
     pub(super) runtime_class: &'static str,
     pub(super) driver_root: &'static str,
@@ -30,7 +32,7 @@ pub(super) struct Preset {
     pub(super) simulated_gpus: u32,
 }
 
-const NONE: Preset = Preset {
+const NONE: ChartPreset = ChartPreset {
     name: "",
     runtime_class: "",
     driver_root: "",
@@ -40,53 +42,53 @@ const NONE: Preset = Preset {
     simulated_gpus: 0,
 };
 
-pub(super) const PRESETS: [Preset; 5] = [
-    Preset {
+pub(super) const PRESETS: [ChartPreset; 5] = [
+    ChartPreset {
         name: "gke",
         driver_root: "/home/kubernetes/bin/nvidia",
         driver_libraries: "lib64",
         privileged: true,
         ..NONE
     },
-    Preset {
+    ChartPreset {
         name: "eks",
         ..NONE
     },
-    Preset {
+    ChartPreset {
         name: "openshift",
         runtime_class: "nvidia",
         driver_root: "/run/nvidia/driver",
         se_linux_type: "spc_t",
         ..NONE
     },
-    Preset {
+    ChartPreset {
         name: "k3s",
         runtime_class: "nvidia",
         ..NONE
     },
-    Preset {
+    ChartPreset {
         name: "kind",
         simulated_gpus: 2,
         ..NONE
     },
 ];
 
-fn preset(distribution: Distribution) -> &'static Preset {
+fn preset(distribution: KubernetesDistribution) -> &'static ChartPreset {
     match distribution {
-        Distribution::Gke => &PRESETS[0],
-        Distribution::Eks => &PRESETS[1],
-        Distribution::OpenShift => &PRESETS[2],
-        Distribution::K3s => &PRESETS[3],
-        Distribution::Kind => &PRESETS[4],
-        Distribution::Other => &NONE,
+        KubernetesDistribution::Gke => &PRESETS[0],
+        KubernetesDistribution::Eks => &PRESETS[1],
+        KubernetesDistribution::OpenShift => &PRESETS[2],
+        KubernetesDistribution::K3s => &PRESETS[3],
+        KubernetesDistribution::Kind => &PRESETS[4],
+        KubernetesDistribution::Other => &NONE,
     }
 }
 
 /// What follows.
-pub(super) fn choose(facts: &Facts) -> Choice {
+pub(super) fn choose(facts: &NodeEnvironment) -> DeliveryChoice {
     let preset = preset(facts.distribution);
     let (mode, reason) = mode(facts);
-    Choice {
+    DeliveryChoice {
         mode,
         reason,
         preset: Some(preset.name).filter(|name| !name.is_empty()),
@@ -94,32 +96,34 @@ pub(super) fn choose(facts: &Facts) -> Choice {
     }
 }
 
-fn mode(facts: &Facts) -> (&'static str, String) {
+fn mode(facts: &NodeEnvironment) -> (&'static str, String) {
     let runtime = &facts.runtime;
     let name = runtime.name.unwrap_or("the runtime");
     let version = runtime.version.as_deref().unwrap_or("(version unknown)");
     let lock = match runtime.nri {
-        Support::On => "NRI is on",
-        Support::Off | Support::Absent | Support::Unknown => "NRI is not available",
+        FeatureSupport::On => "NRI is on",
+        FeatureSupport::Off | FeatureSupport::Absent | FeatureSupport::Unknown => {
+            "NRI is not available"
+        }
     };
     match runtime.cdi {
-        Support::On => (
+        FeatureSupport::On => (
             "cdi",
             format!("{name} {version} resolves CDI devices; {lock}"),
         ),
-        Support::Off => ("mounts", format!("CDI is off in {name} {version}; {lock}")),
-        Support::Absent => (
+        FeatureSupport::Off => ("mounts", format!("CDI is off in {name} {version}; {lock}")),
+        FeatureSupport::Absent => (
             "mounts",
             format!("{name} {version} does not support CDI; {lock}"),
         ),
-        Support::Unknown => (
+        FeatureSupport::Unknown => (
             "mounts",
             format!("CDI support of {name} is unknown; {lock}"),
         ),
     }
 }
 
-fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
+fn values(facts: &NodeEnvironment, preset: &ChartPreset) -> BTreeMap<&'static str, String> {
     let mut values = BTreeMap::new();
     let mut set = |name: &'static str, value: &str, usual: &str| {
         if value != usual {
@@ -131,11 +135,11 @@ fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
     }
     let runtime = &facts.runtime;
     // The agent goes by the version where it cannot ask.
-    let configured = match (runtime.cdi, Support::of(runtime.numbers(), None)) {
+    let configured = match (runtime.cdi, FeatureSupport::of(runtime.numbers(), None)) {
         (found, usual) if found == usual => "auto",
-        (Support::On, _) => "on",
-        (Support::Off | Support::Absent, _) => "off",
-        (Support::Unknown, _) => "auto",
+        (FeatureSupport::On, _) => "on",
+        (FeatureSupport::Off | FeatureSupport::Absent, _) => "off",
+        (FeatureSupport::Unknown, _) => "auto",
     };
     if runtime.name == Some("containerd") {
         set("runtime.cdi", configured, "auto");
@@ -143,7 +147,7 @@ fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
     if let Some(dir) = &runtime.cdi_dir {
         set("cdiDir", dir, "");
     }
-    if let Described::In(path) = &facts.description
+    if let CdiSpecState::In(path) = &facts.description
         && path.starts_with(FIXED_CDI)
     {
         set("fixedCdiDir", FIXED_CDI, "");
@@ -174,7 +178,7 @@ fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
             }
         }
     }
-    if facts.selinux == Selinux::Enforcing {
+    if facts.selinux == SelinuxMode::Enforcing {
         set("seLinuxOptions.type", "spc_t", preset.se_linux_type);
     }
     values

@@ -3,15 +3,15 @@
 
 use toml::{Table, Value};
 
-use super::facts::Support;
-use super::host::Host;
+use super::facts::FeatureSupport;
+use super::host::NodeFilesystem;
 
 /// Where all runtimes look for CDI files, by both names.
 const USUAL_CDI: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
 /// What matters of the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Config {
+pub(super) struct ContainerdConfig {
     pub(super) enables_cdi: Option<bool>,
     pub(super) disables_nri: Option<bool>,
     pub(super) default_runtime: Option<String>,
@@ -21,8 +21,8 @@ pub(super) struct Config {
 }
 
 /// Reads `path` and what it imports; a later file wins.
-pub(super) fn read(host: &Host, path: &str) -> Config {
-    let mut config = Config::default();
+pub(super) fn read(host: &NodeFilesystem, path: &str) -> ContainerdConfig {
+    let mut config = ContainerdConfig::default();
     for text in texts(host, path) {
         // A file that containerd would not take either says nothing.
         if let Ok(table) = text.parse::<Table>() {
@@ -32,7 +32,7 @@ pub(super) fn read(host: &Host, path: &str) -> Config {
     config
 }
 
-fn texts(host: &Host, path: &str) -> Vec<String> {
+fn texts(host: &NodeFilesystem, path: &str) -> Vec<String> {
     let Some(text) = host.text(path) else {
         return Vec::new();
     };
@@ -44,7 +44,7 @@ fn texts(host: &Host, path: &str) -> Vec<String> {
 }
 
 /// The files of an import: one, or those of a folder (`/etc/containerd/conf.d/*.toml`).
-fn imported(host: &Host, import: &str) -> Vec<String> {
+fn imported(host: &NodeFilesystem, import: &str) -> Vec<String> {
     let Some((folder, "*.toml")) = import.rsplit_once('/') else {
         return host.text(import).into_iter().collect();
     };
@@ -55,7 +55,7 @@ fn imported(host: &Host, import: &str) -> Vec<String> {
         .collect()
 }
 
-impl Config {
+impl ContainerdConfig {
     /// The plugins are called otherwise in each version of the format; the keys are not.
     fn add(&mut self, table: &Table) {
         let plugins = table.get("plugins").and_then(Value::as_table);
@@ -93,8 +93,8 @@ impl Config {
     }
 
     /// Version 1.7 learned CDI, version 2 turned it on.
-    pub(super) fn cdi(&self, version: Option<(u32, u32)>) -> Support {
-        Support::of(version, self.enables_cdi)
+    pub(super) fn cdi(&self, version: Option<(u32, u32)>) -> FeatureSupport {
+        FeatureSupport::of(version, self.enables_cdi)
     }
 
     /// Where it looks for CDI files, if that is not where all do: best where they are gone after a boot.
@@ -109,8 +109,8 @@ impl Config {
     }
 
     /// Version 1.7 learned NRI, version 2 turned it on.
-    pub(super) fn nri(&self, version: Option<(u32, u32)>) -> Support {
-        Support::of(version, self.disables_nri.map(|disabled| !disabled))
+    pub(super) fn nri(&self, version: Option<(u32, u32)>) -> FeatureSupport {
+        FeatureSupport::of(version, self.disables_nri.map(|disabled| !disabled))
     }
 }
 

@@ -1,27 +1,27 @@
 //! What a node is like. Every fact has one place where it is looked for, or a short list of them.
 
 use apportion_abi::names::is_foreign_card;
-use apportion_runtime_class::nvidia::Description;
+use apportion_runtime_class::nvidia::NvidiaCdiSpec;
 
-use super::containerd::{self, Config};
-use super::host::Host;
+use super::containerd::{self, ContainerdConfig};
+use super::host::NodeFilesystem;
 
 /// What a node is like.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct NodeEnvironment {
     pub(super) system: String,
-    pub(super) distribution: Distribution,
+    pub(super) distribution: KubernetesDistribution,
     pub(super) kubernetes: Option<String>,
     pub(super) kubelet_root: Option<String>,
     /// Whether nothing below the kubelet's root may be executed or mapped as code.
     pub(super) is_noexec: bool,
-    pub(super) runtime: Runtime,
+    pub(super) runtime: ContainerRuntime,
     /// Whether NVIDIA's runtime heeds no environment of unprivileged pods.
     pub(super) is_hardened: bool,
-    pub(super) driver: Option<Driver>,
+    pub(super) driver: Option<DriverPaths>,
     /// NVIDIA's CDI description of the cards, if there is one.
-    pub(super) description: Described,
-    pub(super) selinux: Selinux,
+    pub(super) description: CdiSpecState,
+    pub(super) selinux: SelinuxMode,
     pub(super) cgroup: u8,
     /// How it shows that NVIDIA's device plugin serves the node.
     pub(super) nvidia_plugin: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Facts {
 
 /// Whose node it is, where that makes a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Distribution {
+pub(super) enum KubernetesDistribution {
     Gke,
     Eks,
     OpenShift,
@@ -40,18 +40,18 @@ pub(super) enum Distribution {
 
 /// The container runtime.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Runtime {
+pub(super) struct ContainerRuntime {
     pub(super) name: Option<&'static str>,
     pub(super) version: Option<String>,
-    pub(super) cdi: Support,
-    pub(super) nri: Support,
+    pub(super) cdi: FeatureSupport,
+    pub(super) nri: FeatureSupport,
     /// Where it looks for CDI files, if that is not where all do.
     pub(super) cdi_dir: Option<String>,
     pub(super) has_nvidia: bool,
     pub(super) is_nvidia_default: bool,
 }
 
-impl Runtime {
+impl ContainerRuntime {
     /// The first two numbers of its version.
     pub(super) fn numbers(&self) -> Option<(u32, u32)> {
         self.version.as_deref().and_then(major_minor)
@@ -60,7 +60,7 @@ impl Runtime {
 
 /// Whether the runtime does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Support {
+pub(super) enum FeatureSupport {
     On,
     Off,
     /// It is older than that.
@@ -68,7 +68,7 @@ pub(super) enum Support {
     Unknown,
 }
 
-impl Support {
+impl FeatureSupport {
     /// For what containerd 1.7 learned and containerd 2 turned on.
     pub(super) fn of(version: Option<(u32, u32)>, configured: Option<bool>) -> Self {
         match (version, configured) {
@@ -84,7 +84,7 @@ impl Support {
 
 /// Whether NVIDIA's toolkit has described the cards.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Described {
+pub(super) enum CdiSpecState {
     /// In this file.
     In(String),
     /// In a file that no grant could take over, and why.
@@ -94,14 +94,14 @@ pub(super) enum Described {
 
 /// Where the driver's libraries are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Driver {
+pub(super) struct DriverPaths {
     pub(super) root: &'static str,
     pub(super) libraries: &'static str,
 }
 
 /// Whether SELinux decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Selinux {
+pub(super) enum SelinuxMode {
     Off,
     Permissive,
     Enforcing,
@@ -150,14 +150,14 @@ const TOOLKIT: [&str; 2] = [
 ];
 
 /// Looks.
-pub(super) fn look(host: &Host) -> Facts {
+pub(super) fn look(host: &NodeFilesystem) -> NodeEnvironment {
     let release = host.text("/etc/os-release").unwrap_or_default();
     let kubelet_root = host.first(&KUBELET_ROOTS).map(str::to_owned);
     let nvidia_plugin = kubelet_root
         .as_ref()
         .and_then(|root| nvidia_plugin(host, &format!("{root}/device-plugins")));
     let mounts = host.text("/proc/1/mounts").unwrap_or_default();
-    Facts {
+    NodeEnvironment {
         system: field(&release, "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
         distribution: distribution(host, &release),
         kubernetes: host.version(&KUBELETS),
@@ -181,7 +181,7 @@ pub(super) fn look(host: &Host) -> Facts {
 
 /// By its socket, or by the cards that the kubelet has on record from it: that record may be older than the
 /// plugin's end.
-fn nvidia_plugin(host: &Host, folder: &str) -> Option<String> {
+fn nvidia_plugin(host: &NodeFilesystem, folder: &str) -> Option<String> {
     let mut names = host.names(folder).into_iter();
     let is_its = |name: &String| name.starts_with("nvidia") && name.ends_with(".sock");
     if let Some(socket) = names.find(is_its) {
@@ -202,15 +202,15 @@ fn nvidia_plugin(host: &Host, folder: &str) -> Option<String> {
     ))
 }
 
-fn distribution(host: &Host, release: &str) -> Distribution {
+fn distribution(host: &NodeFilesystem, release: &str) -> KubernetesDistribution {
     let id = field(release, "ID").unwrap_or_default();
     match id.as_str() {
-        _ if host.has("/kind") => Distribution::Kind,
-        _ if host.has(K3S) => Distribution::K3s,
-        "cos" => Distribution::Gke,
-        "amzn" if host.has("/etc/eks") => Distribution::Eks,
-        "rhcos" => Distribution::OpenShift,
-        _ => Distribution::Other,
+        _ if host.has("/kind") => KubernetesDistribution::Kind,
+        _ if host.has(K3S) => KubernetesDistribution::K3s,
+        "cos" => KubernetesDistribution::Gke,
+        "amzn" if host.has("/etc/eks") => KubernetesDistribution::Eks,
+        "rhcos" => KubernetesDistribution::OpenShift,
+        _ => KubernetesDistribution::Other,
     }
 }
 
@@ -245,16 +245,16 @@ fn is_noexec(mounts: &str, path: &str) -> bool {
     of.is_some_and(|(_, options)| options.split(',').any(|option| option == "noexec"))
 }
 
-fn runtime(host: &Host) -> Runtime {
+fn runtime(host: &NodeFilesystem) -> ContainerRuntime {
     if host.first(&CRIO).is_some() {
         let defaults = host
             .text("/etc/crio/crio.conf.d/99-nvidia.conf")
             .unwrap_or_default();
-        return Runtime {
+        return ContainerRuntime {
             name: Some("cri-o"),
             version: host.version(&CRIO),
-            cdi: Support::On,
-            nri: Support::On,
+            cdi: FeatureSupport::On,
+            nri: FeatureSupport::On,
             cdi_dir: None,
             has_nvidia: defaults.contains("[crio.runtime.runtimes.nvidia]"),
             is_nvidia_default: defaults.contains("default_runtime = \"nvidia\""),
@@ -263,9 +263,11 @@ fn runtime(host: &Host) -> Runtime {
     let config = host.first(&CONTAINERD_CONFIGS);
     let name = config.or(host.first(&CONTAINERDS)).map(|_| "containerd");
     let version = host.version(&CONTAINERDS);
-    let config = config.map_or_else(Config::default, |path| containerd::read(host, path));
+    let config = config.map_or_else(ContainerdConfig::default, |path| {
+        containerd::read(host, path)
+    });
     let numbers = version.as_deref().and_then(major_minor);
-    Runtime {
+    ContainerRuntime {
         name,
         cdi: config.cdi(numbers),
         nri: config.nri(numbers),
@@ -281,7 +283,7 @@ fn major_minor(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-fn is_hardened(host: &Host) -> bool {
+fn is_hardened(host: &NodeFilesystem) -> bool {
     let config = host.first(&TOOLKIT).and_then(|path| host.text(path));
     let config = config
         .and_then(|text| text.parse::<toml::Table>().ok())
@@ -290,7 +292,7 @@ fn is_hardened(host: &Host) -> bool {
     config.get(key).and_then(toml::Value::as_bool) == Some(false)
 }
 
-fn description(host: &Host) -> Described {
+fn description(host: &NodeFilesystem) -> CdiSpecState {
     let files = CDI.into_iter().flat_map(|folder| {
         let names = host.names(folder).into_iter();
         let is_one = |name: &String| {
@@ -301,23 +303,23 @@ fn description(host: &Host) -> Described {
             .filter(is_one)
             .map(move |name| format!("{folder}/{name}"))
     });
-    let mut found = Described::No;
+    let mut found = CdiSpecState::No;
     for path in files {
         let text = host.text(&path).unwrap_or_default();
         let content = match serde_norway::from_str(&text) {
             Ok(content) => content,
-            Err(problem) => return Described::Badly(format!("{path} is not YAML: {problem}")),
+            Err(problem) => return CdiSpecState::Badly(format!("{path} is not YAML: {problem}")),
         };
-        match Description::new(&path, content) {
-            Ok(Some(_)) => found = Described::In(path),
+        match NvidiaCdiSpec::new(&path, content) {
+            Ok(Some(_)) => found = CdiSpecState::In(path),
             Ok(None) => {}
-            Err(problem) => return Described::Badly(problem.to_string()),
+            Err(problem) => return CdiSpecState::Badly(problem.to_string()),
         }
     }
     found
 }
 
-fn driver(host: &Host) -> Option<Driver> {
+fn driver(host: &NodeFilesystem) -> Option<DriverPaths> {
     let is_there = |root: &str, libraries: &str| {
         host.has(&format!(
             "{}/{libraries}/libnvidia-ml.so.1",
@@ -329,17 +331,17 @@ fn driver(host: &Host) -> Option<Driver> {
         .filter(|(root, libraries)| is_there(root, libraries));
     found
         .next()
-        .map(|(root, libraries)| Driver { root, libraries })
+        .map(|(root, libraries)| DriverPaths { root, libraries })
 }
 
-fn selinux(host: &Host) -> Selinux {
+fn selinux(host: &NodeFilesystem) -> SelinuxMode {
     match host
         .text("/sys/fs/selinux/enforce")
         .as_deref()
         .map(str::trim)
     {
-        Some("1") => Selinux::Enforcing,
-        Some(_) => Selinux::Permissive,
-        None => Selinux::Off,
+        Some("1") => SelinuxMode::Enforcing,
+        Some(_) => SelinuxMode::Permissive,
+        None => SelinuxMode::Off,
     }
 }

@@ -9,19 +9,19 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Folders of which every node has one.
 const OF_A_NODE: [&str; 4] = ["etc", "usr", "var", "proc"];
 
 /// The node's file system.
-pub(super) struct Host {
+pub(super) struct NodeFilesystem {
     root: PathBuf,
     /// What could not be read, and why.
     unreadable: RefCell<BTreeSet<String>>,
 }
 
-impl Host {
+impl NodeFilesystem {
     pub(super) fn at(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -30,18 +30,18 @@ impl Host {
     }
 
     /// Whether the root is one of a node's file system that can be read.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), CommandFailure> {
         let root = self.root.display();
         let what = format!("failed to read {root}, the root of the node's file system");
         match fs::read_dir(&self.root) {
             Ok(_) => {}
             Err(error) if is_absent(&error) => {
-                return Err(Failure::usage(what)
+                return Err(CommandFailure::usage(what)
                     .because(error)
                     .hint("name it with --root; a pod with hostPID sees it as /proc/1/root"));
             }
             Err(error) => {
-                return Err(Failure::new(what).because(error).hint(
+                return Err(CommandFailure::new(what).because(error).hint(
                     "run this as root; a pod also needs hostPID and the capability SYS_PTRACE for /proc/1/root, as the agent's pod has",
                 ));
             }
@@ -53,7 +53,7 @@ impl Host {
             "{root} holds no file system of a node: it has none of {}",
             OF_A_NODE.join(", ")
         );
-        Err(Failure::usage(what).hint("name the root of one with --root"))
+        Err(CommandFailure::usage(what).hint("name the root of one with --root"))
     }
 
     /// What could not be read so far, each with the reason.

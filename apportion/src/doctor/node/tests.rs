@@ -23,7 +23,7 @@ fn host(tree: &str) -> TempDir {
     root
 }
 
-struct Expected {
+struct ExpectedChoice {
     tree: &'static str,
     runtime: &'static str,
     kubernetes: &'static str,
@@ -34,8 +34,8 @@ struct Expected {
     notes: &'static [&'static str],
 }
 
-const HOSTS: &[Expected] = &[
-    Expected {
+const HOSTS: &[ExpectedChoice] = &[
+    ExpectedChoice {
         tree: include_str!("hosts/gke-cos.tree"),
         runtime: "containerd 2.0.6",
         kubernetes: "1.33.4-gke.1134000",
@@ -45,7 +45,7 @@ const HOSTS: &[Expected] = &[
         missing: &[],
         notes: &["device plugin"],
     },
-    Expected {
+    ExpectedChoice {
         tree: include_str!("hosts/eks-al2023.tree"),
         runtime: "containerd 1.7.27",
         kubernetes: "1.33.4-eks-3abbec1",
@@ -55,7 +55,7 @@ const HOSTS: &[Expected] = &[
         missing: &[],
         notes: &["nri", "nvidia runtime"],
     },
-    Expected {
+    ExpectedChoice {
         tree: include_str!("hosts/openshift.tree"),
         runtime: "cri-o 1.32.8",
         kubernetes: "1.32.8",
@@ -65,7 +65,7 @@ const HOSTS: &[Expected] = &[
         missing: &[],
         notes: &["device plugin"],
     },
-    Expected {
+    ExpectedChoice {
         tree: include_str!("hosts/k3s.tree"),
         runtime: "containerd 2.0.5-k3s2",
         kubernetes: "1.33.4+k3s1",
@@ -75,7 +75,7 @@ const HOSTS: &[Expected] = &[
         missing: &[],
         notes: &[],
     },
-    Expected {
+    ExpectedChoice {
         tree: include_str!("hosts/kind.tree"),
         runtime: "containerd 2.1.4",
         kubernetes: "1.34.0",
@@ -85,7 +85,7 @@ const HOSTS: &[Expected] = &[
         missing: &[],
         notes: &["driver"],
     },
-    Expected {
+    ExpectedChoice {
         tree: include_str!("hosts/debian-12.tree"),
         runtime: "containerd 1.6.20~ds1",
         kubernetes: "1.31.13",
@@ -99,7 +99,7 @@ const HOSTS: &[Expected] = &[
         missing: &[],
         notes: &["cdi", "nri"],
     },
-    Expected {
+    ExpectedChoice {
         tree: include_str!("hosts/debian-13.tree"),
         runtime: "containerd 1.7.24~ds1",
         kubernetes: "1.34.1",
@@ -115,7 +115,7 @@ const HOSTS: &[Expected] = &[
 fn every_usual_host_is_told_what_to_set() {
     for expected in HOSTS {
         let root = host(expected.tree);
-        let report = report(&Host::at(root.path()));
+        let report = report(&NodeFilesystem::at(root.path()));
         let system = &report.findings[0].found;
         let found = |check: &str| {
             let of = report
@@ -124,7 +124,7 @@ fn every_usual_host_is_told_what_to_set() {
                 .find(|finding| finding.check == check);
             of.map(|finding| finding.found.clone()).unwrap()
         };
-        let in_state = |state: State| -> Vec<_> {
+        let in_state = |state: FindingState| -> Vec<_> {
             let of = report
                 .findings
                 .iter()
@@ -141,15 +141,19 @@ fn every_usual_host_is_told_what_to_set() {
             .iter()
             .map(|(name, value)| (*name, value.as_str()));
         assert_eq!(values.collect::<Vec<_>>(), expected.values, "{system}");
-        assert_eq!(in_state(State::Missing), expected.missing, "{system}");
-        assert_eq!(in_state(State::Note), expected.notes, "{system}");
+        assert_eq!(
+            in_state(FindingState::Missing),
+            expected.missing,
+            "{system}"
+        );
+        assert_eq!(in_state(FindingState::Note), expected.notes, "{system}");
     }
 }
 
 #[test]
 fn the_text_ends_with_what_to_type() {
     let debian = host(HOSTS[6].tree);
-    let text = text(&report(&Host::at(debian.path())));
+    let text = text(&report(&NodeFilesystem::at(debian.path())));
     assert!(
         text.ends_with("chart: --set runtime.cdi=on --set runtimeClassName=nvidia\n"),
         "{text}"
@@ -164,9 +168,9 @@ fn the_text_ends_with_what_to_type() {
 fn nvidias_description_of_the_cards_is_found_and_read() {
     let with = |text: &str| {
         let tree = format!("{}== /etc/cdi/nvidia.yaml\n{text}", HOSTS[3].tree);
-        report(&Host::at(host(&tree).path()))
+        report(&NodeFilesystem::at(host(&tree).path()))
     };
-    let said = |report: &Report| {
+    let said = |report: &NodeDoctorReport| {
         let mut findings = report.findings.iter();
         let finding = findings.find(|finding| finding.check == "nvidia cdi");
         finding
@@ -174,11 +178,14 @@ fn nvidias_description_of_the_cards_is_found_and_read() {
             .unwrap()
     };
     let good = with("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n");
-    assert_eq!(said(&good), (State::Good, "/etc/cdi/nvidia.yaml".into()));
+    assert_eq!(
+        said(&good),
+        (FindingState::Good, "/etc/cdi/nvidia.yaml".into())
+    );
     assert_eq!(good.choice.values["fixedCdiDir"], "/etc/cdi");
     for text in ["kind: [", "kind: nvidia.com/gpu\ndevices: 1\n"] {
         let (state, found) = said(&with(text));
-        assert_eq!(state, State::Missing);
+        assert_eq!(state, FindingState::Missing);
         assert!(found.starts_with("/etc/cdi/nvidia.yaml is not "), "{found}");
     }
 }
@@ -191,7 +198,7 @@ fn a_runtime_that_looks_for_cdi_files_elsewhere_is_given_them_there() {
              cdi_spec_dirs = {dirs}\n",
             HOSTS[4].tree
         );
-        let choice = report(&Host::at(host(&tree).path())).choice;
+        let choice = report(&NodeFilesystem::at(host(&tree).path())).choice;
         choice.values.get("cdiDir").cloned()
     };
     assert_eq!(
@@ -211,7 +218,7 @@ fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
              {{\"Data\":{{\"PodDeviceEntries\":null,\"RegisteredDevices\":{registered}}},\"Checksum\":1}}",
             HOSTS[4].tree
         );
-        let report = report(&Host::at(host(&tree).path()));
+        let report = report(&NodeFilesystem::at(host(&tree).path()));
         let mut findings = report.findings.into_iter();
         let finding = findings.find(|finding| finding.check == "device plugin");
         finding.map(|finding| finding.found)
@@ -226,11 +233,11 @@ fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
 #[test]
 fn a_machine_that_is_no_node_is_told_so() {
     let root = tempfile::tempdir().unwrap();
-    let report = report(&Host::at(root.path()));
+    let report = report(&NodeFilesystem::at(root.path()));
     let missing = report
         .findings
         .iter()
-        .filter(|of| of.state == State::Missing);
+        .filter(|of| of.state == FindingState::Missing);
     assert_eq!(missing.count(), 2);
     assert_eq!(report.choice.mode, "mounts");
 }
@@ -263,10 +270,10 @@ fn what_of_a_node_cannot_be_read_is_said_and_no_value_is_recommended() {
     fs::remove_dir_all(&kubelet).unwrap();
     // As unreadable as a folder of another user is, also to root.
     std::os::unix::fs::symlink(&kubelet, &kubelet).unwrap();
-    let report = report(&Host::at(root.path()));
+    let report = report(&NodeFilesystem::at(root.path()));
     let finding = report.findings.iter().find(|of| of.check == UNREAD);
     let finding = finding.expect("it is said");
-    assert_eq!(finding.state, State::Missing);
+    assert_eq!(finding.state, FindingState::Missing);
     assert!(
         finding.found.starts_with("cannot read /var/lib/kubelet/"),
         "{}",

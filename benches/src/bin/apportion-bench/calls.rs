@@ -2,90 +2,90 @@
 
 use anyhow::Result;
 
-use crate::setting::{Driver, Setting};
-use crate::spread::Spread;
-use crate::table::{Pair, heading};
-use crate::worker::Work;
+use crate::quantiles::SampleQuantiles;
+use crate::setup::{BenchDriver, BenchSetup};
+use crate::table::{PairedSamples, heading};
+use crate::worker::WorkerTask;
 
 /// One measured call; the budget is for the driver that does nothing, in nanoseconds.
-struct Row {
+struct MeasuredCall {
     what: &'static str,
-    work: Work,
+    work: WorkerTask,
     /// How many other processes are in the account, and do nothing.
     others: usize,
     budget: f64,
 }
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[MeasuredCall] = &[
+    MeasuredCall {
         what: "alloc+free of 4 KiB",
-        work: Work::AllocSmall,
+        work: WorkerTask::AllocSmall,
         others: 0,
         budget: 300.0,
     },
-    Row {
+    MeasuredCall {
         what: "alloc+free of 2 MiB",
-        work: Work::AllocLarge,
+        work: WorkerTask::AllocLarge,
         others: 0,
         budget: 300.0,
     },
-    Row {
+    MeasuredCall {
         what: "alloc+free of 4 KiB among 10 000 others",
-        work: Work::AllocAmong,
+        work: WorkerTask::AllocAmong,
         others: 0,
         budget: 300.0,
     },
-    Row {
+    MeasuredCall {
         what: "alloc+free of 4 KiB in stream order",
-        work: Work::AllocAsync,
+        work: WorkerTask::AllocAsync,
         others: 0,
         budget: 300.0,
     },
-    Row {
+    MeasuredCall {
         what: "cuMemGetInfo",
-        work: Work::MemoryInfo,
+        work: WorkerTask::MemoryInfo,
         others: 0,
         budget: 1000.0,
     },
-    Row {
+    MeasuredCall {
         what: "cuMemGetInfo, 64 processes in the account",
-        work: Work::MemoryInfo,
+        work: WorkerTask::MemoryInfo,
         others: 63,
         budget: 1000.0,
     },
-    Row {
+    MeasuredCall {
         what: "a refused allocation",
-        work: Work::Refused,
+        work: WorkerTask::Refused,
         others: 0,
         budget: 2000.0,
     },
-    Row {
+    MeasuredCall {
         what: "a refused allocation, 64 processes",
-        work: Work::Refused,
+        work: WorkerTask::Refused,
         others: 63,
         budget: 2000.0,
     },
-    Row {
+    MeasuredCall {
         what: "the same of what one process alone would get",
-        work: Work::RefusedBeside,
+        work: WorkerTask::RefusedBeside,
         others: 63,
         budget: 25_000.0,
     },
-    Row {
+    MeasuredCall {
         what: "launch",
-        work: Work::Launch,
+        work: WorkerTask::Launch,
         others: 0,
         budget: 50.0,
     },
-    Row {
+    MeasuredCall {
         what: "dlopen+dlclose of a library that is loaded",
-        work: Work::Open,
+        work: WorkerTask::Open,
         others: 0,
         budget: 1000.0,
     },
-    Row {
+    MeasuredCall {
         what: "the same with RTLD_DEEPBIND",
-        work: Work::OpenDeep,
+        work: WorkerTask::OpenDeep,
         others: 0,
         budget: 50_000.0,
     },
@@ -95,14 +95,14 @@ const ROWS: &[Row] = &[
 const GUARD: f64 = 20.0;
 
 /// Prints every pair on both drivers.
-pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
+pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     heading("One call, on a driver that does nothing: the difference is the hook");
     for row in ROWS {
-        pair(setting, row, Driver::Null, rounds)?.print(row.what, Some(row.budget));
+        pair(setting, row, BenchDriver::Null, rounds)?.print(row.what, Some(row.budget));
     }
     heading("One call, on the simulated driver: the ratio is nearer to life");
     for row in ROWS {
-        pair(setting, row, Driver::Simulated, rounds)?.print(row.what, None);
+        pair(setting, row, BenchDriver::Simulated, rounds)?.print(row.what, None);
     }
     heading(
         "One question of a hook in the relaxed capture mode, against a driver that has no modes",
@@ -112,24 +112,30 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
 }
 
 /// Both are measured with the library, which changes the mode where the driver knows modes.
-fn guard(setting: &Setting, rounds: usize) -> Result<Pair> {
-    let mut pair = Pair::default();
+fn guard(setting: &BenchSetup, rounds: usize) -> Result<PairedSamples> {
+    let mut pair = PairedSamples::default();
     let middle = |driver| -> Result<f64> {
-        Ok(Spread::of(setting.samples(Work::Wait, driver, true)?).middle)
+        Ok(SampleQuantiles::of(setting.samples(WorkerTask::Wait, driver, true)?).middle)
     };
     for _ in 0..rounds {
-        pair.without.push(middle(Driver::Modeless)?);
-        pair.with.push(middle(Driver::Null)?);
+        pair.without.push(middle(BenchDriver::Modeless)?);
+        pair.with.push(middle(BenchDriver::Null)?);
     }
     Ok(pair)
 }
 
 /// Measures in turns, so that what disturbs the machine disturbs both.
-fn pair(setting: &Setting, row: &Row, driver: Driver, rounds: usize) -> Result<Pair> {
-    let (work, mut pair) = (row.work, Pair::default());
+fn pair(
+    setting: &BenchSetup,
+    row: &MeasuredCall,
+    driver: BenchDriver,
+    rounds: usize,
+) -> Result<PairedSamples> {
+    let (work, mut pair) = (row.work, PairedSamples::default());
     let _others = setting.others(row.others, driver)?;
-    let middle =
-        |hooked| -> Result<f64> { Ok(Spread::of(setting.samples(work, driver, hooked)?).middle) };
+    let middle = |hooked| -> Result<f64> {
+        Ok(SampleQuantiles::of(setting.samples(work, driver, hooked)?).middle)
+    };
     for _ in 0..rounds {
         pair.without.push(middle(false)?);
         pair.with.push(middle(true)?);

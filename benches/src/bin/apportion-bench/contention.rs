@@ -6,53 +6,53 @@
 
 use anyhow::{Result, bail};
 
-use crate::setting::{Driver, Setting, answer};
-use crate::spread::Spread;
-use crate::table::{Pair, heading, time};
-use crate::worker::{Answer, Work};
+use crate::quantiles::SampleQuantiles;
+use crate::setup::{BenchDriver, BenchSetup, answer};
+use crate::table::{PairedSamples, heading, time};
+use crate::worker::{WorkerOutput, WorkerTask};
 
 /// Who allocates and frees at once.
-struct Row {
+struct ContentionCase {
     what: &'static str,
-    work: Work,
+    work: WorkerTask,
     processes: usize,
     /// For one operation, in nanoseconds.
     budget: f64,
 }
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[ContentionCase] = &[
+    ContentionCase {
         what: "1 process",
-        work: Work::Contend,
+        work: WorkerTask::Contend,
         processes: 1,
         budget: 300.0,
     },
-    Row {
+    ContentionCase {
         what: "8 processes",
-        work: Work::Contend,
+        work: WorkerTask::Contend,
         processes: 8,
         budget: 2000.0,
     },
-    Row {
+    ContentionCase {
         what: "64 processes",
-        work: Work::Contend,
+        work: WorkerTask::Contend,
         processes: 64,
         budget: 2000.0,
     },
-    Row {
+    ContentionCase {
         what: "8 threads of one process",
-        work: Work::ContendThreads,
+        work: WorkerTask::ContendThreads,
         processes: 1,
         budget: 2000.0,
     },
 ];
 
 /// Prints a pair for each row.
-pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
+pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     let rounds = rounds.div_ceil(3);
     heading("alloc+free of 2 MiB at once with one account, processor time");
     for row in ROWS {
-        let (mut pair, mut clock) = (Pair::default(), [Vec::new(), Vec::new()]);
+        let (mut pair, mut clock) = (PairedSamples::default(), [Vec::new(), Vec::new()]);
         for _ in 0..rounds {
             for hooked in [false, true] {
                 for (spread, processor) in at_once(setting, row, hooked)? {
@@ -67,7 +67,7 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
             }
         }
         pair.print(row.what, Some(row.budget));
-        let [without, with] = clock.map(|samples| time(Spread::of(samples).middle));
+        let [without, with] = clock.map(|samples| time(SampleQuantiles::of(samples).middle));
         let clock = "  nine in ten take less, by the clock";
         println!("{clock:<44} {without:>10} {with:>10}");
     }
@@ -75,17 +75,21 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
 }
 
 /// Starts all, lets them begin together, and collects what they say.
-fn at_once(setting: &Setting, row: &Row, hooked: bool) -> Result<Vec<(Spread, f64)>> {
+fn at_once(
+    setting: &BenchSetup,
+    row: &ContentionCase,
+    hooked: bool,
+) -> Result<Vec<(SampleQuantiles, f64)>> {
     let workers: Result<Vec<_>> = (0..row.processes)
-        .map(|_| setting.worker(row.work, Driver::Null, hooked))
+        .map(|_| setting.worker(row.work, BenchDriver::Null, hooked))
         .collect();
     let mut workers = workers?;
     for worker in &mut workers {
         drop(worker.stdin.take());
     }
     let answers = workers.iter_mut().map(|worker| match answer(worker)? {
-        Answer::Contended { clock, processor } => Ok((clock, processor)),
-        Answer::Samples(_) | Answer::Card(_) | Answer::Metrics(_) => {
+        WorkerOutput::Contended { clock, processor } => Ok((clock, processor)),
+        WorkerOutput::Samples(_) | WorkerOutput::Card(_) | WorkerOutput::Metrics(_) => {
             bail!("a worker did not contend")
         }
     });

@@ -16,31 +16,31 @@ mod calls;
 mod contention;
 mod cuda;
 mod metrics;
-mod setting;
-mod spread;
+mod quantiles;
+mod setup;
 mod starts;
 mod table;
 mod worker;
 
-use setting::Setting;
+use setup::BenchSetup;
 
 /// Measures what Apportion costs a program.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct BenchArguments {
     /// What to measure [default: everything]
     #[arg(value_enum)]
-    sections: Vec<Section>,
+    sections: Vec<BenchSection>,
     /// How often each pair is measured
     #[arg(long, default_value_t = 7, value_name = "N")]
     rounds: usize,
     /// Measure in this process and print the samples
     #[arg(long, hide = true, value_enum, value_name = "WORK")]
-    worker: Option<worker::Work>,
+    worker: Option<worker::WorkerTask>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Section {
+enum BenchSection {
     /// One call, with and without the hook
     Calls,
     /// Many processes with one account
@@ -50,7 +50,7 @@ enum Section {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = BenchArguments::parse();
     let done = match arguments.worker {
         Some(work) => worker::measure(work),
         None => perform(&arguments),
@@ -64,18 +64,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(arguments: &Arguments) -> Result<()> {
-    let setting = Setting::find()?;
+fn perform(arguments: &BenchArguments) -> Result<()> {
+    let setting = BenchSetup::find()?;
     let rounds = arguments.rounds.max(1);
     println!("{}", surroundings(rounds));
     let wanted = |section| arguments.sections.is_empty() || arguments.sections.contains(&section);
-    if wanted(Section::Calls) {
+    if wanted(BenchSection::Calls) {
         calls::compare(&setting, rounds)?;
     }
-    if wanted(Section::Contention) {
+    if wanted(BenchSection::Contention) {
         contention::compare(&setting, rounds)?;
     }
-    if wanted(Section::Starts) {
+    if wanted(BenchSection::Starts) {
         starts::compare(&setting, rounds)?;
     }
     Ok(())

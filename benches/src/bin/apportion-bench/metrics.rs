@@ -17,12 +17,12 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Cuda, must};
-use crate::spread::Spread;
+use crate::quantiles::SampleQuantiles;
 use crate::worker::{KIB, OTHERS, batches, nanoseconds};
 
 /// Nanoseconds of one operation each: the middle of many.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Metrics {
+pub(crate) struct CallMetrics {
     first_use: f64,
     context: f64,
     launch: f64,
@@ -44,7 +44,7 @@ const CONTEXTS: usize = 3;
 const REFUSALS: usize = 32;
 
 /// Measures everything; `begun` is when the driver was not loaded yet.
-pub(crate) fn measure(cuda: &Cuda, begun: Instant) -> Result<Metrics> {
+pub(crate) fn measure(cuda: &Cuda, begun: Instant) -> Result<CallMetrics> {
     cuda.enter()?;
     must("an allocation", cuda.alloc_and_free(4 * KIB))?;
     let first_use = nanoseconds(begun.elapsed());
@@ -58,7 +58,7 @@ pub(crate) fn measure(cuda: &Cuda, begun: Instant) -> Result<Metrics> {
         must("an allocation", cuda.keep(4 * KIB))?;
     }
     let alloc_among = middle(batches(|| cuda.alloc_and_free(4 * KIB))?);
-    Ok(Metrics {
+    Ok(CallMetrics {
         first_use,
         context: context(cuda)?,
         launch,
@@ -71,7 +71,7 @@ pub(crate) fn measure(cuda: &Cuda, begun: Instant) -> Result<Metrics> {
 }
 
 fn middle(samples: Vec<f64>) -> f64 {
-    Spread::of(samples).middle
+    SampleQuantiles::of(samples).middle
 }
 
 /// Allocations and frees, each kind timed as a row of many.

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::setting::{Driver, Setting};
-use crate::table::{Pair, heading};
-use crate::worker::Work;
+use crate::setup::{BenchDriver, BenchSetup};
+use crate::table::{PairedSamples, heading};
+use crate::worker::WorkerTask;
 
 /// A program that does nothing.
 const NOTHING: &str = "/bin/true";
@@ -17,15 +17,15 @@ const STARTS: usize = 60;
 const FIRST_USES: usize = 6;
 
 /// Prints a pair for each kind of start.
-pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
+pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     heading("Starts");
-    let mut pair = Pair::default();
+    let mut pair = PairedSamples::default();
     for _ in 0..rounds * STARTS {
         pair.without.push(nothing(setting, false)?);
         pair.with.push(nothing(setting, true)?);
     }
     pair.print("/bin/true", Some(100e3));
-    let mut pair = Pair::default();
+    let mut pair = PairedSamples::default();
     for _ in 0..rounds * STARTS {
         let start = |has_runtimes| -> Result<f64> {
             took(setting.command_with_runtimes(Path::new(NOTHING), has_runtimes)?)
@@ -37,17 +37,21 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
     for (what, driver, budget) in [
         (
             "first use, driver that does nothing",
-            Driver::Null,
+            BenchDriver::Null,
             Some(2e6),
         ),
-        ("first use, simulated driver", Driver::Simulated, Some(2e6)),
+        (
+            "first use, simulated driver",
+            BenchDriver::Simulated,
+            Some(2e6),
+        ),
     ] {
-        let mut pair = Pair::default();
+        let mut pair = PairedSamples::default();
         for _ in 0..rounds * FIRST_USES {
             pair.without
-                .extend(setting.samples(Work::FirstUse, driver, false)?);
+                .extend(setting.samples(WorkerTask::FirstUse, driver, false)?);
             pair.with
-                .extend(setting.samples(Work::FirstUse, driver, true)?);
+                .extend(setting.samples(WorkerTask::FirstUse, driver, true)?);
         }
         pair.print(what, budget);
     }
@@ -55,8 +59,8 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
 }
 
 /// Nanoseconds from before the start of a program that does nothing to after its end.
-fn nothing(setting: &Setting, hooked: bool) -> Result<f64> {
-    took(setting.command(Path::new(NOTHING), Driver::Null, hooked))
+fn nothing(setting: &BenchSetup, hooked: bool) -> Result<f64> {
+    took(setting.command(Path::new(NOTHING), BenchDriver::Null, hooked))
 }
 
 fn took(mut command: Command) -> Result<f64> {

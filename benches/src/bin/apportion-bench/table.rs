@@ -1,10 +1,10 @@
 //! One line for each pair: without, with, how many times, the difference, its spread, the budget.
 
-use crate::spread::Spread;
+use crate::quantiles::SampleQuantiles;
 
 /// The same measured without and with the library, round by round.
 #[derive(Debug, Default)]
-pub(crate) struct Pair {
+pub(crate) struct PairedSamples {
     /// Nanoseconds without.
     pub(crate) without: Vec<f64>,
     /// Nanoseconds with.
@@ -20,15 +20,16 @@ pub(crate) fn heading(title: &str) {
     );
 }
 
-impl Pair {
+impl PairedSamples {
     /// Prints the pair as one line.
     pub(crate) fn print(&self, what: &str, budget: Option<f64>) {
         let (without, with) = (
-            Spread::of(self.without.clone()),
-            Spread::of(self.with.clone()),
+            SampleQuantiles::of(self.without.clone()),
+            SampleQuantiles::of(self.with.clone()),
         );
         let rounds = self.without.iter().zip(&self.with);
-        let difference = Spread::of(rounds.map(|(without, with)| with - without).collect());
+        let difference =
+            SampleQuantiles::of(rounds.map(|(without, with)| with - without).collect());
         let verdict = match budget {
             None => String::new(),
             Some(budget) if difference.middle <= budget => format!("{} kept", time(budget)),

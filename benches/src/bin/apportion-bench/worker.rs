@@ -11,12 +11,12 @@ use libloading::os::unix::{Library, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Cuda, must};
-use crate::metrics::{self, Metrics};
-use crate::spread::Spread;
+use crate::metrics::{self, CallMetrics};
+use crate::quantiles::SampleQuantiles;
 
 /// What is done over and over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Work {
+pub(crate) enum WorkerTask {
     /// Allocating and freeing 4 KiB
     AllocSmall,
     /// Allocating and freeing 2 MiB
@@ -55,20 +55,20 @@ pub(crate) enum Work {
 
 /// What a worker prints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum WorkerOutput {
     /// Nanoseconds of one operation in each batch.
     Samples(Vec<f64>),
     /// Nanoseconds of single operations and the processor time of one.
     Contended {
         /// Of a sample of operations, by the clock.
-        clock: Spread,
+        clock: SampleQuantiles,
         /// Of all, by the processor.
         processor: f64,
     },
     /// The first card.
     Card([u8; 16]),
     /// Every metric of one side.
-    Metrics(Metrics),
+    Metrics(CallMetrics),
 }
 
 /// `RTLD_DEEPBIND` of glibc.
@@ -92,51 +92,51 @@ pub(crate) const OTHERS: usize = 10_000;
 const THREADS: usize = 8;
 
 /// Measures and prints.
-pub(crate) fn measure(work: Work) -> Result<()> {
+pub(crate) fn measure(work: WorkerTask) -> Result<()> {
     let begun = Instant::now();
     let cuda = Cuda::open().context("failed to load the driver")?;
     let answer = match work {
-        Work::Card => Answer::Card(cuda.card()?),
-        Work::Metrics => Answer::Metrics(metrics::measure(&cuda, begun)?),
-        Work::FirstUse => {
+        WorkerTask::Card => WorkerOutput::Card(cuda.card()?),
+        WorkerTask::Metrics => WorkerOutput::Metrics(metrics::measure(&cuda, begun)?),
+        WorkerTask::FirstUse => {
             cuda.enter()?;
             must("an allocation", cuda.alloc_and_free(4 * KIB))?;
-            Answer::Samples(vec![nanoseconds(begun.elapsed())])
+            WorkerOutput::Samples(vec![nanoseconds(begun.elapsed())])
         }
-        Work::Contend => contend(&cuda, 1)?,
-        Work::ContendThreads => contend(&cuda, THREADS)?,
-        Work::AllocSmall => samples(&cuda, || cuda.alloc_and_free(4 * KIB))?,
-        Work::AllocLarge => samples(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
-        Work::AllocAmong => {
+        WorkerTask::Contend => contend(&cuda, 1)?,
+        WorkerTask::ContendThreads => contend(&cuda, THREADS)?,
+        WorkerTask::AllocSmall => samples(&cuda, || cuda.alloc_and_free(4 * KIB))?,
+        WorkerTask::AllocLarge => samples(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
+        WorkerTask::AllocAmong => {
             cuda.enter()?;
             for _ in 0..OTHERS {
                 must("an allocation", cuda.keep(4 * KIB))?;
             }
             samples(&cuda, || cuda.alloc_and_free(4 * KIB))?
         }
-        Work::AllocAsync => samples(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
-        Work::Refused => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH))?,
-        Work::RefusedBeside => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH_BESIDE))?,
-        Work::Wait => {
+        WorkerTask::AllocAsync => samples(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
+        WorkerTask::Refused => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH))?,
+        WorkerTask::RefusedBeside => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH_BESIDE))?,
+        WorkerTask::Wait => {
             cuda.enter()?;
             must("an allocation", cuda.alloc_and_free_async(4 * KIB))?;
             samples(&cuda, || cuda.wait_for_stream())?
         }
-        Work::Stay => {
+        WorkerTask::Stay => {
             cuda.enter()?;
             must("an allocation", cuda.keep(OTHERS_HOLD))?;
             println!("in");
             std::io::stdin().read_to_end(&mut Vec::new())?;
             return Ok(());
         }
-        Work::MemoryInfo => samples(&cuda, || cuda.ask_memory())?,
-        Work::Launch => {
+        WorkerTask::MemoryInfo => samples(&cuda, || cuda.ask_memory())?,
+        WorkerTask::Launch => {
             cuda.enter()?;
             let kernel = cuda.kernel()?;
             samples(&cuda, || cuda.launch(kernel))?
         }
-        Work::Open => samples(&cuda, || open_and_close(RTLD_NOW))?,
-        Work::OpenDeep => samples(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
+        WorkerTask::Open => samples(&cuda, || open_and_close(RTLD_NOW))?,
+        WorkerTask::OpenDeep => samples(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
     };
     println!("{}", serde_json::to_string(&answer)?);
     Ok(())
@@ -153,9 +153,9 @@ pub(crate) fn nanoseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
-fn samples(cuda: &Cuda, operation: impl FnMut() -> i32) -> Result<Answer> {
+fn samples(cuda: &Cuda, operation: impl FnMut() -> i32) -> Result<WorkerOutput> {
     cuda.enter()?;
-    batches(operation).map(Answer::Samples)
+    batches(operation).map(WorkerOutput::Samples)
 }
 
 /// Nanoseconds of one operation in each of many batches.
@@ -180,7 +180,7 @@ pub(crate) fn batches(mut operation: impl FnMut() -> i32) -> Result<Vec<f64>> {
 }
 
 /// Threads that begin when the input ends.
-fn contend(cuda: &Cuda, threads: usize) -> Result<Answer> {
+fn contend(cuda: &Cuda, threads: usize) -> Result<WorkerOutput> {
     cuda.enter()?;
     must("an allocation", cuda.alloc_and_free(2048 * KIB))?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -199,8 +199,8 @@ fn contend(cuda: &Cuda, threads: usize) -> Result<Answer> {
         clock.extend(samples);
         processor += each / threads as f64;
     }
-    let clock = Spread::of(clock);
-    Ok(Answer::Contended { clock, processor })
+    let clock = SampleQuantiles::of(clock);
+    Ok(WorkerOutput::Contended { clock, processor })
 }
 
 /// Every operation is timed, and one in sixteen kept; the processor time of each beside them.

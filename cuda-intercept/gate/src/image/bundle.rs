@@ -11,7 +11,7 @@
 
 use alloc::vec::Vec;
 
-use super::{BUNDLE, Image, Reader, cubin, lz4, text, u16_at, u32_at, u64_at};
+use super::{BUNDLE, ImageFootprint, Reader, cubin, lz4, text, u16_at, u32_at, u64_at};
 
 /// Kinds of an entry.
 const TEXT: u16 = 1;
@@ -25,13 +25,13 @@ const LONGEST: u64 = 64 << 20;
 
 /// Reads a bundle.
 #[must_use]
-pub fn bundle(read: &Reader<'_>) -> Option<Image> {
+pub fn bundle(read: &Reader<'_>) -> Option<ImageFootprint> {
     if u32_at(read, 0)? != BUNDLE {
         return None;
     }
     let mut at = u64::from(u16_at(read, 6)?);
     let end = u64_at(read, 8)?.checked_add(at)?;
-    let (mut binary, mut source) = (None, Image::default());
+    let (mut binary, mut source) = (None, ImageFootprint::default());
     let mut packed: [Option<u64>; 2] = [None; 2];
     while at.checked_add(u64::from(HEAD))? <= end {
         let head = u32_at(read, at.checked_add(4)?)?;
@@ -63,7 +63,7 @@ pub fn bundle(read: &Reader<'_>) -> Option<Image> {
         let rest = whole.saturating_sub(image.code);
         code.saturating_sub(rest).max(image.code)
     });
-    Some(Image {
+    Some(ImageFootprint {
         variables: seen.max(hidden.map_or(0, |(image, _)| image.variables)),
         code: hidden_code.unwrap_or(code),
         is_bundled: true,
@@ -71,13 +71,13 @@ pub fn bundle(read: &Reader<'_>) -> Option<Image> {
 }
 
 /// What stands behind one head.
-fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<Image> {
+fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<ImageFootprint> {
     let bytes = u64_at(read, head.checked_add(8)?)?;
     if u64_at(read, head.checked_add(40)?)? & COMPRESSED != 0 {
         let code = u64_at(read, head.checked_add(56)?)?.max(bytes);
-        return Some(Image {
+        return Some(ImageFootprint {
             code,
-            ..Image::default()
+            ..ImageFootprint::default()
         });
     }
     let from_here: &Reader<'_> =
@@ -86,14 +86,14 @@ fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<Image> {
         TEXT => source(from_here, bytes),
         _ => cubin(from_here),
     };
-    let unknown = Image {
+    let unknown = ImageFootprint {
         code: bytes,
-        ..Image::default()
+        ..ImageFootprint::default()
     };
     Some(found.unwrap_or(unknown))
 }
 
-fn source(read: &Reader<'_>, bytes: u64) -> Option<Image> {
+fn source(read: &Reader<'_>, bytes: u64) -> Option<ImageFootprint> {
     copied(read, 0, bytes.min(LONGEST)).map(|copy| text(&copy))
 }
 
@@ -116,7 +116,7 @@ fn room(bytes: u64) -> Option<Vec<u8>> {
 }
 
 /// What stands behind the head of a packed entry, unpacked, and how long that says it is.
-fn unpacked(read: &Reader<'_>, head: u64) -> Option<(Image, u64)> {
+fn unpacked(read: &Reader<'_>, head: u64) -> Option<(ImageFootprint, u64)> {
     let content = head.checked_add(u64::from(u32_at(read, head.checked_add(4)?)?))?;
     let bytes = u64::from(u32_at(read, head.checked_add(16)?)?);
     let whole = u64_at(read, head.checked_add(56)?)?;
@@ -139,8 +139,8 @@ fn unpacked(read: &Reader<'_>, head: u64) -> Option<(Image, u64)> {
     image.map(|image| (image, whole))
 }
 
-fn larger(one: Image, other: Image) -> Image {
-    Image {
+fn larger(one: ImageFootprint, other: ImageFootprint) -> ImageFootprint {
+    ImageFootprint {
         variables: one.variables.max(other.variables),
         code: one.code.max(other.code),
         is_bundled: true,

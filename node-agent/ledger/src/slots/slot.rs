@@ -32,7 +32,7 @@ impl FromStr for SlotId {
 
 /// How far a slot has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Slot {
+pub enum SlotState {
     /// Nobody's.
     #[default]
     Free,
@@ -54,8 +54,8 @@ pub enum Slot {
     },
 }
 
-impl Slot {
-    /// All words of [`Slot::word`].
+impl SlotState {
+    /// All words of [`SlotState::word`].
     pub const WORDS: [&str; 4] = ["free", "handed", "prepared", "draining"];
 
     /// How far it has come, in one word.

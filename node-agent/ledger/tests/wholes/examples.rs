@@ -4,8 +4,8 @@ use crate::*;
 
 #[test]
 fn a_shared_card_is_withdrawn_and_comes_back() {
-    let mut node = Node::new();
-    let count = |node: &Node| {
+    let mut node = WholeCardNode::new();
+    let count = |node: &WholeCardNode| {
         let offers = node
             .wholes
             .offers(&node.ledger, &node.slots, &node.topology);
@@ -26,9 +26,9 @@ fn a_shared_card_is_withdrawn_and_comes_back() {
 
 #[test]
 fn a_device_is_refused_with_who_has_the_cards() {
-    let mut node = Node::new();
+    let mut node = WholeCardNode::new();
     (0..4).for_each(|number| node.share(number, 10));
-    let ids = [WholeId(1)];
+    let ids = [WholeCardId(1)];
     let refused = node
         .wholes
         .hand(node.now, &node.ledger, &node.slots, &node.topology, &ids);
@@ -37,7 +37,7 @@ fn a_device_is_refused_with_who_has_the_cards() {
         said,
         "asked for a whole GPU; 0 of 4 GPUs are idle; the others are held by share-1, share-2, share-3, share-4"
     );
-    let ids = [WholeId(9)];
+    let ids = [WholeCardId(9)];
     let refused = node
         .wholes
         .hand(node.now, &node.ledger, &node.slots, &node.topology, &ids);
@@ -51,7 +51,7 @@ fn a_device_is_refused_with_who_has_the_cards() {
 
 #[test]
 fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
-    let mut node = Node::new();
+    let mut node = WholeCardNode::new();
     node.admit(0, 1, false);
     node.look();
     let pod = node.held.values().next().expect("it was admitted").clone();
@@ -62,7 +62,7 @@ fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
         .expect("it has it")
         .clone();
     let process = apportion_ledger::ProcessId { pid: 7, start: 1 };
-    let sample = apportion_ledger::Sample {
+    let sample = apportion_ledger::NodeSample {
         generation: node.ledger.generation(),
         cards: vec![apportion_ledger::CardSample {
             card: cards[0],
@@ -83,29 +83,30 @@ fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
             claimed: Vec::new(),
         }],
     };
-    let effects = node.ledger.apply(node.now, Event::Sampled(sample));
-    let told = |effect: &Effect| matches!(effect, Effect::Notice(_) | Effect::Kill(_));
+    let effects = node.ledger.apply(node.now, LedgerEvent::Sampled(sample));
+    let told =
+        |effect: &LedgerEffect| matches!(effect, LedgerEffect::Notice(_) | LedgerEffect::Kill(_));
     assert!(!effects.iter().any(told), "{effects:?}");
     let grant = &node.ledger.allocation(&id).expect("it lives").grants[0];
-    assert_eq!(grant.enforcement, Enforcement::Whole);
+    assert_eq!(grant.enforcement, LimitEnforcement::Whole);
     assert_eq!(grant.nvml, Bytes(ALL + 10));
-    let ask = Ask {
+    let ask = CardRequest {
         card: cards[0],
         bytes: Bytes(10),
     };
     let asks = vec![ask];
-    let refused = node.apply(Event::Resize {
+    let refused = node.apply(LedgerEvent::Resize {
         id: id.clone(),
         asks,
     });
-    assert_eq!(refused, Err(Refusal::Whole(id)));
+    assert_eq!(refused, Err(AllocationRefusal::Whole(id)));
 }
 
 #[test]
 fn a_card_that_another_plugin_gave_is_nobody_elses_and_no_device_of_ours() {
-    let mut node = Node::new();
+    let mut node = WholeCardNode::new();
     node.share(0, 100);
-    let taken = |cards: &[usize]| Event::TakenWhole {
+    let taken = |cards: &[usize]| LedgerEvent::TakenWhole {
         pod: "theirs".to_owned(),
         name: "team/theirs".to_owned(),
         cards: cards.iter().map(|number| card(*number)).collect(),

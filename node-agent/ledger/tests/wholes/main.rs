@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
-    AllocationId, Effect, Enforcement, Event, Ledger, OffenderPolicy, Owner, Proposal, Refusal,
-    Slots, Time, Topology, WholeId, Wholes,
+    AllocationId, AllocationOwner, AllocationRefusal, EpochMillis, GpuTopology, Ledger,
+    LedgerEffect, LedgerEvent, LimitEnforcement, OffenderPolicy, PlacementProposal, SlotTable,
+    WholeCardId, WholeCardTable,
 };
 use proptest::prelude::*;
 
@@ -22,69 +23,69 @@ fn card(number: usize) -> CardUuid {
 }
 
 /// A node: its agent's book, and what its kubelet has.
-struct Node {
+struct WholeCardNode {
     ledger: Ledger,
-    wholes: Wholes,
-    slots: Slots,
-    topology: Topology,
-    now: Time,
+    wholes: WholeCardTable,
+    slots: SlotTable,
+    topology: GpuTopology,
+    now: EpochMillis,
     /// The devices that the kubelet has given to pods.
-    held: BTreeMap<WholeId, String>,
+    held: BTreeMap<WholeCardId, String>,
     pods: usize,
 }
 
-impl Node {
+impl WholeCardNode {
     fn new() -> Self {
         let mut node = Self {
             ledger: Ledger::new(1, OffenderPolicy::Observe),
-            wholes: Wholes::default(),
-            slots: Slots::new(4),
-            topology: Topology::default(),
-            now: Time(1000),
+            wholes: WholeCardTable::default(),
+            slots: SlotTable::new(4),
+            topology: GpuTopology::default(),
+            now: EpochMillis(1000),
             held: BTreeMap::new(),
             pods: 0,
         };
         for number in 0..usize::from(CARDS) {
             node.topology.add(card(number), None);
             let (total, reserved) = (Bytes(ALL + 24), Bytes(24));
-            let capacity = Capacity { total, reserved };
+            let capacity = CardCapacity { total, reserved };
             let card = card(number);
             let _ = node
                 .ledger
-                .apply(node.now, Event::CardFound { card, capacity });
+                .apply(node.now, LedgerEvent::CardFound { card, capacity });
         }
         node
     }
 
-    fn apply(&mut self, event: Event) -> Result<AllocationId, Refusal> {
+    fn apply(&mut self, event: LedgerEvent) -> Result<AllocationId, AllocationRefusal> {
         let effects = self.ledger.apply(self.now, event);
         let answer = effects.into_iter().find_map(|effect| match effect {
-            Effect::Answer(answer) => Some(answer),
+            LedgerEffect::Answer(answer) => Some(answer),
             _ => None,
         });
-        answer.unwrap_or(Err(Refusal::Malformed("the request is empty")))
+        answer.unwrap_or(Err(AllocationRefusal::Malformed("the request is empty")))
     }
 
     fn reserve(&mut self, key: &str, cards: &[CardUuid], bytes: u64) -> Option<AllocationId> {
-        let ask = |card: &CardUuid| Ask {
+        let ask = |card: &CardUuid| CardRequest {
             card: *card,
             bytes: Bytes(bytes),
         };
-        let proposal = Proposal {
+        let proposal = PlacementProposal {
             key: key.to_owned(),
             name: key.to_owned(),
             asks: cards.iter().map(ask).collect(),
             ttl: TTL,
         };
-        self.apply(Event::Allocate(proposal)).ok()
+        self.apply(LedgerEvent::Allocate(proposal)).ok()
     }
 
     fn share(&mut self, number: usize, bytes: u64) {
         self.pods += 1;
         let pod = format!("share-{}", self.pods);
         if let Some(id) = self.reserve(&pod, &[card(number)], bytes) {
-            let owner = Owner::Pod(pod);
-            self.apply(Event::Commit { id, owner })
+            let owner = AllocationOwner::Pod(pod);
+            self.apply(LedgerEvent::Commit { id, owner })
                 .expect("it was just reserved");
         }
     }
@@ -101,7 +102,7 @@ impl Node {
         let offers = self
             .wholes
             .offers(&self.ledger, &self.slots, &self.topology);
-        let may = |id: &WholeId| !self.held.contains_key(id);
+        let may = |id: &WholeCardId| !self.held.contains_key(id);
         let offered = offers.iter().filter(|offer| offer.is_offered);
         let mut free: Vec<_> = offered.map(|offer| offer.id).filter(may).collect();
         if free.len() < count {
@@ -115,7 +116,8 @@ impl Node {
         let offers = self
             .wholes
             .offers(&self.ledger, &self.slots, &self.topology);
-        let is_behind = |id: &WholeId| offers.iter().any(|of| of.id == *id && of.card.is_some());
+        let is_behind =
+            |id: &WholeCardId| offers.iter().any(|of| of.id == *id && of.card.is_some());
         let can_be = ids.iter().all(is_behind);
         let (ledger, slots) = (&self.ledger, &self.slots);
         let handed = self
@@ -153,7 +155,7 @@ impl Node {
             .wholes
             .seen(self.now, &self.ledger, &self.held, &BTreeSet::new(), true);
         for id in outcome.release {
-            self.apply(Event::Release { id })
+            self.apply(LedgerEvent::Release { id })
                 .expect("a hold can be let go");
         }
         for pod in outcome.give {
@@ -171,7 +173,7 @@ impl Node {
             .collect();
         let plan = self.ledger.plan_whole(&self.topology, pod, &ids).ok()?;
         for id in plan.release {
-            self.apply(Event::Release { id })
+            self.apply(LedgerEvent::Release { id })
                 .expect("a hold can be let go");
         }
         let mut reserved = plan.commit;
@@ -179,8 +181,8 @@ impl Node {
             reserved.push(self.reserve(&key, &cards, ALL).expect("the plan fits"));
         }
         for id in reserved {
-            let owner = Owner::Pod(pod.to_owned());
-            self.apply(Event::Commit { id, owner })
+            let owner = AllocationOwner::Pod(pod.to_owned());
+            self.apply(LedgerEvent::Commit { id, owner })
                 .expect("it is reserved");
         }
         let cards = self.ledger.cards_of(pod);
@@ -190,7 +192,7 @@ impl Node {
                 .whole_with(pod, *card)
                 .expect("it has it")
                 .clone();
-            self.apply(Event::GivenWhole { id })
+            self.apply(LedgerEvent::GivenWhole { id })
                 .expect("it takes all of the card");
         }
         assert!(cards.len() >= ids.len());
@@ -209,25 +211,26 @@ impl Node {
             return;
         };
         self.held.retain(|_, holder| holder != pod);
-        let of_pod = Owner::Pod(pod.clone());
+        let of_pod = AllocationOwner::Pod(pod.clone());
         let its: Vec<_> = self
             .ledger
             .allocations()
             .into_iter()
             .filter(|of| {
-                of.state == apportion_ledger::State::Allocated(of_pod.clone()) || of.key == *pod
+                of.state == apportion_ledger::AllocationPhase::Allocated(of_pod.clone())
+                    || of.key == *pod
             })
             .map(|of| of.id.clone())
             .collect();
         for id in its {
-            let _ = self.apply(Event::Release { id: id.clone() });
-            let _ = self.apply(Event::Emptied { id });
+            let _ = self.apply(LedgerEvent::Release { id: id.clone() });
+            let _ = self.apply(LedgerEvent::Emptied { id });
         }
     }
 
     /// The next agent has the ledger and asks the kubelet.
     fn restart(&mut self) {
-        self.wholes = Wholes::resume(&self.ledger);
+        self.wholes = WholeCardTable::resume(&self.ledger);
         self.look();
     }
 
@@ -290,14 +293,14 @@ proptest! {
     fn no_card_is_given_whole_and_to_somebody_else(
         steps in proptest::collection::vec((0..13_u8, any::<usize>()), 0..200),
     ) {
-        let mut node = Node::new();
+        let mut node = WholeCardNode::new();
         for (kind, choice) in steps {
             node.step(kind, choice);
         }
         while !node.held.is_empty() || !node.ledger.allocations().is_empty() {
             node.leave(0);
             node.now = node.now.after(TTL * 2);
-            let _ = node.ledger.apply(node.now, Event::Tick);
+            let _ = node.ledger.apply(node.now, LedgerEvent::Tick);
             node.look();
         }
         let offers = node.wholes.offers(&node.ledger, &node.slots, &node.topology);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use apportion_nri::frame::{Decoder, Kind, Lane, Message, encode};
+use apportion_nri::frame::{FrameDecoder, Kind, MuxConnection, TtrpcMessage, encode};
 use apportion_nri::wire;
 use prost::Message as _;
 use tokio::io::AsyncReadExt;
@@ -18,41 +18,41 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 const PART: usize = 16;
 
 /// A runtime that waits for plugins.
-pub(crate) struct Runtime {
+pub(crate) struct FakeNriRuntime {
     listener: UnixListener,
     valid: i32,
 }
 
 /// A plugin that is connected.
-pub(crate) struct Asking {
+pub(crate) struct ConnectedPlugin {
     socket: UnixStream,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     stream: u32,
     /// Stops between any two pieces that it writes.
     pub(crate) is_halting: bool,
 }
 
-impl Runtime {
+impl FakeNriRuntime {
     pub(crate) fn listen(path: &Path, valid: i32) -> Self {
         let listener = UnixListener::bind(path).expect("the folder is ours");
         Self { listener, valid }
     }
 
-    pub(crate) async fn accept(&self, running: &[wire::Container]) -> Asking {
+    pub(crate) async fn accept(&self, running: &[wire::Container]) -> ConnectedPlugin {
         self.try_accept(running)
             .await
             .expect("the plugin wishes for what is known")
     }
 
     /// Registers, configures and synchronises a plugin; none if it wants an event that is not known.
-    pub(crate) async fn try_accept(&self, running: &[wire::Container]) -> Option<Asking> {
+    pub(crate) async fn try_accept(&self, running: &[wire::Container]) -> Option<ConnectedPlugin> {
         let accepted = timeout(REGISTRATION_TIMEOUT, self.listener.accept()).await;
         let (socket, _) = accepted
             .expect("no plugin came")
             .expect("it can be accepted");
-        let mut asking = Asking {
+        let mut asking = ConnectedPlugin {
             socket,
-            decoder: Decoder::default(),
+            decoder: FrameDecoder::default(),
             stream: 1,
             is_halting: false,
         };
@@ -75,10 +75,13 @@ impl Runtime {
     }
 }
 
-impl Asking {
+impl ConnectedPlugin {
     async fn register(&mut self) {
         let (lane, message) = self.next().await;
-        assert_eq!((lane, message.kind), (Lane::Runtime, Kind::Request));
+        assert_eq!(
+            (lane, message.kind),
+            (MuxConnection::Runtime, Kind::Request)
+        );
         let request = wire::Request::decode(message.payload.as_slice()).expect("it is a call");
         assert_eq!(request.service, "nri.pkg.api.v1alpha1.Runtime");
         assert_eq!(request.method, "RegisterPlugin");
@@ -88,12 +91,12 @@ impl Asking {
             (plugin.plugin_name.as_str(), plugin.plugin_idx.as_str()),
             ("apportion", "10")
         );
-        let answer = Message {
+        let answer = TtrpcMessage {
             stream: message.stream,
             kind: Kind::Response,
             payload: wire::Response::default().encode_to_vec(),
         };
-        self.say(&encode(Lane::Runtime, &answer)).await;
+        self.say(&encode(MuxConnection::Runtime, &answer)).await;
     }
 
     async fn synchronize(&mut self, running: &[wire::Container]) {
@@ -165,17 +168,17 @@ impl Asking {
             timeout_nano: 0,
         };
         self.stream += 2;
-        let call = Message {
+        let call = TtrpcMessage {
             stream: self.stream,
             kind: Kind::Request,
             payload: request.encode_to_vec(),
         };
-        self.say(&encode(Lane::Plugin, &call)).await;
+        self.say(&encode(MuxConnection::Plugin, &call)).await;
         let answered = timeout(REQUEST_TIMEOUT, self.next()).await;
         let (lane, answer) = answered.expect("the plugin was too slow and would be thrown out");
         assert_eq!(
             (lane, answer.kind, answer.stream),
-            (Lane::Plugin, Kind::Response, self.stream)
+            (MuxConnection::Plugin, Kind::Response, self.stream)
         );
         let response = wire::Response::decode(answer.payload.as_slice()).expect("it is an answer");
         match response.status.filter(|status| status.code != 0) {
@@ -198,7 +201,7 @@ impl Asking {
         }
     }
 
-    async fn next(&mut self) -> (Lane, Message) {
+    async fn next(&mut self) -> (MuxConnection, TtrpcMessage) {
         let mut bytes = [0; 4096];
         loop {
             let read = self.socket.read(&mut bytes).await.expect("it is open");

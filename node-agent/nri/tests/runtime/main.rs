@@ -7,8 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_nri::{Granted, Grants, Mode, News, Plugin, Rules, Verdict, run};
-use fake::{Runtime, container, pod};
+use apportion_nri::{
+    ContainerVerdict, GrantHolder, Grants, NriClientConfig, NriEvent, VerdictMode, VerdictRules,
+    run,
+};
+use fake::{FakeNriRuntime, container, pod};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -18,35 +21,35 @@ const NEW: i32 = (1 << 14) - 1;
 const OLD: i32 = (1 << 13) - 1;
 
 /// A plugin that runs, what it knows and what it tells.
-struct Running {
+struct RunningPlugin {
     grants: watch::Sender<Arc<Grants>>,
-    news: mpsc::Receiver<News>,
+    news: mpsc::Receiver<NriEvent>,
 }
 
-fn start(socket: &Path) -> Running {
+fn start(socket: &Path) -> RunningPlugin {
     let (grants, known) = watch::channel(Arc::new(Grants::new()));
     let (told, news) = mpsc::channel(64);
-    let plugin = Plugin {
+    let plugin = NriClientConfig {
         socket: socket.to_owned(),
         name: "apportion".to_owned(),
         index: "10".to_owned(),
-        rules: Rules {
-            mode: Mode::Enforce,
-            ..Rules::default()
+        rules: VerdictRules {
+            mode: VerdictMode::Enforce,
+            ..VerdictRules::default()
         },
     };
     tokio::spawn(run(plugin, known, told));
-    Running { grants, news }
+    RunningPlugin { grants, news }
 }
 
-impl Running {
-    async fn news(&mut self) -> News {
+impl RunningPlugin {
+    async fn news(&mut self) -> NriEvent {
         let news = timeout(PATIENCE, self.news.recv()).await;
         news.expect("nothing is told").expect("it goes on")
     }
 
     fn grant(&self, id: &str, pod: &str) {
-        let granted = Granted {
+        let granted = GrantHolder {
             pod: pod.to_owned(),
             container: Some("main".to_owned()),
             account: id.to_owned(),
@@ -66,10 +69,10 @@ fn socket() -> (tempfile::TempDir, std::path::PathBuf) {
 #[tokio::test]
 async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence() {
     let (_folder, path) = socket();
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     let mut plugin = start(&path);
     let mut asking = runtime.accept(&[]).await;
-    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
 
     plugin.grant("7-1", "uid-1");
     let granted = container("main", &["APPORTION_GRANT=7-9", "APPORTION_GRANT=7-1"]);
@@ -84,7 +87,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
     );
     assert!(matches!(
         plugin.news().await,
-        News::Judged(_, Verdict::Admit(_))
+        NriEvent::Judged(_, ContainerVerdict::Admit(_))
     ));
 
     let refused = asking.create(&pod("uid-2"), &granted).await;
@@ -92,7 +95,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
     assert_eq!(refused.expect_err("it is another's"), sentence);
     assert!(matches!(
         plugin.news().await,
-        News::Judged(_, Verdict::Refuse(_))
+        NriEvent::Judged(_, ContainerVerdict::Refuse(_))
     ));
 
     let plain = asking.create(&pod("uid-3"), &container("main", &[])).await;
@@ -102,7 +105,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
 #[tokio::test]
 async fn what_another_plugin_adds_is_refused_when_all_are_done() {
     let (_folder, path) = socket();
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     let _plugin = start(&path);
     let mut asking = runtime.accept(&[]).await;
     let plain = container("main", &[]);
@@ -124,11 +127,11 @@ async fn what_another_plugin_adds_is_refused_when_all_are_done() {
 #[tokio::test]
 async fn a_runtime_that_knows_fewer_events_is_asked_for_fewer() {
     let (_folder, path) = socket();
-    let runtime = Runtime::listen(&path, OLD);
+    let runtime = FakeNriRuntime::listen(&path, OLD);
     let mut plugin = start(&path);
     assert!(runtime.try_accept(&[]).await.is_none());
     let mut asking = runtime.accept(&[]).await;
-    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
     assert!(
         asking
             .create(
@@ -143,14 +146,14 @@ async fn a_runtime_that_knows_fewer_events_is_asked_for_fewer() {
 #[tokio::test]
 async fn what_runs_is_told_after_every_connection_however_it_is_split() {
     let (_folder, path) = socket();
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     let mut plugin = start(&path);
     let running: Vec<_> = (0..40)
         .map(|n| container(&format!("c{n}"), &["APPORTION_GRANT=7-1"]))
         .collect();
     for _ in 0..2 {
         let asking = runtime.accept(&running).await;
-        let News::Synchronized(told) = plugin.news().await else {
+        let NriEvent::Synchronized(told) = plugin.news().await else {
             panic!("something else is told");
         };
         assert_eq!(told.len(), 40);
@@ -159,7 +162,7 @@ async fn what_runs_is_told_after_every_connection_however_it_is_split() {
                 .all(|asked| asked.pod == "uid-0" && asked.env("APPORTION_GRANT") == Some("7-1"))
         );
         drop(asking);
-        assert_eq!(plugin.news().await, News::Disconnected);
+        assert_eq!(plugin.news().await, NriEvent::Disconnected);
     }
 }
 
@@ -167,25 +170,25 @@ async fn what_runs_is_told_after_every_connection_however_it_is_split() {
 async fn a_runtime_that_restarts_is_found_again() {
     let (_folder, path) = socket();
     let mut plugin = start(&path);
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     drop(runtime.accept(&[]).await);
     drop(runtime);
     std::fs::remove_file(&path).expect("the socket lies there");
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     let mut asking = runtime.accept(&[]).await;
     assert_eq!(
         asking.create(&pod("uid-1"), &container("main", &[])).await,
         Ok(None)
     );
-    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
-    assert_eq!(plugin.news().await, News::Disconnected);
-    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
+    assert_eq!(plugin.news().await, NriEvent::Disconnected);
+    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
 }
 
 #[tokio::test]
 async fn garbage_ends_the_connection_and_not_the_plugin() {
     let (_folder, path) = socket();
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     let _plugin = start(&path);
     for garbage in [
         [0xffu8; 64].as_slice(),
@@ -204,7 +207,7 @@ async fn garbage_ends_the_connection_and_not_the_plugin() {
 #[tokio::test]
 async fn a_pause_in_the_middle_of_a_message_changes_nothing() {
     let (_folder, path) = socket();
-    let runtime = Runtime::listen(&path, NEW);
+    let runtime = FakeNriRuntime::listen(&path, NEW);
     let _plugin = start(&path);
     let mut asking = runtime.accept(&[]).await;
     asking.is_halting = true;

@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tracing::{info, warn};
 
-use super::{PodFacts, Pods, RETRY, facts};
+use super::{NodePods, PodFacts, RETRY, facts};
 use crate::failure::chain;
 
 /// Follows the pods of the node. Without its name nothing can be asked.
-pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<Pods>) {
+pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<NodePods>) {
     let Some(node) = node else {
         warn!(
             "Pods of the node unknown: the kubelet's pods API is unavailable, and --node-name is not set"
@@ -36,7 +36,7 @@ pub(in crate::kubelet) async fn client() -> Result<Client, String> {
     Client::try_from(config).map_err(|error| chain(&error))
 }
 
-async fn events(client: Client, node: &str, pods: &watch::Sender<Pods>) {
+async fn events(client: Client, node: &str, pods: &watch::Sender<NodePods>) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
     let mut events = Box::pin(watcher(Api::<Pod>::all(client), config));
     let mut listed = BTreeMap::new();
@@ -64,7 +64,7 @@ async fn events(client: Client, node: &str, pods: &watch::Sender<Pods>) {
 fn enter(
     event: watcher::Event<Pod>,
     listed: &mut BTreeMap<String, Arc<PodFacts>>,
-    pods: &watch::Sender<Pods>,
+    pods: &watch::Sender<NodePods>,
 ) {
     match event {
         watcher::Event::Init => listed.clear(),

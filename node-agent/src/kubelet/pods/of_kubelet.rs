@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tonic::Streaming;
 use tracing::{debug, info, warn};
 
-use super::{PodFacts, Pods, facts};
+use super::{NodePods, PodFacts, facts};
 
 /// How often a kubelet that does not serve its pods is asked again: it may have been replaced.
 const ASK_EVERY: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub(super) async fn opened(socket: &Path) -> Events {
 }
 
 /// Enters what happens until the kubelet falls silent.
-pub(super) async fn follow(mut events: Events, pods: &watch::Sender<Pods>) {
+pub(super) async fn follow(mut events: Events, pods: &watch::Sender<NodePods>) {
     let mut listed = Some(BTreeMap::new());
     loop {
         match events.message().await {
@@ -79,7 +79,7 @@ pub(super) async fn follow(mut events: Events, pods: &watch::Sender<Pods>) {
 fn enter(
     event: WatchPodsEvent,
     listed: &mut Option<BTreeMap<String, Arc<PodFacts>>>,
-    pods: &watch::Sender<Pods>,
+    pods: &watch::Sender<NodePods>,
 ) {
     let kind = event.r#type();
     let pod = event.pod.map(pod).unwrap_or_default();
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_known_once_the_list_is_complete_and_ended_when_the_kubelet_says_so() {
-        let (pods, seen) = watch::channel(Pods::default());
+        let (pods, seen) = watch::channel(NodePods::default());
         let mut listed = Some(BTreeMap::new());
         let mut hear = |kind, phase| enter(said(kind, phase), &mut listed, &pods);
         hear(EventType::Added, "Pending");

@@ -4,7 +4,7 @@
 
 /// A family of calls that take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Api {
+pub enum ApiFamily {
     /// Linear and pitched memory.
     Alloc,
     /// Managed memory.
@@ -21,7 +21,7 @@ pub enum Api {
     Other,
 }
 
-impl Api {
+impl ApiFamily {
     /// All, in the order of their counters; the last one has none of its own.
     pub const ALL: [Self; 7] = [
         Self::Alloc,

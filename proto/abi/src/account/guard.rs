@@ -4,7 +4,7 @@
 //! bus error: a program under a limit could end the agent that way. No check before the touch can help, as
 //! the file may be cut right after. So the agent maps accounts *guarded*: the signal's handler puts empty
 //! memory of the agent's own in the place of the mapping, and the touch goes on with zeroes. The mapping is
-//! then [`Guard::is_damaged`], and its owner does not look at it again. A bus error anywhere else is what it
+//! then [`MappingGuard::is_damaged`], and its owner does not look at it again. A bus error anywhere else is what it
 //! was before.
 //!
 //! # Decision: a guard, not copies
@@ -25,7 +25,7 @@ const MOST: usize = 8192;
 const TAKEN: usize = 1;
 
 /// One guarded mapping.
-struct Entry {
+struct GuardEntry {
     /// Where it starts; 0 for a free entry.
     /// Written by: its owner. Read by: the handler. AcqRel.
     start: AtomicUsize,
@@ -35,8 +35,8 @@ struct Entry {
     is_damaged: AtomicBool,
 }
 
-static ENTRIES: [Entry; MOST] = [const {
-    Entry {
+static ENTRIES: [GuardEntry; MOST] = [const {
+    GuardEntry {
         start: AtomicUsize::new(0),
         size: AtomicUsize::new(0),
         is_damaged: AtomicBool::new(false),
@@ -44,12 +44,13 @@ static ENTRIES: [Entry; MOST] = [const {
 }; MOST];
 
 /// What the signal did before. Written once, before our handler is in place.
-struct Before(core::cell::UnsafeCell<MaybeUninit<libc::sigaction>>);
+struct PreviousHandler(core::cell::UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: it is written under `STATE` by the one thread that installs the handler, and only read after.
-unsafe impl Sync for Before {}
+unsafe impl Sync for PreviousHandler {}
 
-static BEFORE: Before = Before(core::cell::UnsafeCell::new(MaybeUninit::uninit()));
+static BEFORE: PreviousHandler =
+    PreviousHandler(core::cell::UnsafeCell::new(MaybeUninit::uninit()));
 
 /// 0, then [`TAKEN`] while a thread installs the handler, then [`INSTALLED`].
 /// Written by: who guards first. Read by: everyone who guards. AcqRel.
@@ -58,13 +59,13 @@ const INSTALLED: usize = 2;
 
 /// The guard of one mapping, for as long as it lives. It must end before the mapping does.
 #[derive(Debug)]
-pub(super) struct Guard(usize);
+pub(super) struct MappingGuard(usize);
 
-impl Guard {
+impl MappingGuard {
     /// Guards a mapping. `None` if too many are guarded already.
     pub(super) fn new(start: *const u8, size: usize) -> Option<Self> {
         install();
-        let is_ours = |entry: &Entry| {
+        let is_ours = |entry: &GuardEntry| {
             let taken = entry.start.compare_exchange(0, TAKEN, AcqRel, Relaxed);
             taken.is_ok()
         };
@@ -83,7 +84,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for MappingGuard {
     fn drop(&mut self) {
         if let Some(entry) = ENTRIES.get(self.0) {
             entry.start.store(0, Release);
@@ -91,7 +92,7 @@ impl Drop for Guard {
     }
 }
 
-impl Entry {
+impl GuardEntry {
     fn contains(&self, address: usize) -> bool {
         let start = self.start.load(Acquire);
         let inside = address.wrapping_sub(start);
@@ -147,7 +148,7 @@ extern "C" fn handle(signal: c_int, told: *mut libc::siginfo_t, _: *mut c_void) 
     let guarded = ENTRIES
         .iter()
         .find(|entry| is_error && entry.contains(address));
-    if !guarded.is_some_and(Entry::replace) {
+    if !guarded.is_some_and(GuardEntry::replace) {
         // SAFETY: what the signal did before was asked for before this handler was in place.
         unsafe { libc::sigaction(signal, BEFORE.0.get().cast(), ptr::null_mut()) };
         if !is_error {

@@ -37,7 +37,7 @@ pub(super) const USAGE_MAGIC: u64 = u64::from_be_bytes(*b"APPUSAGE");
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Header {
+pub(super) struct AccountHeader {
     pub(super) magic: u64,
     pub(super) version: u32,
     pub(super) cards: u32,
@@ -89,7 +89,7 @@ pub struct CardUse {
     /// One above the highest place that a share of memory on this card ever had.
     /// Written by: who enters shares (max). Read by: every sum. AcqRel.
     pub(super) shares: AtomicU64,
-    /// The refusals of each [`super::Api`], two to a word, low half first. What `denied` has beyond them is
+    /// The refusals of each [`super::ApiFamily`], two to a word, low half first. What `denied` has beyond them is
     /// of no family, as all is in accounts whose programs count none.
     /// Written by: refusals (add). Read by: agent. Relaxed.
     pub(super) denied_by: [AtomicU64; 3],
@@ -99,7 +99,7 @@ pub struct CardUse {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SlotHead {
-    /// Generation (high 32 bits) and pid (low 32 bits, 0 = free), see [`super::Owner`].
+    /// Generation (high 32 bits) and pid (low 32 bits, 0 = free), see [`super::SlotOwner`].
     /// Written by: registration and retirement (compare-exchange). Read by: both. AcqRel.
     pub(super) state: AtomicU64,
     /// Generation (high 16 bits) and start time of the process in clock ticks since boot
@@ -142,7 +142,7 @@ pub struct SlotCard {
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Header>() == 64);
+    assert!(size_of::<AccountHeader>() == 64);
     assert!(size_of::<CardLimit>() == 64);
     assert!(size_of::<CardUse>() == 64);
     assert!(size_of::<SlotHead>() == 64);

@@ -14,7 +14,7 @@ use crate::uuid::CardUuid;
 
 /// What the agent allows on one card, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LimitSnapshot {
     /// The limit: a whole number of [`SHARE_UNIT`](crate::SHARE_UNIT).
     pub limit: Bytes,
     /// Bytes that the driver uses beyond what was claimed.
@@ -49,13 +49,13 @@ impl CardLimit {
 
     /// The limits as they stand now.
     #[must_use]
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> LimitSnapshot {
         let context_reserve = Bytes(self.context_reserve.load(Relaxed));
         let further_reserve = match self.further_reserve.load(Relaxed) {
             0 => context_reserve,
             known => Bytes(known),
         };
-        Limits {
+        LimitSnapshot {
             limit: whole_units(Bytes(self.limit.load(Acquire))),
             overhead: Bytes(self.overhead.load(Acquire)),
             context_reserve,

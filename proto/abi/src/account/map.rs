@@ -10,9 +10,11 @@
 
 use core::ffi::CStr;
 
-use super::layout::{AtomicU64, CardLimit, Header, LIMITS_MAGIC, SLOTS, SlotHead, USAGE_MAGIC};
-use super::mapping::{Mapping, OpenError, slots_at};
-use super::usage::Usage;
+use super::layout::{
+    AccountHeader, AtomicU64, CardLimit, LIMITS_MAGIC, SLOTS, SlotHead, USAGE_MAGIC,
+};
+use super::mapping::{AccountOpenError, FileMapping, slots_at};
+use super::usage::AccountUsage;
 use crate::units::Bytes;
 use crate::uuid::CardUuid;
 
@@ -32,7 +34,7 @@ pub struct NewCard {
 /// A mapped `limits` file.
 #[derive(Debug)]
 pub struct LimitsMap {
-    mapping: Mapping,
+    mapping: FileMapping,
     cards: usize,
 }
 
@@ -42,8 +44,8 @@ impl LimitsMap {
     ///
     /// # Errors
     /// The file cannot be opened or mapped, or is not a `limits` file of this layout.
-    pub fn open(path: &CStr) -> Result<Self, OpenError> {
-        let (mapping, cards) = Mapping::open::<false>(path, LIMITS_MAGIC, libc::O_RDONLY)?;
+    pub fn open(path: &CStr) -> Result<Self, AccountOpenError> {
+        let (mapping, cards) = FileMapping::open::<false>(path, LIMITS_MAGIC, libc::O_RDONLY)?;
         Ok(Self { mapping, cards })
     }
 
@@ -51,8 +53,8 @@ impl LimitsMap {
     ///
     /// # Errors
     /// As [`LimitsMap::open`].
-    pub fn adopt(path: &CStr) -> Result<Self, OpenError> {
-        let (mapping, cards) = Mapping::open::<true>(path, LIMITS_MAGIC, libc::O_RDWR)?;
+    pub fn adopt(path: &CStr) -> Result<Self, AccountOpenError> {
+        let (mapping, cards) = FileMapping::open::<true>(path, LIMITS_MAGIC, libc::O_RDWR)?;
         Ok(Self { mapping, cards })
     }
 
@@ -60,10 +62,10 @@ impl LimitsMap {
     ///
     /// # Errors
     /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
-    pub fn create(path: &CStr, cards: &[NewCard]) -> Result<Self, OpenError> {
-        let mapping = Mapping::create(path, LIMITS_MAGIC, cards.len(), 0o644)?;
+    pub fn create(path: &CStr, cards: &[NewCard]) -> Result<Self, AccountOpenError> {
+        let mapping = FileMapping::create(path, LIMITS_MAGIC, cards.len(), 0o644)?;
         for (place, card) in cards.iter().enumerate() {
-            let offset = size_of::<Header>() + place * size_of::<CardLimit>();
+            let offset = size_of::<AccountHeader>() + place * size_of::<CardLimit>();
             let card = CardLimit::new(card.uuid, card.total, card.limit, card.context_reserve);
             // SAFETY: the file was made long enough for all cards; nobody else has it mapped yet.
             let at = unsafe { mapping.start.add(offset) };
@@ -86,14 +88,14 @@ impl LimitsMap {
     /// The cards, in the order in which the account names them.
     #[must_use]
     pub fn cards(&self) -> &[CardLimit] {
-        self.mapping.slice(size_of::<Header>(), self.cards)
+        self.mapping.slice(size_of::<AccountHeader>(), self.cards)
     }
 }
 
 /// A mapped `usage` file.
 #[derive(Debug)]
 pub struct UsageMap {
-    mapping: Mapping,
+    mapping: FileMapping,
     cards: usize,
 }
 
@@ -102,8 +104,8 @@ impl UsageMap {
     ///
     /// # Errors
     /// The file cannot be opened or mapped, or is not a `usage` file of this layout.
-    pub fn open(path: &CStr) -> Result<Self, OpenError> {
-        let (mapping, cards) = Mapping::open::<false>(path, USAGE_MAGIC, libc::O_RDWR)?;
+    pub fn open(path: &CStr) -> Result<Self, AccountOpenError> {
+        let (mapping, cards) = FileMapping::open::<false>(path, USAGE_MAGIC, libc::O_RDWR)?;
         Ok(Self { mapping, cards })
     }
 
@@ -111,9 +113,9 @@ impl UsageMap {
     ///
     /// # Errors
     /// As [`UsageMap::open`].
-    pub fn adopt(path: &CStr) -> Result<Self, OpenError> {
+    pub fn adopt(path: &CStr) -> Result<Self, AccountOpenError> {
         let flags = libc::O_RDWR | libc::O_NOFOLLOW;
-        let (mapping, cards) = Mapping::open::<true>(path, USAGE_MAGIC, flags)?;
+        let (mapping, cards) = FileMapping::open::<true>(path, USAGE_MAGIC, flags)?;
         Ok(Self { mapping, cards })
     }
 
@@ -128,8 +130,8 @@ impl UsageMap {
     ///
     /// # Errors
     /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
-    pub fn create(path: &CStr, cards: usize) -> Result<Self, OpenError> {
-        let mapping = Mapping::create(path, USAGE_MAGIC, cards, 0o600)?;
+    pub fn create(path: &CStr, cards: usize) -> Result<Self, AccountOpenError> {
+        let mapping = FileMapping::create(path, USAGE_MAGIC, cards, 0o600)?;
         mapping.publish(USAGE_MAGIC);
         Ok(Self { mapping, cards })
     }
@@ -148,14 +150,15 @@ impl UsageMap {
 
     /// The file's words.
     #[must_use]
-    pub fn usage(&self) -> Usage<'_> {
+    pub fn usage(&self) -> AccountUsage<'_> {
         let heads = slots_at(self.cards);
         // SAFETY: the second line of the file is inside the mapping (its size was checked) and aligned.
-        let slots_used = unsafe { self.mapping.start.add(size_of::<Header>()) };
+        let slots_used = unsafe { self.mapping.start.add(size_of::<AccountHeader>()) };
         // SAFETY: as above; the word is only ever used as an atomic.
         let slots_used = unsafe { slots_used.cast::<AtomicU64>().as_ref() };
-        Usage::new(
-            self.mapping.slice(2 * size_of::<Header>(), self.cards),
+        AccountUsage::new(
+            self.mapping
+                .slice(2 * size_of::<AccountHeader>(), self.cards),
             self.mapping.slice(heads, SLOTS),
             self.mapping
                 .slice(heads + SLOTS * size_of::<SlotHead>(), SLOTS * self.cards),

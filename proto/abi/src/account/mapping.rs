@@ -5,15 +5,15 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::slice;
 
-use super::guard::Guard;
+use super::guard::MappingGuard;
 use super::layout::{
-    AtomicU64, CardLimit, CardUse, Header, LAYOUT_VERSION, LIMITS_MAGIC, MAX_CARDS, SLOTS,
+    AccountHeader, AtomicU64, CardLimit, CardUse, LAYOUT_VERSION, LIMITS_MAGIC, MAX_CARDS, SLOTS,
     SlotCard, SlotHead,
 };
 
 /// Why an account file could not be opened or created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenError {
+pub enum AccountOpenError {
     /// A system call failed: its name and `errno`.
     System(&'static str, i32),
     /// The file is no account file of this kind, or its size is not what its header says.
@@ -22,7 +22,7 @@ pub enum OpenError {
     Version(u32),
 }
 
-impl fmt::Display for OpenError {
+impl fmt::Display for AccountOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(call, errno @ libc::ENOSPC) => {
@@ -40,22 +40,22 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl core::error::Error for OpenError {}
+impl core::error::Error for AccountOpenError {}
 
 /// A mapped file, unmapped when dropped.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct FileMapping {
     pub(super) start: NonNull<u8>,
     size: usize,
-    guard: Option<Guard>,
+    guard: Option<MappingGuard>,
 }
 
 // SAFETY: a mapping is plain memory of atomics; nothing in it belongs to one thread.
-unsafe impl Send for Mapping {}
+unsafe impl Send for FileMapping {}
 // SAFETY: all access through a shared reference is atomic or to words written before the file had its name.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for FileMapping {}
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // Its range may be another's as soon as it is unmapped.
         drop(self.guard.take());
@@ -64,25 +64,25 @@ impl Drop for Mapping {
     }
 }
 
-fn errno(call: &'static str) -> OpenError {
+fn errno(call: &'static str) -> AccountOpenError {
     // SAFETY: the C library always has an errno location for the calling thread.
     let location = unsafe { libc::__errno_location() };
     // SAFETY: the location is valid for the calling thread.
-    OpenError::System(call, unsafe { *location })
+    AccountOpenError::System(call, unsafe { *location })
 }
 
 /// A file descriptor, closed when dropped.
-struct Fd(i32);
+struct FileDescriptor(i32);
 
-impl Drop for Fd {
+impl Drop for FileDescriptor {
     fn drop(&mut self) {
         // SAFETY: the descriptor was opened by `Fd::open` and is closed only here.
         unsafe { libc::close(self.0) };
     }
 }
 
-impl Fd {
-    fn open(path: &CStr, flags: i32, mode: libc::mode_t) -> Result<Self, OpenError> {
+impl FileDescriptor {
+    fn open(path: &CStr, flags: i32, mode: libc::mode_t) -> Result<Self, AccountOpenError> {
         // SAFETY: `path` is a valid C string.
         let fd = unsafe {
             libc::open(
@@ -98,7 +98,7 @@ impl Fd {
         }
     }
 
-    fn size(&self) -> Result<usize, OpenError> {
+    fn size(&self) -> Result<usize, AccountOpenError> {
         let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the descriptor is open and the buffer is a `stat`.
         if unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } != 0 {
@@ -106,23 +106,23 @@ impl Fd {
         }
         // SAFETY: `fstat` succeeded and so has filled the buffer.
         let stat = unsafe { stat.assume_init() };
-        usize::try_from(stat.st_size).map_err(|_| OpenError::NotAnAccount)
+        usize::try_from(stat.st_size).map_err(|_| AccountOpenError::NotAnAccount)
     }
 
     /// Takes the pages now. A hole would be filled by the first touch, and on a full file system that is a bus
     /// error in the program that touches it.
-    fn allocate(&self, size: usize) -> Result<(), OpenError> {
+    fn allocate(&self, size: usize) -> Result<(), AccountOpenError> {
         loop {
             // SAFETY: the descriptor is open for writing.
             match unsafe { libc::posix_fallocate(self.0, 0, size as libc::off_t) } {
                 0 => return Ok(()),
                 libc::EINTR => {}
-                errno => return Err(OpenError::System("posix_fallocate", errno)),
+                errno => return Err(AccountOpenError::System("posix_fallocate", errno)),
             }
         }
     }
 
-    fn map(&self, size: usize, protection: i32) -> Result<Mapping, OpenError> {
+    fn map(&self, size: usize, protection: i32) -> Result<FileMapping, AccountOpenError> {
         // SAFETY: a new shared mapping of an open descriptor at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
@@ -137,23 +137,23 @@ impl Fd {
         match NonNull::new(start.cast::<u8>()) {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
                 let guard = None;
-                Ok(Mapping { start, size, guard })
+                Ok(FileMapping { start, size, guard })
             }
             _ => Err(errno("mmap")),
         }
     }
 }
 
-impl Mapping {
+impl FileMapping {
     pub(super) fn open<const IS_GUARDED: bool>(
         path: &CStr,
         magic: u64,
         flags: i32,
-    ) -> Result<(Self, usize), OpenError> {
-        let fd = Fd::open(path, flags, 0)?;
+    ) -> Result<(Self, usize), AccountOpenError> {
+        let fd = FileDescriptor::open(path, flags, 0)?;
         let size = fd.size()?;
-        if size < size_of::<Header>() {
-            return Err(OpenError::NotAnAccount);
+        if size < size_of::<AccountHeader>() {
+            return Err(AccountOpenError::NotAnAccount);
         }
         let protection = match flags & libc::O_ACCMODE {
             libc::O_RDWR => libc::PROT_READ | libc::PROT_WRITE,
@@ -165,28 +165,28 @@ impl Mapping {
         }
         let header = mapping.header();
         if header.magic != magic {
-            return Err(OpenError::NotAnAccount);
+            return Err(AccountOpenError::NotAnAccount);
         }
         if header.version != LAYOUT_VERSION {
-            return Err(OpenError::Version(header.version));
+            return Err(AccountOpenError::Version(header.version));
         }
         let cards = usize::try_from(header.cards).unwrap_or(usize::MAX);
         let right = (1..=MAX_CARDS).contains(&cards) && header.size == size as u64;
         if right && size == size_for(magic, cards) {
             Ok((mapping, cards))
         } else {
-            Err(OpenError::NotAnAccount)
+            Err(AccountOpenError::NotAnAccount)
         }
     }
 
-    fn guard(&mut self) -> Result<(), OpenError> {
-        let guard = Guard::new(self.start.as_ptr(), self.size);
-        self.guard = Some(guard.ok_or(OpenError::System("guard", libc::ENOMEM))?);
+    fn guard(&mut self) -> Result<(), AccountOpenError> {
+        let guard = MappingGuard::new(self.start.as_ptr(), self.size);
+        self.guard = Some(guard.ok_or(AccountOpenError::System("guard", libc::ENOMEM))?);
         Ok(())
     }
 
     pub(super) fn is_damaged(&self) -> bool {
-        self.guard.as_ref().is_some_and(Guard::is_damaged)
+        self.guard.as_ref().is_some_and(MappingGuard::is_damaged)
     }
 
     /// Maps a new file of the right size for writing; the caller fills it and calls `publish`.
@@ -195,11 +195,11 @@ impl Mapping {
         magic: u64,
         cards: usize,
         mode: libc::mode_t,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, AccountOpenError> {
         if cards == 0 || cards > MAX_CARDS {
-            return Err(OpenError::NotAnAccount);
+            return Err(AccountOpenError::NotAnAccount);
         }
-        let fd = Fd::open(
+        let fd = FileDescriptor::open(
             path,
             libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW,
             mode,
@@ -216,7 +216,7 @@ impl Mapping {
         fd.allocate(size)?;
         let mut mapping = fd.map(size, libc::PROT_READ | libc::PROT_WRITE)?;
         mapping.guard()?;
-        let header = Header {
+        let header = AccountHeader {
             magic: 0,
             version: LAYOUT_VERSION,
             cards: cards as u32,
@@ -224,7 +224,7 @@ impl Mapping {
             unused: [0; 5],
         };
         // SAFETY: the mapping is writable, larger than a header and page-aligned; nobody else has it.
-        unsafe { mapping.start.cast::<Header>().write(header) };
+        unsafe { mapping.start.cast::<AccountHeader>().write(header) };
         Ok(mapping)
     }
 
@@ -235,10 +235,10 @@ impl Mapping {
         word.store(magic, core::sync::atomic::Ordering::Release);
     }
 
-    fn header(&self) -> &Header {
+    fn header(&self) -> &AccountHeader {
         // SAFETY: every mapping is at least a header long and page-aligned; its words are plain
         // integers that are written before the magic makes the file valid.
-        unsafe { self.start.cast::<Header>().as_ref() }
+        unsafe { self.start.cast::<AccountHeader>().as_ref() }
     }
 
     /// `count` values of `T` at `offset`. Every caller passes a `T` made of atomics and integers.
@@ -256,7 +256,7 @@ impl Mapping {
 }
 
 const fn size_for(magic: u64, cards: usize) -> usize {
-    let header = size_of::<Header>();
+    let header = size_of::<AccountHeader>();
     if magic == LIMITS_MAGIC {
         header + cards * size_of::<CardLimit>()
     } else {
@@ -266,5 +266,5 @@ const fn size_for(magic: u64, cards: usize) -> usize {
 
 /// Header, then a line with `slots_used`, then the cards, then the slots.
 pub(super) const fn slots_at(cards: usize) -> usize {
-    2 * size_of::<Header>() + cards * size_of::<CardUse>()
+    2 * size_of::<AccountHeader>() + cards * size_of::<CardUse>()
 }

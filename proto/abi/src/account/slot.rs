@@ -7,17 +7,17 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::usage::Usage;
+use super::usage::AccountUsage;
 use crate::units::Bytes;
 
 /// A process's hold on one slot: valid as long as the slot has this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct SlotOwner {
     pub(super) slot: usize,
     state: u64,
 }
 
-impl Owner {
+impl SlotOwner {
     /// The slot's number.
     #[must_use]
     pub const fn slot(self) -> usize {
@@ -57,7 +57,7 @@ impl Owner {
 
 /// What a process says of itself when it enters an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Registration {
+pub struct ProcessRegistration {
     /// Its pid (`getpid`), not zero.
     pub pid: u32,
     /// Its start time in clock ticks since boot, 0 if it cannot be read.
@@ -68,11 +68,11 @@ pub struct Registration {
 
 /// A process that is in an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// The hold, for [`Usage::retire`].
-    pub owner: Owner,
+pub struct RegisteredProcess {
+    /// The hold, for [`AccountUsage::retire`].
+    pub owner: SlotOwner,
     /// What it said of itself. The start time is 0 for an instant after it entered.
-    pub registration: Registration,
+    pub registration: ProcessRegistration,
 }
 
 pub(super) const fn tagged(tag: u64, bytes: u64) -> u64 {
@@ -87,10 +87,10 @@ pub(super) const fn bytes_of(word: u64) -> u64 {
     word & ((1 << 48) - 1)
 }
 
-impl Usage<'_> {
+impl AccountUsage<'_> {
     /// Enters a process. `None` when all slots are taken.
     #[must_use]
-    pub fn register(&self, who: Registration) -> Option<Owner> {
+    pub fn register(&self, who: ProcessRegistration) -> Option<SlotOwner> {
         for (slot, head) in self.heads.iter().enumerate() {
             let free = head.state.load(Acquire);
             if free as u32 != 0 {
@@ -104,7 +104,7 @@ impl Usage<'_> {
             {
                 continue;
             }
-            let owner = Owner { slot, state };
+            let owner = SlotOwner { slot, state };
             head.pid_namespace
                 .store(owner.stamp(who.pid_namespace), Relaxed);
             head.start_time.store(owner.stamp(who.start_time), Release);
@@ -123,13 +123,13 @@ impl Usage<'_> {
 
     /// Whether this hold is still the slot's: false once somebody retired it.
     #[must_use]
-    pub fn holds(&self, owner: Owner) -> bool {
+    pub fn holds(&self, owner: SlotOwner) -> bool {
         let head = self.heads.get(owner.slot);
         head.is_some_and(|head| head.state.load(Acquire) == owner.state)
     }
 
     /// The processes that are in the account.
-    pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
+    pub fn processes(&self) -> impl Iterator<Item = RegisteredProcess> + '_ {
         let used = usize::try_from(self.slots_used.load(Acquire)).unwrap_or(usize::MAX);
         self.heads
             .iter()
@@ -137,13 +137,13 @@ impl Usage<'_> {
             .enumerate()
             .filter_map(|(slot, head)| {
                 let state = head.state.load(Acquire);
-                let owner = Owner { slot, state };
-                let registration = Registration {
+                let owner = SlotOwner { slot, state };
+                let registration = ProcessRegistration {
                     pid: owner.pid(),
                     start_time: owner.stamped(head.start_time.load(Acquire)),
                     pid_namespace: owner.stamped(head.pid_namespace.load(Relaxed)),
                 };
-                (owner.pid() != 0).then_some(Process {
+                (owner.pid() != 0).then_some(RegisteredProcess {
                     owner,
                     registration,
                 })
@@ -153,7 +153,7 @@ impl Usage<'_> {
     /// Takes a process out of the account with all that it holds: a process that leaves, or one that is
     /// known to be dead. Any number may try, at any time; the slot is emptied once. Returns the bytes
     /// that this call took out, over all cards.
-    pub fn retire(&self, owner: Owner) -> Bytes {
+    pub fn retire(&self, owner: SlotOwner) -> Bytes {
         let Some(head) = self.heads.get(owner.slot) else {
             return Bytes::ZERO;
         };

@@ -6,9 +6,9 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-use super::api::Api;
+use super::api::ApiFamily;
 use super::layout::{AtomicU64, CardLimit, CardUse, SlotCard, SlotHead, fence};
-use super::slot::{Owner, bytes_of, tag_of, tagged};
+use super::slot::{SlotOwner, bytes_of, tag_of, tagged};
 use crate::units::Bytes;
 
 /// How often a charge that may have lost a race is tried before it is refused.
@@ -22,7 +22,7 @@ const MOST: u64 = (1 << 48) - 1;
 
 /// A `usage` file's words.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage<'a> {
+pub struct AccountUsage<'a> {
     pub(super) cards: &'a [CardUse],
     pub(super) heads: &'a [SlotHead],
     /// One per slot and card, slot by slot.
@@ -34,7 +34,7 @@ pub struct Usage<'a> {
 
 /// The outcome of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Charge {
+pub enum ChargeOutcome {
     /// The bytes are claimed; the driver may be asked.
     Granted,
     /// The limit would be exceeded. Nothing is claimed.
@@ -45,7 +45,7 @@ pub enum Charge {
 
 /// What a card is charged with, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct CardCharges {
     /// Sum of what all processes claimed, reserves for contexts included.
     pub claimed: Bytes,
     /// The part of it that is a reserve for contexts.
@@ -58,13 +58,13 @@ pub struct Used {
     pub denied_bytes: Bytes,
     /// Bytes of the last refusal.
     pub last_denied: Bytes,
-    /// The refusals by family, in the order of [`Api::ALL`].
-    pub denied_by: [u64; Api::ALL.len()],
+    /// The refusals by family, in the order of [`ApiFamily::ALL`].
+    pub denied_by: [u64; ApiFamily::ALL.len()],
     /// The part of what is claimed that is code and its variables.
     pub modules: Bytes,
 }
 
-impl<'a> Usage<'a> {
+impl<'a> AccountUsage<'a> {
     /// Puts the words of a `usage` file together: one `CardUse` a card, one head a slot, one claim a
     /// slot and card.
     #[must_use]
@@ -116,20 +116,26 @@ impl<'a> Usage<'a> {
 
     /// Claims `ask` on a card if everything claimed, the overhead and `ask` together stay within the
     /// limit. Counts no denial: the caller may yet trim, retire the dead and try again
-    /// ([`Usage::deny`] when it gives up).
+    /// ([`AccountUsage::deny`] when it gives up).
     #[must_use]
-    pub fn charge(&self, owner: Owner, card: usize, ask: Bytes, limits: &CardLimit) -> Charge {
+    pub fn charge(
+        &self,
+        owner: SlotOwner,
+        card: usize,
+        ask: Bytes,
+        limits: &CardLimit,
+    ) -> ChargeOutcome {
         let Some(mine) = self.claim_word(owner.slot, card) else {
-            return Charge::Refused;
+            return ChargeOutcome::Refused;
         };
         if ask > limits.limits().limit {
-            return Charge::Refused;
+            return ChargeOutcome::Refused;
         }
         for attempt in 0..ATTEMPTS {
             mine.pending.fetch_add(ask.0, AcqRel);
             if !publish(mine, owner, ask) {
                 mine.pending.fetch_sub(ask.0, AcqRel);
-                return Charge::Lost;
+                return ChargeOutcome::Lost;
             }
             fence(SeqCst);
             let sum = self.claimed(card);
@@ -137,24 +143,24 @@ impl<'a> Usage<'a> {
             if sum.plus(now.overhead) <= now.limit {
                 mine.pending.fetch_sub(ask.0, AcqRel);
                 self.note_peak(mine, card, sum.plus(now.overhead));
-                return Charge::Granted;
+                return ChargeOutcome::Granted;
             }
             let undecided: Bytes = self.on_card(card).map(pending_in).sum();
             withdraw(mine, owner, ask);
             mine.pending.fetch_sub(ask.0, AcqRel);
             let decided = sum.minus(undecided.minus(ask));
             if decided.plus(now.overhead) > now.limit {
-                return Charge::Refused;
+                return ChargeOutcome::Refused;
             }
             pause(owner, attempt);
         }
-        Charge::Refused
+        ChargeOutcome::Refused
     }
 
     /// Claims without asking whether it fits: for memory that is already taken and must be counted.
     /// Returns false when the slot was retired behind its owner's back.
     #[must_use]
-    pub fn claim_anyway(&self, owner: Owner, card: usize, taken: Bytes) -> bool {
+    pub fn claim_anyway(&self, owner: SlotOwner, card: usize, taken: Bytes) -> bool {
         let Some(mine) = self.claim_word(owner.slot, card) else {
             return true;
         };
@@ -166,7 +172,7 @@ impl<'a> Usage<'a> {
     }
 
     /// Gives back what a charge took. Call it after the driver has freed the memory.
-    pub fn uncharge(&self, owner: Owner, card: usize, freed: Bytes) {
+    pub fn uncharge(&self, owner: SlotOwner, card: usize, freed: Bytes) {
         if let Some(mine) = self.claim_word(owner.slot, card) {
             withdraw(mine, owner, freed);
         }
@@ -174,22 +180,22 @@ impl<'a> Usage<'a> {
 
     /// Says how much of the owner's claim is a reserve for contexts (for the agent's accounting; the
     /// bytes themselves are charged and uncharged like any others).
-    pub fn set_reserve(&self, owner: Owner, card: usize, reserve: Bytes) {
+    pub fn set_reserve(&self, owner: SlotOwner, card: usize, reserve: Bytes) {
         if let Some(mine) = self.claim_word(owner.slot, card) {
             mine.reserve.store(reserve.0, Release);
         }
     }
 
-    /// Says how much of the owner's claim is code and its variables, as [`Usage::set_reserve`] does of
+    /// Says how much of the owner's claim is code and its variables, as [`AccountUsage::set_reserve`] does of
     /// contexts.
-    pub fn set_modules(&self, owner: Owner, card: usize, modules: Bytes) {
+    pub fn set_modules(&self, owner: SlotOwner, card: usize, modules: Bytes) {
         if let Some(mine) = self.claim_word(owner.slot, card) {
             mine.modules.store(modules.0, Release);
         }
     }
 
     /// Counts a refusal that reached the program.
-    pub fn deny(&self, card: usize, api: Api, ask: Bytes) {
+    pub fn deny(&self, card: usize, api: ApiFamily, ask: Bytes) {
         if let Some(card) = self.cards.get(card) {
             if let Some((word, one)) = api.counter()
                 && let Some(word) = card.denied_by.get(word)
@@ -204,11 +210,11 @@ impl<'a> Usage<'a> {
 
     /// What a card is charged with.
     #[must_use]
-    pub fn used(&self, card: usize) -> Used {
+    pub fn used(&self, card: usize) -> CardCharges {
         let Some(words) = self.cards.get(card) else {
-            return Used::default();
+            return CardCharges::default();
         };
-        Used {
+        CardCharges {
             claimed: self.claimed(card),
             reserve: self.on_card(card).map(reserve_in).sum(),
             peak: Bytes(words.peak.load(Relaxed)),
@@ -223,7 +229,7 @@ impl<'a> Usage<'a> {
     /// What one process has claimed on a card, with what counts for it of memory whose maker is gone, and
     /// the part of it that is a reserve for contexts.
     #[must_use]
-    pub fn claimed_by(&self, owner: Owner, card: usize) -> (Bytes, Bytes) {
+    pub fn claimed_by(&self, owner: SlotOwner, card: usize) -> (Bytes, Bytes) {
         self.claim_word(owner.slot, card)
             .map_or((Bytes::ZERO, Bytes::ZERO), |claim| {
                 let word = claim.claimed.load(Acquire);
@@ -240,7 +246,7 @@ impl<'a> Usage<'a> {
     /// Whether a process may count on a card: its slot claims something there, or there is memory that several hold,
     /// which may count for any of them once others are gone.
     #[must_use]
-    pub fn may_count(&self, owner: Owner, card: usize) -> bool {
+    pub fn may_count(&self, owner: SlotOwner, card: usize) -> bool {
         let claim = self.claim_word(owner.slot, card);
         let claimed = claim.map_or(0, |claim| bytes_of(claim.claimed.load(Acquire)));
         let shares = self.cards.get(card).map(|card| card.shares.load(Acquire));
@@ -250,7 +256,7 @@ impl<'a> Usage<'a> {
     /// The largest claim of a process on a card since the last call; starts the next period at what it
     /// claims now. For the agent only.
     #[must_use]
-    pub fn take_high(&self, owner: Owner, card: usize) -> Bytes {
+    pub fn take_high(&self, owner: SlotOwner, card: usize) -> Bytes {
         let (claimed, _) = self.claimed_by(owner, card);
         let high = self
             .claim_word(owner.slot, card)
@@ -279,9 +285,9 @@ fn modules_in(claim: &SlotCard) -> Bytes {
 }
 
 /// The refusals by family. What no family counted is the last one's.
-fn denied_by(words: &CardUse) -> [u64; Api::ALL.len()] {
+fn denied_by(words: &CardUse) -> [u64; ApiFamily::ALL.len()] {
     let mut left = words.denied.load(Relaxed);
-    Api::ALL.map(|api| {
+    ApiFamily::ALL.map(|api| {
         let Some((word, one)) = api.counter() else {
             return left;
         };
@@ -300,7 +306,7 @@ fn pending_in(claim: &SlotCard) -> Bytes {
 }
 
 /// Adds to the owner's claim unless the slot went to a later generation.
-fn publish(mine: &SlotCard, owner: Owner, ask: Bytes) -> bool {
+fn publish(mine: &SlotCard, owner: SlotOwner, ask: Bytes) -> bool {
     let added = |word| {
         let bytes = bytes_of(word).saturating_add(ask.0).min(MOST);
         (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
@@ -309,7 +315,7 @@ fn publish(mine: &SlotCard, owner: Owner, ask: Bytes) -> bool {
 }
 
 /// Takes from the owner's claim unless the slot went to a later generation.
-fn withdraw(mine: &SlotCard, owner: Owner, freed: Bytes) {
+fn withdraw(mine: &SlotCard, owner: SlotOwner, freed: Bytes) {
     let taken = |word| {
         let bytes = bytes_of(word).saturating_sub(freed.0);
         (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
@@ -326,7 +332,7 @@ fn raise(word: &AtomicU64, to: u64) {
 
 /// Lets the other charge decide first. Slots wait for different times, so that two that collided do
 /// not collide for ever.
-fn pause(owner: Owner, attempt: u32) {
+fn pause(owner: SlotOwner, attempt: u32) {
     #[cfg(loom)]
     {
         let _ = (owner, attempt);

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{Api, Charge, Owner, SLOTS, UsageMap, Used};
+use apportion_abi::account::{ApiFamily, CardCharges, ChargeOutcome, SLOTS, SlotOwner, UsageMap};
 use proptest::prelude::*;
 
-use crate::{Account, account, c_path};
+use crate::{TestAccount, account, c_path};
 
 const CARDS: usize = 2;
 const LINE: usize = 64;
@@ -21,7 +21,7 @@ const END: usize = CLAIMS + SLOTS * CARDS;
 const TAKEN: u64 = 1 << 63;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum DamageStep {
     /// The tenant writes a word of its page.
     Write {
         line: usize,
@@ -62,38 +62,38 @@ fn value() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = DamageStep> {
     // The first slots, where most happens, and all of the page.
     let line = prop_oneof![0..HEADS + 4, CLAIMS..CLAIMS + 8, 0..END];
     prop_oneof![
-        8 => (line, 0..8_usize, value()).prop_map(|(line, word, value)| Step::Write { line, word, value }),
-        1 => (0..300_000_u64).prop_map(|bytes| Step::Cut { bytes }),
-        2 => (0..CARDS, 1..60_u64).prop_map(|(card, mib)| Step::Charge { card, mib }),
-        1 => (0..CARDS, 1..60_u64).prop_map(|(card, mib)| Step::Uncharge { card, mib }),
-        1 => (0..CARDS).prop_map(|card| Step::Deny { card }),
-        2 => (1..4_usize).prop_map(|dead| Step::Tick { dead }),
+        8 => (line, 0..8_usize, value()).prop_map(|(line, word, value)| DamageStep::Write { line, word, value }),
+        1 => (0..300_000_u64).prop_map(|bytes| DamageStep::Cut { bytes }),
+        2 => (0..CARDS, 1..60_u64).prop_map(|(card, mib)| DamageStep::Charge { card, mib }),
+        1 => (0..CARDS, 1..60_u64).prop_map(|(card, mib)| DamageStep::Uncharge { card, mib }),
+        1 => (0..CARDS).prop_map(|card| DamageStep::Deny { card }),
+        2 => (1..4_usize).prop_map(|dead| DamageStep::Tick { dead }),
     ]
 }
 
 /// What the other's numbers must be: counted here, without a page.
 #[derive(Debug, Default)]
-struct Model {
+struct UsageModel {
     claimed: u64,
     peak: u64,
     denied: u64,
 }
 
-impl Model {
-    fn charge(&mut self, mib: u64) -> Charge {
+impl UsageModel {
+    fn charge(&mut self, mib: u64) -> ChargeOutcome {
         if self.claimed + mib > crate::LIMIT.as_mib() {
-            return Charge::Refused;
+            return ChargeOutcome::Refused;
         }
         self.claimed += mib;
         self.peak = self.peak.max(self.claimed);
-        Charge::Granted
+        ChargeOutcome::Granted
     }
 
-    fn is(&self, used: &Used) -> bool {
+    fn is(&self, used: &CardCharges) -> bool {
         let seen = (used.claimed, used.peak, used.denied);
         seen == (
             Bytes::from_mib(self.claimed),
@@ -103,7 +103,7 @@ impl Model {
     }
 }
 
-fn page(account: &Account) -> File {
+fn page(account: &TestAccount) -> File {
     File::options()
         .write(true)
         .open(account.dir.join("usage"))
@@ -111,7 +111,7 @@ fn page(account: &Account) -> File {
 }
 
 /// As the agent looks at an account. Every third of its processes is believed dead.
-fn tick(account: &Account, dead: usize) {
+fn tick(account: &TestAccount, dead: usize) {
     // The page was cut under an earlier mapping, perhaps; a page that is no longer one is not opened.
     let Ok(mapped) = UsageMap::adopt(&c_path(&account.dir.join("usage"))) else {
         return;
@@ -139,37 +139,37 @@ proptest! {
     fn nothing_that_a_tenant_writes_changes_anothers_numbers(steps in prop::collection::vec(step(), 1..60)) {
         let (own, other) = (account(CARDS), account(CARDS));
         let (file, length) = (page(&own), (END * LINE) as u64);
-        let mut models = [(); CARDS].map(|()| Model::default());
-        let owner: Owner = other.enter(21);
+        let mut models = [(); CARDS].map(|()| UsageModel::default());
+        let owner: SlotOwner = other.enter(21);
         let program = own.enter(22);
         let usage = other.usage.usage();
         for step in steps {
             match step {
-                Step::Write { line, word, value } => {
+                DamageStep::Write { line, word, value } => {
                     let at = (line * LINE + word * 8) as u64;
                     file.write_all_at(&value.to_ne_bytes(), at).unwrap();
                 }
-                Step::Cut { bytes } => {
+                DamageStep::Cut { bytes } => {
                     file.set_len(bytes).unwrap();
                     tick(&own, 1);
                     file.set_len(length).unwrap();
                 }
-                Step::Charge { card, mib } => {
+                DamageStep::Charge { card, mib } => {
                     let limit = &other.limits.cards()[card];
                     let charged = usage.charge(owner, card, Bytes::from_mib(mib), limit);
                     prop_assert_eq!(charged, models[card].charge(mib));
                     // The tenant's own program goes on with whatever stands in its page.
                     let _ = own.usage.usage().charge(program, card, Bytes::from_mib(mib), limit);
                 }
-                Step::Uncharge { card, mib } => {
+                DamageStep::Uncharge { card, mib } => {
                     usage.uncharge(owner, card, Bytes::from_mib(mib));
                     models[card].claimed = models[card].claimed.saturating_sub(mib);
                 }
-                Step::Deny { card } => {
-                    usage.deny(card, Api::ALL[0], Bytes(1));
+                DamageStep::Deny { card } => {
+                    usage.deny(card, ApiFamily::ALL[0], Bytes(1));
                     models[card].denied += 1;
                 }
-                Step::Tick { dead } => {
+                DamageStep::Tick { dead } => {
                     tick(&own, dead);
                     let others: Vec<_> = usage.processes().map(|process| process.owner).collect();
                     prop_assert_eq!(others, [owner]);

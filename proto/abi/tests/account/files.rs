@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{Charge, LimitsMap, OpenError, UsageMap};
+use apportion_abi::account::{AccountOpenError, ChargeOutcome, LimitsMap, UsageMap};
 
 use crate::{account, c_path};
 
@@ -18,20 +18,20 @@ fn refuses_files_that_are_not_whole_accounts() {
     let usage = account.dir.join("usage");
     assert!(matches!(
         UsageMap::open(&c_path(&limits)),
-        Err(OpenError::NotAnAccount)
+        Err(AccountOpenError::NotAnAccount)
     ));
     assert!(matches!(
         LimitsMap::open(&c_path(&usage)),
-        Err(OpenError::NotAnAccount)
+        Err(AccountOpenError::NotAnAccount)
     ));
     assert!(matches!(
         UsageMap::create(&c_path(&usage), 1),
-        Err(OpenError::System("open", libc::EEXIST))
+        Err(AccountOpenError::System("open", libc::EEXIST))
     ));
     let absent = account.dir.join("absent");
     assert!(matches!(
         LimitsMap::open(&c_path(&absent)),
-        Err(OpenError::System("open", libc::ENOENT))
+        Err(AccountOpenError::System("open", libc::ENOENT))
     ));
     let whole = std::fs::read(&limits).unwrap();
     for (name, bytes) in [
@@ -41,7 +41,10 @@ fn refuses_files_that_are_not_whole_accounts() {
     ] {
         std::fs::write(account.dir.join(name), bytes).unwrap();
         let opened = LimitsMap::open(&c_path(&account.dir.join(name)));
-        assert!(matches!(opened, Err(OpenError::NotAnAccount)), "{name}");
+        assert!(
+            matches!(opened, Err(AccountOpenError::NotAnAccount)),
+            "{name}"
+        );
     }
     std::fs::write(
         account.dir.join("newer"),
@@ -49,7 +52,7 @@ fn refuses_files_that_are_not_whole_accounts() {
     )
     .unwrap();
     let newer = LimitsMap::open(&c_path(&account.dir.join("newer")));
-    assert!(matches!(newer, Err(OpenError::Version(9))));
+    assert!(matches!(newer, Err(AccountOpenError::Version(9))));
 }
 
 /// What was read is zero, and the account that was cut is the only one that is damaged.
@@ -57,9 +60,9 @@ fn refuses_files_that_are_not_whole_accounts() {
 fn a_file_that_is_cut_under_a_guarded_mapping_reads_as_zero() {
     let (cut, whole) = (account(1), account(1));
     let owner = whole.enter(7);
-    assert_eq!(whole.charge(owner, 3), Charge::Granted);
+    assert_eq!(whole.charge(owner, 3), ChargeOutcome::Granted);
     let held = UsageMap::adopt(&c_path(&cut.dir.join("usage"))).unwrap();
-    assert_eq!(cut.charge(cut.enter(7), 5), Charge::Granted);
+    assert_eq!(cut.charge(cut.enter(7), 5), ChargeOutcome::Granted);
     assert_eq!(held.usage().claimed(0), Bytes::from_mib(5));
     let file = File::options().write(true).open(cut.dir.join("usage"));
     file.unwrap().set_len(0).unwrap();
@@ -142,9 +145,9 @@ fn an_account_of_version_1_is_read_for_ever() {
     assert_eq!(owner.pid(), 18359);
     // And it goes on from there.
     let charged = usage.usage().charge(owner, 0, Bytes::from_mib(616), card);
-    assert!(matches!(charged, Charge::Granted), "{charged:?}");
+    assert!(matches!(charged, ChargeOutcome::Granted), "{charged:?}");
     let beyond = usage.usage().charge(owner, 0, Bytes(1), card);
-    assert!(matches!(beyond, Charge::Refused), "{beyond:?}");
+    assert!(matches!(beyond, ChargeOutcome::Refused), "{beyond:?}");
     assert_eq!(usage.usage().retire(owner), Bytes::from_mib(2000));
 }
 

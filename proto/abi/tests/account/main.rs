@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apportion_abi::account::{
-    Api, CardLimit, Charge, LimitsMap, NewCard, Owner, Registration, UsageMap,
+    ApiFamily, CardLimit, ChargeOutcome, LimitsMap, NewCard, ProcessRegistration, SlotOwner,
+    UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid};
 
@@ -18,13 +19,13 @@ mod shared;
 const CARD: CardUuid = CardUuid([3; 16]);
 const LIMIT: Bytes = Bytes::from_mib(100);
 
-struct Account {
+struct TestAccount {
     dir: PathBuf,
     limits: LimitsMap,
     usage: UsageMap,
 }
 
-impl Drop for Account {
+impl Drop for TestAccount {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
@@ -34,7 +35,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.to_str().unwrap()).unwrap()
 }
 
-fn account(cards: usize) -> Account {
+fn account(cards: usize) -> TestAccount {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!(
         "apportion-abi-{}-{}",
@@ -51,16 +52,16 @@ fn account(cards: usize) -> Account {
     };
     let limits = LimitsMap::create(&c_path(&dir.join("limits")), &vec![new; cards]).unwrap();
     let usage = UsageMap::create(&c_path(&dir.join("usage")), cards).unwrap();
-    Account { dir, limits, usage }
+    TestAccount { dir, limits, usage }
 }
 
-impl Account {
+impl TestAccount {
     fn card(&self) -> &CardLimit {
         &self.limits.cards()[0]
     }
 
-    fn enter(&self, pid: u32) -> Owner {
-        let who = Registration {
+    fn enter(&self, pid: u32) -> SlotOwner {
+        let who = ProcessRegistration {
             pid,
             start_time: u64::from(pid) * 10,
             pid_namespace: 1,
@@ -68,7 +69,7 @@ impl Account {
         self.usage.usage().register(who).unwrap()
     }
 
-    fn charge(&self, owner: Owner, mib: u64) -> Charge {
+    fn charge(&self, owner: SlotOwner, mib: u64) -> ChargeOutcome {
         self.usage
             .usage()
             .charge(owner, 0, Bytes::from_mib(mib), self.card())
@@ -111,15 +112,15 @@ fn grants_the_last_byte_and_refuses_the_next() {
     let account = account(1);
     let owner = account.enter(11);
     let usage = account.usage.usage();
-    assert_eq!(account.charge(owner, 100), Charge::Granted);
+    assert_eq!(account.charge(owner, 100), ChargeOutcome::Granted);
     assert_eq!(
         usage.charge(owner, 0, Bytes(1), account.card()),
-        Charge::Refused
+        ChargeOutcome::Refused
     );
     usage.uncharge(owner, 0, Bytes(1));
     assert_eq!(
         usage.charge(owner, 0, Bytes(1), account.card()),
-        Charge::Granted
+        ChargeOutcome::Granted
     );
     assert_eq!(usage.used(0).peak, LIMIT);
 }
@@ -129,9 +130,9 @@ fn counts_all_processes_and_the_overhead_together() {
     let account = account(1);
     let (one, two) = (account.enter(11), account.enter(12));
     account.card().set_overhead(Bytes::from_mib(30));
-    assert_eq!(account.charge(one, 40), Charge::Granted);
-    assert_eq!(account.charge(two, 31), Charge::Refused);
-    assert_eq!(account.charge(two, 30), Charge::Granted);
+    assert_eq!(account.charge(one, 40), ChargeOutcome::Granted);
+    assert_eq!(account.charge(two, 31), ChargeOutcome::Refused);
+    assert_eq!(account.charge(two, 30), ChargeOutcome::Granted);
     assert_eq!(account.claimed(), 70);
 }
 
@@ -139,12 +140,12 @@ fn counts_all_processes_and_the_overhead_together() {
 fn a_limit_below_use_refuses_and_keeps_what_is_held() {
     let account = account(1);
     let owner = account.enter(11);
-    assert_eq!(account.charge(owner, 80), Charge::Granted);
+    assert_eq!(account.charge(owner, 80), ChargeOutcome::Granted);
     account.card().set_limit(Bytes::from_mib(10));
-    assert_eq!(account.charge(owner, 1), Charge::Refused);
+    assert_eq!(account.charge(owner, 1), ChargeOutcome::Refused);
     assert_eq!(account.claimed(), 80);
     account.card().set_limit(Bytes::from_mib(82));
-    assert_eq!(account.charge(owner, 1), Charge::Granted);
+    assert_eq!(account.charge(owner, 1), ChargeOutcome::Granted);
 }
 
 /// As agents of earlier releases wrote it for a fraction.
@@ -154,12 +155,12 @@ fn a_limit_that_is_no_whole_number_of_units_holds_as_one() {
     let owner = account.enter(11);
     account.card().set_limit(Bytes(51 * Bytes::MIB + 409));
     assert_eq!(account.card().limits().limit, Bytes::from_mib(50));
-    assert_eq!(account.charge(owner, 50), Charge::Granted);
+    assert_eq!(account.charge(owner, 50), ChargeOutcome::Granted);
     let one = account
         .usage
         .usage()
         .charge(owner, 0, Bytes(1), account.card());
-    assert_eq!(one, Charge::Refused);
+    assert_eq!(one, ChargeOutcome::Refused);
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn the_dead_are_taken_out_once_and_their_slot_is_used_again() {
     let account = account(2);
     let usage = account.usage.usage();
     let dead = account.enter(11);
-    assert_eq!(account.charge(dead, 60), Charge::Granted);
+    assert_eq!(account.charge(dead, 60), ChargeOutcome::Granted);
     let processes: Vec<_> = usage.processes().collect();
     assert_eq!(processes.len(), 1);
     assert_eq!(
@@ -182,15 +183,15 @@ fn the_dead_are_taken_out_once_and_their_slot_is_used_again() {
     assert!(!usage.holds(dead));
     assert_eq!(
         account.charge(dead, 5),
-        Charge::Lost,
+        ChargeOutcome::Lost,
         "a retired owner holds nothing"
     );
     let next = account.enter(12);
     assert_eq!(next.slot(), dead.slot());
-    assert_eq!(account.charge(next, 5), Charge::Granted);
+    assert_eq!(account.charge(next, 5), ChargeOutcome::Granted);
     assert_eq!(
         account.charge(dead, 5),
-        Charge::Lost,
+        ChargeOutcome::Lost,
         "a retired owner must enter again"
     );
     usage.uncharge(dead, 0, Bytes::from_mib(5));
@@ -205,7 +206,7 @@ fn the_dead_are_taken_out_once_and_their_slot_is_used_again() {
 fn what_the_dead_had_reserved_is_taken_out_with_the_rest() {
     let account = account(1);
     let owner = account.enter(7);
-    assert_eq!(account.charge(owner, 20), Charge::Granted);
+    assert_eq!(account.charge(owner, 20), ChargeOutcome::Granted);
     let usage = account.usage.usage();
     usage.set_reserve(owner, 0, Bytes::from_mib(15));
     assert_eq!(usage.used(0).reserve, Bytes::from_mib(15));
@@ -218,7 +219,7 @@ fn the_high_mark_is_of_the_period_since_the_last_look() {
     let account = account(1);
     let usage = account.usage.usage();
     let owner = account.enter(11);
-    assert_eq!(account.charge(owner, 60), Charge::Granted);
+    assert_eq!(account.charge(owner, 60), ChargeOutcome::Granted);
     usage.uncharge(owner, 0, Bytes::from_mib(50));
     assert_eq!(usage.take_high(owner, 0), Bytes::from_mib(60));
     assert_eq!(usage.take_high(owner, 0), Bytes::from_mib(10));
@@ -230,7 +231,7 @@ fn takes_as_many_processes_as_there_are_slots_and_no_more() {
     for pid in 1..=1024 {
         account.enter(pid);
     }
-    let who = Registration {
+    let who = ProcessRegistration {
         pid: 2000,
         start_time: 1,
         pid_namespace: 1,
@@ -255,7 +256,7 @@ fn many_chargers_never_hold_more_than_the_limit() {
                         .wrapping_mul(6364136223846793005)
                         .wrapping_add(1442695040888963407);
                     let mib = (seed >> 33) % 40 + 1;
-                    if seed >> 63 == 0 && account.charge(owner, mib) == Charge::Granted {
+                    if seed >> 63 == 0 && account.charge(owner, mib) == ChargeOutcome::Granted {
                         assert!(held.fetch_add(mib, Ordering::SeqCst) + mib <= 100);
                         mine.push(mib);
                     } else if let Some(mib) = mine.pop() {
@@ -283,7 +284,7 @@ fn many_chargers_never_hold_more_than_the_limit() {
 fn a_refusal_is_counted_for_its_family_and_others_are_what_is_left() {
     let account = account(1);
     let usage = account.usage.usage();
-    for (times, api) in (1..).zip(Api::ALL) {
+    for (times, api) in (1..).zip(ApiFamily::ALL) {
         (0..times).for_each(|_| usage.deny(0, api, Bytes(1)));
     }
     let used = usage.used(0);

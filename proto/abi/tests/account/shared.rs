@@ -1,11 +1,11 @@
 //! Memory that several processes hold: it counts once, for as long as one of them has it.
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{Charge, Join, Owner};
+use apportion_abi::account::{ChargeOutcome, JoinOutcome, SlotOwner};
 
-use crate::{Account, account};
+use crate::{TestAccount, account};
 
-fn join(account: &Account, owner: Owner, key: u64) -> Join {
+fn join(account: &TestAccount, owner: SlotOwner, key: u64) -> JoinOutcome {
     let usage = account.usage.usage();
     usage.join(owner, key, |place| account.limits.cards().get(place))
 }
@@ -15,10 +15,10 @@ fn memory_that_two_processes_hold_counts_once() {
     let account = account(1);
     let usage = account.usage.usage();
     let (maker, taker) = (account.enter(11), account.enter(12));
-    assert_eq!(account.charge(maker, 60), Charge::Granted);
-    assert_eq!(join(&account, taker, 5), Join::Unknown);
+    assert_eq!(account.charge(maker, 60), ChargeOutcome::Granted);
+    assert_eq!(join(&account, taker, 5), JoinOutcome::Unknown);
     let offered = usage.offer(maker, 0, 5, Bytes::from_mib(60)).unwrap();
-    let Join::Joined(held) = join(&account, taker, 5) else {
+    let JoinOutcome::Joined(held) = join(&account, taker, 5) else {
         unreachable!("it is offered and paid for");
     };
     assert_eq!(account.claimed(), 60);
@@ -27,10 +27,10 @@ fn memory_that_two_processes_hold_counts_once() {
     usage.uncharge(maker, 0, Bytes::from_mib(60));
     assert_eq!(account.claimed(), 60);
     assert_eq!(usage.claimed_by(taker, 0).0, Bytes::from_mib(60));
-    assert_eq!(account.charge(maker, 41), Charge::Refused);
+    assert_eq!(account.charge(maker, 41), ChargeOutcome::Refused);
     usage.leave(held);
     assert_eq!(account.claimed(), 0);
-    assert_eq!(account.charge(maker, 100), Charge::Granted);
+    assert_eq!(account.charge(maker, 100), ChargeOutcome::Granted);
 }
 
 #[test]
@@ -38,10 +38,10 @@ fn what_the_dead_held_with_others_counts_until_all_are_gone() {
     let account = account(1);
     let usage = account.usage.usage();
     let [maker, one, two] = [11, 12, 13].map(|pid| account.enter(pid));
-    assert_eq!(account.charge(maker, 60), Charge::Granted);
+    assert_eq!(account.charge(maker, 60), ChargeOutcome::Granted);
     let _ = usage.offer(maker, 0, 5, Bytes::from_mib(60)).unwrap();
     for taker in [one, two] {
-        assert!(matches!(join(&account, taker, 5), Join::Joined(_)));
+        assert!(matches!(join(&account, taker, 5), JoinOutcome::Joined(_)));
     }
     usage.retire(maker);
     assert_eq!(account.claimed(), 60, "once for both");
@@ -62,17 +62,17 @@ fn who_joins_after_the_maker_left_needs_room() {
     let account = account(1);
     let usage = account.usage.usage();
     let [maker, one, two] = [11, 12, 13].map(|pid| account.enter(pid));
-    assert_eq!(account.charge(maker, 60), Charge::Granted);
+    assert_eq!(account.charge(maker, 60), ChargeOutcome::Granted);
     let offered = usage.offer(maker, 0, 5, Bytes::from_mib(60)).unwrap();
-    assert!(matches!(join(&account, one, 5), Join::Joined(_)));
+    assert!(matches!(join(&account, one, 5), JoinOutcome::Joined(_)));
     usage.leave(offered);
     usage.uncharge(maker, 0, Bytes::from_mib(60));
     assert!(
-        matches!(join(&account, two, 5), Join::Joined(_)),
+        matches!(join(&account, two, 5), JoinOutcome::Joined(_)),
         "it is counted already"
     );
     account.card().set_limit(Bytes::from_mib(50));
-    assert_eq!(join(&account, maker, 5), Join::Refused);
+    assert_eq!(join(&account, maker, 5), JoinOutcome::Refused);
     assert_eq!(account.claimed(), 60);
 }
 
@@ -81,7 +81,7 @@ fn who_may_count_on_a_card_is_who_claims_there_or_anyone_while_memory_is_shared(
     let account = account(2);
     let usage = account.usage.usage();
     let [one, two] = [11, 12].map(|pid| account.enter(pid));
-    assert_eq!(account.charge(one, 1), Charge::Granted);
+    assert_eq!(account.charge(one, 1), ChargeOutcome::Granted);
     let counting = || [one, two].map(|owner| [0, 1].map(|card| usage.may_count(owner, card)));
     assert_eq!(counting(), [[true, false], [false, false]]);
     let _ = usage.offer(one, 0, 5, Bytes::from_mib(1)).unwrap();

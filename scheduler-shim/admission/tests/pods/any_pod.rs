@@ -1,10 +1,10 @@
 //! What holds for any pod.
 
 use apportion_admission::limits::growing;
-use apportion_admission::strict::Bounds;
+use apportion_admission::strict::StrictBounds;
 use apportion_admission::{
-    Delivery, Pod, Refusal, RequestBelowLimit, Settings, is_shared, mutate, request, validate,
-    validate_update,
+    AdmissionSettings, GpuDelivery, Pod, PodRefusal, RequestBelowLimit, is_shared, mutate, request,
+    validate, validate_update,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -66,13 +66,13 @@ fn pods() -> impl Strategy<Value = Pod> {
     (annotations(), limits).prop_map(|(annotations, limits)| limited(annotations, limits))
 }
 
-fn deliveries() -> impl Strategy<Value = Settings> {
+fn deliveries() -> impl Strategy<Value = AdmissionSettings> {
     let delivery = prop_oneof![
-        Just(Delivery::Slot("example.com/slot".to_owned())),
-        any::<bool>().prop_map(|with_memory_limit| Delivery::ConfigMaps { with_memory_limit }),
+        Just(GpuDelivery::Slot("example.com/slot".to_owned())),
+        any::<bool>().prop_map(|with_memory_limit| GpuDelivery::ConfigMaps { with_memory_limit }),
     ];
     (delivery, any::<[bool; 2]>()).prop_map(|(delivery, [block_visible_devices, count_shares])| {
-        Settings {
+        AdmissionSettings {
             delivery,
             block_visible_devices,
             count_shares,
@@ -95,7 +95,7 @@ proptest! {
 
     #[test]
     fn completing_a_pod_does_not_change_the_judgement(pod in pods(), settings in deliveries(), chance: u64) {
-        let relaxed = Settings { block_visible_devices: false, ..settings.clone() };
+        let relaxed = AdmissionSettings { block_visible_devices: false, ..settings.clone() };
         let before = validate(&pod, &relaxed);
         let mut after = pod;
         if mutate(&mut after, &settings, chance).is_ok() {
@@ -105,7 +105,7 @@ proptest! {
 
     #[test]
     fn a_pod_without_our_words_is_taken_as_it_is(pod in pods(), settings in deliveries()) {
-        let settings = Settings { block_visible_devices: false, ..settings };
+        let settings = AdmissionSettings { block_visible_devices: false, ..settings };
         if !is_shared(&pod) {
             let mut after = pod.clone();
             mutate(&mut after, &settings, 3).unwrap();
@@ -118,14 +118,14 @@ proptest! {
         if validate(&pod, &settings()).is_ok() {
             match request::read(&pod) {
                 Ok(asked) => prop_assert_eq!(asked.is_empty(), !is_shared(&pod)),
-                Err(why) => prop_assert!(validate(&pod, &Settings { strict: Some(Bounds::default()), ..settings() }).is_err(), "{}", why),
+                Err(why) => prop_assert!(validate(&pod, &AdmissionSettings { strict: Some(StrictBounds::default()), ..settings() }).is_err(), "{}", why),
             }
         }
     }
 
     #[test]
     fn the_strict_mode_only_refuses_more(pod in pods()) {
-        let strict = Settings { strict: Some(Bounds::default()), ..settings() };
+        let strict = AdmissionSettings { strict: Some(StrictBounds::default()), ..settings() };
         if let Err(why) = validate(&pod, &settings()) {
             prop_assert_eq!(validate(&pod, &strict), Err(why));
         }
@@ -133,10 +133,10 @@ proptest! {
 
     #[test]
     fn charging_limits_only_lets_in_pods_whose_limit_is_above_the_request(pod in pods()) {
-        let charging = Settings { request_below_limit: RequestBelowLimit::ChargeLimit, ..settings() };
+        let charging = AdmissionSettings { request_below_limit: RequestBelowLimit::ChargeLimit, ..settings() };
         let (refusing, charged) = (validate(&pod, &settings()), validate(&pod, &charging));
         match growing(&pod) {
-            Some(growing) if charged.is_ok() => prop_assert_eq!(refusing, Err(Refusal::Growing(Box::new(growing)))),
+            Some(growing) if charged.is_ok() => prop_assert_eq!(refusing, Err(PodRefusal::Growing(Box::new(growing)))),
             _ => prop_assert_eq!(refusing, charged),
         }
     }

@@ -1,12 +1,12 @@
 //! The pod that the other files make variants of.
 
-use apportion_admission::{Delivery, Pod, RequestBelowLimit, Settings, validate};
+use apportion_admission::{AdmissionSettings, GpuDelivery, Pod, RequestBelowLimit, validate};
 use serde_json::{Value, json};
 
-pub(crate) fn settings() -> Settings {
-    Settings {
+pub(crate) fn settings() -> AdmissionSettings {
+    AdmissionSettings {
         sharing: true,
-        delivery: Delivery::Slot("example.com/slot".to_owned()),
+        delivery: GpuDelivery::Slot("example.com/slot".to_owned()),
         block_visible_devices: false,
         runtime_class: None,
         strict: None,
@@ -26,6 +26,6 @@ pub(crate) fn limited(annotations: Value, limits: Value) -> Pod {
     Pod::read(&json).expect("it is a pod")
 }
 
-pub(crate) fn said(pod: &Pod, settings: &Settings) -> String {
+pub(crate) fn said(pod: &Pod, settings: &AdmissionSettings) -> String {
     validate(pod, settings).map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }

@@ -1,6 +1,6 @@
 //! Shares as resources that others count.
 
-use apportion_admission::{Pod, Settings, mutate};
+use apportion_admission::{AdmissionSettings, Pod, mutate};
 use serde_json::{Value, json};
 
 use crate::build::{limited, pod, said, settings};
@@ -8,8 +8,8 @@ use crate::build::{limited, pod, said, settings};
 const MIB: &str = "apportion.dev/gpu-share-mib";
 const MICRO: &str = "apportion.dev/gpu-share-micro";
 
-fn counting() -> Settings {
-    Settings {
+fn counting() -> AdmissionSettings {
+    AdmissionSettings {
         count_shares: true,
         ..settings()
     }

@@ -2,7 +2,7 @@
 
 use apportion_abi::{Bytes, Share};
 use apportion_admission::{
-    Pod, RequestBelowLimit, Settings, request, validate, validate_update, warnings,
+    AdmissionSettings, Pod, RequestBelowLimit, request, validate, validate_update, warnings,
 };
 use serde_json::{Value, json};
 
@@ -14,8 +14,8 @@ const PORTION: &str = "kai.scheduler/container.main.gpu-memory.portion.limit";
 const MODE: &str = "nvidia.com/container.main.gpu-compute.mode";
 const DEVICES: &str = "nvidia.com/container.main.gpus.devices";
 
-fn charging() -> Settings {
-    Settings {
+fn charging() -> AdmissionSettings {
+    AdmissionSettings {
         request_below_limit: RequestBelowLimit::ChargeLimit,
         ..settings()
     }

@@ -1,8 +1,8 @@
 //! Every rule by its sentence.
 
 use apportion_abi::{Bytes, Share};
-use apportion_admission::strict::Bounds;
-use apportion_admission::{Settings, mutate, request};
+use apportion_admission::strict::StrictBounds;
+use apportion_admission::{AdmissionSettings, mutate, request};
 use serde_json::{Value, json};
 
 use crate::build::{limited, pod, said, settings};
@@ -177,7 +177,7 @@ fn a_container_may_be_named_in_the_key() {
 
 #[test]
 fn sharing_that_is_off_is_said_before_anything_else() {
-    let off = Settings {
+    let off = AdmissionSettings {
         sharing: false,
         ..settings()
     };
@@ -201,7 +201,7 @@ fn sharing_that_is_off_is_said_before_anything_else() {
 
 #[test]
 fn every_container_with_a_share_gets_a_slot_and_the_pod_its_runtime_class() {
-    let settings = Settings {
+    let settings = AdmissionSettings {
         runtime_class: Some("nvidia".to_owned()),
         ..settings()
     };
@@ -233,8 +233,8 @@ fn every_container_with_a_share_gets_a_slot_and_the_pod_its_runtime_class() {
 
 #[test]
 fn the_strict_mode_says_its_bounds() {
-    let strict = Settings {
-        strict: Some(Bounds::default()),
+    let strict = AdmissionSettings {
+        strict: Some(StrictBounds::default()),
         ..settings()
     };
     for (annotations, limits, words) in [
@@ -277,7 +277,7 @@ fn the_strict_mode_says_its_bounds() {
 
 #[test]
 fn a_container_without_a_card_sees_none() {
-    let blocking = Settings {
+    let blocking = AdmissionSettings {
         block_visible_devices: true,
         ..settings()
     };

@@ -1,6 +1,6 @@
 //! What may change once a pod is there.
 
-use apportion_admission::{Settings, validate_update};
+use apportion_admission::{AdmissionSettings, validate_update};
 use serde_json::json;
 
 use crate::build::{pod, settings};
@@ -53,7 +53,7 @@ fn the_card_of_a_bound_pod_is_named_once() {
 
 #[test]
 fn what_an_update_leaves_alone_is_not_judged_again() {
-    let off = Settings {
+    let off = AdmissionSettings {
         sharing: false,
         ..settings()
     };

@@ -3,23 +3,26 @@
 //! A Job's pods start one by one unless an annotation says how many must start together: its parallelism
 //! alone does not mean that they need each other.
 
-use crate::group::PodGroup;
+use crate::error::{GroupingError, counted};
+use crate::group::DerivedPodGroup;
 use crate::inherit::group_name;
-use crate::malformed::{Malformed, counted};
 use crate::names::ANNOTATION_MIN_MEMBER;
-use crate::object::Object;
-use crate::objects::Resource;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::objects::RequiredResource;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
-const JOB: Resource = Resource {
+const JOB: RequiredResource = RequiredResource {
     kind: "Job",
     name: "jobs.batch",
 };
 
 /// Older versions made a group for a pod and named it after the pod; while one is there, it stays the
 /// pod's group, since a running pod does not change groups.
-pub(crate) fn job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn job(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let owner = workload.owner;
     let mut group = workload.plain(row.priority);
     let old = format!("pg-{}-{}", workload.pod.name(), owner.uid());
@@ -33,20 +36,23 @@ pub(crate) fn job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Ma
 
 /// Each run is a group. How many of its pods must start together is not asked: the annotation of a CronJob's template
 /// reaches its Jobs, but KAI reads it of Jobs alone that nothing owns.
-pub(crate) fn cron_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn cron_job(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let references = workload.pod.list(&["metadata", "ownerReferences"])?;
     let reference = references
         .iter()
-        .map(Object::new)
+        .map(ObjectView::new)
         .find(|reference| reference.kind() == JOB.kind)
-        .ok_or(Malformed::NoJob)?;
+        .ok_or(GroupingError::NoJob)?;
     let name = reference.text(&["name"]).unwrap_or_default();
     let found = workload.objects.need(&JOB, workload.namespace(), name)?;
     Ok(workload.owned_by(found).plain(row.priority))
 }
 
 /// Whether a group of this name is there and this cluster keeps such groups.
-pub(crate) fn is_kept(workload: &Workload<'_>, name: &str) -> bool {
+pub(crate) fn is_kept(workload: &GroupingInput<'_>, name: &str) -> bool {
     let find = || {
         workload
             .objects
@@ -56,22 +62,22 @@ pub(crate) fn is_kept(workload: &Workload<'_>, name: &str) -> bool {
 }
 
 /// How many pods (or parts) must start together, if the owner's annotation says so.
-pub(crate) fn annotated_minimum(owner: Object<'_>) -> Result<Option<u32>, Malformed> {
+pub(crate) fn annotated_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, GroupingError> {
     let key = ANNOTATION_MIN_MEMBER;
     let Some(text) = owner.given_annotation(key) else {
         return Ok(None);
     };
-    let not_whole = |_| Malformed::field(owner, key, format!("'{text}' is not a whole number"));
+    let not_whole = |_| GroupingError::field(owner, key, format!("'{text}' is not a whole number"));
     let count: i32 = text.parse().map_err(not_whole)?;
     counted(owner, key, count.into()).map(Some)
 }
 
 /// The same where none is too few.
-pub(crate) fn positive_minimum(owner: Object<'_>) -> Result<Option<u32>, Malformed> {
+pub(crate) fn positive_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, GroupingError> {
     let key = ANNOTATION_MIN_MEMBER;
-    let too_few = || Malformed::field(owner, key, "it must be >= 1");
+    let too_few = || GroupingError::field(owner, key, "it must be >= 1");
     match annotated_minimum(owner) {
-        Ok(Some(0)) | Err(Malformed::Count { .. }) => Err(too_few()),
+        Ok(Some(0)) | Err(GroupingError::Count { .. }) => Err(too_few()),
         other => other,
     }
 }

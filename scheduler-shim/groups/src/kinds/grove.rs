@@ -4,34 +4,37 @@
 //! hold where the gang's say nothing. A label of either goes before what the gang's spec says.
 
 use crate::duration::parse_duration;
-use crate::group::{PodGroup, Preemptibility, Topology, members};
+use crate::error::GroupingError;
+use crate::group::{DerivedPodGroup, DerivedTopologyConstraint, GroupPreemptibility, members};
 use crate::inherit::texts;
-use crate::malformed::Malformed;
 use crate::names::{
     ANNOTATION_DELAY, ANNOTATION_PREFERRED, ANNOTATION_REQUIRED, ANNOTATION_TOPOLOGY,
     LABEL_PREEMPTIBILITY, LABEL_PRIORITY,
 };
-use crate::object::Object;
-use crate::objects::Resource;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::objects::RequiredResource;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
 mod parts;
 
 pub use parts::{PodReference, parse_pod_reference, parse_sub_group};
 
-const GANG: Resource = Resource {
+const GANG: RequiredResource = RequiredResource {
     kind: "PodGang",
     name: "podgangs.scheduler.grove.io",
 };
 const POD_GANG: &str = "grove.io/podgang";
 const TOPOLOGY_NAME: &str = "grove.io/topology-name";
 
-pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn group(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let pod = workload.pod;
     let name = pod
         .given_label(POD_GANG)
-        .ok_or_else(|| Malformed::unset(pod, POD_GANG))?;
+        .ok_or_else(|| GroupingError::unset(pod, POD_GANG))?;
     let gang = workload.objects.need(&GANG, workload.namespace(), name)?;
     let topology = topology_name(gang);
     let mut group = workload.owned_by(gang).plain(row.priority);
@@ -52,14 +55,14 @@ pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, 
     Ok(group)
 }
 
-fn topology_name(gang: Object<'_>) -> &str {
+fn topology_name(gang: ObjectView<'_>) -> &str {
     gang.given_annotation(TOPOLOGY_NAME)
         .or_else(|| gang.given_annotation(ANNOTATION_TOPOLOGY))
         .unwrap_or_default()
 }
 
 /// Takes over the labels and annotations that the group lacks.
-fn inherit(group: &mut PodGroup, owner: Object<'_>) {
+fn inherit(group: &mut DerivedPodGroup, owner: ObjectView<'_>) {
     for (key, value) in texts(owner, "labels") {
         group.labels.entry(key).or_insert(value);
     }
@@ -69,15 +72,15 @@ fn inherit(group: &mut PodGroup, owner: Object<'_>) {
 }
 
 /// Applies what labels and annotations say, once they are together.
-fn apply_metadata(group: &mut PodGroup, gang: Object<'_>) -> Result<(), Malformed> {
+fn apply_metadata(group: &mut DerivedPodGroup, gang: ObjectView<'_>) -> Result<(), GroupingError> {
     if let Some(class) = group.labels.get(LABEL_PRIORITY) {
         class.clone_into(&mut group.priority_class);
     }
     if let Some(word) = group.labels.get(LABEL_PREEMPTIBILITY) {
-        group.preemptibility = Preemptibility::parse(word);
+        group.preemptibility = GroupPreemptibility::parse(word);
         if group.preemptibility.is_none() && !word.is_empty() {
             let why = format!("'{word}' is no preemptibility");
-            return Err(Malformed::field(gang, LABEL_PREEMPTIBILITY, why));
+            return Err(GroupingError::field(gang, LABEL_PREEMPTIBILITY, why));
         }
     }
     let delay = group.annotations.get(ANNOTATION_DELAY);
@@ -98,11 +101,11 @@ fn apply_metadata(group: &mut PodGroup, gang: Object<'_>) -> Result<(), Malforme
 
 /// The placement that a gang or a part of it asks for.
 fn constraint(
-    part: Object<'_>,
+    part: ObjectView<'_>,
     path: &[&str],
-    gang: Object<'_>,
+    gang: ObjectView<'_>,
     topology: &str,
-) -> Result<Option<Topology>, Malformed> {
+) -> Result<Option<DerivedTopologyConstraint>, GroupingError> {
     let level = |name| {
         let field = [path, &["topologyConstraint", "packConstraint", name]].concat();
         part.string(&field)
@@ -112,9 +115,9 @@ fn constraint(
         return Ok(None);
     }
     if topology.is_empty() {
-        return Err(Malformed::NoTopology(gang.to_string()));
+        return Err(GroupingError::NoTopology(gang.to_string()));
     }
-    Ok(Some(Topology {
+    Ok(Some(DerivedTopologyConstraint {
         name: topology.to_owned(),
         required: required.unwrap_or_default().to_owned(),
         preferred: preferred.unwrap_or_default().to_owned(),

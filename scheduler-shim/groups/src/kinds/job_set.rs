@@ -5,25 +5,28 @@
 
 use serde_json::Value;
 
-use crate::group::{PodGroup, SubGroup};
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedPodGroup, DerivedSubGroup};
 use crate::inherit::{group_name, template_topology};
 use crate::kinds::batch::{annotated_minimum, positive_minimum};
-use crate::malformed::{Malformed, counted};
 use crate::names::ANNOTATION_MIN_MEMBER;
-use crate::object::Object;
+use crate::object::ObjectView;
 use crate::segments::MAX_SEGMENTS;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
 const REPLICATED_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
 const JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
 
-pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn group(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let owner = workload.owner;
     let jobs = owner.list(&["spec", "replicatedJobs"])?;
     if jobs.is_empty() {
         let why = format!("{owner} has no replicatedJobs");
-        return Err(Malformed::field(owner, "spec.replicatedJobs", why));
+        return Err(GroupingError::field(owner, "spec.replicatedJobs", why));
     }
     let group = workload.plain(row.priority);
     match workload
@@ -37,7 +40,10 @@ pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, 
 
 /// What an older version made of the JobSet, while any such group is there: no parts, and where the replicated jobs
 /// start in order, a group for each.
-fn flat(workload: &Workload<'_>, mut group: PodGroup) -> Result<PodGroup, Malformed> {
+fn flat(
+    workload: &GroupingInput<'_>,
+    mut group: DerivedPodGroup,
+) -> Result<DerivedPodGroup, GroupingError> {
     let job = label(workload.pod, REPLICATED_JOB)?;
     if starts_in_order(workload.owner)? {
         group.name = format!("{}-{job}", group.name);
@@ -47,10 +53,10 @@ fn flat(workload: &Workload<'_>, mut group: PodGroup) -> Result<PodGroup, Malfor
 }
 
 fn tree(
-    workload: &Workload<'_>,
-    mut group: PodGroup,
+    workload: &GroupingInput<'_>,
+    mut group: DerivedPodGroup,
     jobs: &[Value],
-) -> Result<PodGroup, Malformed> {
+) -> Result<DerivedPodGroup, GroupingError> {
     let owner = workload.owner;
     let all = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
     group.min_member = 0;
@@ -64,39 +70,42 @@ fn tree(
     Ok(group)
 }
 
-fn starts_in_order(owner: Object<'_>) -> Result<bool, Malformed> {
+fn starts_in_order(owner: ObjectView<'_>) -> Result<bool, GroupingError> {
     let order = owner.string(&["spec", "startupPolicy", "startupPolicyOrder"])?;
     Ok(order == Some("InOrder"))
 }
 
-fn label<'a>(pod: Object<'a>, key: &str) -> Result<&'a str, Malformed> {
-    pod.label(key).ok_or_else(|| Malformed::unset(pod, key))
+fn label<'a>(pod: ObjectView<'a>, key: &str) -> Result<&'a str, GroupingError> {
+    pod.label(key).ok_or_else(|| GroupingError::unset(pod, key))
 }
 
-fn sub_groups(owner: Object<'_>, jobs: &[Value]) -> Result<Vec<SubGroup>, Malformed> {
+fn sub_groups(
+    owner: ObjectView<'_>,
+    jobs: &[Value],
+) -> Result<Vec<DerivedSubGroup>, GroupingError> {
     let mut all = Vec::new();
     let mut total = 0_u64;
-    for (index, job) in jobs.iter().map(Object::new).enumerate() {
+    for (index, job) in jobs.iter().map(ObjectView::new).enumerate() {
         let field = format!("spec.replicatedJobs[{index}].name");
         let name = job.text(&["name"]);
-        let name = name.ok_or_else(|| Malformed::unset(owner, &field))?;
+        let name = name.ok_or_else(|| GroupingError::unset(owner, &field))?;
         let replicas = counted(owner, "replicas", job.whole(&["replicas"])?.unwrap_or(1))?;
         total += u64::from(replicas);
         if total > u64::from(MAX_SEGMENTS) {
-            return Err(Malformed::TooManySegments(total));
+            return Err(GroupingError::TooManySegments(total));
         }
-        all.push(SubGroup::node(name, replicas));
+        all.push(DerivedSubGroup::node(name, replicas));
         all.extend(leaves(owner, job, name, replicas)?);
     }
     Ok(all)
 }
 
 fn leaves(
-    owner: Object<'_>,
-    job: Object<'_>,
+    owner: ObjectView<'_>,
+    job: ObjectView<'_>,
     name: &str,
     replicas: u32,
-) -> Result<Vec<SubGroup>, Malformed> {
+) -> Result<Vec<DerivedSubGroup>, GroupingError> {
     let parallelism = job
         .whole(&["template", "spec", "parallelism"])?
         .unwrap_or(1);
@@ -115,7 +124,7 @@ fn leaves(
         None => counted(owner, "parallelism", parallelism)?,
     };
     let leaf = |index: u32| {
-        SubGroup::leaf(format!("{name}-replica-{index}"), members)
+        DerivedSubGroup::leaf(format!("{name}-replica-{index}"), members)
             .under(name)
             .placed(topology.clone())
     };
@@ -123,13 +132,13 @@ fn leaves(
 }
 
 /// Puts the pod into the replica that its labels name.
-fn assign(pod: Object<'_>, parts: &mut [SubGroup]) -> Result<(), Malformed> {
+fn assign(pod: ObjectView<'_>, parts: &mut [DerivedSubGroup]) -> Result<(), GroupingError> {
     let job = label(pod, REPLICATED_JOB)?;
     let index = label(pod, JOB_INDEX)?;
     let name = format!("{job}-replica-{index}");
     let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
         let why = format!("there is no replica {index} of a replicated job '{job}'");
-        return Err(Malformed::field(pod, JOB_INDEX, why));
+        return Err(GroupingError::field(pod, JOB_INDEX, why));
     };
     part.pods.push(pod.name().to_owned());
     Ok(())

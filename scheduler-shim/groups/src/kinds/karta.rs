@@ -6,27 +6,30 @@
 
 use serde_json::Value;
 
-use crate::group::{PodGroup, SubGroup, Topology};
-use crate::malformed::{Malformed, counted};
-use crate::object::Object;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint};
+use crate::object::ObjectView;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
 mod component;
 mod expression;
 
-use component::Components;
-use expression::Expression;
+use component::KartaComponents;
+use expression::JqExpression;
 
 /// The longest name of an object.
 const MAX_NAME: usize = 253;
 
-pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn group(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let Some((karta, gang)) = definition(workload) else {
         return Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority));
     };
     let group = workload.plain(row.priority);
-    let components = Components::read(karta, workload.owner)?;
+    let components = KartaComponents::read(karta, workload.owner)?;
     match gang.part(&["podGroup"]) {
         Some(one) => whole(workload, group, one, &components),
         None => keyed(workload, group, gang.list(&["podGroups"])?, &components),
@@ -34,13 +37,13 @@ pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, 
 }
 
 /// The Karta of the owner's kind, with its gang instructions; none if there are several.
-fn definition<'a>(workload: &Workload<'a>) -> Option<(Object<'a>, Object<'a>)> {
+fn definition<'a>(workload: &GroupingInput<'a>) -> Option<(ObjectView<'a>, ObjectView<'a>)> {
     let owner = workload.owner;
-    let kartas = workload.settings.kartas.iter().map(Object::new);
+    let kartas = workload.settings.kartas.iter().map(ObjectView::new);
     let fitting = kartas.filter(|karta| {
         let root = ["spec", "structureDefinition", "rootComponent", "kind"];
         let says =
-            |kind: Object<'_>, field, of: &str| kind.text(&[field]).unwrap_or_default() == of;
+            |kind: ObjectView<'_>, field, of: &str| kind.text(&[field]).unwrap_or_default() == of;
         karta.at(&["metadata", "deletionTimestamp"]).is_none()
             && karta.part(&root).is_some_and(|kind| {
                 says(kind, "kind", owner.kind())
@@ -53,7 +56,7 @@ fn definition<'a>(workload: &Workload<'a>) -> Option<(Object<'a>, Object<'a>)> {
     fitting.next().is_none().then_some(found)
 }
 
-fn instructions(karta: Object<'_>) -> Option<Object<'_>> {
+fn instructions(karta: ObjectView<'_>) -> Option<ObjectView<'_>> {
     let gang = ["instructions", "optimizationInstructions"]
         .iter()
         .find_map(|field| karta.part(&["spec", field, "gangScheduling"]))?;
@@ -64,11 +67,11 @@ fn instructions(karta: Object<'_>) -> Option<Object<'_>> {
 
 /// One group for the whole workload.
 fn whole(
-    workload: &Workload<'_>,
-    mut group: PodGroup,
-    one: Object<'_>,
-    components: &Components<'_>,
-) -> Result<PodGroup, Malformed> {
+    workload: &GroupingInput<'_>,
+    mut group: DerivedPodGroup,
+    one: ObjectView<'_>,
+    components: &KartaComponents<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let name = one.text(&["name"]).unwrap_or_default();
     group.name = format!("pg-{}-{name}", workload.owner.uid());
     if let Some(topology) = one.part(&["topology"]) {
@@ -80,7 +83,7 @@ fn whole(
         group.min_member = counted(workload.owner, "scale", pods)?;
         return Ok(group);
     }
-    for part in listed.iter().map(Object::new) {
+    for part in listed.iter().map(ObjectView::new) {
         group
             .sub_groups
             .push(sub_group(workload, part, components)?);
@@ -90,48 +93,48 @@ fn whole(
     Ok(group)
 }
 
-fn placement(topology: Object<'_>) -> Result<Topology, Malformed> {
+fn placement(topology: ObjectView<'_>) -> Result<DerivedTopologyConstraint, GroupingError> {
     let text = |field| topology.text(&[field]).unwrap_or_default().to_owned();
-    let wish = Topology {
+    let wish = DerivedTopologyConstraint {
         name: text("topologyName"),
         required: text("requiredTopologyLevel"),
         preferred: text("preferredTopologyLevel"),
     };
     if wish.name.is_empty() {
-        return Err(Malformed::Constraint("the name of a topology"));
+        return Err(GroupingError::Constraint("the name of a topology"));
     }
     wish.some()
-        .ok_or(Malformed::Constraint("a preferred or required level"))
+        .ok_or(GroupingError::Constraint("a preferred or required level"))
 }
 
 /// A listed component with all that is part of it. It must say how many pods that is.
 fn sub_group(
-    workload: &Workload<'_>,
-    part: Object<'_>,
-    components: &Components<'_>,
-) -> Result<SubGroup, Malformed> {
+    workload: &GroupingInput<'_>,
+    part: ObjectView<'_>,
+    components: &KartaComponents<'_>,
+) -> Result<DerivedSubGroup, GroupingError> {
     let name = part.text(&["componentName"]).unwrap_or_default();
     let pods = components.scale(name, None)?;
     if pods == 0 {
         let why = "it says no number of replicas";
-        return Err(Malformed::field(workload.owner, name, why));
+        return Err(GroupingError::field(workload.owner, name, why));
     }
     let wish = part.part(&["topology"]).map(placement).transpose()?;
-    let part = SubGroup::leaf(name, counted(workload.owner, "scale", pods)?).placed(wish);
+    let part = DerivedSubGroup::leaf(name, counted(workload.owner, "scale", pods)?).placed(wish);
     Ok(part.holding(workload.pod, components.holds(name, workload.pod)?))
 }
 
 /// The group of the nearest member that the pod's component is, or is part of, and whose filters the pod passes.
 fn keyed(
-    workload: &Workload<'_>,
-    mut group: PodGroup,
+    workload: &GroupingInput<'_>,
+    mut group: DerivedPodGroup,
     defined: &[Value],
-    components: &Components<'_>,
-) -> Result<PodGroup, Malformed> {
+    components: &KartaComponents<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let pod = workload.pod;
     let own = components.of_pod(pod)?;
     let (component, member) = member(pod, own, defined, components)?
-        .ok_or_else(|| Malformed::NoMember(pod.to_string()))?;
+        .ok_or_else(|| GroupingError::NoMember(pod.to_string()))?;
     let instance = match component == own {
         true => components.instance_of(own, pod)?,
         false => None,
@@ -148,14 +151,14 @@ fn keyed(
 }
 
 fn member<'a>(
-    pod: Object<'_>,
+    pod: ObjectView<'_>,
     own: &'a str,
     defined: &'a [Value],
-    components: &'a Components<'_>,
-) -> Result<Option<(&'a str, Object<'a>)>, Malformed> {
+    components: &'a KartaComponents<'_>,
+) -> Result<Option<(&'a str, ObjectView<'a>)>, GroupingError> {
     for component in components.lineage(own) {
-        for definition in defined.iter().map(Object::new) {
-            for member in definition.list(&["members"])?.iter().map(Object::new) {
+        for definition in defined.iter().map(ObjectView::new) {
+            for member in definition.list(&["members"])?.iter().map(ObjectView::new) {
                 let named = member.text(&["componentName"]);
                 if named == Some(component) && passes(pod, member)? {
                     return Ok(Some((component, member)));
@@ -166,7 +169,7 @@ fn member<'a>(
     Ok(None)
 }
 
-fn check_name(name: &str, keys: &[String]) -> Result<(), Malformed> {
+fn check_name(name: &str, keys: &[String]) -> Result<(), GroupingError> {
     let is_part = |part: &str| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         part.starts_with(plain)
@@ -176,29 +179,29 @@ fn check_name(name: &str, keys: &[String]) -> Result<(), Malformed> {
     if name.len() <= MAX_NAME && name.split('.').all(is_part) {
         return Ok(());
     }
-    Err(Malformed::GroupingKeys {
+    Err(GroupingError::GroupingKeys {
         keys: keys.join(" "),
         name: name.to_owned(),
     })
 }
 
-fn texts<'a>(member: Object<'a>, field: &str) -> Result<Vec<&'a str>, Malformed> {
+fn texts<'a>(member: ObjectView<'a>, field: &str) -> Result<Vec<&'a str>, GroupingError> {
     let all = member.list(&[field])?;
     Ok(all.iter().filter_map(Value::as_str).collect())
 }
 
-fn passes(pod: Object<'_>, member: Object<'_>) -> Result<bool, Malformed> {
+fn passes(pod: ObjectView<'_>, member: ObjectView<'_>) -> Result<bool, GroupingError> {
     for filter in texts(member, "filters")? {
-        if Expression::parse(filter)?.one(pod.json())? != Value::Bool(true) {
+        if JqExpression::parse(filter)?.one(pod.json())? != Value::Bool(true) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn keys(pod: Object<'_>, member: Object<'_>) -> Result<Vec<String>, Malformed> {
+fn keys(pod: ObjectView<'_>, member: ObjectView<'_>) -> Result<Vec<String>, GroupingError> {
     texts(member, "groupByKeyPaths")?
         .into_iter()
-        .map(|path| Expression::parse(path)?.text(pod.json()))
+        .map(|path| JqExpression::parse(path)?.text(pod.json()))
         .collect()
 }

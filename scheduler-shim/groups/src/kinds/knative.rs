@@ -5,16 +5,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::group::{Owner, PodGroup, Topology};
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedPodGroup, DerivedTopologyConstraint, PodGroupOwner};
 use crate::inherit::group_name;
-use crate::malformed::{Malformed, counted};
 use crate::names::ANNOTATION_GROUP;
-use crate::object::Object;
-use crate::objects::Resource;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::objects::RequiredResource;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
-const REVISION: Resource = Resource {
+const REVISION: RequiredResource = RequiredResource {
     kind: "Revision",
     name: "revisions.serving.knative.dev",
 };
@@ -24,24 +24,27 @@ const MIN_SCALE: [&str; 2] = [
     "autoscaling.knative.dev/minScale",
 ];
 
-pub(crate) fn service(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn service(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let pod = workload.pod;
     let name = pod
         .given_label(LABEL)
-        .ok_or_else(|| Malformed::unset(pod, LABEL))?;
+        .ok_or_else(|| GroupingError::unset(pod, LABEL))?;
     let revision = workload
         .objects
         .need(&REVISION, workload.namespace(), name)?;
     // What a revision says about eviction, delays and placement has never been part of its group.
-    let mut group = PodGroup {
+    let mut group = DerivedPodGroup {
         preemptibility: None,
         preemption_delay: None,
-        topology: Topology::default(),
+        topology: DerivedTopologyConstraint::default(),
         ..workload.owned_by(revision).plain(row.priority)
     };
     if !workload.settings.gang_knative || is_split(workload, revision)? {
         group.name = group_name(pod);
-        group.owner = Owner::of_pod(pod);
+        group.owner = PodGroupOwner::of_pod(pod);
         row.priority.clone_into(&mut group.priority_class);
     } else {
         group.min_member = min_scale(revision)?;
@@ -50,7 +53,7 @@ pub(crate) fn service(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup
 }
 
 /// Whether the revision's pods are in groups of their own: in several groups, or in one that a pod owns.
-fn is_split(workload: &Workload<'_>, revision: Object<'_>) -> Result<bool, Malformed> {
+fn is_split(workload: &GroupingInput<'_>, revision: ObjectView<'_>) -> Result<bool, GroupingError> {
     let namespace = revision.namespace();
     let siblings = workload.objects.pods(namespace);
     let siblings = siblings.filter(|pod| pod.given_label(LABEL) == Some(revision.name()));
@@ -70,20 +73,20 @@ fn is_split(workload: &Workload<'_>, revision: Object<'_>) -> Result<bool, Malfo
     }
 }
 
-fn is_of_pod(group: Object<'_>) -> Result<bool, Malformed> {
+fn is_of_pod(group: ObjectView<'_>) -> Result<bool, GroupingError> {
     let owners = group.list(&["metadata", "ownerReferences"])?;
-    match owners.first().map(|owner| Object::new(owner).kind()) {
+    match owners.first().map(|owner| ObjectView::new(owner).kind()) {
         Some("Pod") => Ok(true),
         Some(kind) if kind == REVISION.kind => Ok(false),
         other => {
             let why = format!("'{}' is not a pod or a revision", other.unwrap_or_default());
-            Err(Malformed::field(group, "metadata.ownerReferences", why))
+            Err(GroupingError::field(group, "metadata.ownerReferences", why))
         }
     }
 }
 
 /// A service that may scale to zero needs no pod; a scale that is no number is the usual one.
-fn min_scale(revision: Object<'_>) -> Result<u32, Malformed> {
+fn min_scale(revision: ObjectView<'_>) -> Result<u32, GroupingError> {
     let stated = MIN_SCALE
         .iter()
         .find_map(|key| revision.given_annotation(key));

@@ -2,25 +2,28 @@
 //!
 //! A run policy that states a minimum knows better than the sum.
 
-use crate::group::PodGroup;
-use crate::malformed::{Malformed, counted};
-use crate::object::Object;
-use crate::table::{Replicas, Row};
-use crate::workload::Workload;
+use crate::error::{GroupingError, counted};
+use crate::group::DerivedPodGroup;
+use crate::object::ObjectView;
+use crate::table::{OwnerKindEntry, ReplicaRoles};
+use crate::workload::GroupingInput;
 
 const RUN_POLICY: [&str; 4] = ["spec", "runPolicy", "schedulingPolicy", "minAvailable"];
 
 /// For kinds whose groups have no parts.
-pub(crate) fn no_parts(_: &Workload<'_>, _: &mut PodGroup) -> Result<(), Malformed> {
+pub(crate) fn no_parts(
+    _: &GroupingInput<'_>,
+    _: &mut DerivedPodGroup,
+) -> Result<(), GroupingError> {
     Ok(())
 }
 
-impl Replicas<'_> {
+impl ReplicaRoles<'_> {
     pub(crate) fn group(
         &self,
-        row: &Row<'_>,
-        workload: &Workload<'_>,
-    ) -> Result<PodGroup, Malformed> {
+        row: &OwnerKindEntry<'_>,
+        workload: &GroupingInput<'_>,
+    ) -> Result<DerivedPodGroup, GroupingError> {
         let owner = workload.owner;
         let mut group = workload.plain(row.priority);
         let members = match owner.whole(&RUN_POLICY)? {
@@ -33,9 +36,9 @@ impl Replicas<'_> {
     }
 
     /// A role that says no number, or none, is a mistake; one below zero may be made up for by another.
-    fn sum(&self, owner: Object<'_>) -> Result<i64, Malformed> {
+    fn sum(&self, owner: ObjectView<'_>) -> Result<i64, GroupingError> {
         let path = ["spec", self.field];
-        let missing = || Malformed::unset(owner, &path.join("."));
+        let missing = || GroupingError::unset(owner, &path.join("."));
         let roles = owner.field(&path)?.ok_or_else(missing)?;
         let roles = roles.as_object().ok_or_else(missing)?;
         if let Some(role) = self
@@ -43,7 +46,7 @@ impl Replicas<'_> {
             .iter()
             .find(|role| !roles.contains_key(**role))
         {
-            return Err(Malformed::unset(
+            return Err(GroupingError::unset(
                 owner,
                 &format!("{}.{role}", path.join(".")),
             ));
@@ -54,17 +57,21 @@ impl Replicas<'_> {
         }
         if sum <= 0 {
             let why = format!("its roles have {sum} replicas in all. Must be greater than 0");
-            return Err(Malformed::field(owner, &path.join("."), why));
+            return Err(GroupingError::field(owner, &path.join("."), why));
         }
         Ok(sum)
     }
 }
 
 /// How many replicas a role has, where it must have some.
-pub(crate) fn some_replicas(owner: Object<'_>, field: &str, role: &str) -> Result<i64, Malformed> {
+pub(crate) fn some_replicas(
+    owner: ObjectView<'_>,
+    field: &str,
+    role: &str,
+) -> Result<i64, GroupingError> {
     let path = ["spec", field, role, "replicas"];
     match owner.whole(&path)? {
-        None | Some(0) => Err(Malformed::field(
+        None | Some(0) => Err(GroupingError::field(
             owner,
             &path.join("."),
             "a role has at least one replica",

@@ -3,16 +3,16 @@
 //! Where workers wait for the leader to be ready, the leader starts alone, and the gang is whole only once
 //! it is placed. A group may be cut into segments (`segmented`).
 
-use crate::group::{PodGroup, SubGroup};
-use crate::malformed::{Malformed, counted};
-use crate::object::Object;
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedPodGroup, DerivedSubGroup};
+use crate::object::ObjectView;
 use crate::segments;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
 mod segmented;
 
-use segmented::Segmented;
+use segmented::SegmentedGroup;
 
 const GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
 const WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
@@ -21,7 +21,10 @@ const SIZE_FIELD: [&str; 3] = ["spec", "leaderWorkerTemplate", "size"];
 const LEADER: &str = "leader";
 const WORKERS: &str = "workers";
 
-pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn group(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let (owner, pod) = (workload.owner, workload.pod);
     let mut group = workload.plain(row.priority);
     let size = size(owner)?;
@@ -31,7 +34,7 @@ pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, 
         Some("LeaderReady") => true,
         Some(other) => {
             let why = format!("'{other}' is not LeaderCreated or LeaderReady");
-            return Err(Malformed::field(owner, "spec.startupPolicy", why));
+            return Err(GroupingError::field(owner, "spec.startupPolicy", why));
         }
     };
     if waits && is_leader(pod) && pod.text(&["spec", "nodeName"]).is_none() {
@@ -52,42 +55,42 @@ pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, 
 }
 
 /// The pods of one group.
-fn size(owner: Object<'_>) -> Result<i64, Malformed> {
+fn size(owner: ObjectView<'_>) -> Result<i64, GroupingError> {
     let field = SIZE_FIELD.join(".");
     match owner.whole(&SIZE_FIELD)? {
-        None => Err(Malformed::unset(owner, &field)),
-        Some(size) if size <= 0 => Err(Malformed::field(owner, &field, "it must be >= 1")),
+        None => Err(GroupingError::unset(owner, &field)),
+        Some(size) if size <= 0 => Err(GroupingError::field(owner, &field, "it must be >= 1")),
         Some(size) => Ok(size),
     }
 }
 
 /// The index of a pod in its group; the leader's is zero.
-fn worker_index(pod: Object<'_>) -> Result<Option<i64>, Malformed> {
+fn worker_index(pod: ObjectView<'_>) -> Result<Option<i64>, GroupingError> {
     let said = pod.given_label(WORKER_INDEX);
     said.map(|said| segments::index(pod, said)).transpose()
 }
 
-fn is_leader(pod: Object<'_>) -> bool {
+fn is_leader(pod: ObjectView<'_>) -> bool {
     pod.label(WORKER_INDEX) == Some("0")
 }
 
-fn leader(pod: Object<'_>) -> SubGroup {
-    SubGroup::leaf(LEADER, 1).holding(pod, is_leader(pod))
+fn leader(pod: ObjectView<'_>) -> DerivedSubGroup {
+    DerivedSubGroup::leaf(LEADER, 1).holding(pod, is_leader(pod))
 }
 
 /// The parts of one group of `size` pods.
 pub fn sub_groups(
-    owner: Object<'_>,
-    pod: Object<'_>,
+    owner: ObjectView<'_>,
+    pod: ObjectView<'_>,
     size: u32,
-) -> Result<Vec<SubGroup>, Malformed> {
-    if let Some(segmented) = Segmented::read(owner, pod, size)? {
+) -> Result<Vec<DerivedSubGroup>, GroupingError> {
+    if let Some(segmented) = SegmentedGroup::read(owner, pod, size)? {
         return segmented.parts();
     }
     let mut parts = vec![leader(pod)];
     let workers = size.saturating_sub(1);
     if workers > 0 {
-        parts.push(SubGroup::leaf(WORKERS, workers).holding(pod, !is_leader(pod)));
+        parts.push(DerivedSubGroup::leaf(WORKERS, workers).holding(pod, !is_leader(pod)));
     }
     Ok(parts)
 }

@@ -3,18 +3,21 @@
 //! Such a launcher cannot be part of the gang before it exists: the workers would wait for it, and it for
 //! them. One that is being deleted counts as none, since its successor waits for the workers again.
 
-use crate::group::PodGroup;
+use crate::error::{GroupingError, counted};
+use crate::group::DerivedPodGroup;
 use crate::kinds::kubeflow::some_replicas;
-use crate::malformed::{Malformed, counted};
-use crate::object::Object;
-use crate::objects::Objects;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::objects::ObjectStore;
+use crate::workload::GroupingInput;
 
 const FIELD: &str = "mpiReplicaSpecs";
 const JOB_NAME: &str = "training.kubeflow.org/job-name";
 const JOB_ROLE: &str = "training.kubeflow.org/job-role";
 
-pub(crate) fn refine(workload: &Workload<'_>, group: &mut PodGroup) -> Result<(), Malformed> {
+pub(crate) fn refine(
+    workload: &GroupingInput<'_>,
+    group: &mut DerivedPodGroup,
+) -> Result<(), GroupingError> {
     let owner = workload.owner;
     group.min_member = without_delayed_launcher(owner, workload.objects, group.min_member)?;
     Ok(())
@@ -23,10 +26,10 @@ pub(crate) fn refine(workload: &Workload<'_>, group: &mut PodGroup) -> Result<()
 /// The members that must start together, of `members` with the launcher: without it while it waits for
 /// the workers.
 pub fn without_delayed_launcher(
-    job: Object<'_>,
-    objects: &Objects,
+    job: ObjectView<'_>,
+    objects: &ObjectStore,
     members: u32,
-) -> Result<u32, Malformed> {
+) -> Result<u32, GroupingError> {
     let waits = job.string(&["spec", "launcherCreationPolicy"])? == Some("WaitForWorkersReady");
     if !waits || launcher_exists(job, objects) {
         return Ok(members);
@@ -36,8 +39,8 @@ pub fn without_delayed_launcher(
 }
 
 /// Whether a pod is there that launches the job and is not being deleted.
-pub fn launcher_exists(job: Object<'_>, objects: &Objects) -> bool {
-    let is_launcher = |pod: Object<'_>| {
+pub fn launcher_exists(job: ObjectView<'_>, objects: &ObjectStore) -> bool {
+    let is_launcher = |pod: ObjectView<'_>| {
         pod.given_label(JOB_NAME) == Some(job.name())
             && pod.label(JOB_ROLE) == Some("launcher")
             && pod.at(&["metadata", "deletionTimestamp"]).is_none()

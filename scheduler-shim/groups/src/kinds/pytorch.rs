@@ -5,12 +5,12 @@
 
 use serde_json::Value;
 
-use crate::group::{PodGroup, SubGroup, Topology};
-use crate::malformed::{Malformed, counted};
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint};
 use crate::names::ANNOTATION_SEGMENT_SIZE;
-use crate::object::Object;
+use crate::object::ObjectView;
 use crate::segments;
-use crate::workload::Workload;
+use crate::workload::GroupingInput;
 
 const FIELD: &str = "pytorchReplicaSpecs";
 const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
@@ -23,7 +23,10 @@ const MINIMA: [&[&str]; 2] = [
     &["spec", "elasticPolicy", "minReplicas"],
 ];
 
-pub(crate) fn refine(workload: &Workload<'_>, group: &mut PodGroup) -> Result<(), Malformed> {
+pub(crate) fn refine(
+    workload: &GroupingInput<'_>,
+    group: &mut DerivedPodGroup,
+) -> Result<(), GroupingError> {
     let owner = workload.owner;
     let stated = MINIMA.iter().find_map(|path| owner.whole(path).ok()?);
     if let Some(stated) = stated {
@@ -31,11 +34,11 @@ pub(crate) fn refine(workload: &Workload<'_>, group: &mut PodGroup) -> Result<()
     }
     let roles = ["spec", FIELD];
     let specs = owner.field(&roles)?.filter(|specs| specs.is_object());
-    let specs = specs.ok_or_else(|| Malformed::unset(owner, &roles.join(".")))?;
+    let specs = specs.ok_or_else(|| GroupingError::unset(owner, &roles.join(".")))?;
     let masters = owner.whole(&["spec", FIELD, "Master", "replicas"])?;
     let masters = counted(owner, "Master.replicas", masters.unwrap_or(0))?;
     if masters > 0 {
-        let part = SubGroup::leaf(MASTER, masters);
+        let part = DerivedSubGroup::leaf(MASTER, masters);
         group
             .sub_groups
             .push(part.holding(workload.pod, plays(workload.pod, MASTER)));
@@ -47,28 +50,28 @@ pub(crate) fn refine(workload: &Workload<'_>, group: &mut PodGroup) -> Result<()
     Ok(())
 }
 
-fn plays(pod: Object<'_>, role: &str) -> bool {
+fn plays(pod: ObjectView<'_>, role: &str) -> bool {
     pod.label(REPLICA_TYPE) == Some(role)
 }
 
 /// The parts of the workers, of whom `members` must start together.
 fn workers(
-    workload: &Workload<'_>,
+    workload: &GroupingInput<'_>,
     spec: &Value,
     members: u32,
-) -> Result<Vec<SubGroup>, Malformed> {
+) -> Result<Vec<DerivedSubGroup>, GroupingError> {
     let (owner, pod) = (workload.owner, workload.pod);
     let count = owner
         .whole(&["spec", FIELD, "Worker", "replicas"])?
         .unwrap_or(1);
-    let spec = Object::new(spec);
-    let whole = || SubGroup::leaf(WORKER, members).holding(pod, plays(pod, WORKER));
+    let spec = ObjectView::new(spec);
+    let whole = || DerivedSubGroup::leaf(WORKER, members).holding(pod, plays(pod, WORKER));
     let Some(size) = segment_size(pod, spec)? else {
         return Ok(vec![whole()]);
     };
     match segments::count(count, size)? {
         0 => Ok(vec![whole()]),
-        number => Segments {
+        number => WorkerSegments {
             number,
             size,
             last: match count % size {
@@ -83,7 +86,7 @@ fn workers(
 }
 
 /// What the pod says, else the template of the workers.
-fn segment_size(pod: Object<'_>, spec: Object<'_>) -> Result<Option<i64>, Malformed> {
+fn segment_size(pod: ObjectView<'_>, spec: ObjectView<'_>) -> Result<Option<i64>, GroupingError> {
     let path = [
         "template",
         "metadata",
@@ -98,30 +101,34 @@ fn segment_size(pod: Object<'_>, spec: Object<'_>) -> Result<Option<i64>, Malfor
 }
 
 /// The segment of a pod, if it is a worker.
-fn own_segment(pod: Object<'_>, size: i64) -> Result<Option<i64>, Malformed> {
+fn own_segment(pod: ObjectView<'_>, size: i64) -> Result<Option<i64>, GroupingError> {
     if !plays(pod, WORKER) {
         return Ok(None);
     }
     let said = pod.given_label(REPLICA_INDEX);
-    let said = said.ok_or_else(|| Malformed::unset(pod, REPLICA_INDEX))?;
+    let said = said.ok_or_else(|| GroupingError::unset(pod, REPLICA_INDEX))?;
     segments::index(pod, said).map(|index| Some(index / size))
 }
 
 /// Workers that are cut into segments.
-struct Segments {
+struct WorkerSegments {
     number: u32,
     size: i64,
     /// The pods of the last one.
     last: i64,
     own: Option<i64>,
-    wish: Option<Topology>,
+    wish: Option<DerivedTopologyConstraint>,
 }
 
-impl Segments {
-    fn parts(&self, workload: &Workload<'_>, members: u32) -> Result<Vec<SubGroup>, Malformed> {
+impl WorkerSegments {
+    fn parts(
+        &self,
+        workload: &GroupingInput<'_>,
+        members: u32,
+    ) -> Result<Vec<DerivedSubGroup>, GroupingError> {
         let needed = i64::from(members).div_euclid(self.size)
             + i64::from(i64::from(members) % self.size != 0);
-        let mut all = vec![SubGroup::node(WORKER, self.number)];
+        let mut all = vec![DerivedSubGroup::node(WORKER, self.number)];
         for index in 0..self.number {
             let pods = match i64::from(index) {
                 index if index >= needed => 0,
@@ -130,7 +137,7 @@ impl Segments {
             };
             let pods = counted(workload.owner, ANNOTATION_SEGMENT_SIZE, pods)?;
             all.push(
-                SubGroup::leaf(format!("{WORKER}-{index}"), pods)
+                DerivedSubGroup::leaf(format!("{WORKER}-{index}"), pods)
                     .under(WORKER)
                     .placed(self.wish.clone())
                     .holding(workload.pod, self.own == Some(i64::from(index))),

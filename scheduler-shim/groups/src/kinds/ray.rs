@@ -2,16 +2,16 @@
 //!
 //! A RayJob and a RayService name the RayCluster that runs for them, and it is the cluster that has pods.
 
-use crate::group::{PodGroup, SubGroup, Topology, members};
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, members};
 use crate::inherit::template_topology;
-use crate::malformed::{Malformed, counted};
 use crate::names::ANNOTATION_TOPOLOGY;
-use crate::object::Object;
-use crate::objects::Resource;
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::objects::RequiredResource;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
-const CLUSTER: Resource = Resource {
+const CLUSTER: RequiredResource = RequiredResource {
     kind: "RayCluster",
     name: "rayclusters.ray.io",
 };
@@ -25,20 +25,32 @@ const OF_SERVICE: &[&[&str]] = &[
     &["status", "pendingServiceStatus", "rayClusterName"],
 ];
 
-pub(crate) fn cluster(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn cluster(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     of_cluster(row, workload, workload.owner)
 }
 
-pub(crate) fn job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn job(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     of_cluster(row, workload, named_cluster(workload, OF_JOB)?)
 }
 
-pub(crate) fn service(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn service(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     of_cluster(row, workload, named_cluster(workload, OF_SERVICE)?)
 }
 
 /// The cluster that the first of these fields names which is there at all.
-fn named_cluster<'a>(workload: &Workload<'a>, paths: &[&[&str]]) -> Result<Object<'a>, Malformed> {
+fn named_cluster<'a>(
+    workload: &GroupingInput<'a>,
+    paths: &[&[&str]],
+) -> Result<ObjectView<'a>, GroupingError> {
     let owner = workload.owner;
     let mut named = None;
     for path in paths {
@@ -48,16 +60,16 @@ fn named_cluster<'a>(workload: &Workload<'a>, paths: &[&[&str]]) -> Result<Objec
     }
     let name = named.filter(|name| !name.is_empty()).ok_or_else(|| {
         let field = paths.first().map(|path| path.join("."));
-        Malformed::unset(owner, &field.unwrap_or_default())
+        GroupingError::unset(owner, &field.unwrap_or_default())
     })?;
     workload.objects.need(&CLUSTER, owner.namespace(), name)
 }
 
 fn of_cluster(
-    row: &Row<'_>,
-    workload: &Workload<'_>,
-    cluster: Object<'_>,
-) -> Result<PodGroup, Malformed> {
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+    cluster: ObjectView<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let mut group = workload.plain(row.priority);
     if let Some(class) = workload.owner.given_label(PRIORITY) {
         group.priority_class = class.to_owned();
@@ -74,42 +86,44 @@ fn of_cluster(
     Ok(group)
 }
 
-fn parts(cluster: Object<'_>) -> Result<Vec<SubGroup>, Malformed> {
-    let head = cluster.field(&["spec", "headGroupSpec"])?.map(Object::new);
+fn parts(cluster: ObjectView<'_>) -> Result<Vec<DerivedSubGroup>, GroupingError> {
+    let head = cluster
+        .field(&["spec", "headGroupSpec"])?
+        .map(ObjectView::new);
     let wish = head
         .map(|head| placement(cluster, head, HEAD))
         .transpose()?;
-    let mut parts = vec![SubGroup::leaf(HEAD, 1).placed(wish.flatten())];
+    let mut parts = vec![DerivedSubGroup::leaf(HEAD, 1).placed(wish.flatten())];
     let groups = cluster.list(&["spec", "workerGroupSpecs"])?;
-    for (index, group) in groups.iter().map(Object::new).enumerate() {
+    for (index, group) in groups.iter().map(ObjectView::new).enumerate() {
         let Some(least) = least_workers(cluster, group, index)? else {
             continue;
         };
         let unnamed = format!("worker-group-{index}");
         let name = group.text(&["groupName"]).unwrap_or(&unnamed);
-        parts.push(SubGroup::leaf(name, least).placed(placement(cluster, group, name)?));
+        parts.push(DerivedSubGroup::leaf(name, least).placed(placement(cluster, group, name)?));
     }
     Ok(parts)
 }
 
 /// Whether a group has no workers for now. The operator calls the field `suspend`, KAI `suspended`.
-fn is_suspended(group: Object<'_>) -> Result<bool, Malformed> {
+fn is_suspended(group: ObjectView<'_>) -> Result<bool, GroupingError> {
     let field = "suspended";
     match group.field(&[field])? {
         None => Ok(group.at(&["suspend"]).is_some_and(|said| said == true)),
-        Some(said) => said
-            .as_bool()
-            .ok_or_else(|| Malformed::field(group, field, format!("{said} is not true or false"))),
+        Some(said) => said.as_bool().ok_or_else(|| {
+            GroupingError::field(group, field, format!("{said} is not true or false"))
+        }),
     }
 }
 
 /// The workers of a group that must start together: its minimum, or all where it states none. A replica may span
 /// several hosts. `None` if the group needs none.
 fn least_workers(
-    cluster: Object<'_>,
-    group: Object<'_>,
+    cluster: ObjectView<'_>,
+    group: ObjectView<'_>,
     index: usize,
-) -> Result<Option<u32>, Malformed> {
+) -> Result<Option<u32>, GroupingError> {
     let place = |field: &str| format!("spec.workerGroupSpecs[{index}].{field}");
     if is_suspended(group)? {
         return Ok(None);
@@ -118,7 +132,7 @@ fn least_workers(
     let (replicas, least) = (count("replicas")?, count("minReplicas")?);
     if least > replicas {
         let why = format!("{least} is more than its replicas, {replicas}");
-        return Err(Malformed::field(cluster, &place("minReplicas"), why));
+        return Err(GroupingError::field(cluster, &place("minReplicas"), why));
     }
     if (replicas, least) == (0, 0) {
         return Ok(None);
@@ -130,16 +144,16 @@ fn least_workers(
 
 /// Where the pods of a group shall be. A level without a topology is a mistake, a topology without a level no wish.
 fn placement(
-    cluster: Object<'_>,
-    group: Object<'_>,
+    cluster: ObjectView<'_>,
+    group: ObjectView<'_>,
     name: &str,
-) -> Result<Option<Topology>, Malformed> {
-    let template = group.field(&["template"])?.map(Object::new);
+) -> Result<Option<DerivedTopologyConstraint>, GroupingError> {
+    let template = group.field(&["template"])?.map(ObjectView::new);
     let wish = template.map(template_topology).transpose()?;
-    match wish.and_then(Topology::some) {
+    match wish.and_then(DerivedTopologyConstraint::some) {
         Some(wish) if wish.name.is_empty() => {
             let why = format!("the placement of {name} needs it");
-            Err(Malformed::field(cluster, ANNOTATION_TOPOLOGY, why))
+            Err(GroupingError::field(cluster, ANNOTATION_TOPOLOGY, why))
         }
         wish => Ok(wish),
     }

@@ -5,17 +5,20 @@
 
 use serde_json::{Map, Value};
 
-use crate::group::PodGroup;
+use crate::error::GroupingError;
+use crate::group::DerivedPodGroup;
 use crate::grouping::group_by;
-use crate::malformed::Malformed;
 use crate::names::{LABEL_PREEMPTIBILITY, LABEL_PRIORITY};
-use crate::object::Object;
-use crate::table::{Row, row_of};
-use crate::workload::Workload;
+use crate::object::ObjectView;
+use crate::table::{OwnerKindEntry, row_of};
+use crate::workload::GroupingInput;
 
 /// The chain goes on without the skipped owner. What it passes down is seen by the rule of the next owner; where that
 /// kind has none, and the terms of all owners count, only the defaults are.
-pub(crate) fn below(_: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn below(
+    _: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let skipped = workload.owner;
     let chain = workload.chain.as_slice();
     let next = match chain {
@@ -27,12 +30,12 @@ pub(crate) fn below(_: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Ma
     let mut whole = whole(workload, next).json().clone();
     add_defaults(&mut whole, workload);
     inherit_from_skipped(&mut whole, skipped);
-    let owner = Object::new(&whole);
+    let owner = ObjectView::new(&whole);
     let chain = match chain {
-        [before @ .., _, _] => [before, &[Object::new(&passed)]].concat(),
+        [before @ .., _, _] => [before, &[ObjectView::new(&passed)]].concat(),
         _ => Vec::new(),
     };
-    let inner = Workload {
+    let inner = GroupingInput {
         owner,
         chain,
         ..workload.clone()
@@ -41,7 +44,7 @@ pub(crate) fn below(_: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Ma
 }
 
 /// The whole object, where only its metadata is in the chain.
-fn whole<'a>(workload: &Workload<'a>, partial: Object<'a>) -> Object<'a> {
+fn whole<'a>(workload: &GroupingInput<'a>, partial: ObjectView<'a>) -> ObjectView<'a> {
     let namespace = match partial.namespace() {
         "" => workload.namespace(),
         namespace => namespace,
@@ -53,7 +56,7 @@ fn whole<'a>(workload: &Workload<'a>, partial: Object<'a>) -> Object<'a> {
 }
 
 /// Copies the labels and annotations of a skipped owner down, where `next` has none of that key.
-pub fn inherit_from_skipped(next: &mut Value, skipped: Object<'_>) {
+pub fn inherit_from_skipped(next: &mut Value, skipped: ObjectView<'_>) {
     for field in ["labels", "annotations"] {
         let given = skipped.map(&["metadata", field]).into_iter().flatten();
         for (key, value) in given {
@@ -62,7 +65,7 @@ pub fn inherit_from_skipped(next: &mut Value, skipped: Object<'_>) {
     }
 }
 
-fn add_defaults(next: &mut Value, workload: &Workload<'_>) {
+fn add_defaults(next: &mut Value, workload: &GroupingInput<'_>) {
     let Some(default) = workload.default_of(workload.owner) else {
         return;
     };

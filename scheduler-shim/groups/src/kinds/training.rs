@@ -1,25 +1,31 @@
 //! Training jobs of single vendors.
 
-use crate::group::PodGroup;
+use crate::error::{GroupingError, counted};
+use crate::group::DerivedPodGroup;
 use crate::kinds::batch::is_kept;
-use crate::malformed::{Malformed, counted};
-use crate::table::Row;
-use crate::workload::Workload;
+use crate::table::OwnerKindEntry;
+use crate::workload::GroupingInput;
 
 const NODE_COUNT: [&str; 5] = ["spec", "job", "options", "envs", "AZUREML_NODE_COUNT"];
 
 /// An Azure ML job says in an environment variable how many nodes it runs on.
-pub(crate) fn aml_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn aml_job(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let owner = workload.owner;
     let mut group = workload.plain(row.priority);
     let nodes = owner.whole(&NODE_COUNT)?;
-    let nodes = nodes.ok_or_else(|| Malformed::unset(owner, &NODE_COUNT.join(".")))?;
+    let nodes = nodes.ok_or_else(|| GroupingError::unset(owner, &NODE_COUNT.join(".")))?;
     group.min_member = counted(owner, NODE_COUNT[4], nodes)?;
     Ok(group)
 }
 
 /// The pods of a run.ai job may be trials of a search, each a group of its own: a pod's name begins with its trial's.
-pub(crate) fn runai_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+pub(crate) fn runai_job(
+    row: &OwnerKindEntry<'_>,
+    workload: &GroupingInput<'_>,
+) -> Result<DerivedPodGroup, GroupingError> {
     let owner = workload.owner;
     let mut group = workload.plain(row.priority);
     let of = |name: &str| format!("pg-{name}-{}", owner.uid());
@@ -35,7 +41,7 @@ pub(crate) fn runai_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGro
 }
 
 /// Earlier versions named a group after the pod where several ran at once, else after the job.
-fn old_name<'a>(workload: &Workload<'a>) -> &'a str {
+fn old_name<'a>(workload: &GroupingInput<'a>) -> &'a str {
     let at_once = workload.owner.whole(&["spec", "parallelism"]);
     match at_once.ok().flatten() {
         Some(2..) => workload.pod.name(),

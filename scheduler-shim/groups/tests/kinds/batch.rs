@@ -2,23 +2,23 @@
 
 use serde_json::{Value, json};
 
-use crate::case::{Case, owner, parts, with};
+use crate::case::{GroupingCase, owner, parts, with};
 
 #[test]
 fn a_job_says_by_annotation_how_many_pods_must_start_together() {
     let job = owner("batch/v1", "Job", json!({"parallelism": 8}));
-    assert_eq!(Case::of(job.clone()).group().min_member, 1);
+    assert_eq!(GroupingCase::of(job.clone()).group().min_member, 1);
     let key = "kai.scheduler/batch-min-member";
     assert_eq!(
-        Case::of(with(job.clone(), "annotations", key, "5"))
+        GroupingCase::of(with(job.clone(), "annotations", key, "5"))
             .group()
             .min_member,
         5
     );
-    let elastic = Case::of(with(job.clone(), "annotations", key, "0"));
+    let elastic = GroupingCase::of(with(job.clone(), "annotations", key, "0"));
     assert_eq!(elastic.group().min_member, 0);
     for said in ["-1", "some", ""] {
-        let complaint = Case::of(with(job.clone(), "annotations", key, said)).complaint();
+        let complaint = GroupingCase::of(with(job.clone(), "annotations", key, said)).complaint();
         assert!(complaint.contains(key), "{complaint}");
     }
 }
@@ -28,7 +28,7 @@ fn a_job_keeps_the_group_that_an_older_version_named_after_the_pod() {
     let key = "kai.scheduler/batch-min-member";
     let job = with(owner("batch/v1", "Job", json!({})), "annotations", key, "5");
     let old = json!({"kind": "PodGroup", "metadata": {"name": "pg-p-7", "namespace": "lab"}});
-    let mut case = Case::of(job).beside(old);
+    let mut case = GroupingCase::of(job).beside(old);
     assert_eq!(case.group().name, "pg-o-7");
     case.settings.keeps_old_names = true;
     let group = case.group();
@@ -40,7 +40,7 @@ fn each_run_of_a_cron_job_is_a_group() {
     let run = json!({"kind": "Job", "apiVersion": "batch/v1",
         "metadata": {"name": "o-1", "namespace": "lab", "uid": "8",
             "labels": {"team": "vision"}}});
-    let mut case = Case::of(owner("batch/v1", "CronJob", json!({})));
+    let mut case = GroupingCase::of(owner("batch/v1", "CronJob", json!({})));
     assert_eq!(case.complaint(), "no owner reference of type 'Job'");
     case.pod["metadata"]["ownerReferences"] = json!([{"kind": "Other", "name": "x"},
         {"kind": "Job", "name": "o-1"}]);
@@ -58,7 +58,7 @@ fn a_job_set_is_a_tree_of_replicas() {
     let spec = json!({"replicatedJobs": [
         {"name": "driver", "template": {"spec": {"parallelism": 1}}},
         {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4}}}]});
-    let case = Case::of(owner("jobset.x-k8s.io/v1alpha2", "JobSet", spec))
+    let case = GroupingCase::of(owner("jobset.x-k8s.io/v1alpha2", "JobSet", spec))
         .label("jobset.sigs.k8s.io/replicatedjob-name", "workers")
         .label("jobset.sigs.k8s.io/job-index", "1");
     let group = case.group();
@@ -79,7 +79,7 @@ fn a_job_set_is_a_tree_of_replicas() {
 fn the_jobs_of_an_ordered_job_set_start_one_by_one() {
     let spec = json!({"startupPolicy": {"startupPolicyOrder": "InOrder"},
         "replicatedJobs": [{"name": "a"}, {"name": "b"}]});
-    let case = Case::of(owner("jobset.x-k8s.io/v1alpha2", "JobSet", spec))
+    let case = GroupingCase::of(owner("jobset.x-k8s.io/v1alpha2", "JobSet", spec))
         .label("jobset.sigs.k8s.io/replicatedjob-name", "a")
         .label("jobset.sigs.k8s.io/job-index", "0");
     assert_eq!(case.group().min_sub_group, Some(1));
@@ -106,7 +106,7 @@ fn a_job_set_does_not_wait_for_more_replicated_jobs_than_it_has() {
             "JobSet",
             json!({"replicatedJobs": jobs}),
         );
-        Case::of(with(set, "annotations", key, said))
+        GroupingCase::of(with(set, "annotations", key, said))
             .label("jobset.sigs.k8s.io/replicatedjob-name", "a")
             .label("jobset.sigs.k8s.io/job-index", "0")
     };
@@ -141,7 +141,7 @@ fn the_rule_below_a_wrapper_sees_what_the_wrapper_says() {
     let wrapper = with(wrapper, "labels", "team", "flow");
     let wrapper = with(wrapper, "annotations", "kai.scheduler/topology", "dc");
     let chain = |below: Value| {
-        let mut case = Case::of(below);
+        let mut case = GroupingCase::of(below);
         case.owners.push(wrapper.clone());
         case.group()
     };
@@ -164,7 +164,7 @@ fn the_rule_below_a_wrapper_sees_what_the_wrapper_says() {
         "team",
         "inner",
     );
-    let mut case = Case::of(owner("batch/v1", "Job", json!({})));
+    let mut case = GroupingCase::of(owner("batch/v1", "Job", json!({})));
     case.owners.extend([inner, wrapper.clone()]);
     let group = case.group();
     assert_eq!(
@@ -175,7 +175,7 @@ fn the_rule_below_a_wrapper_sees_what_the_wrapper_says() {
 
 #[test]
 fn the_pods_of_a_spark_application_are_one_group() {
-    let mut case = Case::of(Value::Null)
+    let mut case = GroupingCase::of(Value::Null)
         .label("spark-app-name", "etl")
         .label("spark-app-selector", "spark-42");
     case.owners.clear();
@@ -188,7 +188,7 @@ fn a_wrapper_leaves_the_decision_to_what_it_wraps() {
     job["metadata"]["annotations"] = json!({"kai.scheduler/batch-min-member": "3"});
     let wrapper = owner("run.ai/v2alpha1", "TrainingWorkload", json!({}));
     let wrapper = with(wrapper, "labels", "kai.scheduler/queue", "gold");
-    let mut case = Case::of(job);
+    let mut case = GroupingCase::of(job);
     case.owners.push(wrapper);
     let group = case.group();
     assert_eq!((group.owner.kind.as_str(), group.min_member), ("Job", 3));
@@ -197,7 +197,7 @@ fn a_wrapper_leaves_the_decision_to_what_it_wraps() {
 
 #[test]
 fn a_workflow_is_as_many_groups_as_it_has_pods() {
-    let group = Case::of(owner("argoproj.io/v1alpha1", "Workflow", json!({}))).group();
+    let group = GroupingCase::of(owner("argoproj.io/v1alpha1", "Workflow", json!({}))).group();
     assert_eq!(
         (group.name.as_str(), group.owner.kind.as_str()),
         ("pg-p-9", "Pod")

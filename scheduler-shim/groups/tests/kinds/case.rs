@@ -1,18 +1,21 @@
 //! A pod with its owners in a small cluster, built step by step.
 
-use apportion_groups::{Grouping, Malformed, Object, Objects, PodGroup, Settings, Workload, group};
+use apportion_groups::{
+    DerivedPodGroup, Grouping, GroupingError, GroupingInput, GroupingSettings, ObjectStore,
+    ObjectView, group,
+};
 use serde_json::{Value, json};
 
 /// A pod with its owners (the nearest first) in a cluster.
 #[derive(Default)]
-pub(crate) struct Case {
+pub(crate) struct GroupingCase {
     pub(crate) pod: Value,
     pub(crate) owners: Vec<Value>,
     pub(crate) others: Vec<Value>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: GroupingSettings,
 }
 
-impl Case {
+impl GroupingCase {
     pub(crate) fn of(owner: Value) -> Self {
         Self {
             pod: json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "lab", "uid": "9"}}),
@@ -36,18 +39,18 @@ impl Case {
         self
     }
 
-    pub(crate) fn grouping(&self) -> Result<Grouping, Malformed> {
-        let objects: Objects = self.others.iter().cloned().collect();
-        let chain = self.owners.iter().map(Object::new).collect();
-        group(&Workload::new(
-            Object::new(&self.pod),
+    pub(crate) fn grouping(&self) -> Result<Grouping, GroupingError> {
+        let objects: ObjectStore = self.others.iter().cloned().collect();
+        let chain = self.owners.iter().map(ObjectView::new).collect();
+        group(&GroupingInput::new(
+            ObjectView::new(&self.pod),
             chain,
             &objects,
             &self.settings,
         ))
     }
 
-    pub(crate) fn group(&self) -> PodGroup {
+    pub(crate) fn group(&self) -> DerivedPodGroup {
         match self.grouping() {
             Ok(Grouping::Derived(group)) => *group,
             other => panic!("a derived group was expected, not {other:?}"),
@@ -74,7 +77,7 @@ pub(crate) fn class(name: &str) -> Value {
 }
 
 /// Name, minimum and pods of each part.
-pub(crate) fn parts(group: &PodGroup) -> Vec<(&str, u32, usize)> {
+pub(crate) fn parts(group: &DerivedPodGroup) -> Vec<(&str, u32, usize)> {
     let parts = group.sub_groups.iter();
     parts
         .map(|part| (part.name.as_str(), part.min_member, part.pods.len()))

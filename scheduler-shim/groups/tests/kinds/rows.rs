@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::case::{Case, class, owner};
+use crate::case::{GroupingCase, class, owner};
 
 /// Owners of which one pod is enough, and the priority class of their groups.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -44,7 +44,7 @@ const WRAPPERS: &[(&str, &str)] = &[
 fn one_pod_is_enough_for_most_kinds_and_the_kind_says_how_important_it_is() {
     for (version, kind, priority) in PLAIN {
         let spec = json!({"replicas": 4, "parallelism": 4});
-        let group = Case::of(owner(version, kind, spec)).group();
+        let group = GroupingCase::of(owner(version, kind, spec)).group();
         let found = (group.min_member, group.priority_class.as_str());
         assert_eq!(found, (1, *priority), "{kind}");
         assert_eq!(
@@ -63,7 +63,7 @@ fn whatever_wraps_a_job_the_job_decides_and_the_wrapper_names_the_queue() {
         let mut wrapper = owner(version, kind, json!({}));
         wrapper["metadata"]["labels"] = json!({"kai.scheduler/queue": "gold",
             "priorityClassName": "build"});
-        let mut case = Case::of(job).beside(class("build"));
+        let mut case = GroupingCase::of(job).beside(class("build"));
         case.owners.push(wrapper);
         let group = case.group();
         let found = (group.owner.kind.as_str(), group.min_member);
@@ -77,7 +77,7 @@ fn whatever_wraps_a_job_the_job_decides_and_the_wrapper_names_the_queue() {
 fn jobs_of_single_vendors_say_it_their_own_way() {
     let job = |nodes: Value| {
         let spec = json!({"job": {"options": {"envs": {"AZUREML_NODE_COUNT": nodes}}}});
-        Case::of(owner("amlarc.azureml.com/v1alpha1", "AmlJob", spec))
+        GroupingCase::of(owner("amlarc.azureml.com/v1alpha1", "AmlJob", spec))
     };
     assert_eq!(job(json!(4)).group().min_member, 4);
     assert_eq!(job(json!(0)).group().min_member, 0);
@@ -89,7 +89,7 @@ fn jobs_of_single_vendors_say_it_their_own_way() {
     let group = |at_once: u32, kept: &str| {
         let job = owner("run.ai/v1", "RunaiJob", json!({"parallelism": at_once}));
         let old = json!({"kind": "PodGroup", "metadata": {"name": kept, "namespace": "lab"}});
-        let mut case = Case::of(job).beside(old);
+        let mut case = GroupingCase::of(job).beside(old);
         case.pod["metadata"]["name"] = "o-2-0".into();
         case.settings.keeps_old_names = true;
         case.group().name

@@ -1,13 +1,13 @@
 //! Services and sets of leaders and workers.
 
-use apportion_groups::Preemptibility;
+use apportion_groups::GroupPreemptibility;
 use serde_json::{Value, json};
 
-use crate::case::{Case, owner, parts, with};
+use crate::case::{GroupingCase, owner, parts, with};
 
 #[test]
 fn the_replicas_of_a_deployment_do_not_wait_for_each_other() {
-    let group = Case::of(owner("apps/v1", "Deployment", json!({"replicas": 4}))).group();
+    let group = GroupingCase::of(owner("apps/v1", "Deployment", json!({"replicas": 4}))).group();
     assert_eq!((group.name.as_str(), group.min_member), ("pg-p-9", 1));
     assert_eq!(
         (group.owner.kind.as_str(), group.priority_class.as_str()),
@@ -19,7 +19,7 @@ fn the_replicas_of_a_deployment_do_not_wait_for_each_other() {
 fn each_replica_of_a_leader_worker_set_is_a_gang() {
     let spec = json!({"leaderWorkerTemplate": {"size": 4}});
     let set = |spec: Value| {
-        Case::of(owner(
+        GroupingCase::of(owner(
             "leaderworkerset.x-k8s.io/v1",
             "LeaderWorkerSet",
             spec,
@@ -47,7 +47,7 @@ fn a_leader_is_in_the_first_segment_or_beside_them() {
     let group = |size: u32, segment: u32, kind: &str, index: &str| {
         let policy = json!({"subGroupSize": segment, "subGroupPolicyType": kind});
         let spec = json!({"leaderWorkerTemplate": {"size": size, "subGroupPolicy": policy}});
-        Case::of(owner(
+        GroupingCase::of(owner(
             "leaderworkerset.x-k8s.io/v1",
             "LeaderWorkerSet",
             spec,
@@ -103,7 +103,7 @@ fn segments_that_cannot_be_cut_are_refused() {
         let policy = json!({"subGroupSize": segment, "subGroupPolicyType": kind});
         let spec = json!({"leaderWorkerTemplate": {"size": size, "subGroupPolicy": policy}});
         let set = owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec);
-        let case = Case::of(set).label("leaderworkerset.sigs.k8s.io/worker-index", index);
+        let case = GroupingCase::of(set).label("leaderworkerset.sigs.k8s.io/worker-index", index);
         let complaint = case.complaint();
         assert!(complaint.contains(why), "{complaint}");
     }
@@ -116,7 +116,8 @@ fn segments_without_a_topology_are_placed_anywhere() {
     let template = json!({"metadata": {"annotations": annotations}});
     let spec = json!({"leaderWorkerTemplate": {"size": 4, "workerTemplate": template}});
     let set = owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec);
-    let case = |set: Value| Case::of(set).label("leaderworkerset.sigs.k8s.io/worker-index", "2");
+    let case =
+        |set: Value| GroupingCase::of(set).label("leaderworkerset.sigs.k8s.io/worker-index", "2");
     let group = case(set.clone()).group();
     assert!(group.sub_groups.iter().all(|part| part.topology.is_none()));
     let placed = case(with(set, "annotations", "kai.scheduler/topology", "dc")).group();
@@ -137,7 +138,7 @@ fn the_pods_of_a_knative_revision_start_together() {
         "3",
     );
     let case = || {
-        Case::of(service.clone())
+        GroupingCase::of(service.clone())
             .label("serving.knative.dev/revision", "r")
             .beside(revision.clone())
     };
@@ -187,7 +188,7 @@ fn a_gang_of_grove_says_everything() {
                 {"name": "b", "minReplicas": 1, "podReferences": []}]}});
     let set = owner("grove.io/v1alpha1", "PodCliqueSet", json!({}));
     let case = |gang: &Value| {
-        Case::of(set.clone())
+        GroupingCase::of(set.clone())
             .label("grove.io/podgang", "g")
             .beside(gang.clone())
     };
@@ -201,7 +202,7 @@ fn a_gang_of_grove_says_everything() {
         "kai.scheduler/preemptibility": "preemptible"});
     let group = labelled.group();
     assert_eq!(group.priority_class, "build");
-    assert_eq!(group.preemptibility, Some(Preemptibility::Preemptible));
+    assert_eq!(group.preemptibility, Some(GroupPreemptibility::Preemptible));
     labelled.owners[0]["metadata"]["labels"]["kai.scheduler/preemptibility"] = "perhaps".into();
     assert!(
         labelled

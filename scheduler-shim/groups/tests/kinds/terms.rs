@@ -1,13 +1,13 @@
 //! What a group takes from labels, annotations and defaults, and groups that somebody else makes.
 
-use apportion_groups::{Grouping, KindDefaults, Object, Preemptibility};
+use apportion_groups::{GroupPreemptibility, Grouping, KindDefaults, ObjectView};
 use serde_json::{Value, json};
 
-use crate::case::{Case, class, owner, with};
+use crate::case::{GroupingCase, class, owner, with};
 
 #[test]
 fn any_owner_without_a_rule_is_one_group_in_which_one_pod_is_enough() {
-    let group = Case::of(owner("example.com/v1", "Robot", json!({}))).group();
+    let group = GroupingCase::of(owner("example.com/v1", "Robot", json!({}))).group();
     assert_eq!(group.name, "pg-o-7");
     assert_eq!(
         (group.min_member, group.queue.as_str()),
@@ -21,7 +21,7 @@ fn any_owner_without_a_rule_is_one_group_in_which_one_pod_is_enough() {
 
 #[test]
 fn a_pod_that_nothing_owns_is_its_own_group() {
-    let mut case = Case::of(Value::Null);
+    let mut case = GroupingCase::of(Value::Null);
     case.owners.clear();
     // In lists the API server leaves out the kind.
     case.pod["kind"] = Value::Null;
@@ -37,15 +37,15 @@ fn the_queue_is_the_owners_then_the_pods_then_the_projects() {
     let plain = owner("apps/v1", "StatefulSet", json!({}));
     let labelled = with(plain.clone(), "labels", "kai.scheduler/queue", "gold");
     let project = with(plain.clone(), "labels", "project", "vision");
-    let pod_queue = |owner| Case::of(owner).label("kai.scheduler/queue", "iron");
-    let old = |owner| Case::of(owner).label("runai/queue", "bronze");
+    let pod_queue = |owner| GroupingCase::of(owner).label("kai.scheduler/queue", "iron");
+    let old = |owner| GroupingCase::of(owner).label("runai/queue", "bronze");
     assert_eq!(old(plain.clone()).group().queue, "bronze");
     assert_eq!(old(labelled.clone()).group().queue, "gold");
     assert_eq!(old(project.clone()).group().queue, "bronze");
     assert_eq!(pod_queue(labelled).group().queue, "gold");
     assert_eq!(pod_queue(plain).group().queue, "iron");
-    assert_eq!(Case::of(project.clone()).group().queue, "vision");
-    let pooled = Case::of(project)
+    assert_eq!(GroupingCase::of(project.clone()).group().queue, "vision");
+    let pooled = GroupingCase::of(project)
         .label("kai.scheduler/node-pool", "a100")
         .group();
     assert_eq!(pooled.queue, "vision-a100");
@@ -60,9 +60,12 @@ fn a_priority_class_that_does_not_exist_is_passed_over() {
         "priorityClassName",
         "x",
     );
-    assert_eq!(Case::of(named.clone()).group().priority_class, "train");
+    assert_eq!(
+        GroupingCase::of(named.clone()).group().priority_class,
+        "train"
+    );
     // The owner's label hides what the pod says; a second owner without one lets it through.
-    let mut on_pod = Case::of(named.clone())
+    let mut on_pod = GroupingCase::of(named.clone())
         .label("priorityClassName", "y")
         .beside(class("y"));
     assert_eq!(on_pod.group().priority_class, "train");
@@ -71,7 +74,10 @@ fn a_priority_class_that_does_not_exist_is_passed_over() {
         .push(owner("example.com/v1", "Robot", json!({})));
     assert_eq!(on_pod.group().priority_class, "y");
     assert_eq!(
-        Case::of(named).beside(class("x")).group().priority_class,
+        GroupingCase::of(named)
+            .beside(class("x"))
+            .group()
+            .priority_class,
         "x"
     );
 }
@@ -87,9 +93,13 @@ fn an_empty_preemptibility_leaves_it_to_the_priority() {
             word,
         )
     };
-    let said = |word: &str| Case::of(set(word)).label(key, "preemptible").group();
+    let said = |word: &str| {
+        GroupingCase::of(set(word))
+            .label(key, "preemptible")
+            .group()
+    };
     assert_eq!(said("").preemptibility, None);
-    let passed_over = Some(Preemptibility::Preemptible);
+    let passed_over = Some(GroupPreemptibility::Preemptible);
     assert_eq!(said("perhaps").preemptibility, passed_over);
 }
 
@@ -97,7 +107,7 @@ fn an_empty_preemptibility_leaves_it_to_the_priority() {
 fn the_terms_of_a_job_are_its_own_and_those_of_other_owners_are_all_owners() {
     let labelled = |owner| with(owner, "labels", "priorityClassName", "high");
     let below = |below: Value, top: Value| {
-        let mut case = Case::of(labelled(below)).beside(class("high"));
+        let mut case = GroupingCase::of(labelled(below)).beside(class("high"));
         case.owners.push(top);
         case.group().priority_class
     };
@@ -116,12 +126,12 @@ fn a_cluster_sets_its_own_defaults_for_a_kind() {
         {"typeName": "Deployment", "group": "apps", "priorityName": "mid",
          "preemptibility": "preemptible"}]"#;
     let map = json!({"kind": "ConfigMap", "data": {"types": types}});
-    let mut case = Case::of(owner("apps/v1", "Deployment", json!({}))).beside(class("mid"));
+    let mut case = GroupingCase::of(owner("apps/v1", "Deployment", json!({}))).beside(class("mid"));
     case.settings.defaults =
-        KindDefaults::parse(Object::new(&map)).expect("the map is well formed");
+        KindDefaults::parse(ObjectView::new(&map)).expect("the map is well formed");
     let group = case.group();
     assert_eq!(group.priority_class, "mid");
-    assert_eq!(group.preemptibility, Some(Preemptibility::Preemptible));
+    assert_eq!(group.preemptibility, Some(GroupPreemptibility::Preemptible));
 }
 
 #[test]
@@ -129,7 +139,7 @@ fn an_annotation_gives_placement_and_delay() {
     let set = owner("apps/v1", "StatefulSet", json!({}));
     let set = with(set, "annotations", "kai.scheduler/topology", "dc");
     let level = "kai.scheduler/topology-required-placement";
-    let group = Case::of(with(set, "annotations", level, "rack"))
+    let group = GroupingCase::of(with(set, "annotations", level, "rack"))
         .annotation("kai.scheduler/preemption-delay", "90s")
         .annotation("kai.scheduler/topology", "other")
         .group();
@@ -148,7 +158,7 @@ fn an_annotation_gives_placement_and_delay() {
 
 #[test]
 fn a_group_that_somebody_else_makes_is_left_to_them() {
-    let set = || Case::of(owner("apps/v1", "StatefulSet", json!({})));
+    let set = || GroupingCase::of(owner("apps/v1", "StatefulSet", json!({})));
     let external = |name: &str| Ok(Grouping::External(Some(name.to_owned())));
     let skipped = set().annotation("kai.scheduler/skip-podgrouper", "true");
     assert_eq!(skipped.grouping(), Ok(Grouping::External(None)));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::case::{Case, owner, parts};
+use crate::case::{GroupingCase, owner, parts};
 
 #[test]
 fn all_roles_of_a_training_job_start_together() {
@@ -32,7 +32,7 @@ fn all_roles_of_a_training_job_start_together() {
             4,
         ),
     ] {
-        let job = |spec: Value| Case::of(owner("kubeflow.org/v1", kind, spec));
+        let job = |spec: Value| GroupingCase::of(owner("kubeflow.org/v1", kind, spec));
         assert_eq!(
             job(json!({field: roles.clone()})).group().min_member,
             expected,
@@ -59,7 +59,7 @@ fn all_roles_of_a_training_job_start_together() {
 fn a_launcher_that_waits_for_its_workers_is_not_waited_for() {
     let spec = json!({"launcherCreationPolicy": "WaitForWorkersReady",
         "mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}});
-    let case = Case::of(owner("kubeflow.org/v2beta1", "MPIJob", spec));
+    let case = GroupingCase::of(owner("kubeflow.org/v2beta1", "MPIJob", spec));
     assert_eq!(case.group().min_member, 2);
     let labels = json!({"training.kubeflow.org/job-name": "o",
         "training.kubeflow.org/job-role": "launcher"});
@@ -78,7 +78,7 @@ fn the_workers_of_a_pytorch_job_are_cut_into_segments() {
     let spec = json!({"elasticPolicy": {"minReplicas": 5}, "pytorchReplicaSpecs": {
         "Master": {"replicas": 1},
         "Worker": {"replicas": 7, "template": {"metadata": {"annotations": annotations}}}}});
-    let group = Case::of(owner("kubeflow.org/v1", "PyTorchJob", spec))
+    let group = GroupingCase::of(owner("kubeflow.org/v1", "PyTorchJob", spec))
         .label("training.kubeflow.org/replica-type", "worker")
         .label("training.kubeflow.org/replica-index", "5")
         .group();
@@ -103,29 +103,35 @@ fn a_ray_cluster_needs_its_head_and_the_least_of_each_group() {
         {"groupName": "off", "replicas": 9, "suspend": true}]});
     let cluster = owner("ray.io/v1", "RayCluster", spec);
     let expected = [("headgroup", 1, 0), ("big", 4, 1), ("worker-group-1", 3, 0)];
-    let group = Case::of(cluster.clone())
+    let group = GroupingCase::of(cluster.clone())
         .label("ray.io/group", "big")
         .group();
     assert_eq!((group.min_member, parts(&group)), (8, expected.to_vec()));
 
     let mut job = owner("ray.io/v1", "RayJob", json!({}));
     assert!(
-        Case::of(job.clone())
+        GroupingCase::of(job.clone())
             .complaint()
             .contains("status.rayClusterName")
     );
     job["status"] = json!({"rayClusterName": "o"});
-    assert_eq!(Case::of(job).beside(cluster.clone()).group().min_member, 8);
+    assert_eq!(
+        GroupingCase::of(job)
+            .beside(cluster.clone())
+            .group()
+            .min_member,
+        8
+    );
 
     let mut service = owner("ray.io/v1", "RayService", json!({}));
     service["status"] = json!({"pendingServiceStatus": {"rayClusterName": "o"}});
     assert!(
-        Case::of(service.clone())
+        GroupingCase::of(service.clone())
             .complaint()
             .contains("rayclusters.ray.io \"o\" not found")
     );
     assert_eq!(
-        Case::of(service).beside(cluster).group().owner.kind,
+        GroupingCase::of(service).beside(cluster).group().owner.kind,
         "RayService"
     );
 }
@@ -150,7 +156,7 @@ fn a_ray_cluster_that_asks_for_what_cannot_be_is_refused() {
         ),
     ] {
         let spec = json!({"workerGroupSpecs": [group]});
-        let complaint = Case::of(owner("ray.io/v1", "RayCluster", spec)).complaint();
+        let complaint = GroupingCase::of(owner("ray.io/v1", "RayCluster", spec)).complaint();
         assert!(complaint.contains(why), "{complaint}");
     }
 }
@@ -172,7 +178,7 @@ fn a_karta_describes_a_kind_that_no_row_knows() {
     };
     let flow = owner("example.com/v1", "Flow", json!({"head": 1, "hand": 4}));
     let case = |gang: Value| {
-        let mut case = Case::of(flow.clone())
+        let mut case = GroupingCase::of(flow.clone())
             .label("role", "hand")
             .label("run", "r1");
         case.settings.kartas.push(karta(gang));

@@ -85,7 +85,7 @@ pub struct ContainerZones {
 
 /// A NUMA zone.
 #[derive(Clone, Debug, Default)]
-pub struct Zone {
+pub struct NumaZone {
     /// Its name.
     pub name: String,
     /// What it has.
@@ -153,7 +153,7 @@ impl ZoneAmounts {
 
 /// A claim on devices that pods name instead of counting cards.
 #[derive(Clone, Debug, Default)]
-pub struct Claim {
+pub struct ResourceClaim {
     /// Its name.
     pub name: String,
     /// The queue that it is for.

@@ -5,49 +5,54 @@
 
 use apportion_abi::Bytes;
 
-use crate::amounts::{Amounts, Resource};
-use crate::cluster::{Cards, Task};
+use crate::amounts::{ResourceAmounts, ResourceKind};
+use crate::cluster::{Task, TaskGpuRequest};
+use crate::node_resources::{CardAssignment, CardKey};
 use crate::session::Session;
-use crate::stock::{CardKey, Taken};
 
 impl Session<'_> {
     /// What a task is charged for where cards have so much memory.
-    pub(crate) fn charged(&self, task: usize, card: Bytes) -> Amounts {
+    pub(crate) fn charged(&self, task: usize, card: Bytes) -> ResourceAmounts {
         let facts = &self.tasks[task];
         let mut amounts = facts.task.amounts(card);
-        amounts[Resource::Gpu] += facts.claimed_cards as f64;
+        amounts[ResourceKind::Gpu] += facts.claimed_cards as f64;
         amounts
     }
 
     /// What a task is charged for where it is.
-    pub(crate) fn charge(&self, task: usize) -> Option<Amounts> {
+    pub(crate) fn charge(&self, task: usize) -> Option<ResourceAmounts> {
         let standing = &self.standings[task];
         let node = standing.node?;
         Some(self.charge_at(task, node, &standing.cards))
     }
 
     /// What a task is charged for with these cards of a node. Bytes are charged by the cards that they are on.
-    pub(super) fn charge_at(&self, task: usize, node: usize, cards: &Taken) -> Amounts {
+    pub(super) fn charge_at(
+        &self,
+        task: usize,
+        node: usize,
+        cards: &CardAssignment,
+    ) -> ResourceAmounts {
         let stock = &self.stocks[node];
         let mut amounts = self.charged(task, stock.card_memory);
-        if let (Cards::Shared { share, .. }, true) =
+        if let (TaskGpuRequest::Shared { share, .. }, true) =
             (&self.tasks[task].task.cards, stock.sizes.is_listed())
         {
             let part = |&card: &CardKey| {
-                let alone = Cards::Shared {
+                let alone = TaskGpuRequest::Shared {
                     share: *share,
                     devices: 1,
                 };
                 alone.count(stock.size(card))
             };
             let claimed = self.tasks[task].claimed_cards as f64;
-            amounts[Resource::Gpu] = claimed + cards.shared.iter().map(part).sum::<f64>();
+            amounts[ResourceKind::Gpu] = claimed + cards.shared.iter().map(part).sum::<f64>();
         }
         amounts
     }
 
     /// What tasks are charged for at least: on the largest cards.
-    pub(crate) fn least_charge(&self, tasks: &[usize]) -> Amounts {
+    pub(crate) fn least_charge(&self, tasks: &[usize]) -> ResourceAmounts {
         let charges = tasks.iter();
         charges
             .map(|&task| self.charged(task, self.card_sizes.1))
@@ -61,7 +66,7 @@ impl Session<'_> {
     }
 
     /// What tasks ask of a queue before a node is chosen, bytes of a card counted as parts of the smallest.
-    pub(crate) fn wants(&self, tasks: &[usize]) -> Amounts {
+    pub(crate) fn wants(&self, tasks: &[usize]) -> ResourceAmounts {
         tasks.iter().map(|&task| self.tasks[task].wants).sum()
     }
 }
@@ -69,8 +74,8 @@ impl Session<'_> {
 impl Task {
     /// What it is charged for where cards have so much memory.
     #[must_use]
-    pub fn amounts(&self, card: Bytes) -> Amounts {
-        Amounts::new(
+    pub fn amounts(&self, card: Bytes) -> ResourceAmounts {
+        ResourceAmounts::new(
             self.cpu_millis as f64,
             self.memory as f64,
             self.cards.count(card),
@@ -81,10 +86,10 @@ impl Task {
     #[must_use]
     pub fn wants_cards(&self) -> bool {
         match &self.cards {
-            Cards::None => false,
-            Cards::Whole(count) => *count > 0,
-            Cards::Shared { .. } => true,
-            Cards::Partitions(partitions) => partitions.values().any(|count| *count > 0),
+            TaskGpuRequest::None => false,
+            TaskGpuRequest::Whole(count) => *count > 0,
+            TaskGpuRequest::Shared { .. } => true,
+            TaskGpuRequest::Partitions(partitions) => partitions.values().any(|count| *count > 0),
         }
     }
 }

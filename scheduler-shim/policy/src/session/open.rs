@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
-use crate::ahead::Caution;
-use crate::amounts::{Amounts, Resource};
-use crate::cluster::{Cards, Claim, Cluster, Job, Node, Task};
-use crate::company::Company;
-use crate::gang::{Tree, View};
-use crate::numa::ZoneStock;
-use crate::session::{ClaimFacts, JobFacts, Session, Standing, TaskFacts, seat};
-use crate::stock::{CardKey, NodeStock, Sizes, Stock};
-use crate::touched::Touched;
+use crate::amounts::{ResourceAmounts, ResourceKind};
+use crate::changed_nodes::ChangedNodes;
+use crate::cluster::{Cluster, Job, Node, ResourceClaim, Task, TaskGpuRequest};
+use crate::gang::{JobView, PodSetTree};
+use crate::inter_pod_affinity::InterPodAffinity;
+use crate::lookahead::EvictionCaution;
+use crate::node_resources::{CardKey, CardSizes, NodeResources, NodeState};
+use crate::numa::NumaZones;
+use crate::session::{ClaimFacts, JobFacts, Session, TaskFacts, TaskState, initial_placement};
 use crate::tree::QueueTree;
 
 /// Cards of no more than this say nothing about the sizes of cards.
@@ -33,12 +33,12 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     profiles.sort();
     profiles.dedup();
     let parts = Rc::new(profiles.iter().map(|profile| parts_of(profile)).collect());
-    let stocks: Vec<NodeStock> = nodes
+    let stocks: Vec<NodeState> = nodes
         .iter()
         .map(|node| stock(node, &profiles, &parts))
         .collect();
     let sizes = card_sizes(&nodes);
-    let touched = Touched::none_of(nodes.len());
+    let touched = ChangedNodes::none_of(nodes.len());
     let count = cluster.jobs.iter().map(|job| job.tasks.len()).sum();
     let mut session = Session {
         now,
@@ -64,9 +64,9 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         opening: Vec::new(),
         card_names: BTreeMap::new(),
         claims: Vec::new(),
-        caution: Caution::default(),
+        caution: EvictionCaution::default(),
         sparing: BTreeMap::new(),
-        company: Company::default(),
+        company: InterPodAffinity::default(),
         promises: Vec::new(),
         profiles,
         next_card: 0,
@@ -86,8 +86,8 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     for job in jobs {
         add_job(&mut session, job);
     }
-    session.company = Company::of(&session.nodes, &session.tasks, &cluster.bystanders);
-    seat::seat(&mut session);
+    session.company = InterPodAffinity::of(&session.nodes, &session.tasks, &cluster.bystanders);
+    initial_placement::seat(&mut session);
     session.opening = session.standings.clone();
     session
         .queues
@@ -99,7 +99,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
 fn asks_bytes(cluster: &Cluster) -> bool {
     let mut tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
     tasks.any(|task| {
-        let Cards::Shared { share, .. } = &task.cards else {
+        let TaskGpuRequest::Shared { share, .. } = &task.cards else {
             return false;
         };
         matches!(share, CardShare::Memory(_))
@@ -109,46 +109,48 @@ fn asks_bytes(cluster: &Cluster) -> bool {
 fn asked_profiles(cluster: &Cluster) -> impl Iterator<Item = String> {
     let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
     tasks.flat_map(|task| match &task.cards {
-        Cards::Partitions(partitions) => partitions.keys().cloned().collect(),
-        Cards::None | Cards::Whole(_) | Cards::Shared { .. } => Vec::new(),
+        TaskGpuRequest::Partitions(partitions) => partitions.keys().cloned().collect(),
+        TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Shared { .. } => {
+            Vec::new()
+        }
     })
 }
 
-fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeStock {
+fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeState {
     let count = |profile| node.partitions.get(profile).copied().unwrap_or(0);
-    let total = Stock {
+    let total = NodeResources {
         cpu: node.cpu_millis,
         memory: node.memory,
         pods: node.pods,
         cards: node.card_count(),
         partitions: profiles.iter().map(count).collect(),
     };
-    NodeStock {
+    NodeState {
         idle: total.clone(),
-        releasing: Stock {
+        releasing: NodeResources {
             partitions: vec![0; profiles.len()],
-            ..Stock::default()
+            ..NodeResources::default()
         },
         total,
         card_memory: node.card_memory,
         mig: node.mig,
         parts: Rc::clone(parts),
         shared: BTreeMap::new(),
-        sizes: Sizes::of(&node.listed),
+        sizes: CardSizes::of(&node.listed),
         legacy: 0,
-        zones: ZoneStock::new(node.numa, node.numa_scope, node.zones.clone()),
+        zones: NumaZones::new(node.numa, node.numa_scope, node.zones.clone()),
     }
 }
 
 /// What queues can divide of a node.
-fn capacity(node: &Node) -> Amounts {
+fn capacity(node: &Node) -> ResourceAmounts {
     let partitions: f64 = node
         .partitions
         .iter()
         .map(|(profile, count)| parts_of(profile) * *count as f64)
         .sum();
     let cards = node.card_count() as f64 + partitions;
-    Amounts::new(node.cpu_millis as f64, node.memory as f64, cards)
+    ResourceAmounts::new(node.cpu_millis as f64, node.memory as f64, cards)
 }
 
 /// How many parts of a card a partition is: the number before the `g` of its profile.
@@ -158,7 +160,7 @@ fn parts_of(profile: &str) -> f64 {
     parts.and_then(Result::ok).unwrap_or(0.0)
 }
 
-impl Cards {
+impl TaskGpuRequest {
     /// How many cards it counts for, where a card has so much memory.
     #[must_use]
     pub fn count(&self, card: Bytes) -> f64 {
@@ -196,7 +198,7 @@ fn find_claim(session: &Session<'_>, name: &str) -> Option<usize> {
 
 /// Numbers the claims; the devices of those that were given are cards of their own.
 fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
-    let mut claims: Vec<&Claim> = cluster.claims.iter().collect();
+    let mut claims: Vec<&ResourceClaim> = cluster.claims.iter().collect();
     claims.sort_by(|left, right| left.name.cmp(&right.name));
     for claim in claims {
         let node = claim.node.as_ref();
@@ -216,7 +218,7 @@ impl Session<'_> {
     fn smallest_for(&self, task: &Task) -> Bytes {
         let (smallest, _) = self.card_sizes;
         let asked = match &task.cards {
-            Cards::Shared {
+            TaskGpuRequest::Shared {
                 share: CardShare::Memory(bytes),
                 ..
             } if *bytes > smallest => *bytes,
@@ -254,7 +256,7 @@ fn claimed_cards(session: &mut Session<'_>, node: usize, devices: i64) -> Vec<Ca
 
 fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
     let place = session.jobs.len();
-    let tree = Tree::of(job);
+    let tree = PodSetTree::of(job);
     let mut by_set = vec![Vec::new(); tree.sets.len()];
     let mut tasks: Vec<&Task> = job.tasks.iter().collect();
     tasks.sort_by(|left, right| {
@@ -278,7 +280,7 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             .filter(|claim| claim.is_of_cards)
             .fold(0, |sum: i64, claim| sum.saturating_add(claim.devices));
         let mut wants = task.amounts(session.smallest_for(task));
-        wants[Resource::Gpu] += claimed_cards as f64;
+        wants[ResourceKind::Gpu] += claimed_cards as f64;
         for &claim in claims.iter().flatten() {
             session.claims[claim].users.push(session.tasks.len());
         }
@@ -291,11 +293,11 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             claims,
             claimed_cards,
         });
-        session.standings.push(Standing::default());
+        session.standings.push(TaskState::default());
     }
     let payer = session.queues.find(&job.queue);
     let queue = payer.filter(|&queue| session.queues.children(queue).is_empty());
-    let view: View = tree.view(place, by_set);
+    let view: JobView = tree.view(place, by_set);
     session.jobs.push(JobFacts {
         job,
         queue,

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::choose::DOMAIN;
-use crate::cluster::{Node, Topology};
+use crate::cluster::{ClusterTopology, Node};
 use crate::topology::by_fullness;
 
 /// Nodes that share the labels down to some level.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Domain {
+pub(super) struct TopologyDomain {
     /// The values of the labels, joined.
     pub(super) id: String,
     /// 0 for all nodes, 1 for the widest level.
@@ -22,11 +22,11 @@ pub(super) struct Domain {
 
 /// All domains; the first holds all nodes of the topology.
 #[derive(Clone, Debug)]
-pub(super) struct Domains(Vec<Domain>);
+pub(super) struct DomainTree(Vec<TopologyDomain>);
 
-impl Domains {
-    pub(super) fn of(topology: &Topology, nodes: &[&Node]) -> Self {
-        let mut domains = Self(vec![Domain::default()]);
+impl DomainTree {
+    pub(super) fn of(topology: &ClusterTopology, nodes: &[&Node]) -> Self {
+        let mut domains = Self(vec![TopologyDomain::default()]);
         for (place, node) in nodes.iter().enumerate() {
             let values = topology.levels.iter().map(|label| node.labels.get(label));
             if let Some(values) = values.collect::<Option<Vec<&String>>>() {
@@ -49,11 +49,11 @@ impl Domains {
             let known = children.into_iter().find(|&child| self.0[child].id == id);
             at = known.unwrap_or_else(|| {
                 let place = self.0.len();
-                self.0.push(Domain {
+                self.0.push(TopologyDomain {
                     id,
                     depth: depth + 1,
                     parent: at,
-                    ..Domain::default()
+                    ..TopologyDomain::default()
                 });
                 self.0[at].children.push(place);
                 place
@@ -62,11 +62,11 @@ impl Domains {
         }
     }
 
-    pub(super) fn root(&self) -> &Domain {
+    pub(super) fn root(&self) -> &TopologyDomain {
         &self.0[0]
     }
 
-    pub(super) fn get(&self, domain: usize) -> &Domain {
+    pub(super) fn get(&self, domain: usize) -> &TopologyDomain {
         &self.0[domain]
     }
 
@@ -87,7 +87,7 @@ impl Domains {
     }
 
     /// The domain at `depth` above a domain, or itself.
-    pub(super) fn ancestor(&self, domain: &Domain, depth: usize) -> &Domain {
+    pub(super) fn ancestor(&self, domain: &TopologyDomain, depth: usize) -> &TopologyDomain {
         let mut at = domain.clone();
         while at.depth > depth {
             at = self.0[at.parent].clone();
@@ -104,7 +104,7 @@ impl Domains {
         &mut self,
         domain: usize,
         depth: usize,
-        fullness: &impl Fn(&Domain) -> f64,
+        fullness: &impl Fn(&TopologyDomain) -> f64,
     ) {
         let children = self.0[domain].children.clone();
         let mut keyed: Vec<(f64, String, usize)> = children
@@ -150,7 +150,7 @@ impl Domains {
     }
 
     /// A domain and all below it: narrow before wide, and within a level in order.
-    pub(super) fn deepest_first(&self, domain: usize) -> Vec<&Domain> {
+    pub(super) fn deepest_first(&self, domain: usize) -> Vec<&TopologyDomain> {
         let mut levels = vec![vec![domain]];
         while let Some(level) = levels.last().filter(|level| !level.is_empty()) {
             let below = level.iter().flat_map(|&at| self.0[at].children.clone());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::Bytes;
-use apportion_policy::cluster::{Cards, ListedCard, Node, Status, Task};
+use apportion_policy::cluster::{ListedCard, Node, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::{Cluster, Decision};
 use proptest::prelude::*;
 
@@ -15,23 +15,23 @@ pub(crate) fn check_cards(cluster: &Cluster) -> Result<(), TestCaseError> {
         let mut whole = 0;
         let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
         let here = tasks.filter(|task| task.node.as_ref() == Some(&node.name));
-        for task in here.filter(|task| task.status == Status::Running) {
+        for task in here.filter(|task| task.status == TaskStatus::Running) {
             match &task.cards {
-                Cards::Whole(count) => {
+                TaskGpuRequest::Whole(count) => {
                     whole += count;
                     alone.extend(task.on.iter().map(String::as_str));
                 }
-                Cards::Shared { share, devices } => {
+                TaskGpuRequest::Shared { share, devices } => {
                     prop_assert_eq!(task.on.len(), usize::try_from(*devices).unwrap());
                     for card in &task.on {
-                        let capacity = apportion_abi::Capacity {
+                        let capacity = apportion_abi::CardCapacity {
                             total: node.size_of(card),
                             reserved: Bytes::ZERO,
                         };
                         *shared.entry(card).or_default() += share.bytes_of(capacity).0;
                     }
                 }
-                Cards::None | Cards::Partitions(_) => {}
+                TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => {}
             }
         }
         for (card, held) in &shared {
@@ -68,10 +68,10 @@ fn check_names(
 
 /// How many cards a task counts for: bytes by the cards that they are on.
 fn charged(task: &Task, node: &Node) -> f64 {
-    let Cards::Shared { share, .. } = &task.cards else {
+    let TaskGpuRequest::Shared { share, .. } = &task.cards else {
         return task.cards.count(Bytes::ZERO);
     };
-    let one = Cards::Shared {
+    let one = TaskGpuRequest::Shared {
         share: *share,
         devices: 1,
     };
@@ -83,7 +83,7 @@ fn held_by(cluster: &Cluster, queue: &str, only_fixed: bool) -> f64 {
     let jobs = cluster.jobs.iter().filter(|job| job.queue == queue);
     let jobs = jobs.filter(|job| !only_fixed || !job.is_preemptible);
     let tasks = jobs.flat_map(|job| &job.tasks);
-    let running = tasks.filter(|task| task.status == Status::Running);
+    let running = tasks.filter(|task| task.status == TaskStatus::Running);
     running
         .map(|task| {
             let mut nodes = cluster.nodes.iter();
@@ -113,7 +113,8 @@ pub(crate) fn check_gangs(cluster: &Cluster, decisions: &[Decision]) -> Result<(
         decisions.any(|one| matches!(one, Decision::Reserve { task, .. } if task == name))
     };
     for job in &cluster.jobs {
-        let has_place = |task: &&Task| task.status == Status::Running || is_promised(&task.name);
+        let has_place =
+            |task: &&Task| task.status == TaskStatus::Running || is_promised(&task.name);
         let placed = job.tasks.iter().filter(has_place).count();
         let minimum = job.root.sets.iter().map(|set| set.min_available).sum();
         let is_whole = placed == 0 || placed >= minimum;

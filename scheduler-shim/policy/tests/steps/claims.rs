@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use apportion_policy::cluster::{Cards, Job, Status, Task};
+use apportion_policy::cluster::{Job, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::{Action, Cluster, Decision, Session, plan};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -43,7 +43,7 @@ fn tasks(cluster: &Cluster) -> impl Iterator<Item = &Task> {
 }
 
 fn running(cluster: &Cluster) -> BTreeSet<String> {
-    let running = tasks(cluster).filter(|task| task.status == Status::Running);
+    let running = tasks(cluster).filter(|task| task.status == TaskStatus::Running);
     running.map(|task| task.name.clone()).collect()
 }
 
@@ -110,7 +110,7 @@ fn plain(mut cluster: Cluster) -> Cluster {
         job.tasks.truncate(1);
         job.root.sets[0].min_available = 1;
         for task in &mut job.tasks {
-            task.cards = Cards::Whole(1 + i64::from(job.priority / 25 % 3));
+            task.cards = TaskGpuRequest::Whole(1 + i64::from(job.priority / 25 % 3));
         }
     }
     for node in &mut cluster.nodes {
@@ -122,7 +122,7 @@ fn plain(mut cluster: Cluster) -> Cluster {
 
 fn wants(job: &Job) -> i64 {
     match job.tasks[0].cards {
-        Cards::Whole(count) => count,
+        TaskGpuRequest::Whole(count) => count,
         _ => 0,
     }
 }
@@ -152,11 +152,11 @@ proptest! {
     fn a_priority_in_its_queue_is_served_where_there_is_any_way(cluster in cluster()) {
         let (cluster, _) = after_arrivals(plain(cluster))?;
         let held_back = plan(NOW, &cluster).held_back();
-        for job in cluster.jobs.iter().filter(|job| job.tasks[0].status == Status::Pending) {
+        for job in cluster.jobs.iter().filter(|job| job.tasks[0].status == TaskStatus::Pending) {
             // Its queue holds no more with it than with the other, so no rule of any queue is in the way.
             let gives_way = |other: &Job| {
                 other.queue == job.queue
-                    && other.tasks[0].status == Status::Running
+                    && other.tasks[0].status == TaskStatus::Running
                     && other.is_preemptible
                     && other.priority < job.priority
                     && wants(other) >= wants(job)
@@ -187,7 +187,7 @@ fn passed_over(cluster: Cluster) -> Result<Vec<String>, TestCaseError> {
         return Ok(Vec::new());
     };
     let (runs, claimants) = (running(&end), claimants(&cluster));
-    let waits = |task: &&Task| task.status == Status::Pending && runs.contains(&task.name);
+    let waits = |task: &&Task| task.status == TaskStatus::Pending && runs.contains(&task.name);
     let jobs = cluster.jobs.iter();
     let jobs = jobs.filter(|job| claimants.contains(&job.name));
     let jobs = jobs.filter(|job| job.tasks.iter().any(|task| waits(&task)));

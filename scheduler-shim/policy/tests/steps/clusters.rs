@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Queue, Quota, Task};
+use apportion_policy::cluster::{
+    Job, ListedCard, Node, PodSet, Queue, Quota, SubGroupSet, Task, TaskGpuRequest,
+};
 use proptest::prelude::*;
 
 pub(crate) const NOW: Duration = Duration::from_secs(1_000_000);
@@ -32,24 +34,24 @@ pub(crate) fn queue(name: &str, parent: Option<&str>, gpu: Quota, priority: i32)
     }
 }
 
-fn cards() -> impl Strategy<Value = Cards> {
+fn cards() -> impl Strategy<Value = TaskGpuRequest> {
     let fraction = prop::sample::select(vec!["0.1", "0.25", "0.3", "0.5", "0.7", "0.9"]);
     prop_oneof![
-        3 => (1..4_i64).prop_map(Cards::Whole),
-        4 => (fraction, 1..3_u32).prop_map(|(text, devices)| Cards::Shared {
+        3 => (1..4_i64).prop_map(TaskGpuRequest::Whole),
+        4 => (fraction, 1..3_u32).prop_map(|(text, devices)| TaskGpuRequest::Shared {
             share: Share::Fraction(text.parse().unwrap()),
             devices,
         }),
-        2 => (1..900_u64).prop_map(|mib| Cards::Shared {
+        2 => (1..900_u64).prop_map(|mib| TaskGpuRequest::Shared {
             share: Share::Memory(Bytes::from_mib(mib)),
             devices: 1,
         }),
-        1 => Just(Cards::None),
+        1 => Just(TaskGpuRequest::None),
     ]
 }
 
 /// A job that waits: its queue, priority, pods, minimum and what each pod wants.
-fn job() -> impl Strategy<Value = (usize, i32, usize, usize, Cards, u64)> {
+fn job() -> impl Strategy<Value = (usize, i32, usize, usize, TaskGpuRequest, u64)> {
     let priority = prop::sample::select(vec![50, 50, 50, 75, 100, 125]);
     (
         0..3_usize,
@@ -117,7 +119,7 @@ pub(crate) fn cluster() -> impl Strategy<Value = Cluster> {
 fn build_job(
     (number, (queue, priority, pods, minimum, cards, age)): (
         usize,
-        (usize, i32, usize, usize, Cards, u64),
+        (usize, i32, usize, usize, TaskGpuRequest, u64),
     ),
 ) -> Job {
     let task = |pod| Task {
@@ -134,13 +136,13 @@ fn build_job(
         priority,
         is_preemptible: priority < 100,
         created: NOW - Duration::from_secs(age * 60),
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: minimum.min(pods),
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: (0..pods).map(task).collect(),
         ..Job::default()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, SHARE_UNIT, Share, whole_units};
-use apportion_policy::cluster::{Cards, Cluster, Node, Quota, Task};
+use apportion_policy::cluster::{Cluster, Node, Quota, Task, TaskGpuRequest};
 use apportion_policy::step;
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn twice(bytes: Bytes) -> Bytes {
 fn grow_task(task: &mut Task) {
     task.cpu_millis *= 3;
     task.memory *= 5;
-    if let Cards::Shared {
+    if let TaskGpuRequest::Shared {
         share: Share::Memory(bytes),
         ..
     } = &mut task.cards
@@ -29,7 +29,7 @@ fn grow_task(task: &mut Task) {
 /// The same cluster, where no share is rounded: what is rounded at one size may not be at twice that size.
 fn unrounded(mut cluster: Cluster) -> Cluster {
     for task in cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
-        if let Cards::Shared {
+        if let TaskGpuRequest::Shared {
             share: Share::Memory(bytes),
             ..
         } = &mut task.cards

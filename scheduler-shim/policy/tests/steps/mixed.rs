@@ -1,7 +1,9 @@
 //! Nodes whose cards are known one by one: sizes and health that differ within a node.
 
 use apportion_abi::{Bytes, Share};
-use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Quota, Status, Task};
+use apportion_policy::cluster::{
+    Job, ListedCard, Node, PodSet, Quota, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
+};
 use apportion_policy::{Cluster, Decision, step};
 
 use super::clusters::{NOW, queue, quota};
@@ -25,29 +27,29 @@ const fn gib(count: u64) -> Bytes {
     Bytes::from_mib(count * 1024)
 }
 
-fn memory(count: u64, devices: u32) -> Cards {
-    Cards::Shared {
+fn memory(count: u64, devices: u32) -> TaskGpuRequest {
+    TaskGpuRequest::Shared {
         share: Share::Memory(gib(count)),
         devices,
     }
 }
 
-fn half() -> Cards {
-    Cards::Shared {
+fn half() -> TaskGpuRequest {
+    TaskGpuRequest::Shared {
         share: Share::Fraction("0.5".parse().unwrap()),
         devices: 1,
     }
 }
 
 /// A job of one pod, on these cards of the node that their names begin with if there are any.
-fn job(name: &str, cards: Cards, on: &[&str]) -> Job {
+fn job(name: &str, cards: TaskGpuRequest, on: &[&str]) -> Job {
     let task = Task {
         name: name.to_owned(),
         set: "default".to_owned(),
         status: if on.is_empty() {
-            Status::Pending
+            TaskStatus::Pending
         } else {
-            Status::Running
+            TaskStatus::Running
         },
         node: on.first().map(|card| card[..1].to_owned()),
         on: on.iter().map(|card| (*card).to_owned()).collect(),
@@ -58,13 +60,13 @@ fn job(name: &str, cards: Cards, on: &[&str]) -> Job {
         name: name.to_owned(),
         queue: "all".to_owned(),
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![task],
         ..Job::default()
@@ -95,7 +97,7 @@ fn a_large_ask_finds_the_one_large_card_and_a_whole_card_is_the_smallest() {
     let nodes = vec![node("a", &[Some(80), Some(24), Some(24)])];
     let jobs = vec![
         job("large", memory(40, 1), &[]),
-        job("whole", Cards::Whole(1), &[]),
+        job("whole", TaskGpuRequest::Whole(1), &[]),
     ];
     let expected = ["bind large to a0", "bind whole to a1"];
     assert_eq!(decided(&cluster(nodes, jobs)), expected);
@@ -106,7 +108,7 @@ fn a_card_out_of_order_is_not_given_and_its_holders_take_no_other() {
     let nodes = vec![node("a", &[None, Some(24)])];
     let jobs = vec![
         job("held", memory(20, 1), &["a0"]),
-        job("alone", Cards::Whole(1), &[]),
+        job("alone", TaskGpuRequest::Whole(1), &[]),
         job("late", memory(1, 1), &[]),
     ];
     assert_eq!(decided(&cluster(nodes, jobs)), ["bind alone to a1"]);
@@ -149,7 +151,7 @@ fn bytes_are_charged_by_the_card_that_they_are_on_and_a_limit_may_need_a_larger_
 fn who_is_on_the_large_card_moves_to_a_small_one_for_who_needs_it() {
     let nodes = vec![node("a", &[Some(80), Some(24)])];
     let jobs = vec![
-        job("modest", Cards::Whole(1), &["a0"]),
+        job("modest", TaskGpuRequest::Whole(1), &["a0"]),
         job("large", memory(60, 1), &[]),
     ];
     let expected = ["evict modest", "reserve large on a", "reserve modest on a"];
@@ -161,7 +163,7 @@ fn who_moves_to_a_larger_card_leaves_more_than_was_free() {
     // A fifth of one card and seven tenths of the other are free: less than the whole card that is asked for.
     let nodes = vec![node("a", &[Some(10)]), node("b", &[Some(20)])];
     let jobs = vec![
-        job("alone", Cards::Whole(1), &[]),
+        job("alone", TaskGpuRequest::Whole(1), &[]),
         job("first", memory(6, 1), &["a0"]),
         job("second", memory(2, 1), &["a0"]),
         job("stays", memory(6, 1), &["b0"]),
@@ -178,7 +180,7 @@ fn who_moves_to_a_larger_card_leaves_more_than_was_free() {
 
 #[test]
 fn who_leads_its_set_starts_before_the_others() {
-    let mut gang = job("gang", Cards::Whole(1), &[]);
+    let mut gang = job("gang", TaskGpuRequest::Whole(1), &[]);
     let task = |name: &str, leads: bool| Task {
         name: name.to_owned(),
         leads,

@@ -1,8 +1,8 @@
 //! The promises, kept in any cluster.
 
 use apportion_abi::{Bytes, Share};
-use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Status, Task};
-use apportion_policy::{Cluster, Decision, Place, plan_aloud, step};
+use apportion_policy::cluster::{Job, Node, PodSet, SubGroupSet, Task, TaskGpuRequest, TaskStatus};
+use apportion_policy::{Cluster, Decision, TaskPlacement, plan_aloud, step};
 use proptest::prelude::*;
 
 use super::checks::{check_cards, check_gangs, check_queues};
@@ -68,13 +68,13 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
         name: name.to_owned(),
         set: "default".to_owned(),
         status: if on.is_some() {
-            Status::Running
+            TaskStatus::Running
         } else {
-            Status::Pending
+            TaskStatus::Pending
         },
         node: on.map(|(node, _)| node.to_owned()),
         on: on.iter().map(|(_, card)| (*card).to_owned()).collect(),
-        cards: Cards::Shared {
+        cards: TaskGpuRequest::Shared {
             share: Share::Fraction(fraction.parse().unwrap()),
             devices: 1,
         },
@@ -84,13 +84,13 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
         name: task.name.clone(),
         queue: "all".to_owned(),
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: 1,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: vec![task],
         ..Job::default()
@@ -112,7 +112,7 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
         ],
         ..Cluster::default()
     };
-    let place = Place {
+    let place = TaskPlacement {
         node: "b".to_owned(),
         cards: vec!["b0".to_owned()],
         zones: Vec::new(),

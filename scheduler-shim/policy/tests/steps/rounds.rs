@@ -1,6 +1,6 @@
 //! What happens to a cluster between two steps.
 
-use apportion_policy::cluster::{Status, Task};
+use apportion_policy::cluster::{Task, TaskStatus};
 use apportion_policy::{Cluster, Decision};
 
 fn task_of<'c>(cluster: &'c mut Cluster, name: &str) -> &'c mut Task {
@@ -14,13 +14,13 @@ pub(crate) fn carry_on(cluster: &mut Cluster, decisions: &[Decision]) {
         match decision {
             Decision::Evict { task, .. } => {
                 let task = task_of(cluster, task);
-                task.status = Status::Pending;
+                task.status = TaskStatus::Pending;
                 task.node = None;
                 task.on.clear();
             }
             Decision::Bind { task, place, .. } => {
                 let task = task_of(cluster, task);
-                task.status = Status::Running;
+                task.status = TaskStatus::Running;
                 task.node = Some(place.node.clone());
                 task.on.clone_from(&place.cards);
             }

@@ -1,7 +1,7 @@
 //! Clusters that did not settle: whoever came to a place was made to leave it again, for ever.
 
-use apportion_abi::{Bytes, Fraction, Share};
-use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Task};
+use apportion_abi::{Bytes, GpuFraction, Share};
+use apportion_policy::cluster::{Job, ListedCard, Node, PodSet, SubGroupSet, Task, TaskGpuRequest};
 use apportion_policy::{Cluster, Decision, step};
 
 use super::clusters::{NOW, queue, quota};
@@ -25,7 +25,7 @@ fn node(name: &str, cards: &[u64]) -> Node {
 }
 
 /// A job of two pods.
-fn job(name: &str, queue: &str, priority: i32, minimum: usize, cards: Cards) -> Job {
+fn job(name: &str, queue: &str, priority: i32, minimum: usize, cards: TaskGpuRequest) -> Job {
     let task = |pod| Task {
         name: format!("{name}-{pod}"),
         set: "default".to_owned(),
@@ -37,22 +37,22 @@ fn job(name: &str, queue: &str, priority: i32, minimum: usize, cards: Cards) -> 
         queue: queue.to_owned(),
         priority,
         is_preemptible: true,
-        root: Group {
+        root: SubGroupSet {
             sets: vec![PodSet {
                 name: "default".to_owned(),
                 min_available: minimum,
                 topology: None,
             }],
-            ..Group::default()
+            ..SubGroupSet::default()
         },
         tasks: (0..2).map(task).collect(),
         ..Job::default()
     }
 }
 
-fn part(text: &str, devices: u32) -> Cards {
-    let fraction: Fraction = text.parse().unwrap();
-    Cards::Shared {
+fn part(text: &str, devices: u32) -> TaskGpuRequest {
+    let fraction: GpuFraction = text.parse().unwrap();
+    TaskGpuRequest::Shared {
         share: Share::Fraction(fraction),
         devices,
     }
@@ -61,11 +61,11 @@ fn part(text: &str, devices: u32) -> Cards {
 /// A queue with a quota of two cards and one with all that is left of them, both of which want more than
 /// there is on the cards that are large enough.
 fn tight() -> Cluster {
-    let bytes = Cards::Shared {
+    let bytes = TaskGpuRequest::Shared {
         share: Share::Memory(Bytes::from_mib(751)),
         devices: 1,
     };
-    let mut whole = job("job-1", "rest", 50, 1, Cards::Whole(2));
+    let mut whole = job("job-1", "rest", 50, 1, TaskGpuRequest::Whole(2));
     whole.tasks.truncate(1);
     Cluster {
         nodes: vec![node("node-0", &[2, 3]), node("node-1", &[3, 1, 1, 2])],

@@ -19,7 +19,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::live::event::PodRef;
-use crate::live::grouper::{KAI, Membership};
+use crate::live::grouper::{GroupMembership, KAI};
 use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
 use crate::objects::numa;
 
@@ -27,7 +27,7 @@ pub(super) type Texts = BTreeMap<String, String>;
 
 /// Whoever binds.
 #[derive(Clone)]
-pub(super) struct Binder {
+pub(super) struct PodBinder {
     client: Client,
     /// Whether labels of a binding reach its pod, once that was seen.
     carries_labels: Arc<OnceLock<bool>>,
@@ -37,16 +37,16 @@ pub(super) struct Binder {
 
 /// What a binding writes on its pod.
 #[derive(Clone, Copy)]
-pub(super) struct Written<'w> {
+pub(super) struct BindingMetadata<'w> {
     pub(super) cards: &'w [(String, u64)],
     /// What kind of cards it got; nothing without cards.
     pub(super) received: Option<&'w str>,
     /// What it will have of which NUMA zones.
     pub(super) zones: &'w [(String, ZoneAmounts)],
-    pub(super) joins: Option<&'w Membership>,
+    pub(super) joins: Option<&'w GroupMembership>,
 }
 
-impl Binder {
+impl PodBinder {
     /// For pods of schedulers of these names. KAI's binder deletes each pod with its label that it has no reservation
     /// for, whoever scheduled it: so nobody gets the label where KAI's name is not ours, and KAI may be there.
     pub(super) fn new(client: Client, names: &[String]) -> Self {
@@ -62,7 +62,7 @@ impl Binder {
         &self,
         node: &str,
         pod: &PodRef,
-        written: Written<'_>,
+        written: BindingMetadata<'_>,
     ) -> Result<(), kube::Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let labels = written.labels(self.serves_kai);
@@ -129,7 +129,7 @@ fn binding(node: &str, pod: &PodRef, annotations: Texts, labels: Texts) -> Bindi
     }
 }
 
-impl Written<'_> {
+impl BindingMetadata<'_> {
     fn annotations(self) -> Texts {
         let mut annotations = Texts::new();
         if let Some(received) = self.received {
@@ -166,7 +166,7 @@ impl Written<'_> {
 }
 
 /// The part of its group that a pod is in.
-pub(super) fn membership_labels(membership: &Membership) -> Texts {
+pub(super) fn membership_labels(membership: &GroupMembership) -> Texts {
     let part = membership.part.iter();
     part.map(|part| (LABEL_SUBGROUP.to_owned(), part.clone()))
         .collect()
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn kais_label_is_written_only_in_place_of_kai() {
         let cards = [("GPU-1".to_owned(), 1), ("GPU-2".to_owned(), 1)];
-        let written = |count: usize| Written {
+        let written = |count: usize| BindingMetadata {
             cards: &cards[..count],
             received: Some(FRACTION),
             zones: &[],
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn a_pod_gets_its_group_with_its_binding_whether_it_got_cards_or_not() {
-        let joins = Membership {
+        let joins = GroupMembership {
             group: "pg".to_owned(),
             part: Some("workers".to_owned()),
         };
-        let written = Written {
+        let written = BindingMetadata {
             cards: &[],
             received: None,
             zones: &[],

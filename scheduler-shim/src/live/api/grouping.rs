@@ -20,10 +20,10 @@ use tracing::{info, warn};
 
 use super::PATIENCE;
 use super::binding::{Texts, membership_labels};
-use super::later::Later;
+use super::deferred_events::DeferredEventSender;
+use crate::live::agent_workers::chain;
 use crate::live::event::PodRef;
-use crate::live::grouper::{GroupWrite, Membership};
-use crate::live::nodes::chain;
+use crate::live::grouper::{GroupMembership, GroupWrite};
 use crate::objects::group_objects::{API_VERSION, KIND};
 use apportion_abi::names::ANNOTATION_GROUP;
 
@@ -38,13 +38,13 @@ pub(super) struct GroupWriter {
     client: Client,
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
-    later: Later,
+    later: DeferredEventSender,
     /// Until when nothing is asked, by what may not be done.
     refused: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Why something was not written.
-enum NotWritten {
+enum GroupWriteError {
     /// The API server lets nobody like us write it.
     Forbidden(String),
     /// It failed for this object.
@@ -52,7 +52,11 @@ enum NotWritten {
 }
 
 impl GroupWriter {
-    pub(super) fn new(client: Client, recorder: Arc<events::Recorder>, later: Later) -> Self {
+    pub(super) fn new(
+        client: Client,
+        recorder: Arc<events::Recorder>,
+        later: DeferredEventSender,
+    ) -> Self {
         Self {
             client,
             recorder,
@@ -76,18 +80,18 @@ impl GroupWriter {
         let what = name(&write);
         let done = match timeout(PATIENCE, self.ask(write)).await {
             Ok(done) => done.map_err(why_not),
-            Err(late) => Err(NotWritten::Failed(late.to_string())),
+            Err(late) => Err(GroupWriteError::Failed(late.to_string())),
         };
         match done {
             Ok(()) => {
                 self.allowed();
                 true
             }
-            Err(NotWritten::Forbidden(why)) => {
+            Err(GroupWriteError::Forbidden(why)) => {
                 self.refuse(&why);
                 false
             }
-            Err(NotWritten::Failed(why)) => {
+            Err(GroupWriteError::Failed(why)) => {
                 warn!(what, why, "Failed to write a pod group");
                 false
             }
@@ -120,7 +124,7 @@ impl GroupWriter {
         }
     }
 
-    async fn mark(&self, pod: &PodRef, membership: &Membership) -> Result<(), kube::Error> {
+    async fn mark(&self, pod: &PodRef, membership: &GroupMembership) -> Result<(), kube::Error> {
         let labels = membership_labels(membership);
         let annotations = Texts::from([(ANNOTATION_GROUP.to_owned(), membership.group.clone())]);
         let patch = json!({"apiVersion": "v1", "kind": "Pod",
@@ -203,12 +207,12 @@ fn name(write: &GroupWrite) -> String {
     }
 }
 
-fn why_not(problem: kube::Error) -> NotWritten {
+fn why_not(problem: kube::Error) -> GroupWriteError {
     match &problem {
         kube::Error::Api(status) if is_missing_right(status) => {
-            NotWritten::Forbidden(status.message.clone())
+            GroupWriteError::Forbidden(status.message.clone())
         }
-        _ => NotWritten::Failed(chain(&problem)),
+        _ => GroupWriteError::Failed(chain(&problem)),
     }
 }
 

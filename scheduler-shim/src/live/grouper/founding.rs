@@ -5,34 +5,34 @@
 
 use std::time::Duration;
 
-use apportion_groups::Settings;
+use apportion_groups::GroupingSettings;
 
-use super::{GroupWrite, PodGroups, Subject};
-use crate::live::event::{Effect, PodRef};
-use crate::live::model::Model;
+use super::{GroupWrite, PodGroupMode, WriteSubject};
+use crate::live::event::{PodRef, SchedulerEffect};
+use crate::live::model::ClusterModel;
 
 /// How many groups of a round are made at once.
 const AT_ONCE: usize = 16;
 
-impl Model {
+impl ClusterModel {
     /// Makes the groups of the first of these pods, as far as they are missing.
     pub(crate) fn found_groups<'s>(
         &mut self,
         now: Duration,
         starting: impl Iterator<Item = &'s PodRef>,
-    ) -> Vec<Effect> {
+    ) -> Vec<SchedulerEffect> {
         let mut grouper = std::mem::take(&mut self.grouper);
         let mut effects = Vec::new();
-        let settings = Settings::default();
+        let settings = GroupingSettings::default();
         let leaves_kais = grouper.leaves_kais();
-        let starting = starting.take_while(|_| grouper.whose != PodGroups::Off);
+        let starting = starting.take_while(|_| grouper.whose != PodGroupMode::Off);
         let members: Vec<_> = starting
             .filter_map(|pod| self.member(pod, leaves_kais, &settings))
             .take(AT_ONCE)
             .collect();
         for member in members {
             let space = member.object.namespace().to_owned();
-            let group: Subject = (space, member.derived.name.to_string());
+            let group: WriteSubject = (space, member.derived.name.to_string());
             let write = self.write_group(&mut grouper, now, &member, &group);
             effects.extend(write.map(|write| match write {
                 GroupWrite::Create(object) => GroupWrite::Found(object),
@@ -40,6 +40,6 @@ impl Model {
             }));
         }
         self.grouper = grouper;
-        effects.into_iter().map(Effect::Group).collect()
+        effects.into_iter().map(SchedulerEffect::Group).collect()
     }
 }

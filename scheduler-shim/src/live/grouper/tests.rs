@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::live::event::Event;
+use crate::live::event::SchedulerEvent;
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
 
 /// The model, and the objects that the API server has.
-struct Cluster {
-    model: Model,
+struct GrouperCluster {
+    model: ClusterModel,
     groups: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
     now: Duration,
@@ -19,10 +19,10 @@ struct Cluster {
     writes: usize,
 }
 
-impl Cluster {
-    fn new(whose: PodGroups) -> Self {
+impl GrouperCluster {
+    fn new(whose: PodGroupMode) -> Self {
         let names = ["apportion-scheduler", KAI].map(str::to_owned);
-        let mut model = Model::new(names.to_vec());
+        let mut model = ClusterModel::new(names.to_vec());
         model.grouper.whose = whose;
         Self {
             model,
@@ -34,7 +34,7 @@ impl Cluster {
     }
 
     fn put(&mut self, json: Value) {
-        let object = Object::new(&json);
+        let object = ObjectView::new(&json);
         let name = object.name().to_owned();
         let kept = match object.kind() {
             "Pod" => Some(&mut self.pods),
@@ -42,7 +42,7 @@ impl Cluster {
             _ => None,
         };
         kept.map(|kept| kept.insert(name, json.clone()));
-        let _ = self.model.apply(self.now, Event::Applied(json));
+        let _ = self.model.apply(self.now, SchedulerEvent::Applied(json));
     }
 
     /// What is written now; the answer to each is given, and what was written shows if it succeeds.
@@ -52,14 +52,14 @@ impl Cluster {
         let writes: Vec<GroupWrite> = effects
             .into_iter()
             .map(|effect| match effect {
-                Effect::Group(write) => write,
+                SchedulerEffect::Group(write) => write,
                 other => panic!("{other:?}"),
             })
             .collect();
         for write in &writes {
             self.writes += 1;
             let subject = write.subject().expect("an answer is awaited");
-            let answer = Event::Grouped(subject, succeeds);
+            let answer = SchedulerEvent::Grouped(subject, succeeds);
             let _ = self.model.apply(self.now, answer);
             if succeeds {
                 self.perform(write.clone());
@@ -139,7 +139,7 @@ fn training(workers: usize) -> Value {
 
 #[test]
 fn a_pod_alone_costs_one_object_and_one_mark() {
-    let mut cluster = Cluster::new(PodGroups::On);
+    let mut cluster = GrouperCluster::new(PodGroupMode::On);
     for number in 0..50 {
         cluster.put(pod(&format!("p{number}"), "apportion-scheduler"));
     }
@@ -159,7 +159,7 @@ fn a_pod_alone_costs_one_object_and_one_mark() {
 
 #[test]
 fn a_gang_gets_one_object_with_its_parts_and_follows_its_owner() {
-    let mut cluster = Cluster::new(PodGroups::Auto);
+    let mut cluster = GrouperCluster::new(PodGroupMode::Auto);
     cluster.put(training(2));
     (0..3).for_each(|number| cluster.put(worker(number)));
     cluster.settle();
@@ -190,7 +190,7 @@ fn a_gang_gets_one_object_with_its_parts_and_follows_its_owner() {
 
 #[test]
 fn what_somebody_made_is_left_alone_and_what_somebody_deleted_is_made_again() {
-    let mut cluster = Cluster::new(PodGroups::On);
+    let mut cluster = GrouperCluster::new(PodGroupMode::On);
     let mut named = pod("named", "apportion-scheduler");
     named["metadata"]["annotations"]["pod-group-name"] = "mine".into();
     cluster.put(json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
@@ -207,7 +207,7 @@ fn what_somebody_made_is_left_alone_and_what_somebody_deleted_is_made_again() {
     cluster.settle();
     assert_eq!(cluster.writes, 2);
     let gone = cluster.groups.remove("pg-p-uid-p").expect("it was written");
-    let _ = cluster.model.apply(cluster.now, Event::Gone(gone));
+    let _ = cluster.model.apply(cluster.now, SchedulerEvent::Gone(gone));
     let written = cluster.round(true);
     assert!(
         matches!(written.as_slice(), [GroupWrite::Create(_)]),
@@ -222,12 +222,12 @@ fn kais_pods_are_left_to_kais_grouper_while_it_is_there() {
     let mut grouper = pod("grouper", "default-scheduler");
     grouper["metadata"]["labels"]["app"] = "pod-grouper".into();
     for (whose, is_there, expected) in [
-        (PodGroups::Auto, false, 2),
-        (PodGroups::Auto, true, 1),
-        (PodGroups::On, true, 2),
-        (PodGroups::Off, false, 0),
+        (PodGroupMode::Auto, false, 2),
+        (PodGroupMode::Auto, true, 1),
+        (PodGroupMode::On, true, 2),
+        (PodGroupMode::Off, false, 0),
     ] {
-        let mut cluster = Cluster::new(whose);
+        let mut cluster = GrouperCluster::new(whose);
         cluster.put(pod("kais", KAI));
         cluster.put(pod("ours", "apportion-scheduler"));
         if is_there {
@@ -240,7 +240,7 @@ fn kais_pods_are_left_to_kais_grouper_while_it_is_there() {
 
 #[test]
 fn a_write_that_fails_is_tried_again_more_and_more_seldom() {
-    let mut cluster = Cluster::new(PodGroups::On);
+    let mut cluster = GrouperCluster::new(PodGroupMode::On);
     cluster.put(pod("p", "apportion-scheduler"));
     let tries = (0..60).map(|_| cluster.round(false).len());
     let tries: usize = tries.sum();
@@ -252,9 +252,9 @@ fn a_write_that_fails_is_tried_again_more_and_more_seldom() {
 
 #[test]
 fn a_start_carries_the_group_unless_the_pod_names_it() {
-    let mut cluster = Cluster::new(PodGroups::On);
+    let mut cluster = GrouperCluster::new(PodGroupMode::On);
     cluster.put(pod("p", "apportion-scheduler"));
-    let find = |cluster: &Cluster| cluster.model.pod("default/p").expect("it is there");
+    let find = |cluster: &GrouperCluster| cluster.model.pod("default/p").expect("it is there");
     let joins = cluster.model.joins(&find(&cluster));
     assert_eq!(
         joins.map(|joins| joins.group).as_deref(),
@@ -266,12 +266,13 @@ fn a_start_carries_the_group_unless_the_pod_names_it() {
 
 #[test]
 fn the_groups_of_a_few_pods_are_made_with_their_bindings_and_only_once() {
-    let mut cluster = Cluster::new(PodGroups::On);
+    let mut cluster = GrouperCluster::new(PodGroupMode::On);
     let names: Vec<String> = (0..40).map(|number| format!("p{number}")).collect();
     for name in &names {
         cluster.put(pod(name, "apportion-scheduler"));
     }
-    let found = |cluster: &Cluster, name: &String| cluster.model.pod(&format!("default/{name}"));
+    let found =
+        |cluster: &GrouperCluster, name: &String| cluster.model.pod(&format!("default/{name}"));
     let starting: Vec<PodRef> = names
         .iter()
         .map(|name| found(&cluster, name).expect("it is there"))
@@ -280,7 +281,7 @@ fn the_groups_of_a_few_pods_are_made_with_their_bindings_and_only_once() {
     let effects = cluster.model.found_groups(now, starting.iter());
     assert_eq!(effects.len(), 16);
     for effect in effects {
-        let Effect::Group(write @ GroupWrite::Found(_)) = effect else {
+        let SchedulerEffect::Group(write @ GroupWrite::Found(_)) = effect else {
             panic!("{effect:?}");
         };
         cluster.writes += 1;

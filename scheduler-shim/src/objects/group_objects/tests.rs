@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_groups::Owner;
+use apportion_groups::PodGroupOwner;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,20 +10,22 @@ fn any_text() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["", "rack", "zone"]).prop_map(str::to_owned)
 }
 
-fn any_topology() -> impl Strategy<Value = Topology> {
-    (any_text(), any_text(), any_text()).prop_map(|(name, required, preferred)| Topology {
-        name,
-        required,
-        preferred,
+fn any_topology() -> impl Strategy<Value = DerivedTopologyConstraint> {
+    (any_text(), any_text(), any_text()).prop_map(|(name, required, preferred)| {
+        DerivedTopologyConstraint {
+            name,
+            required,
+            preferred,
+        }
     })
 }
 
 prop_compose! {
     fn any_part()(name in "[a-c]", parent in prop::option::of("[a-c]"), min_member in 0_u32..3,
         min_sub_group in prop::option::of(0_u32..3), topology in prop::option::of(any_topology()))
-        -> SubGroup
+        -> DerivedSubGroup
     {
-        SubGroup { name, parent, min_member, min_sub_group, pods: Vec::new(), topology }
+        DerivedSubGroup { name, parent, min_member, min_sub_group, pods: Vec::new(), topology }
     }
 }
 
@@ -45,17 +47,17 @@ prop_compose! {
         min_sub_group in prop::option::of(0_u32..3), labels in any_texts(),
         mut annotations in any_texts(), topology in any_topology(),
         grace in prop::option::of(prop::sample::select(vec!["5m", "-1s", "soon"])),
-        sub_groups in prop::collection::vec(any_part(), 0..3)) -> PodGroup
+        sub_groups in prop::collection::vec(any_part(), 0..3)) -> DerivedPodGroup
     {
         annotations.insert(ANNOTATION_TOP_OWNER.to_owned(), "{}".to_owned());
         if let Some(grace) = grace {
             annotations.insert(ANNOTATION_GRACE.to_owned(), grace.to_owned());
         }
-        let word = |yes| if yes { Preemptibility::Preemptible } else { Preemptibility::NonPreemptible };
+        let word = |yes| if yes { GroupPreemptibility::Preemptible } else { GroupPreemptibility::NonPreemptible };
         let owner = ["batch/v1", "Job", "j", "u"].map(str::to_owned);
         let [api_version, kind, name, uid] = owner;
-        PodGroup { name: "pg-j-u".to_owned(), namespace: "n".to_owned(),
-            owner: Owner { api_version, kind, name, uid }, queue, priority_class,
+        DerivedPodGroup { name: "pg-j-u".to_owned(), namespace: "n".to_owned(),
+            owner: PodGroupOwner { api_version, kind, name, uid }, queue, priority_class,
             preemptibility: preemptible.map(word), preemption_delay: delay.map(Duration::from_secs),
             min_member, min_sub_group, labels, annotations, topology, sub_groups }
     }
@@ -81,13 +83,13 @@ proptest! {
         let mut there = object(&before);
         there["metadata"]["uid"] = "g".into();
         there["spec"]["schedulingBackoff"] = 1.into();
-        prop_assert_eq!(change(Object::new(&there), &before), None);
+        prop_assert_eq!(change(ObjectView::new(&there), &before), None);
         let queue = there["spec"]["queue"].clone();
         let levels = there["spec"]["topologyConstraint"].clone();
-        if let Some(change) = change(Object::new(&there), &after) {
+        if let Some(change) = change(ObjectView::new(&there), &after) {
             merge(&mut there, &change);
         }
-        prop_assert_eq!(change(Object::new(&there), &after), None);
+        prop_assert_eq!(change(ObjectView::new(&there), &after), None);
         prop_assert_eq!(&there["spec"]["queue"], &queue);
         prop_assert_eq!(&there["spec"]["schedulingBackoff"], 1);
         let wanted = object(&after);

@@ -3,7 +3,7 @@
 //! A node without either label takes no pod, and its GPUs count for nobody's share.
 
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Cards, Node, Task};
+use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
 
 /// KAI's labels, of which only the presence counts.
 const FOR_GPUS: &str = "node-role.kubernetes.io/gpu-worker";
@@ -48,7 +48,7 @@ pub(crate) fn refused(task: &Task, node: &Node) -> Option<String> {
 }
 
 fn wants_gpus(task: &Task) -> bool {
-    !matches!(task.cards, Cards::None) || !task.claims.is_empty()
+    !matches!(task.cards, TaskGpuRequest::None) || !task.claims.is_empty()
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
                 node("n", "other"),
             ],
             jobs: vec![Job {
-                tasks: vec![task(Cards::Whole(1)), task(Cards::None)],
+                tasks: vec![task(TaskGpuRequest::Whole(1)), task(TaskGpuRequest::None)],
                 ..Job::default()
             }],
             ..Cluster::default()

@@ -8,10 +8,10 @@ use apportion_abi::names::{
     ANNOTATION_CONFIG_GENERATION as GENERATION, ANNOTATION_CONFIG_REPLICAS as REPLICAS,
     ANNOTATION_CONFIG_SECRETS as SECRETS,
 };
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Map, Value, json};
 
-use crate::objects::inventory::Inventory;
+use crate::objects::inventory::ObjectInventory;
 
 /// The Deployment that a Config stops.
 const SCHEDULER: &str = "kai-scheduler-default";
@@ -33,14 +33,14 @@ const BLOCK: &str = "/admission/blockNvidiaVisibleDevices";
 
 /// What a Config wants.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct DesiredPrograms {
     generation: i64,
     is_stopped: bool,
     secrets: Vec<String>,
     blocks: bool,
 }
 
-impl Wanted {
+impl DesiredPrograms {
     /// What this Config wants.
     pub(crate) fn by(config: &Value) -> Self {
         let spec = &config["spec"];
@@ -58,7 +58,7 @@ impl Wanted {
     /// What has to change of a Deployment, as a merge patch; nothing if it is as wanted.
     pub(crate) fn change(&self, deployment: &Value) -> Option<Value> {
         let name = deployment["metadata"]["name"].as_str()?;
-        let old = Object::new(deployment);
+        let old = ObjectView::new(deployment);
         let mut notes = Map::new();
         let mut note = |name: &str, value: Option<String>| {
             if old.annotation(name) != value.as_deref() {
@@ -145,14 +145,14 @@ impl Wanted {
 }
 
 /// Whether the Config wants that nobody schedules.
-pub(crate) fn are_stopped(inventory: &Inventory) -> bool {
+pub(crate) fn are_stopped(inventory: &ObjectInventory) -> bool {
     let config = inventory.find(super::CONFIG.1, "", CONFIG);
-    config.is_some_and(|config| Wanted::by(config.json()).is_stopped)
+    config.is_some_and(|config| DesiredPrograms::by(config.json()).is_stopped)
 }
 
 /// Whether the Deployments of a namespace follow a Config as it is now.
-pub(crate) fn follow(config: Object<'_>, inventory: &Inventory, namespace: &str) -> bool {
-    let wanted = Wanted::by(config.json()).generation.to_string();
+pub(crate) fn follow(config: ObjectView<'_>, inventory: &ObjectInventory, namespace: &str) -> bool {
+    let wanted = DesiredPrograms::by(config.json()).generation.to_string();
     let mut found = DEPLOYMENTS
         .iter()
         .filter_map(|name| inventory.find("Deployment", namespace, name));
@@ -160,7 +160,7 @@ pub(crate) fn follow(config: Object<'_>, inventory: &Inventory, namespace: &str)
 }
 
 /// What of a Config is not in effect. Without programs of KAI's names only what is so anyway is.
-pub(crate) fn unsupported(config: Object<'_>, has_programs: bool) -> Vec<String> {
+pub(crate) fn unsupported(config: ObjectView<'_>, has_programs: bool) -> Vec<String> {
     let mut unsupported = Vec::new();
     let fields = config.json()["spec"].as_object().into_iter().flatten();
     for (field, value) in fields.filter(|(field, _)| !NEEDLESS.contains(&field.as_str())) {
@@ -232,7 +232,7 @@ mod tests {
             "admission": {"blockNvidiaVisibleDevices": true}});
         for name in DEPLOYMENTS {
             let before = deployment(name);
-            let wanted = Wanted::by(&config(2, &wishes));
+            let wanted = DesiredPrograms::by(&config(2, &wishes));
             let patch = wanted.change(&before).expect("something is wanted");
             let during = merged(&before, &patch);
             assert_eq!(wanted.change(&during), None, "{during}");
@@ -246,7 +246,7 @@ mod tests {
             let options = pod["containers"][0]["args"].as_array().expect("a list");
             assert_eq!(options.iter().any(|one| one == BLOCKS), name == WEBHOOK);
 
-            let back = Wanted::by(&config(3, &json!({})));
+            let back = DesiredPrograms::by(&config(3, &json!({})));
             let patch = back.change(&during).expect("it is taken back");
             let after = merged(&during, &patch);
             assert_eq!(after["spec"], before["spec"]);
@@ -262,7 +262,7 @@ mod tests {
     fn what_the_chart_chose_stays() {
         let mut webhook = deployment(WEBHOOK);
         webhook["spec"]["template"]["spec"]["containers"][0]["args"] = json!([BLOCKS_ANYWAY]);
-        let wanted = Wanted::by(&config(
+        let wanted = DesiredPrograms::by(&config(
             1,
             &json!({"admission": {"blockNvidiaVisibleDevices": true}}),
         ));
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(patch["spec"], json!({}));
         let mut stopped = deployment(SCHEDULER);
         stopped["spec"]["replicas"] = json!(0);
-        let patch = Wanted::by(&config(1, &json!({}))).change(&stopped);
+        let patch = DesiredPrograms::by(&config(1, &json!({}))).change(&stopped);
         assert_eq!(patch.expect("the generation is noted")["spec"], json!({}));
     }
 
@@ -279,7 +279,7 @@ mod tests {
         let spec = json!({"namespace": "kai-scheduler", "global": {"additionalImagePullSecrets": ["a"], "vpa": {"enabled": true}},
             "scheduler": {"service": {"enabled": true}}, "binder": {"replicas": 2}});
         let config = config(1, &spec);
-        let unsupported = |has_programs| unsupported(Object::new(&config), has_programs);
+        let unsupported = |has_programs| unsupported(ObjectView::new(&config), has_programs);
         assert_eq!(
             unsupported(true),
             ["spec.binder", "spec.global.vpa.enabled"]

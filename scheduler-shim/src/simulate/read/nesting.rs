@@ -9,7 +9,7 @@ pub(super) const DEEPEST: usize = 128;
 
 /// Whether brackets are nested deeper than [`DEEPEST`].
 pub(super) fn is_too_deep(text: &str) -> bool {
-    let mut scanner = Scanner::new(text.as_bytes());
+    let mut scanner = YamlScanner::new(text.as_bytes());
     while scanner.depth <= DEEPEST {
         if !scanner.token() {
             return false;
@@ -19,7 +19,7 @@ pub(super) fn is_too_deep(text: &str) -> bool {
 }
 
 /// Where the reader's scanner would be.
-struct Scanner<'a> {
+struct YamlScanner<'a> {
     text: &'a [u8],
     at: usize,
     /// Where the line begins.
@@ -31,7 +31,7 @@ struct Scanner<'a> {
     key: isize,
 }
 
-impl<'a> Scanner<'a> {
+impl<'a> YamlScanner<'a> {
     fn new(text: &'a [u8]) -> Self {
         Self {
             text,
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     fn depth(text: &str) -> usize {
-        let mut scanner = Scanner::new(text.as_bytes());
+        let mut scanner = YamlScanner::new(text.as_bytes());
         let mut deepest = 0;
         while scanner.token() {
             deepest = deepest.max(scanner.depth);

@@ -3,14 +3,14 @@
 //! Replicated jobs that start in order are made one after the other, each when the one before it is ready: at
 //! first there are the pods of the first.
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::{MOST, count, list, pod};
 
 const IN_ORDER: &str = "InOrder";
 
-pub(super) fn pods(set: Object<'_>) -> Vec<Value> {
+pub(super) fn pods(set: ObjectView<'_>) -> Vec<Value> {
     let in_order =
         set.json().pointer("/spec/startupPolicy/startupPolicyOrder") == Some(&IN_ORDER.into());
     let jobs = list(set.json(), "/spec/replicatedJobs");
@@ -18,7 +18,7 @@ pub(super) fn pods(set: Object<'_>) -> Vec<Value> {
     jobs.flat_map(|job| of_job(set, job)).collect()
 }
 
-fn of_job(set: Object<'_>, job: &Value) -> Vec<Value> {
+fn of_job(set: ObjectView<'_>, job: &Value) -> Vec<Value> {
     let name = job["name"].as_str().unwrap_or_default();
     let parallelism = count(job.pointer("/template/spec/parallelism"), 1);
     let template = &job["template"]["spec"]["template"];

@@ -2,14 +2,14 @@
 //!
 //! Where workers wait for their leader to be ready, there are only leaders at first.
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::{MOST, count, pod};
 
 const LEADER_READY: &str = "LeaderReady";
 
-pub(super) fn pods(set: Object<'_>) -> Vec<Value> {
+pub(super) fn pods(set: ObjectView<'_>) -> Vec<Value> {
     let at = |path: &str| set.json().pointer(path);
     let size = count(at("/spec/leaderWorkerTemplate/size"), 1);
     let only_leaders = at("/spec/startupPolicy") == Some(&LEADER_READY.into());

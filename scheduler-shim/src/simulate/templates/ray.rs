@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use apportion_groups::Object;
+use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::{MOST, count, list, pod};
-use crate::objects::inventory::Inventory;
+use crate::objects::inventory::ObjectInventory;
 
 /// Kinds that have a cluster made: where its spec is, and where its name is written.
 const MAKERS: &[(&str, &str, &[&str])] = &[
@@ -19,7 +19,7 @@ const MAKERS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// The clusters that jobs and services would have made, and these with the names of their clusters.
-pub(super) fn clusters(inventory: &Inventory) -> Vec<Value> {
+pub(super) fn clusters(inventory: &ObjectInventory) -> Vec<Value> {
     let makers = MAKERS.iter().flat_map(|(kind, spec, status)| {
         let all = inventory.all(kind);
         all.filter_map(|maker| Some((maker, maker.json().pointer(spec)?, *status)))
@@ -50,7 +50,7 @@ pub(super) fn clusters(inventory: &Inventory) -> Vec<Value> {
         .collect()
 }
 
-fn cluster(maker: Object<'_>, name: &str, spec: &Value) -> Value {
+fn cluster(maker: ObjectView<'_>, name: &str, spec: &Value) -> Value {
     let owner = super::owner(maker);
     let labels = &maker.json()["metadata"]["labels"];
     json!({"apiVersion": maker.api_version(), "kind": "RayCluster", "spec": spec,
@@ -58,7 +58,7 @@ fn cluster(maker: Object<'_>, name: &str, spec: &Value) -> Value {
             "labels": labels, "ownerReferences": [owner]}})
 }
 
-pub(super) fn pods(cluster: Object<'_>) -> Vec<Value> {
+pub(super) fn pods(cluster: ObjectView<'_>) -> Vec<Value> {
     let json = cluster.json();
     let head = member(
         cluster,
@@ -80,7 +80,7 @@ pub(super) fn pods(cluster: Object<'_>) -> Vec<Value> {
     std::iter::once(head).chain(workers).take(MOST).collect()
 }
 
-fn member(cluster: Object<'_>, group: &Value, kind: &str, name: &str, number: u64) -> Value {
+fn member(cluster: ObjectView<'_>, group: &Value, kind: &str, name: &str, number: u64) -> Value {
     let labels = json!({
         "ray.io/cluster": cluster.name(),
         "ray.io/node-type": kind,

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Program, Source, pinned};
+use super::{GoModule, GoProgram, pinned};
 
 /// The parts, by their folders.
-const PARTS: &[(&str, &[Program])] = &[(
+const PARTS: &[(&str, &[GoProgram])] = &[(
     "device-plugin",
-    &[Program {
+    &[GoProgram {
         name: "nvidia-device-plugin",
         package: "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin",
     }],
@@ -31,7 +31,7 @@ pub fn of_nvidia(modules: &Path, of: &str) -> Result<BTreeMap<&'static str, Path
     let mut rows = PARTS.iter();
     let row = rows.find(|(folder, _)| *folder == of);
     let (_, programs) = row.expect("every part has a row");
-    let source = Source {
+    let source = GoModule {
         takes_c: true,
         flags: LAZY.into(),
         ..pinned(modules, of, Vec::new())?

@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::Image;
-use super::files::{Files, Source};
+use super::ContainerImage;
+use super::files::{FileSource, ImageFiles};
 
 /// Folders that programs expect, even empty; the last is for everybody.
 const FOLDERS: [&str; 5] = ["dev", "proc", "sys", "run", "tmp"];
 
 /// An image in a file.
 #[derive(Clone, Debug)]
-pub struct Packed {
+pub struct ImageArchive {
     /// The file.
     pub path: PathBuf,
     /// The digest of its manifest, `sha256:…`, by which a registry names it, too.
@@ -33,20 +33,20 @@ pub struct Packed {
 ///
 /// # Errors
 /// If a file of it cannot be read, or the archive not be written.
-pub fn pack(image: &Image, folder: &Path) -> Result<Packed> {
+pub fn pack(image: &ContainerImage, folder: &Path) -> Result<ImageArchive> {
     let packing = || format!("failed to pack {}", image.name);
     let name = image.name.trim_start_matches("docker.io/");
     let path = folder.join(format!("{}.tar", name.replace(['/', ':'], "_")));
     fs::create_dir_all(folder).with_context(packing)?;
     let digest = write(image, &path).with_context(packing)?;
-    Ok(Packed { path, digest })
+    Ok(ImageArchive { path, digest })
 }
 
 /// The SHA-256 of every file that `image` brings, links left out, by its place.
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn digests(image: &Image) -> Result<BTreeMap<PathBuf, String>> {
+pub fn digests(image: &ContainerImage) -> Result<BTreeMap<PathBuf, String>> {
     let copies = image.files.copies();
     let digests = copies.map(|(place, from)| {
         let bytes = fs::read(from).with_context(|| format!("failed to read {}", from.display()))?;
@@ -56,12 +56,12 @@ pub fn digests(image: &Image) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// A file of the archive that others name by its digest.
-struct Blob {
+struct ImageBlob {
     digest: String,
     bytes: Vec<u8>,
 }
 
-impl Blob {
+impl ImageBlob {
     fn new(bytes: Vec<u8>) -> Self {
         let digest = digest(&bytes);
         Self { digest, bytes }
@@ -78,8 +78,8 @@ impl Blob {
     }
 }
 
-fn write(image: &Image, path: &Path) -> Result<String> {
-    let layer = Blob::new(layer(&image.files)?);
+fn write(image: &ContainerImage, path: &Path) -> Result<String> {
+    let layer = ImageBlob::new(layer(&image.files)?);
     let version = image.name.rsplit(':').next().unwrap_or_default();
     let mut labels: BTreeMap<&str, &str> = image.labels.iter().copied().collect();
     labels.insert("org.opencontainers.image.version", version);
@@ -89,14 +89,14 @@ fn write(image: &Image, path: &Path) -> Result<String> {
         "config": {"Entrypoint": image.entrypoint, "Env": image.env, "Labels": labels, "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", layer.digest)]},
     });
-    let config = Blob::new(config.to_string().into_bytes());
+    let config = ImageBlob::new(config.to_string().into_bytes());
     let manifest = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": config.described("config.v1+json"),
         "layers": [layer.described("layer.v1.tar")],
     });
-    let manifest = Blob::new(manifest.to_string().into_bytes());
+    let manifest = ImageBlob::new(manifest.to_string().into_bytes());
     let mut named = manifest.described("manifest.v1+json");
     named["annotations"] = json!({"io.containerd.image.name": image.name,
         "org.opencontainers.image.ref.name": version});
@@ -126,7 +126,7 @@ fn digest(bytes: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn layer(files: &Files) -> Result<Vec<u8>> {
+fn layer(files: &ImageFiles) -> Result<Vec<u8>> {
     let mut tar = Builder::new(Vec::new());
     for folder in folders(files) {
         let mode = if folder == Path::new("tmp") {
@@ -140,17 +140,17 @@ fn layer(files: &Files) -> Result<Vec<u8>> {
     for (path, source) in &files.0 {
         let path = below_root(path);
         match source {
-            Source::Text(text) => append(&mut tar, path, 0o644, text.as_bytes())?,
-            Source::Script(text) => append(
+            FileSource::Text(text) => append(&mut tar, path, 0o644, text.as_bytes())?,
+            FileSource::Script(text) => append(
                 &mut tar,
                 path,
                 0o755,
                 format!("#!/bin/sh\n{text}\n").as_bytes(),
             )?,
-            Source::Link(to) => {
+            FileSource::Link(to) => {
                 tar.append_link(&mut header(EntryType::Symlink, 0o777, 0), path, to)?;
             }
-            Source::Copy(from) => {
+            FileSource::Copy(from) => {
                 let mode = fs::metadata(from)?.permissions().mode() & 0o777;
                 append(&mut tar, path, mode | 0o444, &fs::read(from)?)?;
             }
@@ -160,7 +160,7 @@ fn layer(files: &Files) -> Result<Vec<u8>> {
 }
 
 /// Every folder above a file, outer ones first.
-fn folders(files: &Files) -> BTreeSet<PathBuf> {
+fn folders(files: &ImageFiles) -> BTreeSet<PathBuf> {
     let above = files
         .0
         .keys()
@@ -195,11 +195,11 @@ mod tests {
     use super::*;
 
     /// An image of one script and a link.
-    fn image() -> Image {
-        let mut files = Files::default();
+    fn image() -> ContainerImage {
+        let mut files = ImageFiles::default();
         files.script(Path::new("/bin/hello"), "echo hello");
         files.text(Path::new("/etc/motd"), "hello");
-        Image {
+        ContainerImage {
             name: "docker.io/apportion/hello:1.2.3",
             entrypoint: &["/bin/hello"],
             env: &["PATH=/bin"],
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn both_lists_name_what_is_there_by_its_digest() {
         let folder = tempfile::tempdir().unwrap();
-        let Packed { path, digest } = pack(&image(), folder.path()).unwrap();
+        let ImageArchive { path, digest } = pack(&image(), folder.path()).unwrap();
         assert!(path.ends_with("apportion_hello_1.2.3.tar"));
         let entries = entries(&path);
         for (name, bytes) in &entries {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 /// Where one file's bytes come from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum FileSource {
     Copy(PathBuf),
     Text(&'static str),
     Script(&'static str),
@@ -19,14 +19,14 @@ pub(super) enum Source {
 
 /// A root file system in the making.
 #[derive(Clone, Debug, Default)]
-pub struct Files(pub(super) BTreeMap<PathBuf, Source>);
+pub struct ImageFiles(pub(super) BTreeMap<PathBuf, FileSource>);
 
-impl Files {
+impl ImageFiles {
     /// The files that are copies: their places, and where they come from.
     pub fn copies(&self) -> impl Iterator<Item = (&Path, &Path)> {
         self.0.iter().filter_map(|(place, source)| match source {
-            Source::Copy(from) => Some((place.as_path(), from.as_path())),
-            Source::Text(_) | Source::Script(_) | Source::Link(_) => None,
+            FileSource::Copy(from) => Some((place.as_path(), from.as_path())),
+            FileSource::Text(_) | FileSource::Script(_) | FileSource::Link(_) => None,
         })
     }
 
@@ -45,9 +45,9 @@ impl Files {
                     from.display()
                 )
             })?;
-            self.0.insert(library, Source::Copy(real));
+            self.0.insert(library, FileSource::Copy(real));
         }
-        self.0.insert(to.into(), Source::Copy(real));
+        self.0.insert(to.into(), FileSource::Copy(real));
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Files {
             .to_owned();
         for path in names.iter().map(|name| folder.join(name)) {
             if let Ok(real) = fs::canonicalize(&path) {
-                self.0.insert(path, Source::Copy(real));
+                self.0.insert(path, FileSource::Copy(real));
             }
         }
         Ok(())
@@ -72,12 +72,12 @@ impl Files {
 
     /// Puts `text` at `to`.
     pub fn text(&mut self, to: &Path, text: &'static str) {
-        self.0.insert(to.into(), Source::Text(text));
+        self.0.insert(to.into(), FileSource::Text(text));
     }
 
     /// Puts a program of one line of shell at `to`.
     pub fn script(&mut self, to: &Path, text: &'static str) {
-        self.0.insert(to.into(), Source::Script(text));
+        self.0.insert(to.into(), FileSource::Script(text));
     }
 
     /// Puts everything below `from` below `to`, links as links.
@@ -94,7 +94,7 @@ impl Files {
                 self.tree(&path, &to)?;
             } else if kind.is_symlink() {
                 let target = fs::read_link(&path).with_context(reading)?;
-                self.0.insert(to, Source::Link(target));
+                self.0.insert(to, FileSource::Link(target));
             } else {
                 self.program(&path, &to)?;
             }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_program_brings_its_libraries() {
-        let mut files = Files::default();
+        let mut files = ImageFiles::default();
         files
             .program(Path::new("/bin/sh"), Path::new("/bin/sh"))
             .unwrap();

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{ENV, Files, Image};
+use super::{ContainerImage, ENV, ImageFiles};
 
 /// What NVIDIA's runtime brings into a container on a real node: the size of the card, and what is used.
 const NVIDIA_SMI: &str = "exec victim nvml";
@@ -23,7 +23,7 @@ const STAND_INS: [(&str, &[&str]); 3] = [
 ];
 
 /// The images, made of the programs that allocate.
-pub(super) fn images(mut files: Files) -> impl Iterator<Item = Image> {
+pub(super) fn images(mut files: ImageFiles) -> impl Iterator<Item = ContainerImage> {
     for (name, line) in [
         ("nvidia-smi", NVIDIA_SMI),
         ("vllm", VLLM),
@@ -31,11 +31,13 @@ pub(super) fn images(mut files: Files) -> impl Iterator<Item = Image> {
     ] {
         files.script(&Path::new("/usr/bin").join(name), line);
     }
-    STAND_INS.into_iter().map(move |(name, entrypoint)| Image {
-        name,
-        entrypoint,
-        env: ENV,
-        labels: &[],
-        files: files.clone(),
-    })
+    STAND_INS
+        .into_iter()
+        .map(move |(name, entrypoint)| ContainerImage {
+            name,
+            entrypoint,
+            env: ENV,
+            labels: &[],
+            files: files.clone(),
+        })
 }

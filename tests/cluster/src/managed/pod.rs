@@ -4,12 +4,12 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::LocalCluster;
 use crate::wait::eventually;
 
 /// A pod that goes when the test ends.
-pub struct Pod {
-    cluster: Cluster,
+pub struct ManagedPod {
+    cluster: LocalCluster,
     /// Its name, in the namespace `default`.
     pub name: String,
     /// Tells it from others that have had its name.
@@ -18,10 +18,10 @@ pub struct Pod {
     pub taken: SystemTime,
 }
 
-impl Pod {
+impl ManagedPod {
     #[track_caller]
     pub(super) fn create(name: &str, pod: &Value) -> Self {
-        let cluster = Cluster::of_tests();
+        let cluster = LocalCluster::of_tests();
         cluster.apply(pod).expect("the API server takes the pod");
         let taken = SystemTime::now();
         let uid = ["get", "pod", name, "-o", "jsonpath={.metadata.uid}"];
@@ -119,7 +119,7 @@ impl Pod {
     }
 }
 
-impl Drop for Pod {
+impl Drop for ManagedPod {
     fn drop(&mut self) {
         let name = self.name.as_str();
         let delete = ["delete", "pod", name, "--ignore-not-found", "--now"];

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::Cluster;
+use crate::LocalCluster;
 
 /// Where the driver is on the node.
 pub const ROOT: &str = "/run/apportion/nvidia-driver";
@@ -23,11 +23,11 @@ const CONTROL: (&str, &str) = ("nvidiactl", "255");
 
 /// The folder. It goes when this is dropped.
 #[derive(Debug)]
-pub struct Driver {
+pub struct InstalledDriver {
     folder: PathBuf,
 }
 
-impl Driver {
+impl InstalledDriver {
     /// Installs the simulated driver on the node of `cluster`.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Driver {
     ///
     /// # Panics
     /// If no staged tree is named.
-    pub fn install(cluster: &Cluster) -> Result<Self> {
+    pub fn install(cluster: &LocalCluster) -> Result<Self> {
         let staged = std::env::var_os("APPORTION_STAGED").expect("it names the staged tree");
         let folder = cluster.folder().path().join(FOLDER);
         let _ = fs::remove_dir_all(&folder);
@@ -76,7 +76,7 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for InstalledDriver {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }

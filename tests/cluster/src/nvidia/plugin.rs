@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::{Driver, ROOT, in_room, modules};
-use crate::Cluster;
+use super::{InstalledDriver, ROOT, in_room, modules};
+use crate::LocalCluster;
 use crate::binaries;
-use crate::server::Server;
+use crate::server::ClusterServer;
 
 const NAME: &str = "nvidia-device-plugin";
 /// What the plugin calls its socket.
@@ -16,22 +16,22 @@ const SOCKET: &str = "device-plugins/nvidia-gpu.sock";
 
 /// A plugin that runs. It leaves as it is asked to when this is dropped.
 #[derive(Debug)]
-pub struct Plugin {
-    server: Server,
+pub struct NvidiaDevicePlugin {
+    server: ClusterServer,
     socket: PathBuf,
 }
 
-impl Plugin {
+impl NvidiaDevicePlugin {
     /// Starts it on the node of `cluster`, with the driver that is installed there.
     ///
     /// # Errors
     /// If it cannot be built or started.
-    pub fn start(cluster: &Cluster, _driver: &Driver) -> Result<Self> {
+    pub fn start(cluster: &LocalCluster, _driver: &InstalledDriver) -> Result<Self> {
         let mut programs = binaries::of_nvidia(&modules(), "device-plugin")?;
         let program = programs.remove(NAME).context("the part has a plugin")?;
         let mut command = in_room(cluster, &program)?;
         command.args(["--driver-root", ROOT, "--container-driver-root", ROOT]);
-        let server = Server::start(NAME, &mut command, &cluster.folder().log(NAME))?;
+        let server = ClusterServer::start(NAME, &mut command, &cluster.folder().log(NAME))?;
         let socket = cluster.folder().kubelet().join(SOCKET);
         Ok(Self { server, socket })
     }
@@ -42,7 +42,7 @@ impl Plugin {
     }
 }
 
-impl Drop for Plugin {
+impl Drop for NvidiaDevicePlugin {
     fn drop(&mut self) {
         self.server.stop();
         let _ = fs::remove_file(&self.socket);

@@ -5,12 +5,12 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{Starting, free_port, webhooks};
+use super::{OperatorStart, free_port, webhooks};
 
 /// The label of pods of a JobSet: its webhook is asked about these pods only, as in its own manifests.
 const OF_SET: &str = "jobset.sigs.k8s.io/jobset-name";
 
-pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     let components = starting.source()?.join("config/components");
     starting.install(&components.join("crd/bases/jobset.x-k8s.io_jobsets.yaml"))?;
     let port = free_port()?;

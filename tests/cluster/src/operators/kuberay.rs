@@ -4,9 +4,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::Starting;
+use super::OperatorStart;
 
-pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     let source = starting.source()?;
     for kind in ["rayclusters", "rayjobs", "rayservices"] {
         starting.install(&source.join(format!("config/crd/bases/ray.io_{kind}.yaml")))?;

@@ -4,14 +4,14 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::private_files::command_with;
-use super::{Starting, free_port, webhooks};
+use super::{OperatorStart, free_port, webhooks};
 
 /// Where it looks for the certificate of its metrics, whatever its settings say.
 const CERTIFICATES: &str = "/etc/kueue/metrics/certs";
 /// The label of pods that Kueue admits.
 const QUEUED: &str = "kueue.x-k8s.io/queue-name";
 
-pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     let components = starting.source()?.join("config/components");
     starting.install(&components.join("crd/bases"))?;
     let port = free_port()?;

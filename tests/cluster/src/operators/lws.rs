@@ -5,12 +5,12 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{Starting, free_port, webhooks};
+use super::{OperatorStart, free_port, webhooks};
 
 /// The label of pods of a LeaderWorkerSet: its webhook is asked about these pods only, as in its own manifests.
 const OF_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 
-pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     let source = starting.source()?;
     let kinds = source.join("config/crd/bases");
     starting.install(&kinds.join("leaderworkerset.x-k8s.io_leaderworkersets.yaml"))?;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::private_files::command_with;
-use super::{GLANCE, PATIENCE, Starting, free_port};
+use super::{GLANCE, OperatorStart, PATIENCE, free_port};
 
 /// Where it waits for the certificate of its webhook, which it makes itself and expects back by a mounted Secret.
 const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
@@ -16,7 +16,7 @@ const SECRET: &str = "training-operator-webhook-cert";
 /// Its webhook's configuration, in which it writes its CA.
 const CONFIGURATION: &str = "validator.training-operator.kubeflow.org";
 
-pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     let kinds = starting.source()?.join("manifests/base/crds");
     for kind in [
         "mpijobs",
@@ -73,7 +73,7 @@ pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
 }
 
 /// A file of the Secret; empty while the operator has not made it.
-fn of_secret(starting: &Starting<'_>, file: &str) -> Result<String> {
+fn of_secret(starting: &OperatorStart<'_>, file: &str) -> Result<String> {
     let template = format!(
         r#"go-template={{{{with .data}}}}{{{{with index . "{file}"}}}}{{{{. | base64decode}}}}{{{{end}}}}{{{{end}}}}"#
     );

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Starting;
+use super::OperatorStart;
 
 /// Applies the configurations of `manifests`, with those webhooks whose path `is_served` takes. Webhooks of pods are
 /// asked about pods with the label `of_pods` only: an operator that is gone would keep all pods of the cluster out.
 pub(super) fn install(
-    starting: &Starting<'_>,
+    starting: &OperatorStart<'_>,
     manifests: &Path,
     port: u16,
     of_pods: &str,
@@ -54,7 +54,7 @@ fn path(webhook: &Value) -> &str {
 }
 
 /// The CA of the cluster, as a configuration wants it.
-fn authority(starting: &Starting<'_>) -> Result<String> {
+fn authority(starting: &OperatorStart<'_>) -> Result<String> {
     let file = starting.cluster.folder().certificate("ca");
     let file = format!("--from-file=ca={}", file.display());
     let encode = [

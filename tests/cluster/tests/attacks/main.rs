@@ -9,11 +9,11 @@ mod rows;
 use std::process::Command;
 use std::time::Duration;
 
-use apportion_cluster::managed::{LIMIT, MIB, Node, Pod};
+use apportion_cluster::managed::{LIMIT, MIB, ManagedNode, ManagedPod};
 use apportion_cluster::{eventually, image};
 use serde_json::json;
 
-use crate::rows::{Outcome, ROWS, Row};
+use crate::rows::{AttackCase, AttackOutcome, ROWS};
 
 /// How soon an offence must be told.
 const SOON: Duration = Duration::from_secs(2);
@@ -28,21 +28,21 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// A pod that keeps to its limit while others do not.
-fn neighbour(node: &Node) -> Pod {
+fn neighbour(node: &ManagedNode) -> ManagedPod {
     let pod = node.pod("neighbour", "victim total alloc 1234M hold", |_| {});
     pod.says("alloc 0");
     pod
 }
 
 /// What the driver says that the pod uses, in bytes.
-fn used(node: &Node, pod: &Pod) -> f64 {
+fn used(node: &ManagedNode, pod: &ManagedPod) -> f64 {
     let name = format!("pod=\"{}\"", pod.name);
     let labels = ["source=\"nvml\"", name.as_str()];
     let used = node.metric("apportion_container_memory_used_bytes", &labels);
     used.unwrap_or_default()
 }
 
-fn is(node: &Node, pod: &Pod, state: &str) -> bool {
+fn is(node: &ManagedNode, pod: &ManagedPod, state: &str) -> bool {
     let labels = [
         format!("pod=\"{}\"", pod.name),
         format!("state=\"{state}\""),
@@ -51,12 +51,12 @@ fn is(node: &Node, pod: &Pod, state: &str) -> bool {
     node.metric("apportion_container_enforcement_state", &labels) == Some(1.0)
 }
 
-fn attack(node: &Node, row: &Row) {
+fn attack(node: &ManagedNode, row: &AttackCase) {
     let pod = node.pod(row.name, row.script, row.change);
     match row.outcome {
-        Outcome::Held => held(node, &pod),
-        Outcome::Within => within(node, &pod),
-        Outcome::Told(reasons) => told(&pod, reasons),
+        AttackOutcome::Held => held(node, &pod),
+        AttackOutcome::Within => within(node, &pod),
+        AttackOutcome::Told(reasons) => told(&pod, reasons),
     }
     assert!(
         !pod.logs("main").contains("BROKE"),
@@ -68,7 +68,7 @@ fn attack(node: &Node, row: &Row) {
     std::mem::forget(pod);
 }
 
-fn held(node: &Node, pod: &Pod) {
+fn held(node: &ManagedNode, pod: &ManagedPod) {
     let name = format!("pod=\"{}\"", pod.name);
     let said = || format!("{}\n{}\n{}", pod.name, pod.logs("main"), pod.events());
     eventually(&format!("{} is refused more", pod.name), || {
@@ -86,7 +86,7 @@ fn held(node: &Node, pod: &Pod) {
     assert!(!pod.events_by("{.reason}").contains("Gpu"), "{}", said());
 }
 
-fn within(node: &Node, pod: &Pod) {
+fn within(node: &ManagedNode, pod: &ManagedPod) {
     eventually(&format!("{} has tried", pod.name), || {
         pod.logs("main").contains("tried")
     });
@@ -98,7 +98,7 @@ fn within(node: &Node, pod: &Pod) {
     assert!(!pod.events_by("{.reason}").contains("Gpu"), "{}", said());
 }
 
-fn told(pod: &Pod, reasons: &[&str]) {
+fn told(pod: &ManagedPod, reasons: &[&str]) {
     let mut found = None;
     eventually(
         &format!("one of {reasons:?} is told of {}", pod.name),
@@ -135,7 +135,7 @@ fn nanos(time: &str) -> u64 {
 
 #[test]
 fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once() {
-    let node = Node::with(OPTIONS);
+    let node = ManagedNode::with(OPTIONS);
     let neighbour = neighbour(&node);
     for row in ROWS {
         attack(&node, row);
@@ -154,7 +154,7 @@ fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once()
 /// A pod without a slot that would reach a card all the same.
 #[test]
 fn a_pod_without_a_grant_that_would_reach_a_card_does_not_start() {
-    let node = Node::with(OPTIONS);
+    let node = ManagedNode::with(OPTIONS);
     let ways = [
         (
             "visible-devices",
@@ -188,7 +188,7 @@ fn a_pod_without_a_grant_that_would_reach_a_card_does_not_start() {
 
 #[test]
 fn a_pod_whose_ask_is_hostile_does_not_start_and_its_events_say_why() {
-    let node = Node::with(OPTIONS);
+    let node = ManagedNode::with(OPTIONS);
     let asks = [
         ("gpu-memory", "-1"),
         ("gpu-memory", "0"),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// What comes of an attack.
-pub(crate) enum Outcome {
+pub(crate) enum AttackOutcome {
     /// Its programs are refused at the limit as ever, and are suspected of nothing.
     Held,
     /// It takes something from itself, so it may get less or end; it gets no more than its limit, and is suspected of
@@ -14,7 +14,7 @@ pub(crate) enum Outcome {
 }
 
 /// An attack.
-pub(crate) struct Row {
+pub(crate) struct AttackCase {
     /// Also the pod's name.
     pub(crate) name: &'static str,
     /// What its main container runs; a line of its output that begins with `BROKE` is a success of the
@@ -22,10 +22,10 @@ pub(crate) struct Row {
     pub(crate) script: &'static str,
     /// What else is in the pod.
     pub(crate) change: fn(&mut Value),
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: AttackOutcome,
 }
 
-use Outcome::{Held, Told, Within};
+use AttackOutcome::{Held, Told, Within};
 
 const BYPASSED: &[&str] = &["GpuLimitBypassed", "GpuLimitExceeded"];
 const EXCEEDED: &[&str] = &["GpuLimitExceeded"];
@@ -55,7 +55,8 @@ fn annotations(pod: &mut Value) {
 }
 
 fn second_container(pod: &mut Value) {
-    let second = apportion_cluster::managed::Node::container("beside", "victim alloc 900M hold");
+    let second =
+        apportion_cluster::managed::ManagedNode::container("beside", "victim alloc 900M hold");
     let containers = pod["spec"]["containers"].as_array_mut();
     containers.expect("a pod has containers").push(second);
 }
@@ -72,7 +73,7 @@ fn shared_processes(pod: &mut Value) {
         cp $root/usr/lib/x86_64-linux-gnu/libcuda.so.1 /tmp/libcuda.so.1; card=$(ls $root/.apportion/sim | head -1); \
         export APPORTION_SIM_SOCKET=$root/.apportion/sim/$card VICTIM_DRIVER=/tmp/libcuda.so.1; \
         echo begun $(date +%s%N); victim alloc 3000M hold";
-    let mut second = apportion_cluster::managed::Node::container("beside", script);
+    let mut second = apportion_cluster::managed::ManagedNode::container("beside", script);
     second["resources"] = json!({});
     let containers = pod["spec"]["containers"].as_array_mut();
     containers.expect("a pod has containers").push(second);
@@ -106,45 +107,45 @@ macro_rules! tries {
     };
 }
 
-pub(crate) const ROWS: &[Row] = &[
-    Row {
+pub(crate) const ROWS: &[AttackCase] = &[
+    AttackCase {
         name: "variables-of-the-pod",
         script: asks!(),
         change: variables,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "annotations-and-labels",
         script: asks!(),
         change: annotations,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "empty-environment",
         script: "unset LD_PRELOAD; victim total; env -i /usr/bin/victim total alloc 1000M alloc 1000M hold",
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "another-user",
         script: asks!(),
         change: nobody,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "setuid-program",
         script: "cp /usr/bin/victim /tmp/v; chmod 4755 /tmp/v; \
             setpriv --reuid=65534 --clear-groups /tmp/v total alloc 1000M alloc 1000M hold",
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "hostile-name",
         script: "cp /usr/bin/victim '/tmp/v) R 1 (1'; '/tmp/v) R 1 (1' total alloc 1000M alloc 1000M hold",
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "write-limits",
         script: asks!(
             "l=/.apportion/limits; head -c 4096 $l > /tmp/l; chmod 666 $l && echo BROKE; ",
@@ -154,7 +155,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "remount",
         script: asks!(
             "for f in /.apportion/limits /.apportion/libapportion_cuda.so /etc/ld.so.preload; do ",
@@ -164,7 +165,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "replace-usage",
         script: asks!(
             "u=/.apportion/usage; rm -f $u && echo BROKE; mv $u /tmp/u && echo BROKE; ",
@@ -173,7 +174,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "other-files",
         // Nothing of the agent, of the node or of a neighbour is in reach.
         script: asks!(
@@ -184,37 +185,37 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "deepbind",
         script: asks!("export VICTIM_DOOR=deepbind; "),
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "deepbind-library",
         script: asks!("export VICTIM_DOOR=plugin; "),
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "loader-namespace",
         script: asks!("export LD_LIBRARY_PATH=/lib64 VICTIM_DOOR=namespace; "),
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "loader-namespace-library",
         script: asks!("export LD_LIBRARY_PATH=/lib64 VICTIM_DOOR=plugin-apart; "),
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "driver-by-path",
         script: asks!("export VICTIM_DRIVER=/usr/lib/x86_64-linux-gnu/libcuda.so.1; "),
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "own-driver",
         script: asks!(
             "cp /usr/lib/x86_64-linux-gnu/libcuda.so.1 /tmp/own.so; export VICTIM_DRIVER=/tmp/own.so; "
@@ -222,13 +223,13 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "second-container",
         script: asks!(),
         change: second_container,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "forged-slots",
         // Half of the slots say that the node's first processes are in the account, by its own numbers of them:
         // were they believed, so would all that these have started.
@@ -242,111 +243,111 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "filter-errno-page",
         script: tries!("victim deny page 12 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-errno-open",
         script: tries!("victim deny open 12 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-errno-locks",
         script: tries!("victim deny locks 12 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-kill-page",
         script: tries!("victim deny page 0 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-kill-open",
         script: tries!("victim deny open 0 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-kill-locks",
         script: tries!("victim deny locks 0 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-answered-page",
         script: tries!("victim notify page 0 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-answered-open",
         script: tries!("victim notify open 900 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-answered-locks",
         script: tries!("victim notify locks 0 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "filter-answered-advice",
         script: tries!("victim notify advice 0 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "prctl-strict",
         script: tries!("victim prctl 22 1 exec"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "no-descriptors",
         script: tries!("victim-linked starve 2"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "no-memory-to-lock",
         script: tries!("victim-linked lock 64K"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "no-address-space",
         script: tries!("victim-linked space 512M"),
         change: nothing,
         outcome: Within,
     },
-    Row {
+    AttackCase {
         name: "undumpable",
         // PR_SET_DUMPABLE: the files of the process in /proc are then root's.
         script: "victim prctl 4 0 total alloc 1000M alloc 1000M hold",
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "prctl-name",
         script: "victim prctl 15 0 total alloc 1000M alloc 1000M hold",
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "personality",
         // ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC.
         script: "victim personality 4456448 exec total alloc 1000M alloc 1000M hold hold",
         change: nothing,
         outcome: Held,
     },
-    Row {
+    AttackCase {
         name: "random-usage",
         script: takes!(
             "victim alloc 1500M hold & sleep 1; size=$(stat -c %s /.apportion/usage); ",
@@ -356,7 +357,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Told(BYPASSED),
     },
-    Row {
+    AttackCase {
         name: "wiped-usage",
         script: takes!(
             "victim alloc 1500M hold & sleep 1; size=$(stat -c %s /.apportion/usage); ",
@@ -366,7 +367,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Told(BYPASSED),
     },
-    Row {
+    AttackCase {
         name: "cut-usage",
         script: takes!(
             "",
@@ -375,7 +376,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Told(DAMAGED),
     },
-    Row {
+    AttackCase {
         name: "grown-usage",
         script: takes!(
             "",
@@ -384,19 +385,19 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Told(DAMAGED),
     },
-    Row {
+    AttackCase {
         name: "symbol-table",
         script: takes!("", "VICTIM_DOOR=symbols victim alloc 3000M hold"),
         change: nothing,
         outcome: Told(BYPASSED),
     },
-    Row {
+    AttackCase {
         name: "static-program",
         script: takes!("", "victim static 3000M hold"),
         change: nothing,
         outcome: Told(BYPASSED),
     },
-    Row {
+    AttackCase {
         name: "change-of-root",
         script: takes!(
             "mkdir /jail; cp -r /usr /lib /lib64 /jail 2>/dev/null; ",
@@ -405,7 +406,7 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Told(&["GpuLimitBypassed", "GpuLimitExceeded", "GpuNotGranted"]),
     },
-    Row {
+    AttackCase {
         name: "user-namespace",
         script: takes!(
             ": > /tmp/empty; ",
@@ -415,13 +416,13 @@ pub(crate) const ROWS: &[Row] = &[
         change: nothing,
         outcome: Told(BYPASSED),
     },
-    Row {
+    AttackCase {
         name: "shared-processes",
         script: "victim total hold",
         change: shared_processes,
         outcome: Told(BYPASSED),
     },
-    Row {
+    AttackCase {
         name: "one-byte-more",
         script: takes!("", "VICTIM_DOOR=symbols victim alloc 2000M hold"),
         change: nothing,

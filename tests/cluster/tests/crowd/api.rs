@@ -7,19 +7,19 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use apportion_cluster::{Cluster, eventually};
+use apportion_cluster::{LocalCluster, eventually};
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The API server; the way to it ends with this value.
-pub(crate) struct Api {
+pub(crate) struct ApiProxy {
     proxy: Child,
     socket: PathBuf,
 }
 
-impl Api {
-    pub(crate) fn of(cluster: &Cluster) -> Self {
+impl ApiProxy {
+    pub(crate) fn of(cluster: &LocalCluster) -> Self {
         let socket = cluster.folder().path().join("crowd.sock");
         let _ = fs::remove_file(&socket);
         let mut proxy = cluster.kubectl_command();
@@ -80,7 +80,7 @@ impl Api {
     }
 }
 
-impl Drop for Api {
+impl Drop for ApiProxy {
     fn drop(&mut self) {
         let _ = self.proxy.kill();
         let _ = self.proxy.wait();

@@ -10,17 +10,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apportion_cluster::eventually;
-use apportion_cluster::managed::Node;
+use apportion_cluster::managed::ManagedNode;
 
 mod api;
-mod books;
-mod crowd;
 #[path = "../../../kubelet/tests/suite/dice.rs"]
 mod dice;
+mod pods;
+mod slot_holders;
 
-use books::{MEMORY, granted, kept_by_the_kubelet};
-use crowd::{Crowd, Life, Member, State, bytes};
-use dice::Dice;
+use dice::SuiteRng;
+use pods::{CrowdPod, CrowdPodState, PodCrowd, PodLifetime, bytes};
+use slot_holders::{MEMORY, granted, kept_by_the_kubelet};
 
 const SLOTS: u16 = 50;
 /// So many pods wait beside those that have slots, so that no slot is left empty.
@@ -38,8 +38,8 @@ fn pods() -> usize {
 
 #[test]
 fn a_crowd_finds_its_own_grants_whatever_dies_and_the_books_agree_at_the_end() {
-    let mut node = Node::with_slots(SLOTS, &[]);
-    let mut storm = Storm::new(&node);
+    let mut node = ManagedNode::with_slots(SLOTS, &[]);
+    let mut storm = CrowdRun::new(&node);
     let started = Instant::now();
     let mut progress = (0, Instant::now());
     while storm.ended < pods() {
@@ -68,9 +68,9 @@ fn a_crowd_finds_its_own_grants_whatever_dies_and_the_books_agree_at_the_end() {
 }
 
 /// The crowd, and how far it has come.
-struct Storm {
-    crowd: Crowd,
-    dice: Dice,
+struct CrowdRun {
+    crowd: PodCrowd,
+    dice: SuiteRng,
     /// The numbers that wait for room.
     waiting: Vec<usize>,
     ended: usize,
@@ -78,15 +78,15 @@ struct Storm {
     refused: usize,
 }
 
-impl Storm {
-    fn new(node: &Node) -> Self {
-        let mut dice = Dice(20_261_121);
+impl CrowdRun {
+    fn new(node: &ManagedNode) -> Self {
+        let mut dice = SuiteRng(20_261_121);
         let mut waiting: Vec<usize> = (0..pods()).collect();
         for place in (1..waiting.len()).rev() {
             waiting.swap(place, dice.roll(place + 1));
         }
         Self {
-            crowd: Crowd::new(node),
+            crowd: PodCrowd::new(node),
             dice,
             waiting,
             ended: 0,
@@ -96,21 +96,21 @@ impl Storm {
     }
 
     /// Enters who has come to an end, and lets some end before their time.
-    fn count(&mut self, there: &[Member]) {
+    fn count(&mut self, there: &[CrowdPod]) {
         let mut over = Vec::new();
         for pod in there {
             let said = self.crowd.said(&pod.name);
             let is_right = said.is_none_or(|said| said == bytes(pod.number));
             assert!(is_right, "{pod:?} has another's grant: {said:?}");
             match (&pod.state, said) {
-                (State::Ended, None) => panic!("{pod:?} has ended and seen nothing"),
-                (State::Ended, Some(_)) => self.ended += 1,
-                (State::Live, Some(_)) if self.dice.roll(40) == 0 => self.ended += 1,
-                (State::Refused, _) => {
+                (CrowdPodState::Ended, None) => panic!("{pod:?} has ended and seen nothing"),
+                (CrowdPodState::Ended, Some(_)) => self.ended += 1,
+                (CrowdPodState::Live, Some(_)) if self.dice.roll(40) == 0 => self.ended += 1,
+                (CrowdPodState::Refused, _) => {
                     self.refused += 1;
                     self.waiting.insert(0, pod.number);
                 }
-                (State::Live | State::Leaving, _) => continue,
+                (CrowdPodState::Live | CrowdPodState::Leaving, _) => continue,
             }
             over.push(pod);
         }
@@ -123,11 +123,12 @@ impl Storm {
         let next = self.waiting.len().saturating_sub(room);
         let next = self.waiting.split_off(next);
         let dice = &mut self.dice;
-        self.crowd.create(&next, || Life::Seconds(dice.roll(8)));
+        self.crowd
+            .create(&next, || PodLifetime::Seconds(dice.roll(8)));
     }
 }
 
-impl std::fmt::Display for Storm {
+impl std::fmt::Display for CrowdRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             ended,
@@ -143,10 +144,12 @@ impl std::fmt::Display for Storm {
 }
 
 /// Pods that live on: all books have them, and nothing else.
-fn agree(node: &mut Node, crowd: &Crowd) {
+fn agree(node: &mut ManagedNode, crowd: &PodCrowd) {
     eventually("all others have gone", || crowd.look().is_empty());
     node.offers_slots();
-    crowd.create(&(pods()..pods() + LAST).collect::<Vec<_>>(), || Life::Stays);
+    crowd.create(&(pods()..pods() + LAST).collect::<Vec<_>>(), || {
+        PodLifetime::Stays
+    });
     let mut last = crowd.look();
     eventually("the last have said what they see", || {
         last = crowd.look();

@@ -1,8 +1,8 @@
 //! NVIDIA's device plugin serves the node's GPUs as well: none is given twice, whichever of the two came first.
 
 use apportion_cluster::eventually;
-use apportion_cluster::nvidia::{Driver, Plugin};
-use apportion_cluster::release::Release;
+use apportion_cluster::nvidia::{InstalledDriver, NvidiaDevicePlugin};
+use apportion_cluster::release::ChartRelease;
 
 use super::*;
 
@@ -16,20 +16,20 @@ const WHOLE_GPUS: &str = "simulatedGpus=2,wholeCards=true";
 const WHY: &str = "another device plugin";
 
 /// The chart on a node, and what it takes to have NVIDIA's plugin there.
-struct Beside {
-    _pods: Pods,
-    release: Release,
-    driver: Driver,
+struct CoexistenceSetup {
+    _pods: NvidiaPods,
+    release: ChartRelease,
+    driver: InstalledDriver,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Beside {
+impl CoexistenceSetup {
     fn prepare(values: &str) -> Self {
         let turn = turn();
-        let release = Release::prepare(STATE, values, &[]);
-        let driver = Driver::install(&release.cluster).unwrap();
+        let release = ChartRelease::prepare(STATE, values, &[]);
+        let driver = InstalledDriver::install(&release.cluster).unwrap();
         Self {
-            _pods: Pods,
+            _pods: NvidiaPods,
             release,
             driver,
             _turn: turn,
@@ -43,8 +43,8 @@ impl Beside {
         self.release.shares_are_taken("the webhook is trusted");
     }
 
-    fn start_plugin(&self) -> Plugin {
-        let plugin = Plugin::start(&self.release.cluster, &self.driver).unwrap();
+    fn start_plugin(&self) -> NvidiaDevicePlugin {
+        let plugin = NvidiaDevicePlugin::start(&self.release.cluster, &self.driver).unwrap();
         eventually("the node has the plugin's GPUs to give", || {
             self.offered() == "2"
         });
@@ -102,7 +102,7 @@ impl Beside {
 
 /// The plugin comes to a node on which a share runs, and leaves as it is asked to.
 fn comes_later(values: &str) {
-    let beside = Beside::prepare(values);
+    let beside = CoexistenceSetup::prepare(values);
     beside.install();
     let release = &beside.release;
     beside.apply(&share("before", HOLD));
@@ -123,8 +123,8 @@ fn comes_later(values: &str) {
 }
 
 /// The plugin is there before the chart, has given a GPU to a pod, and ends as by a crash.
-fn was_first(values: &str) -> Beside {
-    let beside = Beside::prepare(values);
+fn was_first(values: &str) -> CoexistenceSetup {
+    let beside = CoexistenceSetup::prepare(values);
     let release = &beside.release;
     let plugin = beside.start_plugin();
     beside.apply(&whole("theirs", "sleep 600"));
@@ -140,7 +140,7 @@ fn was_first(values: &str) -> Beside {
 }
 
 /// With whole GPUs of ours, the node offers them again when the plugin and its pod have left.
-fn gives_it_whole(beside: &Beside) {
+fn gives_it_whole(beside: &CoexistenceSetup) {
     let release = &beside.release;
     release.delete("theirs");
     eventually("the GPU that is idle is offered", || {

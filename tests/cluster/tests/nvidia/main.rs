@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apportion_cluster::eventually;
 use apportion_cluster::managed::LIMIT;
-use apportion_cluster::release::Release;
-use apportion_cluster::{Cluster, image};
+use apportion_cluster::release::ChartRelease;
+use apportion_cluster::{LocalCluster, image};
 use serde_json::{Value, json};
 
 /// What a pod of KAI's users has on it.
@@ -49,17 +49,17 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// The pods of this suite. They go with it, also where it fails.
-struct Pods;
+struct NvidiaPods;
 
-impl Drop for Pods {
+impl Drop for NvidiaPods {
     fn drop(&mut self) {
         let all = ["delete", "pods", "-l", SUITE, "--now"];
-        let _ = Cluster::of_tests().kubectl(&all);
+        let _ = LocalCluster::of_tests().kubectl(&all);
     }
 }
 
 /// What one looks at on a node with the chart.
-trait Look {
+trait NodeInspection {
     fn uuids(&self) -> Vec<String>;
     fn holders(&self, uuid: &str) -> Vec<String>;
     fn ready(&self) -> (String, String);
@@ -70,7 +70,7 @@ trait Look {
     fn delete(&self, pod: &str);
 }
 
-impl Look for Release {
+impl NodeInspection for ChartRelease {
     /// The node's GPUs, in the order of their device files.
     fn uuids(&self) -> Vec<String> {
         let node = self.gpu_node();

@@ -6,25 +6,25 @@ mod plugin;
 
 use std::path::PathBuf;
 
-use apportion_cluster::managed::{LIMIT, Node, Pod};
+use apportion_cluster::managed::{LIMIT, ManagedNode, ManagedPod};
 use apportion_cluster::programs;
-use apportion_cluster::{Cluster, eventually};
+use apportion_cluster::{LocalCluster, eventually};
 use serde_json::{Value, json};
 
 const HOLD: &str = "victim total hold";
 
 /// The kubelet's folder as this test sees it.
-fn kubelet(node: &Node) -> PathBuf {
+fn kubelet(node: &ManagedNode) -> PathBuf {
     node.cluster.folder().path().join("kubelet")
 }
 
-fn gpu_node(node: &Node) -> Value {
+fn gpu_node(node: &ManagedNode) -> Value {
     let get = ["get", "gpunode", &node.cluster.node(), "-o", "json"];
     serde_json::from_str(&node.kubectl(&get)).unwrap_or_default()
 }
 
 /// The UUIDs of the node's GPUs, in the order of their device files.
-fn uuids(node: &Node) -> Vec<String> {
+fn uuids(node: &ManagedNode) -> Vec<String> {
     let mut uuids = Vec::new();
     eventually("the GpuNode has its GPUs", || {
         let found = gpu_node(node);
@@ -38,7 +38,7 @@ fn uuids(node: &Node) -> Vec<String> {
 }
 
 /// What holds parts of a GPU, by pod.
-fn holders(node: &Node, uuid: &str) -> Vec<String> {
+fn holders(node: &ManagedNode, uuid: &str) -> Vec<String> {
     let found = gpu_node(node);
     let mut cards = found["status"]["cards"].as_array().into_iter().flatten();
     let card = cards.find(|card| card["uuid"] == uuid);
@@ -49,7 +49,7 @@ fn holders(node: &Node, uuid: &str) -> Vec<String> {
         .collect()
 }
 
-fn condition(node: &Node) -> (String, String) {
+fn condition(node: &ManagedNode) -> (String, String) {
     let found = gpu_node(node);
     let ready = &found["status"]["conditions"][0];
     let text = |field: &str| ready[field].as_str().unwrap_or_default().to_owned();
@@ -57,20 +57,20 @@ fn condition(node: &Node) -> (String, String) {
 }
 
 /// A pod that asks the other device plugin for a GPU.
-fn whole(node: &Node, name: &str) -> Pod {
+fn whole(node: &ManagedNode, name: &str) -> ManagedPod {
     node.pod(name, "sleep 600", |pod| {
         pod["metadata"]["annotations"] = json!({});
         pod["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": 1}});
     })
 }
 
-fn shared(node: &Node, name: &str) -> Pod {
+fn shared(node: &ManagedNode, name: &str) -> ManagedPod {
     node.pod(name, HOLD, |_| {})
 }
 
 /// The default of the chart is an agent that gives no GPU whole.
-fn node_of_shares() -> Node {
-    let node = Node::with(&["--whole-cards", "off"]);
+fn node_of_shares() -> ManagedNode {
+    let node = ManagedNode::with(&["--whole-cards", "off"]);
     programs::install_kinds(&node.cluster);
     node
 }
@@ -134,17 +134,17 @@ fn slice(node: &str, uuids: &[String]) -> Value {
 }
 
 /// A slice that goes with the test: no agent gives anything while it is there.
-struct Published(Cluster);
+struct PublishedSlice(LocalCluster);
 
-impl Published {
+impl PublishedSlice {
     fn new(slice: Value) -> Self {
-        let cluster = Cluster::of_tests();
+        let cluster = LocalCluster::of_tests();
         cluster.apply(&slice).unwrap();
         Self(cluster)
     }
 }
 
-impl Drop for Published {
+impl Drop for PublishedSlice {
     fn drop(&mut self) {
         let delete = ["delete", "resourceslice", "suite-gpus"];
         let _ = self.0.kubectl(&delete);
@@ -158,7 +158,7 @@ fn while_nvidias_dra_driver_offers_gpus_of_the_node_none_is_shared() {
     let node = node_of_shares();
     let uuids = uuids(&node);
     let name = node.cluster.node();
-    let published = Published::new(slice(&name, &uuids));
+    let published = PublishedSlice::new(slice(&name, &uuids));
     eventually("the GpuNode says that there is another owner", || {
         condition(&node) == ("False".to_owned(), "OtherDevicePlugin".to_owned())
     });

@@ -21,12 +21,12 @@ const SOCKET: &str = "nvidia-gpu.sock";
 const RESOURCE: &str = "nvidia.com/gpu";
 
 /// A plugin that the kubelet knows. It is gone when this is dropped.
-pub(crate) struct Running {
+pub(crate) struct RivalPlugin {
     socket: PathBuf,
     runtime: Option<Runtime>,
 }
 
-impl Drop for Running {
+impl Drop for RivalPlugin {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -36,14 +36,15 @@ impl Drop for Running {
 }
 
 /// Serves these GPUs to the kubelet whose folder this is.
-pub(crate) fn start(kubelet: &std::path::Path, uuids: Vec<String>) -> Running {
+pub(crate) fn start(kubelet: &std::path::Path, uuids: Vec<String>) -> RivalPlugin {
     let runtime = Runtime::new().unwrap();
     let folder = kubelet.join("device-plugins");
     let socket = folder.join(SOCKET);
     let _ = std::fs::remove_file(&socket);
     runtime.block_on(async {
         let incoming = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
-        let server = Server::builder().add_service(DevicePluginServer::new(Plugin { uuids }));
+        let server =
+            Server::builder().add_service(DevicePluginServer::new(RivalPluginService { uuids }));
         tokio::spawn(server.serve_with_incoming(incoming));
         let channel = apportion_proto::channel(&folder.join("kubelet.sock")).await;
         let register = RegisterRequest {
@@ -55,18 +56,18 @@ pub(crate) fn start(kubelet: &std::path::Path, uuids: Vec<String>) -> Running {
         let mut kubelet = RegistrationClient::new(channel.unwrap());
         kubelet.register(register).await.unwrap();
     });
-    Running {
+    RivalPlugin {
         socket,
         runtime: Some(runtime),
     }
 }
 
-struct Plugin {
+struct RivalPluginService {
     uuids: Vec<String>,
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Plugin {
+impl DevicePlugin for RivalPluginService {
     async fn get_device_plugin_options(
         &self,
         _: Request<Empty>,

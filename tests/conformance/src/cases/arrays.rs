@@ -1,9 +1,9 @@
 //! Arrays, whose size is in elements: a format, channels, and rows that may be none.
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::layout::{ArrayDescriptor, BYTES, FLOATS};
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// 64 MiB as 2048 rows of 2048 elements of four floats.
 const LARGE: ArrayDescriptor = ArrayDescriptor {
@@ -13,8 +13,8 @@ const LARGE: ArrayDescriptor = ArrayDescriptor {
     channels: 4,
 };
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let mut array = 0;
     for (fact, wrong) in [
         ("rows of nothing", ArrayDescriptor { width: 0, ..LARGE }),
@@ -28,13 +28,13 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
         ("no format", ArrayDescriptor { format: 0, ..LARGE }),
     ] {
         let code = session.cuda.array_create(Some(&mut array), Some(&wrong));
-        report.equals(fact, Code::INVALID_VALUE, code);
+        report.equals(fact, ResultCode::INVALID_VALUE, code);
     }
     large(report, &session)?;
     flat(report, &session)
 }
 
-fn large(report: &Report, session: &Session) -> Result<(), Stop> {
+fn large(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (start, mut array) = (session.usage()?, 0);
     let code = session.cuda.array_create(Some(&mut array), Some(&LARGE));
     must("cuArrayCreate_v2", code)?;
@@ -44,7 +44,7 @@ fn large(report: &Report, session: &Session) -> Result<(), Stop> {
 
     let mut back = ArrayDescriptor { width: 0, ..LARGE };
     let code = session.cuda.array_descriptor(Some(&mut back), array);
-    report.equals("an array says what it is", Code::SUCCESS, code);
+    report.equals("an array says what it is", ResultCode::SUCCESS, code);
     let same = (back.width, back.height, back.channels) == (LARGE.width, LARGE.height, 4);
     report.equals("it is what was asked for", true, same);
     must("cuArrayDestroy", session.cuda.array_destroy(array))?;
@@ -53,7 +53,7 @@ fn large(report: &Report, session: &Session) -> Result<(), Stop> {
     Ok(())
 }
 
-fn flat(report: &Report, session: &Session) -> Result<(), Stop> {
+fn flat(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let descriptor = ArrayDescriptor {
         width: 65536,
         height: 0,
@@ -65,7 +65,11 @@ fn flat(report: &Report, session: &Session) -> Result<(), Stop> {
     let code = session
         .cuda
         .array_create(Some(&mut array), Some(&descriptor));
-    report.equals("an array of one dimension has no rows", Code::SUCCESS, code);
+    report.equals(
+        "an array of one dimension has no rows",
+        ResultCode::SUCCESS,
+        code,
+    );
     report.observed("64 KiB take", session.usage()? - before);
     must("cuArrayDestroy", session.cuda.array_destroy(array))
 }

@@ -1,9 +1,9 @@
 //! Many copies by one call: which attributes hold for which, and what is refused.
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::layout::{CopyAttributes, CopyOfRows};
-use crate::record::{Report, Stop};
-use crate::session::{Session, must};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, must};
 
 /// The driver versions that brought batches, and their second signatures.
 const BATCHES: i32 = 12080;
@@ -14,8 +14,8 @@ const PIECE: usize = 64;
 /// The place of no copy.
 const NONE: usize = usize::MAX;
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let cuda = &session.cuda;
     let mut version = 0;
     let code = cuda.driver_version(Some(&mut version));
@@ -60,7 +60,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     };
     let mut failed = 0;
     let code = batch(&to, &[0], stream, &mut failed);
-    report.equals("two copies by one call", Code::SUCCESS, code);
+    report.equals("two copies by one call", ResultCode::SUCCESS, code);
     must("cuCtxSynchronize", cuda.synchronize())?;
     let mut seen = vec![0_u8; 4 * PIECE];
     let code = cuda.copy_out(seen.as_mut_ptr().cast(), memory, seen.len());
@@ -70,9 +70,9 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     report.equals("they take no memory", before, session.usage()?);
     let code = batch(&to, &[1], stream, &mut failed);
     let fact = "attributes that do not begin with the first copy";
-    report.equals(fact, Code::INVALID_VALUE, code);
+    report.equals(fact, ResultCode::INVALID_VALUE, code);
     let code = batch(&to, &[], stream, &mut failed);
-    report.equals("copies without attributes", Code::INVALID_VALUE, code);
+    report.equals("copies without attributes", ResultCode::INVALID_VALUE, code);
     let code = batch(&to, &[0], 0, &mut failed);
     report.holds("no batch in the null stream", !code.succeeded(), code);
     if version < SECOND {
@@ -86,14 +86,19 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
 }
 
 /// Two bytes out of each of four rows.
-fn rows(report: &Report, session: &Session, memory: u64, stream: usize) -> Result<(), Stop> {
+fn rows(
+    report: &CaseReport,
+    session: &DriverSession,
+    memory: u64,
+    stream: usize,
+) -> Result<(), CaseError> {
     let cuda = &session.cuda;
     let sent: Vec<u8> = (0..16).collect();
     let code = cuda.copy_in(memory, sent.as_ptr().cast(), sent.len());
     must("cuMemcpyHtoD", code)?;
     let copy = CopyOfRows::new(memory + 64, (memory + 1, 4), 2, 4);
     let code = cuda.copy_rows_batch(1, Some(&copy), 0, stream);
-    report.equals("rows by a batch", Code::SUCCESS, code);
+    report.equals("rows by a batch", ResultCode::SUCCESS, code);
     must("cuCtxSynchronize", cuda.synchronize())?;
     let mut seen = [0_u8; 8];
     let code = cuda.copy_out(seen.as_mut_ptr().cast(), memory + 64, seen.len());
@@ -102,8 +107,8 @@ fn rows(report: &Report, session: &Session, memory: u64, stream: usize) -> Resul
     let short = CopyOfRows::new(memory + 64, (memory, 1), 2, 4);
     let code = cuda.copy_rows_batch(1, Some(&short), 0, stream);
     let fact = "rows that are longer than their distance";
-    report.equals(fact, Code::INVALID_VALUE, code);
+    report.equals(fact, ResultCode::INVALID_VALUE, code);
     let code = cuda.copy_rows_batch(1, Some(&copy), 1, stream);
-    report.equals("flags that there are not", Code::INVALID_VALUE, code);
+    report.equals("flags that there are not", ResultCode::INVALID_VALUE, code);
     Ok(())
 }

@@ -1,20 +1,20 @@
 //! Contexts: who keeps one alive, what ends with it, and what it costs.
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// What the tests hold in a context that is about to end.
 const HELD: usize = 96 * MIB;
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::open()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::open()?;
     retained(report, &session)?;
     reset(report, &session)?;
     created(report, &session)
 }
 
-fn is_active(session: &Session) -> Result<bool, Stop> {
+fn is_active(session: &DriverSession) -> Result<bool, CaseError> {
     let (mut flags, mut active) = (0, -1);
     let code = session
         .cuda
@@ -23,13 +23,13 @@ fn is_active(session: &Session) -> Result<bool, Stop> {
     Ok(active != 0)
 }
 
-fn retained(report: &Report, session: &Session) -> Result<(), Stop> {
+fn retained(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let cuda = &session.cuda;
     report.equals("no one has retained it yet", false, is_active(session)?);
     let code = cuda.primary_release(session.device);
     report.equals(
         "a release of what none retained",
-        Code::INVALID_CONTEXT,
+        ResultCode::INVALID_CONTEXT,
         code,
     );
 
@@ -56,7 +56,7 @@ fn retained(report: &Report, session: &Session) -> Result<(), Stop> {
     let code = cuda.free(address);
     report.equals(
         "an address of before means nothing",
-        Code::INVALID_VALUE,
+        ResultCode::INVALID_VALUE,
         code,
     );
     must(
@@ -66,26 +66,26 @@ fn retained(report: &Report, session: &Session) -> Result<(), Stop> {
     must("cuCtxSetCurrent", cuda.context_set(0))
 }
 
-fn reset(report: &Report, session: &Session) -> Result<(), Stop> {
+fn reset(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let cuda = &session.cuda;
     session.retain()?;
     session.alloc(HELD)?;
     let (named, before) = (session.is_visible()?, session.usage()?);
     let code = cuda.primary_reset(session.device);
-    report.equals("a reset of a retained context", Code::SUCCESS, code);
+    report.equals("a reset of a retained context", ResultCode::SUCCESS, code);
     report.observed("it is active after a reset", is_active(session)?);
     let freed = before - session.usage_if(named)?;
     report.holds("a reset frees its memory", freed >= HELD as i64, freed);
     let code = cuda.primary_release(session.device);
     report.equals(
         "a retained context is released after a reset",
-        Code::SUCCESS,
+        ResultCode::SUCCESS,
         code,
     );
     must("cuCtxSetCurrent", cuda.context_set(0))
 }
 
-fn created(report: &Report, session: &Session) -> Result<(), Stop> {
+fn created(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let cuda = &session.cuda;
     // A second context stays, so that the process does not leave the card.
     let primary = session.retain()?;
@@ -110,8 +110,8 @@ fn created(report: &Report, session: &Session) -> Result<(), Stop> {
     )
 }
 
-pub(super) fn overhead(report: &Report) -> Result<(), Stop> {
-    let session = Session::open()?;
+pub(super) fn overhead(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::open()?;
     let visible = session.is_visible()?;
     report.observed("NVML names a process without a context", visible);
     let card = session.card_memory()?.0.used as i64;

@@ -7,13 +7,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::library::Cuda;
-use crate::record::{Report, Stop};
+use crate::record::{CaseError, CaseReport};
 use crate::session::start_without_card;
 
 /// A call, by what is said of it.
-type Call = (&'static str, fn(&Cuda) -> Code);
+type Call = (&'static str, fn(&Cuda) -> ResultCode);
 
 const CALLS: &[Call] = &[
     ("cuGetProcAddress without a name", |cuda| {
@@ -42,7 +42,7 @@ const CALLS: &[Call] = &[
     }),
 ];
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     start_without_card(report, &Cuda::open()?)?;
     for (name, _) in CALLS {
         let mut child = Command::new(std::env::current_exe()?);

@@ -2,10 +2,10 @@
 
 use std::ptr::{null, null_mut};
 
-use crate::code::Code;
-use crate::layout::{AllocationNode, Fill};
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::code::ResultCode;
+use crate::layout::{AllocationNode, FillNode};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
 const GLOBAL: i32 = 0;
@@ -21,11 +21,11 @@ const CAPTURE_TO_GRAPH: i32 = 12030;
 const SECOND_UPDATE: i32 = 12000;
 
 /// What a question about nodes gave: the array, of which it fills all, and the count.
-fn asked(question: impl Fn(*mut usize, &mut usize) -> Code) -> ([usize; ROOM], usize) {
+fn asked(question: impl Fn(*mut usize, &mut usize) -> ResultCode) -> ([usize; ROOM], usize) {
     let (mut nodes, mut count) = ([usize::MAX; ROOM], ROOM);
     let code = question(nodes.as_mut_ptr(), &mut count);
     match code {
-        Code::SUCCESS => (nodes, count),
+        ResultCode::SUCCESS => (nodes, count),
         _ => ([usize::MAX; ROOM], usize::MAX),
     }
 }
@@ -43,14 +43,14 @@ fn sorted((mut nodes, count): ([usize; ROOM], usize)) -> (Vec<usize>, usize) {
     (nodes.to_vec(), count)
 }
 
-fn new_graph(session: &Session) -> Result<usize, Stop> {
+fn new_graph(session: &DriverSession) -> Result<usize, CaseError> {
     let mut graph = 0;
     let code = session.cuda.graph_create(Some(&mut graph), 0);
     must("cuGraphCreate", code)?;
     Ok(graph)
 }
 
-fn empty(session: &Session, graph: usize, after: &[usize]) -> Result<usize, Stop> {
+fn empty(session: &DriverSession, graph: usize, after: &[usize]) -> Result<usize, CaseError> {
     let mut node = 0;
     let cuda = &session.cuda;
     let code = cuda.graph_empty(Some(&mut node), graph, after.as_ptr(), after.len());
@@ -58,14 +58,14 @@ fn empty(session: &Session, graph: usize, after: &[usize]) -> Result<usize, Stop
     Ok(node)
 }
 
-fn dependencies(session: &Session, node: usize) -> (Vec<usize>, usize) {
+fn dependencies(session: &DriverSession, node: usize) -> (Vec<usize>, usize) {
     sorted(asked(|nodes, count| {
         session.cuda.node_dependencies(node, nodes, Some(count))
     }))
 }
 
 /// The edges of a graph, sorted.
-fn edges(session: &Session, graph: usize) -> Vec<(usize, usize)> {
+fn edges(session: &DriverSession, graph: usize) -> Vec<(usize, usize)> {
     let (mut from, mut to, mut count) = ([0; ROOM], [0; ROOM], ROOM);
     let (starts, ends) = (from.as_mut_ptr(), to.as_mut_ptr());
     let code = session
@@ -79,8 +79,8 @@ fn edges(session: &Session, graph: usize) -> Vec<(usize, usize)> {
     all
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let cuda = &session.cuda;
     let graph = new_graph(&session)?;
     let first = empty(&session, graph, &[])?;
@@ -92,7 +92,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let mut count = 77;
     let code = cuda.node_dependencies(second, null_mut(), Some(&mut count));
     let seen = (code, count);
-    report.equals("without an array, how many", (Code::SUCCESS, 1), seen);
+    report.equals("without an array, how many", (ResultCode::SUCCESS, 1), seen);
     let seen = sorted(asked(|nodes, count| {
         cuda.node_dependents(first, nodes, Some(count))
     }));
@@ -104,7 +104,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     report.equals("nodes that depend on nothing are roots", roots, seen);
 
     let code = cuda.graph_connect(graph, Some(&second), Some(&third), 1);
-    report.equals("an edge is added", Code::SUCCESS, code);
+    report.equals("an edge is added", ResultCode::SUCCESS, code);
     let mut both = vec![(first, second), (second, third)];
     both.sort_unstable();
     let is_same = edges(&session, graph) == both;
@@ -134,9 +134,9 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     report.holds(fact, !code.succeeded(), code);
 
     let code = cuda.graph_disconnect(graph, Some(&second), Some(&third), 1);
-    report.equals("an edge is removed", Code::SUCCESS, code);
+    report.equals("an edge is removed", ResultCode::SUCCESS, code);
     let code = cuda.node_destroy(second);
-    report.equals("a node is removed", Code::SUCCESS, code);
+    report.equals("a node is removed", ResultCode::SUCCESS, code);
     let seen = edges(&session, graph).len();
     report.equals("and its edges with it", 0, seen);
     let mut node = 0;
@@ -147,7 +147,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     refusals(report, &session)
 }
 
-fn refusals(report: &Report, session: &Session) -> Result<(), Stop> {
+fn refusals(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let cuda = &session.cuda;
     let graph = new_graph(session)?;
     let first = empty(session, graph, &[])?;
@@ -180,17 +180,17 @@ fn refusals(report: &Report, session: &Session) -> Result<(), Stop> {
 }
 
 /// Two streams, an event, and memory that is filled.
-struct Streams {
-    session: Session,
+struct StreamPair {
+    session: DriverSession,
     one: usize,
     two: usize,
     event: usize,
     memory: u64,
 }
 
-impl Streams {
-    fn make() -> Result<Self, Stop> {
-        let session = Session::start()?;
+impl StreamPair {
+    fn make() -> Result<Self, CaseError> {
+        let session = DriverSession::start()?;
         let cuda = &session.cuda;
         let (mut one, mut two, mut event, mut memory) = (0, 0, 0, 0);
         for stream in [&mut one, &mut two] {
@@ -211,7 +211,7 @@ impl Streams {
     }
 
     /// Fills the memory on a stream.
-    fn fill(&self, stream: usize, value: u8) -> Result<(), Stop> {
+    fn fill(&self, stream: usize, value: u8) -> Result<(), CaseError> {
         let cuda = &self.session.cuda;
         must(
             "cuMemsetD8Async",
@@ -220,14 +220,14 @@ impl Streams {
     }
 
     /// Puts one stream's work behind another's.
-    fn follow(&self, behind: usize, stream: usize) -> Result<(), Stop> {
+    fn follow(&self, behind: usize, stream: usize) -> Result<(), CaseError> {
         let cuda = &self.session.cuda;
         must("cuEventRecord", cuda.event_record(self.event, stream))?;
         must("cuStreamWaitEvent", cuda.stream_wait(behind, self.event, 0))
     }
 
     /// The graph that a stream is captured into, and what its next node depends on.
-    fn next(&self, stream: usize) -> Result<(usize, Vec<usize>), Stop> {
+    fn next(&self, stream: usize) -> Result<(usize, Vec<usize>), CaseError> {
         let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, null(), 0);
         let code = self.session.cuda.capture_info(
             stream,
@@ -246,19 +246,19 @@ impl Streams {
         Ok((graph, nodes.to_vec()))
     }
 
-    fn begin(&self) -> Result<(), Stop> {
+    fn begin(&self) -> Result<(), CaseError> {
         let code = self.session.cuda.begin_capture(self.one, GLOBAL);
         must("cuStreamBeginCapture", code)
     }
 }
 
-pub(super) fn captured(report: &Report) -> Result<(), Stop> {
-    let streams = Streams::make()?;
+pub(super) fn captured(report: &CaseReport) -> Result<(), CaseError> {
+    let streams = StreamPair::make()?;
     let (session, cuda) = (&streams.session, &streams.session.cuda);
     let mut graph = 0;
     let code = cuda.update_capture(streams.one, null(), 0, SET);
     let fact = "no set of a stream that is not captured";
-    report.equals(fact, Code::ILLEGAL_STATE, code);
+    report.equals(fact, ResultCode::ILLEGAL_STATE, code);
 
     streams.begin()?;
     streams.fill(streams.one, 1)?;
@@ -266,7 +266,7 @@ pub(super) fn captured(report: &Report) -> Result<(), Stop> {
     streams.fill(streams.two, 2)?;
     let code = cuda.end_capture(streams.one, Some(&mut graph));
     let fact = "another stream's work must be joined";
-    report.equals(fact, Code::CAPTURE_UNJOINED, code);
+    report.equals(fact, ResultCode::CAPTURE_UNJOINED, code);
 
     streams.begin()?;
     let seen = streams.next(streams.one)?.1.len();
@@ -292,11 +292,11 @@ pub(super) fn captured(report: &Report) -> Result<(), Stop> {
     streams.begin()?;
     streams.fill(streams.one, 1)?;
     let code = cuda.update_capture(streams.one, null(), 0, SET);
-    report.equals("a set can be emptied", Code::SUCCESS, code);
+    report.equals("a set can be emptied", ResultCode::SUCCESS, code);
     streams.fill(streams.one, 2)?;
     let code = cuda.end_capture(streams.one, Some(&mut graph));
     let fact = "what was taken out need not be joined";
-    report.equals(fact, Code::SUCCESS, code);
+    report.equals(fact, ResultCode::SUCCESS, code);
     let seen = edges(session, graph).len();
     report.equals("and nothing depends on it", 0, seen);
     order(report, &streams, graph)?;
@@ -312,7 +312,7 @@ pub(super) fn captured(report: &Report) -> Result<(), Stop> {
 }
 
 /// A launch does the second fill before the first if the edge says so.
-fn order(report: &Report, streams: &Streams, graph: usize) -> Result<(), Stop> {
+fn order(report: &CaseReport, streams: &StreamPair, graph: usize) -> Result<(), CaseError> {
     let cuda = &streams.session.cuda;
     let (nodes, count) = asked(|nodes, count| cuda.graph_nodes(graph, nodes, Some(count)));
     report.equals("a graph has both fills", 2, count);
@@ -335,9 +335,9 @@ fn order(report: &Report, streams: &Streams, graph: usize) -> Result<(), Stop> {
     Ok(())
 }
 
-impl Streams {
+impl StreamPair {
     /// What a fill of the graph writes, by launching a copy that has nothing else.
-    fn value_of(&self, graph: usize, node: usize) -> Result<u8, Stop> {
+    fn value_of(&self, graph: usize, node: usize) -> Result<u8, CaseError> {
         let cuda = &self.session.cuda;
         let (mut copy, mut exec) = (0, 0);
         must("cuGraphClone", cuda.graph_clone(Some(&mut copy), graph))?;
@@ -356,7 +356,7 @@ impl Streams {
     }
 
     /// What the memory holds after a launch.
-    fn launched(&self, exec: usize) -> Result<u8, Stop> {
+    fn launched(&self, exec: usize) -> Result<u8, CaseError> {
         let (cuda, mut seen) = (&self.session.cuda, [0_u8; 1]);
         must("cuGraphLaunch", cuda.graph_launch(exec, self.one))?;
         must("cuCtxSynchronize", cuda.synchronize())?;
@@ -367,18 +367,18 @@ impl Streams {
 }
 
 /// Two fills that a program adds, changed by parameters and by another graph.
-fn explicit(report: &Report, streams: &Streams) -> Result<(), Stop> {
+fn explicit(report: &CaseReport, streams: &StreamPair) -> Result<(), CaseError> {
     let (session, cuda) = (&streams.session, &streams.session.cuda);
     let mut context = 0;
     let code = cuda.context_current(Some(&mut context));
     must("cuCtxGetCurrent", code)?;
-    let make = |first, second| -> Result<(usize, [usize; 2]), Stop> {
+    let make = |first, second| -> Result<(usize, [usize; 2]), CaseError> {
         let (graph, mut nodes) = (new_graph(session)?, [0; 2]);
-        let fill = Fill::new(streams.memory, first, MIB);
+        let fill = FillNode::new(streams.memory, first, MIB);
         let [one, two] = &mut nodes;
         let code = cuda.graph_fill(Some(one), graph, None, 0, Some(&fill), context);
         must("cuGraphAddMemsetNode", code)?;
-        let fill = Fill::new(streams.memory, second, MIB);
+        let fill = FillNode::new(streams.memory, second, MIB);
         let code = cuda.graph_fill(Some(two), graph, Some(one), 1, Some(&fill), context);
         must("cuGraphAddMemsetNode", code)?;
         Ok((graph, nodes))
@@ -389,7 +389,7 @@ fn explicit(report: &Report, streams: &Streams) -> Result<(), Stop> {
     must("cuGraphInstantiate", code)?;
     let fact = "fills are done one behind the other";
     report.equals(fact, 4, streams.launched(exec)?);
-    let fill = Fill::new(streams.memory, 5, MIB);
+    let fill = FillNode::new(streams.memory, 5, MIB);
     let code = cuda.exec_fill(exec, last, Some(&fill), context);
     must("cuGraphExecMemsetNodeSetParams", code)?;
     report.equals("a fill is changed", 5, streams.launched(exec)?);
@@ -408,7 +408,7 @@ fn explicit(report: &Report, streams: &Streams) -> Result<(), Stop> {
     let other = new_graph(session)?;
     let code = cuda.exec_update(exec, other, Some(&mut info));
     let fact = "and not by one of another";
-    report.equals(fact, Code::UPDATE_FAILURE, code);
+    report.equals(fact, ResultCode::UPDATE_FAILURE, code);
     report.equals("it does what it did", 7, streams.launched(exec)?);
     let code = cuda.exec_fill(exec, last, Some(&fill), context);
     must("cuGraphExecMemsetNodeSetParams", code)?;
@@ -417,12 +417,12 @@ fn explicit(report: &Report, streams: &Streams) -> Result<(), Stop> {
     Ok(())
 }
 
-fn to_graph(report: &Report, streams: &Streams) -> Result<(), Stop> {
+fn to_graph(report: &CaseReport, streams: &StreamPair) -> Result<(), CaseError> {
     let (session, cuda) = (&streams.session, &streams.session.cuda);
     let graph = new_graph(session)?;
     let first = empty(session, graph, &[])?;
     let code = cuda.begin_capture_to(streams.one, graph, Some(&first), null(), 1, GLOBAL);
-    report.equals("a capture goes to a graph", Code::SUCCESS, code);
+    report.equals("a capture goes to a graph", ResultCode::SUCCESS, code);
     let (into, next) = streams.next(streams.one)?;
     report.equals("it is that graph", true, into == graph);
     let is_same = next == [first];
@@ -439,6 +439,6 @@ fn to_graph(report: &Report, streams: &Streams) -> Result<(), Stop> {
     let seen: Vec<usize> = (edges(session, graph).iter().map(|(from, _)| *from)).collect();
     report.equals("with the edge", true, seen == [first]);
     let code = cuda.graph_instantiate(Some(&mut exec), graph, 0);
-    report.equals("it is executable then", Code::SUCCESS, code);
+    report.equals("it is executable then", ResultCode::SUCCESS, code);
     Ok(())
 }

@@ -7,9 +7,9 @@
 
 use std::ffi::CString;
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::library::Cuda;
-use crate::record::{Report, Stop};
+use crate::record::{CaseError, CaseReport};
 use crate::session::{must, start_without_card};
 
 /// No per-thread variant; with per-thread variants.
@@ -80,14 +80,14 @@ const UNTOUCHED: usize = 1;
 
 /// What was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) code: Code,
+pub(super) struct LookupAnswer {
+    pub(super) code: ResultCode,
     pub(super) address: usize,
     /// None from a driver that gives none.
     pub(super) status: Option<i32>,
 }
 
-impl Answer {
+impl LookupAnswer {
     /// Whether there is an entry point to call.
     pub(super) fn is_found(self) -> bool {
         self.code.succeeded() && self.address != 0
@@ -95,7 +95,7 @@ impl Answer {
 }
 
 /// Asks for one entry point, in the newest way that the driver has.
-pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> Answer {
+pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> LookupAnswer {
     let symbol = CString::new(name).expect("names have no NUL");
     let (mut address, mut status) = (UNTOUCHED, -1);
     let code = cuda.lookup(
@@ -106,8 +106,8 @@ pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> Answer {
         Some(&mut status),
     );
     match code {
-        Code::ABSENT => ask_first(cuda, name, version, flags),
-        code => Answer {
+        ResultCode::ABSENT => ask_first(cuda, name, version, flags),
+        code => LookupAnswer {
             code,
             address,
             status: Some(status),
@@ -116,18 +116,18 @@ pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> Answer {
 }
 
 /// Asks the first version of the function.
-fn ask_first(cuda: &Cuda, name: &str, version: i32, flags: u64) -> Answer {
+fn ask_first(cuda: &Cuda, name: &str, version: i32, flags: u64) -> LookupAnswer {
     let symbol = CString::new(name).expect("names have no NUL");
     let mut address = UNTOUCHED;
     let code = cuda.lookup_v1(symbol.as_ptr(), Some(&mut address), version, flags);
-    Answer {
+    LookupAnswer {
         code,
         address,
         status: None,
     }
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     let cuda = Cuda::open()?;
     start_without_card(report, &cuda)?;
     let mut newest = 0;
@@ -156,10 +156,10 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     Ok(())
 }
 
-fn row(report: &Report, cuda: &Cuda, name: &str, version: i32, flags: u64, symbol: &str) {
+fn row(report: &CaseReport, cuda: &Cuda, name: &str, version: i32, flags: u64, symbol: &str) {
     let answer = ask(cuda, name, version, flags);
     let fact = format!("{name} of {version}, flag {flags}");
-    report.equals(&format!("{fact}: code"), Code::SUCCESS, answer.code);
+    report.equals(&format!("{fact}: code"), ResultCode::SUCCESS, answer.code);
     if let Some(status) = answer.status {
         report.equals(&format!("{fact}: status"), FOUND, status);
     }
@@ -171,7 +171,7 @@ fn row(report: &Report, cuda: &Cuda, name: &str, version: i32, flags: u64, symbo
 }
 
 /// Names that there are not, and the outputs that may be left out.
-fn wrong(report: &Report, cuda: &Cuda, newest: i32) {
+fn wrong(report: &CaseReport, cuda: &Cuda, newest: i32) {
     for name in ["cuNoSuchFunction", "cuMemAlloc_v2", "malloc", ""] {
         let answer = ask(cuda, name, newest, LEGACY);
         let fact = format!("the name \"{name}\"");
@@ -187,13 +187,13 @@ fn wrong(report: &Report, cuda: &Cuda, newest: i32) {
     }
     let mut address = 0;
     let code = cuda.lookup(c"cuMemAlloc".as_ptr(), Some(&mut address), newest, 0, None);
-    if code != Code::ABSENT {
-        report.equals("the status is optional", Code::SUCCESS, code);
+    if code != ResultCode::ABSENT {
+        report.equals("the status is optional", ResultCode::SUCCESS, code);
     }
     let first = ask_first(cuda, "cuMemAlloc", newest, 0);
     report.equals(
         "the first version of the function",
-        Code::SUCCESS,
+        ResultCode::SUCCESS,
         first.code,
     );
 }
@@ -201,7 +201,7 @@ fn wrong(report: &Report, cuda: &Cuda, newest: i32) {
 /// What no document decides. Drivers 470 to 555 take a version of the future, and one below 0, for the newest, take
 /// flags 3 for 2, find nothing for per-thread streams before version 7000, and leave the output of the first version
 /// of the function alone where they find nothing.
-fn odd(report: &Report, cuda: &Cuda, newest: i32) {
+fn odd(report: &CaseReport, cuda: &Cuda, newest: i32) {
     let now = ask(cuda, "cuMemAlloc", newest, LEGACY);
     for (fact, version) in [
         ("a version of the future", newest + 1000),

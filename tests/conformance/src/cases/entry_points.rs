@@ -4,7 +4,7 @@
 //! pointer is that of an exported symbol. No document says so; this case counts where it is so.
 
 use crate::library::Cuda;
-use crate::record::{Report, Stop};
+use crate::record::{CaseError, CaseReport};
 use crate::session::{must, start_without_card};
 
 use super::driver_lookup::ask;
@@ -13,7 +13,7 @@ const LIST: &str = include_str!("entry_points.txt");
 const VERSIONS: [&str; 5] = ["", "_v2", "_v3", "_v4", "_v5"];
 const STREAMS: [&str; 3] = ["", "_ptsz", "_ptds"];
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     let cuda = Cuda::open()?;
     start_without_card(report, &cuda)?;
     let mut newest = 0;

@@ -1,9 +1,9 @@
 //! Memory of graphs: when it becomes physical, how long it stays, and what makes it go.
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::layout::AllocationNode;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// `CUgraphMem_attribute`.
 const USED: i32 = 0;
@@ -16,7 +16,7 @@ const AUTO_FREE: u64 = 1;
 const NON_BLOCKING: u32 = 1;
 const GLOBAL: i32 = 0;
 
-fn attribute(session: &Session, attribute: i32) -> Result<u64, Stop> {
+fn attribute(session: &DriverSession, attribute: i32) -> Result<u64, CaseError> {
     let mut value = 0;
     let code = session
         .cuda
@@ -26,12 +26,12 @@ fn attribute(session: &Session, attribute: i32) -> Result<u64, Stop> {
 }
 
 /// A graph with one allocation, which it frees or leaves; executable, with the address.
-fn graph(session: &Session, frees: bool) -> Result<(usize, u64), Stop> {
+fn graph(session: &DriverSession, frees: bool) -> Result<(usize, u64), CaseError> {
     graph_with(session, frees, 0)
 }
 
 /// The same, made executable with flags.
-fn graph_with(session: &Session, frees: bool, flags: u64) -> Result<(usize, u64), Stop> {
+fn graph_with(session: &DriverSession, frees: bool, flags: u64) -> Result<(usize, u64), CaseError> {
     let cuda = &session.cuda;
     let (mut graph, mut first, mut second, mut exec) = (0, 0, 0, 0);
     must("cuGraphCreate", cuda.graph_create(Some(&mut graph), 0))?;
@@ -53,13 +53,13 @@ fn graph_with(session: &Session, frees: bool, flags: u64) -> Result<(usize, u64)
     Ok((exec, allocation.address))
 }
 
-fn launch(session: &Session, exec: usize) -> Result<(), Stop> {
+fn launch(session: &DriverSession, exec: usize) -> Result<(), CaseError> {
     must("cuGraphLaunch", session.cuda.graph_launch(exec, 0))?;
     must("cuCtxSynchronize", session.cuda.synchronize())
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let enough = BYTES as u64;
     let before = session.usage()?;
     let (freeing, _) = graph(&session, true)?;
@@ -90,7 +90,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     keeping(report, &session)
 }
 
-fn keeping(report: &Report, session: &Session) -> Result<(), Stop> {
+fn keeping(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (exec, address) = graph(session, false)?;
     launch(session, exec)?;
     let used = attribute(session, USED)?;
@@ -98,7 +98,7 @@ fn keeping(report: &Report, session: &Session) -> Result<(), Stop> {
     let code = session.cuda.graph_launch(exec, 0);
     report.equals(
         "it is not launched again meanwhile",
-        Code::INVALID_VALUE,
+        ResultCode::INVALID_VALUE,
         code,
     );
     must(
@@ -122,8 +122,8 @@ fn keeping(report: &Report, session: &Session) -> Result<(), Stop> {
     must("cuMemFree_v2", session.cuda.free(address))
 }
 
-pub(super) fn freed_at_launch(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn freed_at_launch(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let cuda = &session.cuda;
     let (exec, address) = graph_with(&session, false, AUTO_FREE)?;
     let mut flags = 0;
@@ -137,7 +137,7 @@ pub(super) fn freed_at_launch(report: &Report) -> Result<(), Stop> {
     let reserved = attribute(&session, RESERVED)?;
     for _ in 0..3 {
         let code = cuda.graph_launch(exec, 0);
-        report.equals("it is launched again", Code::SUCCESS, code);
+        report.equals("it is launched again", ResultCode::SUCCESS, code);
         must("cuCtxSynchronize", cuda.synchronize())?;
     }
     let used = attribute(&session, USED)?;
@@ -156,8 +156,8 @@ pub(super) fn freed_at_launch(report: &Report) -> Result<(), Stop> {
     must("cuGraphExecDestroy", cuda.exec_destroy(exec))
 }
 
-pub(super) fn captured(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn captured(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let cuda = &session.cuda;
     let (mut stream, mut address, mut captured, mut exec) = (0, 0, 0, 0);
     let code = cuda.stream_create(Some(&mut stream), NON_BLOCKING);
@@ -166,14 +166,14 @@ pub(super) fn captured(report: &Report) -> Result<(), Stop> {
     must("cuStreamBeginCapture", code)?;
     let code = cuda.alloc_async(Some(&mut address), BYTES, stream);
     let fact = "a stream that is captured allocates";
-    report.equals(fact, (Code::SUCCESS, true), (code, address != 0));
+    report.equals(fact, (ResultCode::SUCCESS, true), (code, address != 0));
     let code = cuda.set_bytes_async(address, 7, BYTES, stream);
-    report.equals("its memory is filled", Code::SUCCESS, code);
+    report.equals("its memory is filled", ResultCode::SUCCESS, code);
     let mut passing = 0;
     let code = cuda.alloc_async(Some(&mut passing), BYTES, stream);
     must("cuMemAllocAsync", code)?;
     let code = cuda.free_async(passing, stream);
-    report.equals("other memory is freed", Code::SUCCESS, code);
+    report.equals("other memory is freed", ResultCode::SUCCESS, code);
     let code = cuda.end_capture(stream, Some(&mut captured));
     must("cuStreamEndCapture", code)?;
     let fact = "nothing was taken by the capture";
@@ -183,21 +183,21 @@ pub(super) fn captured(report: &Report) -> Result<(), Stop> {
     must("cuGraphDestroy", cuda.graph_destroy(captured))?;
     for _ in 0..3 {
         let code = cuda.graph_launch(exec, stream);
-        report.equals("it is launched", Code::SUCCESS, code);
+        report.equals("it is launched", ResultCode::SUCCESS, code);
     }
     must("cuCtxSynchronize", cuda.synchronize())?;
     let mut seen = [0_u8; 1];
     let code = cuda.copy_out(seen.as_mut_ptr().cast(), address, 1);
     report.equals(
         "its memory can be read",
-        (Code::SUCCESS, 7),
+        (ResultCode::SUCCESS, 7),
         (code, seen[0]),
     );
     let used = attribute(&session, USED)?;
     let is_once = used >= BYTES as u64 && used < 2 * BYTES as u64;
     report.holds("what it did not free is used", is_once, used);
     let code = cuda.free_async(address, stream);
-    report.equals("it is freed in a stream", Code::SUCCESS, code);
+    report.equals("it is freed in a stream", ResultCode::SUCCESS, code);
     must("cuCtxSynchronize", cuda.synchronize())?;
     report.equals("and not used then", 0, attribute(&session, USED)?);
     must("cuGraphExecDestroy", cuda.exec_destroy(exec))?;

@@ -2,10 +2,10 @@
 
 use std::ptr::null_mut;
 
-use crate::code::Code;
-use crate::layout::{Resource, Wish};
-use crate::record::{Report, Stop};
-use crate::session::{Session, must};
+use crate::code::ResultCode;
+use crate::layout::{SmGroupParams, SmResource};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, must};
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
 const MULTIPROCESSORS: u32 = 1;
@@ -21,8 +21,8 @@ const WISHES: i32 = 13010;
 /// More than any split of these cases makes.
 const ROOM: usize = 4;
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::open()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::open()?;
     let primary = session.retain()?;
     let cuda = &session.cuda;
     let mut version = 0;
@@ -32,13 +32,13 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
         return Ok(());
     }
 
-    let mut all = Resource::EMPTY;
+    let mut all = SmResource::EMPTY;
     let code = cuda.device_resource(session.device, Some(&mut all), 77);
     let fact = "a type that there is not";
-    report.equals(fact, Code::INVALID_RESOURCE_TYPE, code);
+    report.equals(fact, ResultCode::INVALID_RESOURCE_TYPE, code);
     let code = cuda.device_resource(session.device, Some(&mut all), MULTIPROCESSORS);
     must("cuDeviceGetDevResource", code)?;
-    let mut of_context = Resource::EMPTY;
+    let mut of_context = SmResource::EMPTY;
     let code = cuda.context_resource(primary, Some(&mut of_context), MULTIPROCESSORS);
     must("cuCtxGetDevResource", code)?;
     let fact = "a plain context has all multiprocessors";
@@ -48,7 +48,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let least = all.multiprocessors / 4;
     let mut possible = 0;
     let code = cuda.split_resource(null_mut(), Some(&mut possible), Some(&all), None, 0, least);
-    report.equals("a split is tried out", Code::SUCCESS, code);
+    report.equals("a split is tried out", ResultCode::SUCCESS, code);
     report.holds("there are parts", possible > 0, possible);
     let too_many = all.multiprocessors + 1;
     let mut none = 0;
@@ -59,7 +59,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     if version >= WISHES {
         wishes(report, &session, &all)?;
     }
-    let (mut groups, mut count, mut left) = ([Resource::EMPTY; ROOM], 2, Resource::EMPTY);
+    let (mut groups, mut count, mut left) = ([SmResource::EMPTY; ROOM], 2, SmResource::EMPTY);
     let parts = groups.as_mut_ptr();
     let code = cuda.split_resource(
         parts,
@@ -91,9 +91,9 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
 }
 
 /// Two parts: of eight multiprocessors, and of as many as there are.
-fn wishes(report: &Report, session: &Session, all: &Resource) -> Result<(), Stop> {
-    let (mut groups, mut left) = ([Resource::EMPTY; 2], Resource::EMPTY);
-    let mut wanted = [Wish::of(8), Wish::of(0)];
+fn wishes(report: &CaseReport, session: &DriverSession, all: &SmResource) -> Result<(), CaseError> {
+    let (mut groups, mut left) = ([SmResource::EMPTY; 2], SmResource::EMPTY);
+    let mut wanted = [SmGroupParams::of(8), SmGroupParams::of(0)];
     let code = session.cuda.split_by_wishes(
         groups.as_mut_ptr(),
         2,
@@ -117,7 +117,7 @@ fn wishes(report: &Report, session: &Session, all: &Resource) -> Result<(), Stop
     }
     let fact = "these parts and what is left are all";
     report.equals(fact, all.multiprocessors, sum);
-    let odd = &mut [Wish::of(7)];
+    let odd = &mut [SmGroupParams::of(7)];
     let groups = groups.as_mut_ptr();
     let code = (session.cuda).split_by_wishes(groups, 1, Some(all), None, 0, odd.as_mut_ptr());
     report.holds("no part of an odd number", !code.succeeded(), code);
@@ -125,14 +125,14 @@ fn wishes(report: &Report, session: &Session, all: &Resource) -> Result<(), Stop
 }
 
 fn contexts(
-    report: &Report,
-    session: &Session,
+    report: &CaseReport,
+    session: &DriverSession,
     primary: usize,
     description: usize,
-    part: &Resource,
-) -> Result<(), Stop> {
+    part: &SmResource,
+) -> Result<(), CaseError> {
     let cuda = &session.cuda;
-    let (mut green, mut own) = (0, Resource::EMPTY);
+    let (mut green, mut own) = (0, SmResource::EMPTY);
     let code = cuda.green_create(
         Some(&mut green),
         description,
@@ -152,7 +152,7 @@ fn contexts(
     let mut stream = 0;
     let code = cuda.green_stream(Some(&mut stream), green, 0, 0);
     let fact = "a stream that waits for the null stream";
-    report.equals(fact, Code::INVALID_VALUE, code);
+    report.equals(fact, ResultCode::INVALID_VALUE, code);
     let code = cuda.green_stream(Some(&mut stream), green, NON_BLOCKING, 0);
     must("cuGreenCtxStreamCreate", code)?;
     let (mut context, mut of_stream) = (0, 0);
@@ -167,16 +167,20 @@ fn contexts(
 }
 
 /// What was asked of a green context so far, and who it is.
-fn events(report: &Report, session: &Session, green: usize) -> Result<(), Stop> {
+fn events(report: &CaseReport, session: &DriverSession, green: usize) -> Result<(), CaseError> {
     let (cuda, mut event, mut version) = (&session.cuda, 0, 0);
     must("cuEventCreate", cuda.event_create(Some(&mut event), 0))?;
     let code = cuda.green_record(green, event);
-    report.equals("a green context records an event", Code::SUCCESS, code);
+    report.equals(
+        "a green context records an event",
+        ResultCode::SUCCESS,
+        code,
+    );
     must("cuCtxSynchronize", cuda.synchronize())?;
     let fact = "which happens";
-    report.equals(fact, Code::SUCCESS, cuda.event_query(event));
+    report.equals(fact, ResultCode::SUCCESS, cuda.event_query(event));
     let code = cuda.green_wait(green, event);
-    report.equals("and waits for one", Code::SUCCESS, code);
+    report.equals("and waits for one", ResultCode::SUCCESS, code);
     let code = cuda.green_record(green, 0);
     report.holds("not for none", !code.succeeded(), code);
     let code = cuda.driver_version(Some(&mut version));

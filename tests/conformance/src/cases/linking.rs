@@ -3,9 +3,9 @@
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// `CU_JIT_INPUT_PTX`.
 const PTX: u32 = 1;
@@ -16,8 +16,8 @@ const PARTS: [&CStr; 2] = [
     c".version 6.4\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n",
 ];
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let (cuda, start) = (&session.cuda, session.usage()?);
     let mut link = 0;
     let code = cuda.link_create(0, null_mut(), null_mut(), Some(&mut link));
@@ -30,7 +30,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let code = add(c"this is no code");
     report.holds("what is no code is not added", !code.succeeded(), code);
     for part in PARTS {
-        report.equals("a part is added", Code::SUCCESS, add(part));
+        report.equals("a part is added", ResultCode::SUCCESS, add(part));
     }
     let (mut cubin, mut bytes) = (std::ptr::null(), 0);
     let code = cuda.link_complete(link, Some(&mut cubin), Some(&mut bytes));
@@ -44,7 +44,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
 }
 
 /// The same without a part that is none.
-fn fresh(report: &Report, session: &Session, start: i64) -> Result<(), Stop> {
+fn fresh(report: &CaseReport, session: &DriverSession, start: i64) -> Result<(), CaseError> {
     let (cuda, mut link) = (&session.cuda, 0);
     let code = cuda.link_create(0, null_mut(), null_mut(), Some(&mut link));
     must("cuLinkCreate", code)?;
@@ -63,29 +63,29 @@ fn fresh(report: &Report, session: &Session, start: i64) -> Result<(), Stop> {
 
 /// What was linked is loaded, and is all that its parts are.
 fn loaded(
-    report: &Report,
-    session: &Session,
+    report: &CaseReport,
+    session: &DriverSession,
     (cubin, bytes): (*const std::ffi::c_char, usize),
     start: i64,
-) -> Result<(), Stop> {
+) -> Result<(), CaseError> {
     let cuda = &session.cuda;
     report.holds("what is linked has a length", bytes > 64, bytes);
     let fact = "linking takes nothing of the card";
     report.equals(fact, start, session.usage()?);
     let (mut module, mut function) = (0, 0);
     let code = cuda.module_load(Some(&mut module), cubin);
-    report.equals("it can be loaded", Code::SUCCESS, code);
+    report.equals("it can be loaded", ResultCode::SUCCESS, code);
     must("cuModuleLoadData", code)?;
     let (mut address, mut size) = (0, 0);
     let name = c"room".as_ptr();
     let code = cuda.module_global(Some(&mut address), Some(&mut size), module, name);
     report.equals(
         "it has the variable",
-        (Code::SUCCESS, 32 * MIB),
+        (ResultCode::SUCCESS, 32 * MIB),
         (code, size),
     );
     let code = cuda.module_function(Some(&mut function), module, c"nothing".as_ptr());
-    report.equals("and the kernel", Code::SUCCESS, code);
+    report.equals("and the kernel", ResultCode::SUCCESS, code);
     let growth = session.usage()? - start;
     let holds = growth >= 32 * MIB as i64;
     report.holds("it takes what its parts take", holds, growth);

@@ -5,19 +5,19 @@ use std::ptr;
 
 use serde_json::json;
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, UNTOUCHED, must};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, UNTOUCHED, must};
 
 const GLOBAL: u32 = 1;
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let mut address = UNTOUCHED;
     let code = session.cuda.alloc_managed(Some(&mut address), MIB, 0);
-    report.equals("no flags", Code::INVALID_VALUE, code);
+    report.equals("no flags", ResultCode::INVALID_VALUE, code);
     let code = session.cuda.alloc_managed(Some(&mut address), 0, GLOBAL);
-    report.equals("no bytes", Code::INVALID_VALUE, code);
+    report.equals("no bytes", ResultCode::INVALID_VALUE, code);
 
     let bytes = 16 * MIB;
     let before = session.usage()?;
@@ -53,7 +53,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
         json!({ "allocated": allocated, "touched_by_host": touched, "written_by_card": on_card, "freed": freed }),
     );
     let code = session.cuda.free(address);
-    report.equals("a second free", Code::INVALID_VALUE, code);
+    report.equals("a second free", ResultCode::INVALID_VALUE, code);
     Ok(())
 }
 
@@ -65,7 +65,12 @@ const AT_ONCE: i32 = 89;
 const NON_BLOCKING: u32 = 1;
 
 /// Two halves by one call, both to the card.
-fn moved(report: &Report, session: &Session, address: u64, bytes: usize) -> Result<(), Stop> {
+fn moved(
+    report: &CaseReport,
+    session: &DriverSession,
+    address: u64,
+    bytes: usize,
+) -> Result<(), CaseError> {
     let (cuda, device) = (&session.cuda, session.device);
     let (mut version, mut at_once, mut stream) = (0, 0, 0);
     let code = cuda.driver_version(Some(&mut version));
@@ -86,9 +91,9 @@ fn moved(report: &Report, session: &Session, address: u64, bytes: usize) -> Resu
         cuda.prefetch_batch(halves, sizes, 2, Some(&place), all, kinds, 0, stream)
     };
     let fact = "two movements by one call";
-    report.equals(fact, Code::SUCCESS, prefetch(&[0]));
+    report.equals(fact, ResultCode::SUCCESS, prefetch(&[0]));
     let fact = "places that do not begin with the first";
-    report.equals(fact, Code::INVALID_VALUE, prefetch(&[1]));
+    report.equals(fact, ResultCode::INVALID_VALUE, prefetch(&[1]));
     must("cuCtxSynchronize", cuda.synchronize())?;
     must("cuStreamDestroy", cuda.stream_destroy(stream))
 }

@@ -3,10 +3,10 @@
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::code::Code;
-use crate::layout::{Fill, HostCall, KernelNode};
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::code::ResultCode;
+use crate::layout::{FillNode, HostNode, KernelNode};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// `CU_GRAPH_NODE_TYPE_WAIT_EVENT` and `_EVENT_RECORD`.
 const WAIT: u32 = 6;
@@ -27,19 +27,19 @@ extern "C" fn ended(_: *mut c_void) {
     ENDS.fetch_add(1, Ordering::SeqCst);
 }
 
-fn executable(session: &Session, graph: usize) -> Result<usize, Stop> {
+fn executable(session: &DriverSession, graph: usize) -> Result<usize, CaseError> {
     let mut exec = 0;
     let code = session.cuda.graph_instantiate(Some(&mut exec), graph, 0);
     must("cuGraphInstantiateWithFlags", code)?;
     Ok(exec)
 }
 
-fn launch(session: &Session, exec: usize) -> Result<(), Stop> {
+fn launch(session: &DriverSession, exec: usize) -> Result<(), CaseError> {
     must("cuGraphLaunch", session.cuda.graph_launch(exec, 0))?;
     must("cuCtxSynchronize", session.cuda.synchronize())
 }
 
-fn new_graph(session: &Session) -> Result<usize, Stop> {
+fn new_graph(session: &DriverSession) -> Result<usize, CaseError> {
     let mut graph = 0;
     must(
         "cuGraphCreate",
@@ -48,15 +48,15 @@ fn new_graph(session: &Session) -> Result<usize, Stop> {
     Ok(graph)
 }
 
-fn first_byte(session: &Session, memory: u64) -> Result<u8, Stop> {
+fn first_byte(session: &DriverSession, memory: u64) -> Result<u8, CaseError> {
     let mut seen = [0_u8; 1];
     let code = session.cuda.copy_out(seen.as_mut_ptr().cast(), memory, 1);
     must("cuMemcpyDtoH", code)?;
     Ok(seen[0])
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let before = session.usage()?;
     let memory = session.alloc(MIB)?;
     fills(report, &session, memory)?;
@@ -69,20 +69,20 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     Ok(())
 }
 
-fn fills(report: &Report, session: &Session, memory: u64) -> Result<(), Stop> {
+fn fills(report: &CaseReport, session: &DriverSession, memory: u64) -> Result<(), CaseError> {
     let (cuda, mut context) = (&session.cuda, 0);
     must("cuCtxGetCurrent", cuda.context_current(Some(&mut context)))?;
     let graph = new_graph(session)?;
-    let (mut node, made) = (0, Fill::new(memory, 3, 64));
+    let (mut node, made) = (0, FillNode::new(memory, 3, 64));
     let code = cuda.graph_fill(Some(&mut node), graph, None, 0, Some(&made), context);
     must("cuGraphAddMemsetNode", code)?;
-    let mut seen = Fill::new(0, 0, 0);
+    let mut seen = FillNode::new(0, 0, 0);
     let code = cuda.node_fill(node, Some(&mut seen));
     must("cuGraphMemsetNodeGetParams", code)?;
-    let parts = |fill: Fill| (fill.address, fill.value, fill.width);
+    let parts = |fill: FillNode| (fill.address, fill.value, fill.width);
     let fact = "a fill says what it fills";
     report.equals(fact, parts(made), parts(seen));
-    let code = cuda.node_set_fill(node, Some(&Fill::new(memory, 5, 64)));
+    let code = cuda.node_set_fill(node, Some(&FillNode::new(memory, 5, 64)));
     must("cuGraphMemsetNodeSetParams", code)?;
     let exec = executable(session, graph)?;
     launch(session, exec)?;
@@ -92,10 +92,10 @@ fn fills(report: &Report, session: &Session, memory: u64) -> Result<(), Stop> {
     let code = cuda.set_bytes(memory, 1, 64);
     must("cuMemsetD8", code)?;
     let code = cuda.exec_enable(exec, node, 0);
-    report.equals("a node is switched off", Code::SUCCESS, code);
+    report.equals("a node is switched off", ResultCode::SUCCESS, code);
     let mut is_enabled = 77;
     let code = cuda.exec_enabled(exec, node, Some(&mut is_enabled));
-    report.equals("and says so", (Code::SUCCESS, 0), (code, is_enabled));
+    report.equals("and says so", (ResultCode::SUCCESS, 0), (code, is_enabled));
     launch(session, exec)?;
     report.equals("it does nothing", 1, first_byte(session, memory)?);
     must("cuGraphNodeSetEnabled", cuda.exec_enable(exec, node, 1))?;
@@ -104,7 +104,7 @@ fn fills(report: &Report, session: &Session, memory: u64) -> Result<(), Stop> {
     let mut flags = 77;
     let code = cuda.exec_flags(exec, Some(&mut flags));
     let fact = "a graph was made executable without flags";
-    report.equals(fact, (Code::SUCCESS, 0), (code, flags));
+    report.equals(fact, (ResultCode::SUCCESS, 0), (code, flags));
 
     let path = std::env::temp_dir().join(format!("graph-{}.dot", std::process::id()));
     let name = CString::new(path.display().to_string()).unwrap_or_default();
@@ -117,7 +117,7 @@ fn fills(report: &Report, session: &Session, memory: u64) -> Result<(), Stop> {
     must("cuGraphDestroy", cuda.graph_destroy(graph))
 }
 
-fn kernels(report: &Report, session: &Session) -> Result<(), Stop> {
+fn kernels(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let image =
         c".version 6.4\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n";
     let (cuda, mut module, mut function) = (&session.cuda, 0, 0);
@@ -138,7 +138,7 @@ fn kernels(report: &Report, session: &Session) -> Result<(), Stop> {
 }
 
 /// Events and functions of the host.
-fn calls(report: &Report, session: &Session) -> Result<(), Stop> {
+fn calls(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (cuda, graph) = (&session.cuda, new_graph(session)?);
     let mut events = [0; 3];
     for event in &mut events {
@@ -147,10 +147,10 @@ fn calls(report: &Report, session: &Session) -> Result<(), Stop> {
     let [one, other, start] = events;
     let (mut record, mut wait, mut host) = (0, 0, 0);
     let code = cuda.graph_record(Some(&mut record), graph, None, 0, one);
-    report.equals("a node records an event", Code::SUCCESS, code);
+    report.equals("a node records an event", ResultCode::SUCCESS, code);
     let code = cuda.graph_wait(Some(&mut wait), graph, Some(&record), 1, one);
-    report.equals("a node waits for one", Code::SUCCESS, code);
-    let call = HostCall {
+    report.equals("a node waits for one", ResultCode::SUCCESS, code);
+    let call = HostNode {
         function: called,
         data: std::ptr::null_mut(),
     };
@@ -178,14 +178,14 @@ fn calls(report: &Report, session: &Session) -> Result<(), Stop> {
     let mut time = -1.0;
     let code = cuda.event_elapsed(Some(&mut time), start, one);
     let fact = "the event was recorded by the launch";
-    report.equals(fact, (Code::SUCCESS, true), (code, time >= 0.0));
+    report.equals(fact, (ResultCode::SUCCESS, true), (code, time >= 0.0));
     let code = cuda.exec_record(exec, record, other);
-    report.equals("another is recorded", Code::SUCCESS, code);
+    report.equals("another is recorded", ResultCode::SUCCESS, code);
     launch(session, exec)?;
     let code = cuda.event_elapsed(Some(&mut time), start, other);
-    report.equals("by the next launch", Code::SUCCESS, code);
+    report.equals("by the next launch", ResultCode::SUCCESS, code);
     let code = cuda.node_recorded(record, Some(&mut named[0]));
-    let is_same = (code, named[0] == one) == (Code::SUCCESS, true);
+    let is_same = (code, named[0] == one) == (ResultCode::SUCCESS, true);
     report.equals("the node is as it was", true, is_same);
     must(
         "cuGraphEventRecordNodeSetEvent",
@@ -196,12 +196,12 @@ fn calls(report: &Report, session: &Session) -> Result<(), Stop> {
 }
 
 /// A graph in a node is a copy.
-fn children(report: &Report, session: &Session, memory: u64) -> Result<(), Stop> {
+fn children(report: &CaseReport, session: &DriverSession, memory: u64) -> Result<(), CaseError> {
     let (cuda, mut context) = (&session.cuda, 0);
     must("cuCtxGetCurrent", cuda.context_current(Some(&mut context)))?;
     let (graph, inner) = (new_graph(session)?, new_graph(session)?);
     let (mut fill, mut child, mut inside) = (0, 0, 0);
-    let made = Fill::new(memory, 7, 64);
+    let made = FillNode::new(memory, 7, 64);
     let code = cuda.graph_fill(Some(&mut fill), inner, None, 0, Some(&made), context);
     must("cuGraphAddMemsetNode", code)?;
     let code = cuda.graph_child(Some(&mut child), graph, None, 0, inner);
@@ -219,7 +219,7 @@ fn children(report: &Report, session: &Session, memory: u64) -> Result<(), Stop>
 }
 
 /// A thing that a graph and what was made of it refer to.
-fn objects(report: &Report, session: &Session) -> Result<(), Stop> {
+fn objects(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (cuda, graph) = (&session.cuda, new_graph(session)?);
     let (mut object, mut node, nothing) = (0, 0, std::ptr::null_mut());
     let code = cuda.graph_empty(Some(&mut node), graph, std::ptr::null(), 0);

@@ -1,12 +1,12 @@
 //! NULL in the place of an output. Programs do this by mistake and, for optional outputs, on purpose;
 //! what the driver makes of it is the same with and without a hook in between.
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB};
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let (cuda, device) = (&session.cuda, session.device);
     let (mut free, mut total, mut address, mut pitch) = (0, 0, 0, 0);
 
@@ -32,7 +32,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
             cuda.granularity(None, None, 0),
         ),
     ] {
-        report.equals(fact, Code::INVALID_VALUE, code);
+        report.equals(fact, ResultCode::INVALID_VALUE, code);
     }
     for (fact, code) in [
         ("cuMemGetInfo", cuda.memory_info(None, None)),
@@ -58,7 +58,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let address = session.alloc(MIB)?;
     report.equals(
         "cuMemGetAddressRange needs neither",
-        Code::SUCCESS,
+        ResultCode::SUCCESS,
         cuda.address_range(None, None, address),
     );
     Ok(())

@@ -1,11 +1,11 @@
 //! `cuMemAllocPitch`: rows that the driver may widen.
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, UNTOUCHED, must};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, UNTOUCHED, must};
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let (mut address, mut pitch) = (UNTOUCHED, 0);
     let mut ask = |width, height, element| {
         let code =
@@ -17,10 +17,14 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     for element in [0, 1, 3, 32] {
         let (code, ..) = ask(64, 64, element);
         let fact = format!("elements of {element} bytes");
-        report.equals(&fact, Code::INVALID_VALUE, code);
+        report.equals(&fact, ResultCode::INVALID_VALUE, code);
     }
-    report.equals("rows of no bytes", Code::INVALID_VALUE, ask(0, 64, 4).0);
-    report.equals("no rows", Code::INVALID_VALUE, ask(64, 0, 4).0);
+    report.equals(
+        "rows of no bytes",
+        ResultCode::INVALID_VALUE,
+        ask(0, 64, 4).0,
+    );
+    report.equals("no rows", ResultCode::INVALID_VALUE, ask(64, 0, 4).0);
 
     for width in [1, 100, 512, 1000, 4097] {
         let (code, address, pitch) = ask(width, 3, 4);
@@ -49,6 +53,10 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     must("cuMemFree_v2", session.cuda.free(address))?;
     let (_, total) = session.memory_info()?;
     let (code, ..) = ask(total / MIB, 2 * MIB, 4);
-    report.equals("more rows than the card has", Code::OUT_OF_MEMORY, code);
+    report.equals(
+        "more rows than the card has",
+        ResultCode::OUT_OF_MEMORY,
+        code,
+    );
     Ok(())
 }

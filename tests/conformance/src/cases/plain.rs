@@ -1,20 +1,20 @@
 //! `cuMemAlloc` and `cuMemFree`.
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, UNTOUCHED, must};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, UNTOUCHED, must};
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     wrong_sizes(report, &session)?;
     good_memory(report, &session)?;
     wrong_frees(report, &session)
 }
 
-fn wrong_sizes(report: &Report, session: &Session) -> Result<(), Stop> {
+fn wrong_sizes(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let mut address = UNTOUCHED;
     let code = session.cuda.alloc(Some(&mut address), 0);
-    report.equals("no bytes", Code::INVALID_VALUE, code);
+    report.equals("no bytes", ResultCode::INVALID_VALUE, code);
 
     let (_, total) = session.memory_info()?;
     let before = session.usage()?;
@@ -24,7 +24,7 @@ fn wrong_sizes(report: &Report, session: &Session) -> Result<(), Stop> {
     ] {
         address = UNTOUCHED;
         let code = session.cuda.alloc(Some(&mut address), bytes);
-        report.equals(fact, Code::OUT_OF_MEMORY, code);
+        report.equals(fact, ResultCode::OUT_OF_MEMORY, code);
         report.observed(
             &format!("{fact}: the output is untouched"),
             address == UNTOUCHED,
@@ -36,7 +36,7 @@ fn wrong_sizes(report: &Report, session: &Session) -> Result<(), Stop> {
     must("cuMemFree_v2", session.cuda.free(usable))
 }
 
-fn good_memory(report: &Report, session: &Session) -> Result<(), Stop> {
+fn good_memory(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let bytes = 3 * MIB + 5;
     let address = session.alloc(bytes)?;
     report.holds(
@@ -51,7 +51,11 @@ fn good_memory(report: &Report, session: &Session) -> Result<(), Stop> {
     let code = session
         .cuda
         .address_range(Some(&mut base), Some(&mut extent), inside);
-    report.equals("the range around a byte is found", Code::SUCCESS, code);
+    report.equals(
+        "the range around a byte is found",
+        ResultCode::SUCCESS,
+        code,
+    );
     report.equals(
         "the range starts with the allocation",
         true,
@@ -70,7 +74,7 @@ fn good_memory(report: &Report, session: &Session) -> Result<(), Stop> {
     Ok(())
 }
 
-fn wrong_frees(report: &Report, session: &Session) -> Result<(), Stop> {
+fn wrong_frees(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let address = session.alloc(2 * MIB)?;
     let code = session.cuda.free(address + 512);
     report.observed("a free of an address inside", code);
@@ -78,9 +82,9 @@ fn wrong_frees(report: &Report, session: &Session) -> Result<(), Stop> {
         must("cuMemFree_v2", session.cuda.free(address))?;
     }
     let code = session.cuda.free(address);
-    report.equals("a second free", Code::INVALID_VALUE, code);
+    report.equals("a second free", ResultCode::INVALID_VALUE, code);
     let code = session.cuda.free(0x1000);
-    report.equals("a free of no allocation", Code::INVALID_VALUE, code);
+    report.equals("a free of no allocation", ResultCode::INVALID_VALUE, code);
     report.observed("a free of NULL", session.cuda.free(0));
     Ok(())
 }

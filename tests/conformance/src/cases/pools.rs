@@ -1,9 +1,9 @@
 //! Stream-ordered allocation: what a pool reserves, what of it is used, and when it shrinks.
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::layout::PoolProperties;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 /// `CUmemPool_attribute`.
 const THRESHOLD: i32 = 4;
@@ -13,13 +13,13 @@ const USED: i32 = 7;
 const USED_HIGH: i32 = 8;
 
 /// A pool and how to ask it.
-struct Pool<'a> {
-    session: &'a Session,
+struct PoolProbe<'a> {
+    session: &'a DriverSession,
     pool: usize,
 }
 
-impl Pool<'_> {
-    fn get(&self, attribute: i32) -> Result<u64, Stop> {
+impl PoolProbe<'_> {
+    fn get(&self, attribute: i32) -> Result<u64, CaseError> {
         let mut value = 0;
         let code = self
             .session
@@ -29,13 +29,13 @@ impl Pool<'_> {
         Ok(value)
     }
 
-    fn set(&self, attribute: i32, mut value: u64) -> Code {
+    fn set(&self, attribute: i32, mut value: u64) -> ResultCode {
         self.session
             .cuda
             .pool_set(self.pool, attribute, Some(&mut value))
     }
 
-    fn alloc(&self, bytes: usize) -> Result<u64, Stop> {
+    fn alloc(&self, bytes: usize) -> Result<u64, CaseError> {
         let mut address = 0;
         let code = self
             .session
@@ -47,27 +47,27 @@ impl Pool<'_> {
     }
 
     /// Frees in stream order and waits until the stream is there.
-    fn free(&self, address: u64) -> Result<(), Stop> {
+    fn free(&self, address: u64) -> Result<(), CaseError> {
         must("cuMemFreeAsync", self.session.cuda.free_async(address, 0))?;
         must("cuCtxSynchronize", self.session.cuda.synchronize())
     }
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let mut pool = 0;
     let code = session.cuda.default_pool(Some(&mut pool), session.device);
     must("cuDeviceGetDefaultMemPool", code)?;
-    let pool = Pool {
+    let pool = PoolProbe {
         session: &session,
         pool,
     };
     let mut address = 0;
     let code = session.cuda.alloc_async(Some(&mut address), 0, 0);
-    report.equals("no bytes", Code::INVALID_VALUE, code);
+    report.equals("no bytes", ResultCode::INVALID_VALUE, code);
     let (_, total) = session.memory_info()?;
     let code = session.cuda.alloc_async(Some(&mut address), total * 2, 0);
-    report.equals("more than the card has", Code::OUT_OF_MEMORY, code);
+    report.equals("more than the card has", ResultCode::OUT_OF_MEMORY, code);
 
     report.equals("the release threshold is zero", 0, pool.get(THRESHOLD)?);
     growing(report, &pool)?;
@@ -76,13 +76,13 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let code = session.cuda.pool_destroy(pool.pool);
     report.equals(
         "the default pool is not destroyed",
-        Code::INVALID_VALUE,
+        ResultCode::INVALID_VALUE,
         code,
     );
     Ok(())
 }
 
-fn growing(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
+fn growing(report: &CaseReport, pool: &PoolProbe<'_>) -> Result<(), CaseError> {
     let session = pool.session;
     let before = session.usage()?;
     let small = pool.alloc(1)?;
@@ -106,7 +106,7 @@ fn growing(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
     must("cuMemFree_v2", session.cuda.free(large))
 }
 
-fn shrinking(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
+fn shrinking(report: &CaseReport, pool: &PoolProbe<'_>) -> Result<(), CaseError> {
     let session = pool.session;
     must("cuCtxSynchronize", session.cuda.synchronize())?;
     report.equals("nothing is used when all is freed", 0, pool.get(USED)?);
@@ -138,7 +138,7 @@ fn shrinking(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
     pool.free(address)
 }
 
-fn high_marks(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
+fn high_marks(report: &CaseReport, pool: &PoolProbe<'_>) -> Result<(), CaseError> {
     let (used, reserved) = (pool.get(USED_HIGH)?, pool.get(RESERVED_HIGH)?);
     let enough = 64 * MIB as u64;
     report.holds(
@@ -150,13 +150,13 @@ fn high_marks(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
         let code = pool.set(attribute, 1);
         report.equals(
             &format!("the mark of {fact} set to one"),
-            Code::INVALID_VALUE,
+            ResultCode::INVALID_VALUE,
             code,
         );
         let code = pool.set(attribute, 0);
         report.equals(
             &format!("the mark of {fact} set to zero"),
-            Code::SUCCESS,
+            ResultCode::SUCCESS,
             code,
         );
     }
@@ -168,16 +168,16 @@ fn high_marks(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-fn create(session: &Session) -> Result<Pool<'_>, Stop> {
+fn create(session: &DriverSession) -> Result<PoolProbe<'_>, CaseError> {
     let properties = PoolProperties::new(session.location());
     let mut pool = 0;
     let code = session.cuda.pool_create(Some(&mut pool), Some(&properties));
     must("cuMemPoolCreate", code)?;
-    Ok(Pool { session, pool })
+    Ok(PoolProbe { session, pool })
 }
 
-pub(super) fn created(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn created(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let pool = create(&session)?;
     let before = session.usage()?;
     report.equals("a new pool reserves nothing", 0, pool.get(RESERVED)?);
@@ -186,23 +186,23 @@ pub(super) fn created(report: &Report) -> Result<(), Stop> {
     report.holds("NVML counts what it holds", grown >= 40 * MIB as i64, grown);
     pool.free(address)?;
     let code = session.cuda.free(address);
-    report.equals("a second free", Code::INVALID_VALUE, code);
+    report.equals("a second free", ResultCode::INVALID_VALUE, code);
     let code = session.cuda.pool_destroy(pool.pool);
-    report.equals("it is destroyed", Code::SUCCESS, code);
+    report.equals("it is destroyed", ResultCode::SUCCESS, code);
     report.observed("NVML counts after its end", session.usage()? - before);
     Ok(())
 }
 
 /// What `cuda.h` says of `cuMemPoolDestroy`: it returns at once, and what the pool has is released when no
 /// allocation from it is outstanding.
-pub(super) fn destroyed_in_use(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn destroyed_in_use(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let pool = create(&session)?;
     let before = session.usage()?;
     let first = pool.alloc(40 * MIB)?;
     let last = pool.alloc(40 * MIB)?;
     let code = session.cuda.pool_destroy(pool.pool);
-    report.equals("it is destroyed", Code::SUCCESS, code);
+    report.equals("it is destroyed", ResultCode::SUCCESS, code);
     let held = session.usage()? - before;
     let enough = 80 * MIB as i64;
     report.holds("NVML counts what it still holds", held >= enough, held);

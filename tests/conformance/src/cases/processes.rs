@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Error, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB};
 
 /// What the second process holds.
 const HELD: usize = 512 * MIB;
@@ -13,15 +13,15 @@ const HELD: usize = 512 * MIB;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The second process: allocates, says so, and stays until its input ends.
-pub(crate) fn hold() -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(crate) fn hold() -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     session.alloc(HELD)?;
     writeln!(std::io::stdout().lock(), "held")?;
     std::io::stdin().lock().lines().for_each(drop);
     Ok(())
 }
 
-fn second() -> Result<Child, Stop> {
+fn second() -> Result<Child, CaseError> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg("--hold")
         .stdin(Stdio::piped())
@@ -36,12 +36,12 @@ fn second() -> Result<Child, Stop> {
     }
     child.kill()?;
     child.wait()?;
-    Err(Stop::Process(Error::other("it could not allocate")))
+    Err(CaseError::Process(Error::other("it could not allocate")))
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
-    let used = || -> Result<i64, Stop> { Ok(session.card_memory()?.0.used as i64) };
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
+    let used = || -> Result<i64, CaseError> { Ok(session.card_memory()?.0.used as i64) };
     let (before, named) = (used()?, session.running()?.len());
     let (free, _) = session.memory_info()?;
     let mut child = second()?;

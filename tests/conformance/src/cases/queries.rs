@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use crate::code::Code;
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::code::ResultCode;
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     let (free, total) = session.memory_info()?;
     report.holds("free is not more than total", free <= total, [free, total]);
     let mut whole = 0;
@@ -20,7 +20,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     );
     let mut bytes = 0;
     let code = session.cuda.device_total(Some(&mut bytes), 4096);
-    report.equals("the memory of no card", Code::INVALID_DEVICE, code);
+    report.equals("the memory of no card", ResultCode::INVALID_DEVICE, code);
 
     let (first, second) = session.card_memory()?;
     report.holds(
@@ -51,7 +51,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
 }
 
 /// An allocation moves all answers by the same amount.
-fn moving(report: &Report, session: &Session) -> Result<(), Stop> {
+fn moving(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (free, total) = session.memory_info()?;
     let (nvml, _) = session.card_memory()?;
     let address = session.alloc(256 * MIB)?;

@@ -5,13 +5,13 @@
 
 use serde_json::json;
 
-use crate::record::{Report, Stop};
-use crate::session::{MIB, Session, must};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, MIB, must};
 
 const KIB: usize = 1 << 10;
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let session = DriverSession::start()?;
     report.observed("NVML names this process", session.is_visible()?);
     small(report, &session)?;
     for bytes in [
@@ -29,7 +29,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
 }
 
 /// How many of the smallest allocations share what the first one took.
-fn small(report: &Report, session: &Session) -> Result<(), Stop> {
+fn small(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let start = session.usage()?;
     let mut held = vec![session.alloc(1)?];
     let first = session.usage()?;
@@ -53,7 +53,7 @@ fn small(report: &Report, session: &Session) -> Result<(), Stop> {
     Ok(())
 }
 
-fn alone(report: &Report, session: &Session, bytes: usize) -> Result<(), Stop> {
+fn alone(report: &CaseReport, session: &DriverSession, bytes: usize) -> Result<(), CaseError> {
     let mut address = 0;
     let (free_before, _) = session.memory_info()?;
     let grown = session.growth(|| {

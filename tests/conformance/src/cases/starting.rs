@@ -2,18 +2,22 @@
 
 use std::ptr;
 
-use crate::code::Code;
+use crate::code::ResultCode;
 use crate::library::{Cuda, Nvml};
-use crate::record::{Report, Stop};
+use crate::record::{CaseError, CaseReport};
 use crate::session::{must, uuid_text};
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     let (cuda, nvml) = (Cuda::open()?, Nvml::open()?);
     before_init(report, &cuda, &nvml);
 
-    report.equals("cuInit with a flag", Code::INVALID_VALUE, cuda.init(1));
+    report.equals(
+        "cuInit with a flag",
+        ResultCode::INVALID_VALUE,
+        cuda.init(1),
+    );
     must("cuInit", cuda.init(0))?;
-    report.equals("cuInit again", Code::SUCCESS, cuda.init(0));
+    report.equals("cuInit again", ResultCode::SUCCESS, cuda.init(0));
 
     let mut count = 0;
     must("cuDeviceGetCount", cuda.device_count(Some(&mut count)))?;
@@ -24,25 +28,33 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
         ("a card before the first", -1),
     ] {
         let code = cuda.device(Some(&mut device), ordinal);
-        report.equals(fact, Code::INVALID_DEVICE, code);
+        report.equals(fact, ResultCode::INVALID_DEVICE, code);
     }
     must("cuDeviceGet", cuda.device(Some(&mut device), 0))?;
     without_context(report, &cuda, device);
     same_card(report, &cuda, &nvml, device)
 }
 
-fn before_init(report: &Report, cuda: &Cuda, nvml: &Nvml) {
+fn before_init(report: &CaseReport, cuda: &Cuda, nvml: &Nvml) {
     let (mut count, mut address, mut version) = (0, 0, 0);
     let code = cuda.device_count(Some(&mut count));
     report.equals(
         "cuDeviceGetCount before cuInit",
-        Code::NOT_INITIALIZED,
+        ResultCode::NOT_INITIALIZED,
         code,
     );
     let code = cuda.alloc(Some(&mut address), 4096);
-    report.equals("cuMemAlloc before cuInit", Code::NOT_INITIALIZED, code);
+    report.equals(
+        "cuMemAlloc before cuInit",
+        ResultCode::NOT_INITIALIZED,
+        code,
+    );
     let code = cuda.driver_version(Some(&mut version));
-    report.equals("cuDriverGetVersion before cuInit", Code::SUCCESS, code);
+    report.equals(
+        "cuDriverGetVersion before cuInit",
+        ResultCode::SUCCESS,
+        code,
+    );
     report.observed("the driver's CUDA version", version);
     let mut cards = 0;
     // NVML's errors have numbers of their own: 1 is NVML_ERROR_UNINITIALIZED.
@@ -50,27 +62,43 @@ fn before_init(report: &Report, cuda: &Cuda, nvml: &Nvml) {
     report.equals("NVML's count before nvmlInit", 1, code.0);
 }
 
-fn without_context(report: &Report, cuda: &Cuda, device: i32) {
+fn without_context(report: &CaseReport, cuda: &Cuda, device: i32) {
     let (mut address, mut free, mut total) = (0, 0, 0);
     let code = cuda.alloc(Some(&mut address), 4096);
-    report.equals("cuMemAlloc without a context", Code::INVALID_CONTEXT, code);
+    report.equals(
+        "cuMemAlloc without a context",
+        ResultCode::INVALID_CONTEXT,
+        code,
+    );
     let code = cuda.memory_info(Some(&mut free), Some(&mut total));
     report.equals(
         "cuMemGetInfo without a context",
-        Code::INVALID_CONTEXT,
+        ResultCode::INVALID_CONTEXT,
         code,
     );
     let code = cuda.device_total(Some(&mut total), device);
-    report.equals("cuDeviceTotalMem without a context", Code::SUCCESS, code);
+    report.equals(
+        "cuDeviceTotalMem without a context",
+        ResultCode::SUCCESS,
+        code,
+    );
     let mut current = 1;
     let code = cuda.context_current(Some(&mut current));
-    report.equals("cuCtxGetCurrent without a context", Code::SUCCESS, code);
+    report.equals(
+        "cuCtxGetCurrent without a context",
+        ResultCode::SUCCESS,
+        code,
+    );
     report.equals("the current context without a context", 0, current);
     let code = cuda.context_pop(Some(&mut current));
-    report.equals("cuCtxPopCurrent of nothing", Code::INVALID_CONTEXT, code);
+    report.equals(
+        "cuCtxPopCurrent of nothing",
+        ResultCode::INVALID_CONTEXT,
+        code,
+    );
 }
 
-fn same_card(report: &Report, cuda: &Cuda, nvml: &Nvml, device: i32) -> Result<(), Stop> {
+fn same_card(report: &CaseReport, cuda: &Cuda, nvml: &Nvml, device: i32) -> Result<(), CaseError> {
     let (mut uuid, mut card, mut value) = ([0; 16], 0, 0);
     must("nvmlInit_v2", nvml.init())?;
     must("cuDeviceGetUuid", cuda.device_uuid(Some(&mut uuid), device))?;
@@ -88,7 +116,11 @@ fn same_card(report: &Report, cuda: &Cuda, nvml: &Nvml, device: i32) -> Result<(
     // 102 and 115: virtual memory management, memory pools.
     for (fact, attribute) in [("virtual memory", 102), ("memory pools", 115)] {
         let code = cuda.device_attribute(Some(&mut value), attribute, device);
-        report.equals(&format!("the attribute for {fact}"), Code::SUCCESS, code);
+        report.equals(
+            &format!("the attribute for {fact}"),
+            ResultCode::SUCCESS,
+            code,
+        );
         report.observed(&format!("the card has {fact}"), value);
     }
     Ok(())

@@ -3,21 +3,21 @@
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use crate::code::Code;
-use crate::layout::{Access, FILE_DESCRIPTOR, HOST_NUMA, HandleProperties, Location};
-use crate::record::{Report, Stop};
-use crate::session::{Session, must};
+use crate::code::ResultCode;
+use crate::layout::{FILE_DESCRIPTOR, HOST_NUMA, HandleProperties, Location, ReadWriteAccess};
+use crate::record::{CaseError, CaseReport};
+use crate::session::{DriverSession, must};
 
 /// A session, and a size that the driver takes.
-struct Room {
-    session: Session,
+struct VmmSession {
+    session: DriverSession,
     properties: HandleProperties,
     bytes: usize,
 }
 
-impl Room {
-    fn enter(shareable: i32) -> Result<Self, Stop> {
-        let session = Session::start()?;
+impl VmmSession {
+    fn enter(shareable: i32) -> Result<Self, CaseError> {
+        let session = DriverSession::start()?;
         let properties = HandleProperties::new(session.location(), shareable);
         let mut granule = 0;
         let code = session
@@ -32,7 +32,7 @@ impl Room {
         })
     }
 
-    fn create(&self) -> Result<u64, Stop> {
+    fn create(&self) -> Result<u64, CaseError> {
         let mut handle = 0;
         let code = self.session.cuda.handle_create(
             Some(&mut handle),
@@ -44,7 +44,7 @@ impl Room {
         Ok(handle)
     }
 
-    fn reserve(&self) -> Result<u64, Stop> {
+    fn reserve(&self) -> Result<u64, CaseError> {
         let mut address = 0;
         let code = self
             .session
@@ -54,29 +54,29 @@ impl Room {
         Ok(address)
     }
 
-    fn map(&self, address: u64, handle: u64) -> Result<(), Stop> {
+    fn map(&self, address: u64, handle: u64) -> Result<(), CaseError> {
         let cuda = &self.session.cuda;
         must("cuMemMap", cuda.map(address, self.bytes, 0, handle, 0))?;
-        let access = Access::of(self.session.location());
+        let access = ReadWriteAccess::of(self.session.location());
         must(
             "cuMemSetAccess",
             cuda.set_access(address, self.bytes, Some(&access), 1),
         )
     }
 
-    fn release(&self, handle: u64) -> Result<(), Stop> {
+    fn release(&self, handle: u64) -> Result<(), CaseError> {
         must("cuMemRelease", self.session.cuda.handle_release(handle))
     }
 }
 
-pub(super) fn run(report: &Report) -> Result<(), Stop> {
-    let room = Room::enter(0)?;
+pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
+    let room = VmmSession::enter(0)?;
     sizes(report, &room)?;
     lifetimes(report, &room)?;
     host_memory(report, &room)
 }
 
-fn sizes(report: &Report, room: &Room) -> Result<(), Stop> {
+fn sizes(report: &CaseReport, room: &VmmSession) -> Result<(), CaseError> {
     let (cuda, granule) = (&room.session.cuda, room.bytes / 16);
     report.holds(
         "the granularity is a power of two",
@@ -91,22 +91,22 @@ fn sizes(report: &Report, room: &Room) -> Result<(), Stop> {
         ("a handle of a granule and a byte", granule + 1),
     ] {
         let code = cuda.handle_create(Some(&mut handle), bytes, Some(&room.properties), 0);
-        report.equals(fact, Code::INVALID_VALUE, code);
+        report.equals(fact, ResultCode::INVALID_VALUE, code);
     }
     let (_, total) = room.session.memory_info()?;
     let too_much = (total / granule + 64) * granule;
     let code = cuda.handle_create(Some(&mut handle), too_much, Some(&room.properties), 0);
     report.equals(
         "a handle of more than the card has",
-        Code::OUT_OF_MEMORY,
+        ResultCode::OUT_OF_MEMORY,
         code,
     );
     let code = cuda.handle_create(Some(&mut handle), room.bytes, Some(&room.properties), 1);
-    report.equals("a flag", Code::INVALID_VALUE, code);
+    report.equals("a flag", ResultCode::INVALID_VALUE, code);
     Ok(())
 }
 
-fn lifetimes(report: &Report, room: &Room) -> Result<(), Stop> {
+fn lifetimes(report: &CaseReport, room: &VmmSession) -> Result<(), CaseError> {
     let (session, bytes) = (&room.session, room.bytes as i64);
     let mut address = 0;
     let grown = session.growth(|| {
@@ -127,15 +127,19 @@ fn lifetimes(report: &Report, room: &Room) -> Result<(), Stop> {
     let released = session.usage()? - start;
     report.holds("a mapping outlives its handle", released >= bytes, released);
     let code = session.cuda.unmap(address, room.bytes / 2);
-    report.equals("a part cannot be unmapped", Code::INVALID_VALUE, code);
+    report.equals("a part cannot be unmapped", ResultCode::INVALID_VALUE, code);
 
     let mut again = 0;
     let inside = (address + room.bytes as u64 / 2) as *mut c_void;
     let code = session.cuda.handle_retain(Some(&mut again), inside);
-    report.equals("an address gives its handle back", Code::SUCCESS, code);
+    report.equals(
+        "an address gives its handle back",
+        ResultCode::SUCCESS,
+        code,
+    );
     report.equals("it is the same handle", true, again == handle);
     let code = session.cuda.unmap(address, room.bytes);
-    report.equals("the whole can be unmapped", Code::SUCCESS, code);
+    report.equals("the whole can be unmapped", ResultCode::SUCCESS, code);
     let unmapped = session.usage()? - start;
     report.holds("a handle outlives its mapping", unmapped >= bytes, unmapped);
     room.release(again)?;
@@ -148,18 +152,18 @@ fn lifetimes(report: &Report, room: &Room) -> Result<(), Stop> {
         .handle_retain(Some(&mut again), address as *mut c_void);
     report.equals(
         "no handle where nothing is mapped",
-        Code::INVALID_VALUE,
+        ResultCode::INVALID_VALUE,
         code,
     );
     let code = session.cuda.unmap(address, room.bytes);
-    report.equals("nothing to unmap", Code::INVALID_VALUE, code);
+    report.equals("nothing to unmap", ResultCode::INVALID_VALUE, code);
     must(
         "cuMemAddressFree",
         session.cuda.unreserve(address, room.bytes),
     )
 }
 
-fn host_memory(report: &Report, room: &Room) -> Result<(), Stop> {
+fn host_memory(report: &CaseReport, room: &VmmSession) -> Result<(), CaseError> {
     let host = Location {
         kind: HOST_NUMA,
         id: 0,
@@ -180,8 +184,8 @@ fn host_memory(report: &Report, room: &Room) -> Result<(), Stop> {
     Ok(())
 }
 
-pub(super) fn sharing(report: &Report) -> Result<(), Stop> {
-    let room = Room::enter(FILE_DESCRIPTOR)?;
+pub(super) fn sharing(report: &CaseReport) -> Result<(), CaseError> {
+    let room = VmmSession::enter(FILE_DESCRIPTOR)?;
     let session = &room.session;
     let start = session.usage()?;
     let handle = room.create()?;

@@ -22,9 +22,9 @@ const PACK: &str = "APPORTION_GPU_PACK";
 const FOR_EVER: &str = "while :; do sleep 1; done";
 
 /// A copy of the pack.
-struct Pack(TempDir);
+struct PackCopy(TempDir);
 
-impl Pack {
+impl PackCopy {
     fn new() -> Self {
         let beside = Path::new(PROGRAM).ancestors().nth(2).unwrap();
         let made =
@@ -144,7 +144,7 @@ fn tell(child: &Child, signal: &str) {
 
 #[test]
 fn a_copy_of_the_pack_runs_alone() {
-    let pack = Pack::new();
+    let pack = PackCopy::new();
     // Without an account our own library limits nothing, so that it can stand for somebody else's.
     let other = pack.path("apportion/lib/apportion/libapportion_cuda.so");
     let (held, out, err) = end_of(pack.run(&[]).arg("--hami-core").arg(other));
@@ -201,7 +201,7 @@ fn a_copy_of_the_pack_runs_alone() {
 
 #[test]
 fn a_row_that_hangs_costs_its_own_time() {
-    let pack = Pack::new();
+    let pack = PackCopy::new();
     // What it leaves in a session of its own has the pack's path in its command line.
     let path = pack.0.path().display();
     let stray = format!("setsid sh -c '{FOR_EVER}; : {path}' &");
@@ -218,7 +218,7 @@ fn a_row_that_hangs_costs_its_own_time() {
 
 #[test]
 fn a_row_that_crashes_costs_itself() {
-    let pack = Pack::new();
+    let pack = PackCopy::new();
     pack.replace("victim", "kill -SEGV $$");
     let (held, out, err) = end_of(&mut pack.run(&["victim: p", "look-ups"]));
     assert!(!held, "{out}\n{err}");
@@ -233,7 +233,7 @@ fn a_row_that_crashes_costs_itself() {
 #[test]
 fn whoever_ends_a_run_gets_the_record_of_what_was_done() {
     for (signal, ended) in [("-TERM", "SIGTERM"), ("-KILL", "running")] {
-        let pack = Pack::new();
+        let pack = PackCopy::new();
         pack.replace("apportion-bench", FOR_EVER);
         let mut run = pack.run(&["victim: plain", "timing: calls"]);
         let mut run = run
@@ -274,7 +274,7 @@ fn whoever_ends_a_run_gets_the_record_of_what_was_done() {
 
 #[test]
 fn a_run_is_over_when_its_time_is() {
-    let pack = Pack::new();
+    let pack = PackCopy::new();
     pack.replace("apportion-conformance", FOR_EVER);
     let begun = Instant::now();
     let (held, out, err) = end_of(&mut pack.run(&["--seconds", "14", "look-ups", "victim: plain"]));
@@ -294,7 +294,7 @@ fn a_run_is_over_when_its_time_is() {
 #[test]
 fn what_the_driver_takes_unannounced_is_shown_and_bounded() {
     for (unannounced, is_fine) in [(96_u64, true), (256, false)] {
-        let pack = Pack::new();
+        let pack = PackCopy::new();
         // A kernel that makes the simulated driver take memory which no call announces, in a full share.
         let script = format!("total fill 64M\\nlaunch {unannounced}M\\ntotal fill 64M");
         let patched = format!("SCRIPTS = [('unannounced', '{script}')]\n\n\ndef rows(");
@@ -319,7 +319,7 @@ fn what_the_driver_takes_unannounced_is_shown_and_bounded() {
 
 #[test]
 fn the_pack_names_a_fact_that_does_not_hold() {
-    let pack = Pack::new();
+    let pack = PackCopy::new();
     let records = r#"{"case":"plain","fact":"no bytes","kind":"documented","holds":false,"seen":0,"wanted":1}
 {"case":"queries","fact":"it lowers free","kind":"documented","holds":false,"seen":[3,4]}
 {"case":"queries","fact":"both move alike","kind":"observed","holds":true,"seen":false}"#;
@@ -334,7 +334,7 @@ fn the_pack_names_a_fact_that_does_not_hold() {
 
 #[test]
 fn a_record_is_compared_with_the_simulated_driver() {
-    let pack = Pack::new();
+    let pack = PackCopy::new();
     let (held, out, err) = end_of(&mut pack.run(&["conformance"]));
     assert!(held, "{out}\n{err}");
     let record = pack.path("out/gpu-record.tar.gz");

@@ -8,7 +8,7 @@ use std::thread;
 use apportion_abi::Bytes;
 use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
 
-use crate::machine::{CARD, Machine, end_of};
+use crate::machine::{CARD, ConformanceMachine, end_of};
 
 const LIMIT: Bytes = Bytes(4 << 30);
 
@@ -17,7 +17,7 @@ fn at(folder: &Path, name: &str) -> CString {
 }
 
 /// The account that an agent would make.
-fn account(machine: &Machine) -> PathBuf {
+fn account(machine: &ConformanceMachine) -> PathBuf {
     let folder = machine.folder().join("account");
     std::fs::create_dir(&folder).unwrap();
     let card = NewCard {
@@ -44,7 +44,7 @@ fn retire_the_dead(usage: &UsageMap) {
 
 #[test]
 fn a_limit_changes_nothing_that_cuda_documents() {
-    let machine = Machine::start();
+    let machine = ConformanceMachine::start();
     let account = account(&machine);
     let mut program = machine.program(&[]);
     program

@@ -28,13 +28,13 @@ pub(crate) fn staged() -> PathBuf {
 }
 
 /// A simulated machine of its own, ended with the test.
-pub(crate) struct Machine {
+pub(crate) struct ConformanceMachine {
     folder: TempDir,
     daemon: Child,
     staged: PathBuf,
 }
 
-impl Machine {
+impl ConformanceMachine {
     pub(crate) fn start() -> Self {
         let (folder, staged) = (TempDir::new().unwrap(), staged());
         let config = folder.path().join("machine.json");
@@ -103,7 +103,7 @@ pub(crate) fn end_of(command: &mut Command) -> (bool, String, String) {
     )
 }
 
-impl Drop for Machine {
+impl Drop for ConformanceMachine {
     fn drop(&mut self) {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();

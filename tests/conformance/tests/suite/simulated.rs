@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::machine::{Machine, PROGRAM};
+use crate::machine::{ConformanceMachine, PROGRAM};
 
 pub(crate) fn cases() -> Vec<String> {
     let list = Command::new(PROGRAM).arg("--list").output().unwrap();
@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<String> {
 
 #[test]
 fn the_simulated_driver_does_what_cuda_documents() {
-    let machine = Machine::start();
+    let machine = ConformanceMachine::start();
     let (held, out, err) = machine.ask(&[]);
     assert!(held, "{err}");
     let cases = cases();
@@ -27,7 +27,7 @@ fn the_simulated_driver_does_what_cuda_documents() {
 /// A driver may lack what came after it; this one has everything that CUDA's headers name up to its version.
 #[test]
 fn the_simulated_driver_has_every_entry_point_of_its_version() {
-    let machine = Machine::start();
+    let machine = ConformanceMachine::start();
     let (_, out, _) = machine.ask(&["entry_points"]);
     let seen = |fact: &str| {
         let records = out.lines().filter(|line| line.contains(fact));
@@ -43,7 +43,7 @@ fn the_simulated_driver_has_every_entry_point_of_its_version() {
 
 #[test]
 fn a_machine_is_like_itself() {
-    let machine = Machine::start();
+    let machine = ConformanceMachine::start();
     let (_, first, _) = machine.ask(&["rounding", "pools"]);
     let record = machine.folder().join("first");
     std::fs::write(&record, first).unwrap();
@@ -54,7 +54,7 @@ fn a_machine_is_like_itself() {
 
 #[test]
 fn a_case_that_cannot_run_is_a_failure_and_not_a_pass() {
-    let machine = Machine::start();
+    let machine = ConformanceMachine::start();
     let broken = r#"{"AddRule":{"function":"cuMemAlloc_v2","nth":3,"effect":{"error":999}}}"#;
     let rule = Command::new(machine.library("apportion-simd"))
         .arg("--socket")

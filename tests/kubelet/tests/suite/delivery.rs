@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use apportion_tests::{CONTEXT, MIB, Victim, built};
+use apportion_tests::{CONTEXT, MIB, VictimProcess, built};
 use serde_json::Value;
 
 use crate::node::{Node, mounted, pod_of};
 
 /// Runs a victim on the account and the library that the grant names, as a runtime would.
-pub(crate) fn start(node: &Node, grant: &Value) -> Victim {
+pub(crate) fn start(node: &Node, grant: &Value) -> VictimProcess {
     let account = mounted(grant, "/.apportion/limits");
     let mut command = node.host.program(built("victim"));
     command

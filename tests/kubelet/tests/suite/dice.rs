@@ -1,9 +1,9 @@
 //! A small generator: a storm is the same each time.
 
 /// The generator.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct SuiteRng(pub(crate) u64);
 
-impl Dice {
+impl SuiteRng {
     /// A number below `sides`.
     pub(crate) fn roll(&mut self, sides: usize) -> usize {
         self.0 = self

@@ -4,11 +4,11 @@
 
 mod delivery;
 mod dice;
+mod duplicate_slot;
 mod mounts;
 mod node;
 mod pods;
 mod quarantine;
 mod rival;
 mod storm;
-mod twice;
 mod whole;

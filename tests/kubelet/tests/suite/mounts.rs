@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::{Kubelet, Runtime};
+use apportion_kubelet_tests::{FakeKubelet, Runtime};
 use apportion_proto::deviceplugin::ContainerAllocateResponse;
-use apportion_tests::{Host, PATIENCE, cards};
+use apportion_tests::{PATIENCE, TestHost, cards};
 
 use crate::node::Node;
 
@@ -45,9 +45,9 @@ fn account(node: &Node, id: &str) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_cannot_tell_what_the_runtime_knows_offers_nothing() {
-    let host = Host::with(&cards(1));
+    let host = TestHost::with(&cards(1));
     let dir = |name: &str| host.dir().join(name).display().to_string();
-    let mut kubelet = Kubelet::start(&host.dir().join("kubelet"));
+    let mut kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
     let socket = host.dir().join("cri.sock");
     let agent = host.agent(&[
         "--kubelet-dir",
@@ -76,9 +76,9 @@ const ELSEWHERE: &str = r#"{"enableCDI":true,"cdiSpecDirs":["/etc/cdi","/var/run
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_files_the_runtime_does_not_look_for_says_where_it_does() {
-    let host = Host::with(&cards(1));
+    let host = TestHost::with(&cards(1));
     let dir = |name: &str| host.dir().join(name).display().to_string();
-    let mut kubelet = Kubelet::start(&host.dir().join("kubelet"));
+    let mut kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
     let socket = host.dir().join("cri.sock");
     let runtime = Runtime::listen(&socket, "containerd", "v2.4.2", ELSEWHERE);
     let agent = host.agent(&[

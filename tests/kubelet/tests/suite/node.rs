@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apportion_abi::names::RESOURCE_WHOLE;
-use apportion_kubelet_tests::Kubelet;
+use apportion_kubelet_tests::FakeKubelet;
 use apportion_proto::v1::{
     AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest, Share,
     allocate_reply, holder,
 };
 use apportion_proto::{AgentClient, connect};
-use apportion_tests::{Agent, Config, Host, MIB, PATIENCE, cards};
+use apportion_tests::{AgentProcess, MIB, MachineConfig, PATIENCE, TestHost, cards};
 use serde_json::Value;
 
 pub(crate) struct Node {
-    pub(crate) host: Host,
-    pub(crate) kubelet: Kubelet,
-    agent: Option<Agent>,
+    pub(crate) host: TestHost,
+    pub(crate) kubelet: FakeKubelet,
+    agent: Option<AgentProcess>,
     slots: u16,
 }
 
@@ -32,9 +32,9 @@ impl Node {
     }
 
     /// A node with the cards of this machine.
-    pub(crate) async fn of(machine: &Config, slots: u16, options: &[&str]) -> Self {
-        let host = Host::with(machine);
-        let kubelet = Kubelet::start(&host.dir().join("kubelet"));
+    pub(crate) async fn of(machine: &MachineConfig, slots: u16, options: &[&str]) -> Self {
+        let host = TestHost::with(machine);
+        let kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
         let mut node = Self {
             host,
             kubelet,
@@ -61,8 +61,8 @@ impl Node {
 
     /// A node whose agent shares cards and gives none whole, as the chart starts it.
     pub(crate) async fn without_wholes(cards_of_it: usize, slots: u16) -> Self {
-        let host = Host::with(&cards(cards_of_it));
-        let kubelet = Kubelet::start(&host.dir().join("kubelet"));
+        let host = TestHost::with(&cards(cards_of_it));
+        let kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
         let mut node = Self {
             host,
             kubelet,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_tests::MIB;
 
-use crate::dice::Dice;
+use crate::dice::SuiteRng;
 use crate::node::{Node, mounted, pod_of};
 
 const SLOTS: u16 = 50;
@@ -19,7 +19,7 @@ fn pods() -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_pods_find_their_own_grants_whatever_dies() {
-    let (mut node, mut dice) = (Node::new(CARDS, SLOTS).await, Dice(20_261_121));
+    let (mut node, mut dice) = (Node::new(CARDS, SLOTS).await, SuiteRng(20_261_121));
     let mut live: BTreeMap<String, (String, u64)> = BTreeMap::new();
     let (mut created, mut kills) = (0, 0);
     while created < pods() || !live.is_empty() {
@@ -62,7 +62,7 @@ async fn a_thousand_pods_find_their_own_grants_whatever_dies() {
 }
 
 /// A pod is placed, admitted and started; `None` where the node is full for now.
-async fn create(node: &Node, number: usize, dice: &mut Dice) -> Option<(String, String, u64)> {
+async fn create(node: &Node, number: usize, dice: &mut SuiteRng) -> Option<(String, String, u64)> {
     let uid = format!("00000000-0000-4000-8000-{number:012}");
     // A share is a whole number of 2 MiB.
     let mib = SMALLEST + 2 * u64::try_from(number % 200).unwrap_or_default();

@@ -6,7 +6,7 @@ use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_tests::{MIB, PATIENCE};
 use serde_json::Value;
 
-use crate::dice::Dice;
+use crate::dice::SuiteRng;
 use crate::node::{Node, pod_of};
 
 /// The cards that a grant shows.
@@ -210,7 +210,7 @@ async fn a_pod_waits_for_the_card_of_one_that_is_leaving() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
     const CARDS: usize = 4;
-    let (mut node, mut dice) = (Node::new(CARDS, 50).await, Dice(20_261_121));
+    let (mut node, mut dice) = (Node::new(CARDS, 50).await, SuiteRng(20_261_121));
     let mut whole: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut shared: BTreeSet<String> = BTreeSet::new();
     let (mut kills, mut started_whole) = (0, 0);

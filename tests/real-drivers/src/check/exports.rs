@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use apportion_intercept::left_alone::{is_classified, is_of_interest};
+use apportion_intercept::unhooked::{is_classified, is_of_interest};
 
-use super::{Outcome, library};
-use crate::ways::{Driver, Setup};
+use super::{CheckOutcome, library};
+use crate::run_mode::{RunSetup, UnpackedDriver};
 
 /// The names of the headers, and those that only drivers have.
 const LISTS: [&str; 2] = [
@@ -15,10 +15,10 @@ const LISTS: [&str; 2] = [
     include_str!("../../../../cuda-intercept/tests/exports.txt"),
 ];
 
-pub(super) fn run(_: &Setup, driver: &Driver) -> Result<Outcome> {
+pub(super) fn run(_: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let lines = LISTS.iter().flat_map(|list| list.lines());
     let listed: BTreeSet<&str> = lines.filter_map(|line| line.split(' ').next()).collect();
-    let mut outcome = Outcome::default();
+    let mut outcome = CheckOutcome::default();
     for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         for symbol in library(driver, name)?.keys() {
             outcome.compared += 1;

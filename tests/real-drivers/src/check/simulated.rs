@@ -3,18 +3,24 @@
 
 use anyhow::{Context, Result};
 
-use super::{Outcome, answers, library};
+use super::{CheckOutcome, answers, library};
 use crate::inside::VERSIONS;
-use crate::ways::{Driver, Setup, Way};
+use crate::run_mode::{RunMode, RunSetup, UnpackedDriver};
 
-pub(super) fn run(setup: &Setup, driver: &Driver) -> Result<Outcome> {
-    let simulated = Driver::at(&setup.simulated)?;
+pub(super) fn run(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
+    let simulated = UnpackedDriver::at(&setup.simulated)?;
     let symbols = library(&simulated, "libcuda.so.1")?;
-    let ask = |driver| anyhow::Ok(answers(&setup.inside(driver, Way::Plain, &["look-up"])?));
+    let ask = |driver| {
+        anyhow::Ok(answers(&setup.inside(
+            driver,
+            RunMode::Plain,
+            &["look-up"],
+        )?))
+    };
     let (real, ours) = (ask(driver)?, ask(&simulated)?);
     let newest = real.get("version").context("the driver has no version")?;
     let newest: i32 = newest.parse().context("a version is a number")?;
-    let mut outcome = Outcome::default();
+    let mut outcome = CheckOutcome::default();
     for (key, real) in &real {
         // A function that only one of the two has is chosen by neither.
         let is_had = |answer: &str| answer.contains("driver:");

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::objects::Pointers;
+use crate::objects::ProcessPointers;
 
-use super::{Driver, say, symbol};
+use super::{LoadedDriver, say, symbol};
 
 /// In this calling convention a function takes what it needs of these and leaves the rest.
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
@@ -27,20 +27,20 @@ const WAITS: (&str, Duration) = ("cudbgMain", Duration::from_millis(100));
 
 /// What a process that makes a call shares with the one that looks at it.
 #[repr(C)]
-struct Shared {
+struct SharedCallState {
     memory: [u64; ALL_WORDS],
     returned: u64,
 }
 
 /// What arguments are.
 #[derive(Clone, Copy)]
-enum Arguments {
+enum CallArguments {
     Nothing,
     Garbage,
 }
 
 pub(super) fn perform(seed: u64) -> Result<()> {
-    let driver = Driver::load()?;
+    let driver = LoadedDriver::load()?;
     let garbage = garbage(seed);
     let shared = share()?;
     quietly();
@@ -48,16 +48,16 @@ pub(super) fn perform(seed: u64) -> Result<()> {
         if start {
             start_both(&driver)?;
         }
-        let pointers = Pointers::now()?;
+        let pointers = ProcessPointers::now()?;
         for (handle, library) in driver.handles.iter().zip(&driver.loaded) {
             for (name, _) in library.functions() {
                 let address = symbol(*handle, name)?;
                 for (arguments, what) in [
-                    (Arguments::Nothing, "nothing"),
-                    (Arguments::Garbage, "garbage"),
+                    (CallArguments::Nothing, "nothing"),
+                    (CallArguments::Garbage, "garbage"),
                 ] {
                     let patience = if name == WAITS.0 { WAITS.1 } else { PATIENCE };
-                    let call = Call {
+                    let call = IsolatedCall {
                         address,
                         arguments,
                         patience,
@@ -72,7 +72,7 @@ pub(super) fn perform(seed: u64) -> Result<()> {
 }
 
 /// What `cuInit` and `nvmlInit` say here is a line of its own.
-fn start_both(driver: &Driver) -> Result<()> {
+fn start_both(driver: &LoadedDriver) -> Result<()> {
     for (handle, name) in driver.handles.iter().zip(["cuInit", "nvmlInit_v2"]) {
         let address = symbol(*handle, name)?;
         ensure!(address != 0, "the driver has no {name}");
@@ -99,12 +99,12 @@ fn garbage(seed: u64) -> Vec<u64> {
 }
 
 /// The memory that both processes see.
-fn share() -> Result<*mut Shared> {
+fn share() -> Result<*mut SharedCallState> {
     // SAFETY: a new mapping at a place where there is none.
     let place = unsafe {
         libc::mmap(
             PLACE as *mut c_void,
-            size_of::<Shared>(),
+            size_of::<SharedCallState>(),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
             -1,
@@ -127,15 +127,20 @@ fn quietly() {
 
 /// One call.
 #[derive(Clone, Copy)]
-struct Call {
+struct IsolatedCall {
     address: usize,
-    arguments: Arguments,
+    arguments: CallArguments,
     patience: Duration,
 }
 
-impl Call {
+impl IsolatedCall {
     /// Makes it in a process of its own; what came back. What a process wrote that ended by a signal nobody sees.
-    fn make(self, garbage: &[u64], shared: *mut Shared, pointers: &Pointers) -> Result<String> {
+    fn make(
+        self,
+        garbage: &[u64],
+        shared: *mut SharedCallState,
+        pointers: &ProcessPointers,
+    ) -> Result<String> {
         // SAFETY: the mapping is as large as that, and no other process uses it now.
         unsafe { ptr::copy_nonoverlapping(garbage.as_ptr(), shared.cast(), garbage.len()) };
         // SAFETY: this process has one thread, and the child leaves by `_exit`.
@@ -161,7 +166,7 @@ impl Call {
     }
 
     /// Makes it in this process, and ends that.
-    fn make_here(self, shared: *mut Shared) -> ! {
+    fn make_here(self, shared: *mut SharedCallState) -> ! {
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
             // SAFETY: the default is allowed for each.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -179,8 +184,8 @@ impl Call {
         // SAFETY: the structure lives through the call. No handler is set, so the process ends.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
         let at = |index: usize| match self.arguments {
-            Arguments::Nothing => 0,
-            Arguments::Garbage => (PLACE + index * WORDS * size_of::<u64>()) as u64,
+            CallArguments::Nothing => 0,
+            CallArguments::Garbage => (PLACE + index * WORDS * size_of::<u64>()) as u64,
         };
         // SAFETY: the address is that of an exported function with at most twelve arguments of at most 64 bits. What it
         // makes of them is what is asked, and this process is there for nothing else.
@@ -210,7 +215,7 @@ impl Call {
 }
 
 /// What a function returned: most a code, some an address.
-fn returned(word: u64, pointers: &Pointers) -> String {
+fn returned(word: u64, pointers: &ProcessPointers) -> String {
     let named = pointers.word(word);
     match named == format!("{word:x}") {
         true => (word as u32).cast_signed().to_string(),
@@ -219,7 +224,7 @@ fn returned(word: u64, pointers: &Pointers) -> String {
 }
 
 /// The words that are not as they were, the first of them in full.
-fn written(memory: &[u64], garbage: &[u64], pointers: &Pointers) -> String {
+fn written(memory: &[u64], garbage: &[u64], pointers: &ProcessPointers) -> String {
     let changed = memory.iter().zip(garbage).enumerate();
     let changed: Vec<String> = changed
         .filter(|(_, (now, before))| now != before)

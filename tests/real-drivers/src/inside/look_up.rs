@@ -5,9 +5,9 @@ use std::ffi::{CString, c_char};
 use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
-use apportion_intercept::left_alone::family;
+use apportion_intercept::unhooked::family;
 
-use super::{Driver, say};
+use super::{LoadedDriver, say};
 
 /// The names of CUDA's headers, each with the versions of the headers that have it.
 const HEADERS: &str = include_str!("../../../../cuda-intercept/tests/functions.txt");
@@ -29,7 +29,7 @@ type Second = unsafe extern "C" fn(*const c_char, *mut usize, i32, u64, *mut i32
 const UNTOUCHED: usize = 0x5afe;
 
 pub(super) fn perform() -> Result<()> {
-    let driver = Driver::load()?;
+    let driver = LoadedDriver::load()?;
     // SAFETY: the symbol has this signature since CUDA 11.3.
     let first: First = unsafe { std::mem::transmute(driver.cuda("cuGetProcAddress")?) };
     // Driver 470 has no second one.
@@ -69,7 +69,7 @@ pub(super) fn perform() -> Result<()> {
 }
 
 /// The CUDA version that the driver says.
-fn version(driver: &Driver) -> Result<i32> {
+fn version(driver: &LoadedDriver) -> Result<i32> {
     // SAFETY: the symbol has this signature in all versions.
     let get: unsafe extern "C" fn(*mut i32) -> i32 =
         unsafe { std::mem::transmute(driver.cuda("cuDriverGetVersion")?) };
@@ -80,7 +80,7 @@ fn version(driver: &Driver) -> Result<i32> {
     Ok(version)
 }
 
-fn pointer(driver: &Driver, found: usize) -> &str {
+fn pointer(driver: &LoadedDriver, found: usize) -> &str {
     match found {
         UNTOUCHED => "untouched",
         found => driver.names.name(found),
@@ -102,7 +102,7 @@ fn answers(key: &str, ask: impl Fn(i32) -> String) -> usize {
 }
 
 /// Everything that the library exports or a header has, with and without versions.
-fn names(driver: &Driver) -> BTreeSet<String> {
+fn names(driver: &LoadedDriver) -> BTreeSet<String> {
     let exported = driver.loaded[0].exports.keys().map(String::as_str);
     let declared = HEADERS.lines().filter_map(|line| line.split(' ').next());
     let declared = declared.filter(|name| name.starts_with("cu"));

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::{io, ptr};
 
-use apportion_sim_machine::{Answer, Call, Request};
+use apportion_sim_machine::{MachineAnswer, MachineCall, MachineRequest};
 
 use crate::{receive, send};
 
 /// The machine cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("the simulated driver at {socket} cannot be reached")]
-pub struct Unreachable {
+pub struct MachineUnreachable {
     socket: PathBuf,
     #[source]
     source: io::Error,
@@ -28,20 +28,20 @@ pub struct Unreachable {
 
 /// A machine behind a socket.
 #[derive(Debug)]
-pub struct Machine {
+pub struct MachineClient {
     socket: PathBuf,
     /// Written by: the first request of a process. Read by: every request. Acquire/Release: who sees
     /// the pointer sees the set behind it. A set is never freed: a child may have its parent's.
-    idle: AtomicPtr<Idle>,
+    idle: AtomicPtr<IdleConnections>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnections {
     process: u32,
     streams: Mutex<Vec<UnixStream>>,
 }
 
-impl Machine {
+impl MachineClient {
     /// A machine at a socket; nothing happens yet.
     #[must_use]
     pub fn at(socket: PathBuf) -> Self {
@@ -58,19 +58,19 @@ impl Machine {
     pub fn ask(
         &self,
         function: Option<&'static str>,
-        request: Request,
-    ) -> Result<Answer, Unreachable> {
-        let call = Call {
+        request: MachineRequest,
+    ) -> Result<MachineAnswer, MachineUnreachable> {
+        let call = MachineCall {
             function: function.map(Cow::Borrowed),
             request,
         };
-        self.exchange(&call).map_err(|source| Unreachable {
+        self.exchange(&call).map_err(|source| MachineUnreachable {
             socket: self.socket.clone(),
             source,
         })
     }
 
-    fn exchange(&self, call: &Call) -> io::Result<Answer> {
+    fn exchange(&self, call: &MachineCall) -> io::Result<MachineAnswer> {
         let idle = self.idle();
         let pooled = idle
             .streams
@@ -90,7 +90,7 @@ impl Machine {
         Ok(answer)
     }
 
-    fn idle(&self) -> &Idle {
+    fn idle(&self) -> &IdleConnections {
         let process = process::id();
         let seen = self.idle.load(Ordering::Acquire);
         // SAFETY: the pointer is null or comes from `Box::into_raw` below and is never freed.
@@ -99,7 +99,7 @@ impl Machine {
         {
             return idle;
         }
-        let own = Box::into_raw(Box::new(Idle {
+        let own = Box::into_raw(Box::new(IdleConnections {
             process,
             streams: Mutex::default(),
         }));
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_not_there_is_an_error_at_once() {
-        let machine = Machine::at("/nonexistent/driver.sock".into());
+        let machine = MachineClient::at("/nonexistent/driver.sock".into());
         let error = machine
-            .ask(None, Request::Hello)
+            .ask(None, MachineRequest::Hello)
             .expect_err("nobody listens");
         assert!(error.to_string().contains("/nonexistent/driver.sock"));
     }

@@ -8,6 +8,6 @@ mod connection;
 mod frame;
 mod socket;
 
-pub use connection::{Machine, Unreachable};
+pub use connection::{MachineClient, MachineUnreachable};
 pub use frame::{receive, send};
 pub use socket::{SOCKET_VARIABLE, default_socket, given_cards, socket};

@@ -3,26 +3,28 @@
 
 use std::collections::HashMap;
 
-use apportion_sim_machine::Request;
+use apportion_sim_machine::MachineRequest;
 
+use crate::array_descriptor::{
+    ALIGNMENT, ArrayDescriptor2D, ArrayDescriptor3D, Narrow, Narrow3D, Wide, Wide3D, measure,
+};
 use crate::context::current;
 use crate::driver::{ask, driver, tables};
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
 use crate::mapping;
 use crate::memory::enter_allocation;
 use crate::pointer::{In, Out};
-use crate::shape::{ALIGNMENT, Descriptor, Descriptor3D, Narrow, Narrow3D, Wide, Wide3D, measure};
-use crate::tables::Kind;
+use crate::tables::MemoryKind;
 
 /// The arrays of a process by handle.
-pub(crate) type Arrays = HashMap<u64, Array>;
+pub(crate) type Arrays = HashMap<u64, CudaArray>;
 
 /// An array that the program has created.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Array {
+pub(crate) struct CudaArray {
     descriptor: Wide3D,
-    layout: Layout,
+    layout: ArrayLayout,
     device: i32,
     /// A level of a mipmapped array lives as long as that.
     is_level: bool,
@@ -30,7 +32,7 @@ pub(crate) struct Array {
 
 /// How an array lies in memory.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Layout {
+pub(crate) struct ArrayLayout {
     pub(crate) address: u64,
     pub(crate) pitch: u64,
     pub(crate) height: u64,
@@ -40,13 +42,13 @@ pub(crate) struct Layout {
 /// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Requirements {
+pub(crate) struct ArrayMemoryRequirements {
     bytes: usize,
     alignment: usize,
     reserved: [u32; 4],
 }
 
-impl Requirements {
+impl ArrayMemoryRequirements {
     pub(crate) fn of(bytes: u64) -> Self {
         Self {
             bytes: bytes as usize,
@@ -65,14 +67,14 @@ exports! {
     cuArrayGetDescriptor_v2(descriptor: Out<Wide>, array: u64) = get => "cuArrayGetDescriptor" @ 3020;
     cuArray3DGetDescriptor(descriptor: Out<Narrow3D>, array: u64) = get_3d_v1 => "cuArray3DGetDescriptor" @ 2000;
     cuArray3DGetDescriptor_v2(descriptor: Out<Wide3D>, array: u64) = get_3d => "cuArray3DGetDescriptor" @ 3020;
-    cuArrayGetMemoryRequirements(requirements: Out<Requirements>, array: u64, device: i32) = get_requirements => "cuArrayGetMemoryRequirements" @ 11060;
+    cuArrayGetMemoryRequirements(requirements: Out<ArrayMemoryRequirements>, array: u64, device: i32) = get_requirements => "cuArrayGetMemoryRequirements" @ 11060;
     cuArrayDestroy(array: u64) = destroy => "cuArrayDestroy" @ 2000;
 }
 
 /// A level of a mipmapped array, which is an array that shares the memory of the whole.
-pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64, Error> {
+pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64, CudaError> {
     let (pitch, height, bytes) = measure(&descriptor)?;
-    let layout = Layout {
+    let layout = ArrayLayout {
         address,
         pitch,
         height,
@@ -82,7 +84,7 @@ pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64
     let handle = tables.fresh();
     tables.arrays.insert(
         handle,
-        Array {
+        CudaArray {
             descriptor,
             layout,
             device,
@@ -93,28 +95,28 @@ pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64
 }
 
 /// How an array lies in memory.
-pub(crate) fn layout(handle: u64) -> Result<Layout, Error> {
+pub(crate) fn layout(handle: u64) -> Result<ArrayLayout, CudaError> {
     array(handle).map(|array| array.layout)
 }
 
 /// The bytes of an array's elements.
-pub(crate) fn element_bytes(handle: u64) -> Result<usize, Error> {
+pub(crate) fn element_bytes(handle: u64) -> Result<usize, CudaError> {
     Ok(array(handle)?.descriptor.element_bytes()? as usize)
 }
 
 /// What an array was made of.
-pub(crate) fn descriptor(handle: u64) -> Result<Wide3D, Error> {
+pub(crate) fn descriptor(handle: u64) -> Result<Wide3D, CudaError> {
     array(handle).map(|array| array.descriptor)
 }
 
 /// The address of a byte of an array that has as many bytes behind it.
-pub(crate) fn address(handle: u64, offset: u64, bytes: u64) -> Result<u64, Error> {
+pub(crate) fn address(handle: u64, offset: u64, bytes: u64) -> Result<u64, CudaError> {
     let layout = layout(handle)?;
     let end = offset.checked_add(bytes).filter(|end| *end <= layout.bytes);
     end.map(|_| layout.address + offset).ok_or(INVALID_VALUE)
 }
 
-fn array(handle: u64) -> Result<Array, Error> {
+fn array(handle: u64) -> Result<CudaArray, CudaError> {
     tables().arrays.get(&handle).copied().ok_or(INVALID_HANDLE)
 }
 
@@ -123,16 +125,16 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
     let (handle, context) = current()?;
     let (pitch, height, bytes) = measure(&descriptor)?;
     if descriptor.is_empty() {
-        return out.put(enter(descriptor, Layout::default(), context.device));
+        return out.put(enter(descriptor, ArrayLayout::default(), context.device));
     }
-    let reply = ask(Request::Allocate {
+    let reply = ask(MachineRequest::Allocate {
         context: context.name,
         bytes,
     })?;
-    let kind = |allocation| Kind::Device { allocation };
+    let kind = |allocation| MemoryKind::Device { allocation };
     let device = context.device;
     let address = enter_allocation(&reply, bytes, handle, device, kind, mapping::lazy)?;
-    let layout = Layout {
+    let layout = ArrayLayout {
         address,
         pitch,
         height,
@@ -141,12 +143,12 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
     out.put(enter(descriptor, layout, device))
 }
 
-fn enter(descriptor: Wide3D, layout: Layout, device: i32) -> u64 {
+fn enter(descriptor: Wide3D, layout: ArrayLayout, device: i32) -> u64 {
     let mut tables = tables();
     let handle = tables.fresh();
     tables.arrays.insert(
         handle,
-        Array {
+        CudaArray {
             descriptor,
             layout,
             device,
@@ -157,12 +159,12 @@ fn enter(descriptor: Wide3D, layout: Layout, device: i32) -> u64 {
 }
 
 /// Whether physical memory can be mapped into an array.
-pub(crate) fn takes_tiles(handle: u64) -> Result<bool, Error> {
+pub(crate) fn takes_tiles(handle: u64) -> Result<bool, CudaError> {
     Ok(array(handle)?.descriptor.is_empty())
 }
 
 fn create(out: Out<u64>, descriptor: In<Wide>) -> Outcome {
-    let Descriptor {
+    let ArrayDescriptor2D {
         width,
         height,
         format,
@@ -170,7 +172,7 @@ fn create(out: Out<u64>, descriptor: In<Wide>) -> Outcome {
     } = descriptor.get()?;
     create_from(
         out,
-        Descriptor3D {
+        ArrayDescriptor3D {
             width,
             height,
             depth: 0,
@@ -182,7 +184,7 @@ fn create(out: Out<u64>, descriptor: In<Wide>) -> Outcome {
 }
 
 fn create_v1(out: Out<u64>, descriptor: In<Narrow>) -> Outcome {
-    let Descriptor {
+    let ArrayDescriptor2D {
         width,
         height,
         format,
@@ -191,7 +193,7 @@ fn create_v1(out: Out<u64>, descriptor: In<Narrow>) -> Outcome {
     let (width, height) = (width as usize, height as usize);
     create_from(
         out,
-        Descriptor3D {
+        ArrayDescriptor3D {
             width,
             height,
             depth: 0,
@@ -207,7 +209,7 @@ fn create_3d(out: Out<u64>, descriptor: In<Wide3D>) -> Outcome {
 }
 
 fn create_3d_v1(out: Out<u64>, descriptor: In<Narrow3D>) -> Outcome {
-    let Descriptor3D {
+    let ArrayDescriptor3D {
         width,
         height,
         depth,
@@ -218,7 +220,7 @@ fn create_3d_v1(out: Out<u64>, descriptor: In<Narrow3D>) -> Outcome {
     let (width, height, depth) = (width as usize, height as usize, depth as usize);
     create_from(
         out,
-        Descriptor3D {
+        ArrayDescriptor3D {
             width,
             height,
             depth,
@@ -230,14 +232,14 @@ fn create_3d_v1(out: Out<u64>, descriptor: In<Narrow3D>) -> Outcome {
 }
 
 fn get(out: Out<Wide>, handle: u64) -> Outcome {
-    let Descriptor3D {
+    let ArrayDescriptor3D {
         width,
         height,
         format,
         channels,
         ..
     } = array(handle)?.descriptor;
-    out.put(Descriptor {
+    out.put(ArrayDescriptor2D {
         width,
         height,
         format,
@@ -246,14 +248,14 @@ fn get(out: Out<Wide>, handle: u64) -> Outcome {
 }
 
 fn get_v1(out: Out<Narrow>, handle: u64) -> Outcome {
-    let Descriptor3D {
+    let ArrayDescriptor3D {
         width,
         height,
         format,
         channels,
         ..
     } = array(handle)?.descriptor;
-    out.put(Descriptor {
+    out.put(ArrayDescriptor2D {
         width: narrow(width)?,
         height: narrow(height)?,
         format,
@@ -266,7 +268,7 @@ fn get_3d(out: Out<Wide3D>, handle: u64) -> Outcome {
 }
 
 fn get_3d_v1(out: Out<Narrow3D>, handle: u64) -> Outcome {
-    let Descriptor3D {
+    let ArrayDescriptor3D {
         width,
         height,
         depth,
@@ -275,7 +277,7 @@ fn get_3d_v1(out: Out<Narrow3D>, handle: u64) -> Outcome {
         flags,
     } = array(handle)?.descriptor;
     let (width, height, depth) = (narrow(width)?, narrow(height)?, narrow(depth)?);
-    out.put(Descriptor3D {
+    out.put(ArrayDescriptor3D {
         width,
         height,
         depth,
@@ -285,17 +287,17 @@ fn get_3d_v1(out: Out<Narrow3D>, handle: u64) -> Outcome {
     })
 }
 
-fn narrow(size: usize) -> Result<u32, Error> {
+fn narrow(size: usize) -> Result<u32, CudaError> {
     u32::try_from(size).map_err(|_| UNKNOWN)
 }
 
-fn get_requirements(out: Out<Requirements>, handle: u64, device: i32) -> Outcome {
+fn get_requirements(out: Out<ArrayMemoryRequirements>, handle: u64, device: i32) -> Outcome {
     driver()?.card(device)?;
     let array = array(handle)?;
     if array.device != device {
         return Err(INVALID_VALUE);
     }
-    out.put(Requirements::of(measure(&array.descriptor)?.2))
+    out.put(ArrayMemoryRequirements::of(measure(&array.descriptor)?.2))
 }
 
 fn destroy(handle: u64) -> Outcome {
@@ -306,7 +308,7 @@ fn destroy(handle: u64) -> Outcome {
     let address = array.layout.address;
     let range = tables().ranges.get(&address).copied();
     if let Some(range) = range
-        && let Kind::Device { allocation } = range.kind
+        && let MemoryKind::Device { allocation } = range.kind
     {
         crate::memory::free_allocation(address, range, allocation)?;
     }

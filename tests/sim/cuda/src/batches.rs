@@ -2,12 +2,12 @@
 //! entries say from which operation on they hold.
 
 use crate::array;
-use crate::captured_work::{Work, on_stream};
+use crate::captured_work::{StreamWork, on_stream};
 use crate::copy::copy_async;
-use crate::copy_rows::{Side, Wide3D, Wide3DEnd};
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::copy_rows::{CopyAddress, Wide3D, Wide3DEnd};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::location::Place;
+use crate::location::MemLocation;
 use crate::managed;
 use crate::pointer::{In, Out};
 use crate::stream::{is_legacy, stream};
@@ -15,9 +15,9 @@ use crate::stream::{is_legacy, stream};
 /// `CUmemcpyAttributes`. The hints about places are not looked at.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Attributes {
+pub(crate) struct MemcpyAttributes {
     order: u32,
-    hints: [Place; 2],
+    hints: [MemLocation; 2],
     flags: u32,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Attributes {
 /// array and three offsets.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Operand {
+pub(crate) struct Memcpy3DOperand {
     kind: u32,
     handle: u64,
     numbers: [usize; 3],
@@ -34,15 +34,15 @@ pub(crate) struct Operand {
 /// `CUDA_MEMCPY3D_BATCH_OP`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Copy3D {
-    from: Operand,
-    to: Operand,
+pub(crate) struct Memcpy3DBatchOp {
+    from: Memcpy3DOperand,
+    to: Memcpy3DOperand,
     extent: [usize; 3],
     order: u32,
     flags: u32,
 }
 
-const _: () = assert!(size_of::<Attributes>() == 24 && size_of::<Copy3D>() == 112);
+const _: () = assert!(size_of::<MemcpyAttributes>() == 24 && size_of::<Memcpy3DBatchOp>() == 112);
 
 /// `CU_MEMCPY_OPERAND_TYPE_POINTER` and `_ARRAY`.
 const POINTER: u32 = 1;
@@ -55,15 +55,15 @@ const LAST_FLAG: u32 = 1;
 const NONE: usize = usize::MAX;
 
 exports! {
-    cuMemcpyBatchAsync(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, attributes: In<Attributes>, starts: In<usize>, kinds: usize, failed: Out<usize>, stream: u64) = copy_v1 => "cuMemcpyBatchAsync" @ 12080 | cuMemcpyBatchAsync_ptsz @ 12080;
-    cuMemcpyBatchAsync_v2(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, attributes: In<Attributes>, starts: In<usize>, kinds: usize, stream: u64) = copy => "cuMemcpyBatchAsync" @ 13000 | cuMemcpyBatchAsync_v2_ptsz @ 13000;
-    cuMemcpy3DBatchAsync(count: usize, copies: In<Copy3D>, failed: Out<usize>, flags: u64, stream: u64) = copy_3d_v1 => "cuMemcpy3DBatchAsync" @ 12080 | cuMemcpy3DBatchAsync_ptsz @ 12080;
-    cuMemcpy3DBatchAsync_v2(count: usize, copies: In<Copy3D>, flags: u64, stream: u64) = copy_3d => "cuMemcpy3DBatchAsync" @ 13000 | cuMemcpy3DBatchAsync_v2_ptsz @ 13000;
-    cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize, attributes: In<Attributes>, stream: u64) = copy_one => "cuMemcpyWithAttributesAsync" @ 13020 | cuMemcpyWithAttributesAsync_ptsz @ 13020;
-    cuMemcpy3DWithAttributesAsync(copy: In<Copy3D>, flags: u64, stream: u64) = copy_one_3d => "cuMemcpy3DWithAttributesAsync" @ 13020 | cuMemcpy3DWithAttributesAsync_ptsz @ 13020;
-    cuMemPrefetchBatchAsync(addresses: In<u64>, sizes: In<usize>, count: usize, places: In<Place>, starts: In<usize>, kinds: usize, flags: u64, stream: u64) = prefetch => "cuMemPrefetchBatchAsync" @ 13000 | cuMemPrefetchBatchAsync_ptsz @ 13000;
+    cuMemcpyBatchAsync(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, attributes: In<MemcpyAttributes>, starts: In<usize>, kinds: usize, failed: Out<usize>, stream: u64) = copy_v1 => "cuMemcpyBatchAsync" @ 12080 | cuMemcpyBatchAsync_ptsz @ 12080;
+    cuMemcpyBatchAsync_v2(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, attributes: In<MemcpyAttributes>, starts: In<usize>, kinds: usize, stream: u64) = copy => "cuMemcpyBatchAsync" @ 13000 | cuMemcpyBatchAsync_v2_ptsz @ 13000;
+    cuMemcpy3DBatchAsync(count: usize, copies: In<Memcpy3DBatchOp>, failed: Out<usize>, flags: u64, stream: u64) = copy_3d_v1 => "cuMemcpy3DBatchAsync" @ 12080 | cuMemcpy3DBatchAsync_ptsz @ 12080;
+    cuMemcpy3DBatchAsync_v2(count: usize, copies: In<Memcpy3DBatchOp>, flags: u64, stream: u64) = copy_3d => "cuMemcpy3DBatchAsync" @ 13000 | cuMemcpy3DBatchAsync_v2_ptsz @ 13000;
+    cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize, attributes: In<MemcpyAttributes>, stream: u64) = copy_one => "cuMemcpyWithAttributesAsync" @ 13020 | cuMemcpyWithAttributesAsync_ptsz @ 13020;
+    cuMemcpy3DWithAttributesAsync(copy: In<Memcpy3DBatchOp>, flags: u64, stream: u64) = copy_one_3d => "cuMemcpy3DWithAttributesAsync" @ 13020 | cuMemcpy3DWithAttributesAsync_ptsz @ 13020;
+    cuMemPrefetchBatchAsync(addresses: In<u64>, sizes: In<usize>, count: usize, places: In<MemLocation>, starts: In<usize>, kinds: usize, flags: u64, stream: u64) = prefetch => "cuMemPrefetchBatchAsync" @ 13000 | cuMemPrefetchBatchAsync_ptsz @ 13000;
     cuMemDiscardBatchAsync(addresses: In<u64>, sizes: In<usize>, count: usize, flags: u64, stream: u64) = discard => "cuMemDiscardBatchAsync" @ 13000 | cuMemDiscardBatchAsync_ptsz @ 13000;
-    cuMemDiscardAndPrefetchBatchAsync(addresses: In<u64>, sizes: In<usize>, count: usize, places: In<Place>, starts: In<usize>, kinds: usize, flags: u64, stream: u64) = prefetch => "cuMemDiscardAndPrefetchBatchAsync" @ 13000 | cuMemDiscardAndPrefetchBatchAsync_ptsz @ 13000;
+    cuMemDiscardAndPrefetchBatchAsync(addresses: In<u64>, sizes: In<usize>, count: usize, places: In<MemLocation>, starts: In<usize>, kinds: usize, flags: u64, stream: u64) = prefetch => "cuMemDiscardAndPrefetchBatchAsync" @ 13000 | cuMemDiscardAndPrefetchBatchAsync_ptsz @ 13000;
 }
 
 /// Streams of batches, which the null stream is none of.
@@ -76,8 +76,8 @@ fn check_stream(on: u64) -> Outcome {
 }
 
 /// Which entry holds for each operation: the first from the first one on, each later one from a later one on.
-fn entries(starts: In<usize>, kinds: usize, count: usize) -> Result<Vec<usize>, Error> {
-    let starts: Result<Vec<usize>, Error> = (0..kinds).map(|at| starts.at(at)).collect();
+fn entries(starts: In<usize>, kinds: usize, count: usize) -> Result<Vec<usize>, CudaError> {
+    let starts: Result<Vec<usize>, CudaError> = (0..kinds).map(|at| starts.at(at)).collect();
     chosen(&starts?, count).ok_or(INVALID_VALUE)
 }
 
@@ -102,7 +102,7 @@ fn copy_v1(
     from: In<u64>,
     sizes: In<usize>,
     count: usize,
-    attributes: In<Attributes>,
+    attributes: In<MemcpyAttributes>,
     starts: In<usize>,
     kinds: usize,
     failed: Out<usize>,
@@ -131,7 +131,7 @@ fn copy(
     from: In<u64>,
     sizes: In<usize>,
     count: usize,
-    attributes: In<Attributes>,
+    attributes: In<MemcpyAttributes>,
     starts: In<usize>,
     kinds: usize,
     on: u64,
@@ -142,15 +142,21 @@ fn copy(
     )
 }
 
-fn copy_one(to: u64, from: u64, bytes: usize, attributes: In<Attributes>, on: u64) -> Outcome {
+fn copy_one(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    attributes: In<MemcpyAttributes>,
+    on: u64,
+) -> Outcome {
     let attributes = attributes.get()?;
     check(attributes.order, attributes.flags)?;
     copy_async(to, from, bytes, on)
 }
 
-impl Operand {
+impl Memcpy3DOperand {
     /// The bytes of an element, which only an array knows.
-    fn element(&self) -> Result<Option<usize>, Error> {
+    fn element(&self) -> Result<Option<usize>, CudaError> {
         match self.kind {
             POINTER => Ok(None),
             ARRAY => array::element_bytes(self.handle).map(Some),
@@ -159,7 +165,7 @@ impl Operand {
     }
 
     /// Rows and slices are in elements; where they are not given they are as the copy's.
-    fn end(&self, element: usize, [width, height, _]: [usize; 3]) -> Result<Wide3DEnd, Error> {
+    fn end(&self, element: usize, [width, height, _]: [usize; 3]) -> Result<Wide3DEnd, CudaError> {
         let [x, y, z] = self.numbers;
         if self.kind == ARRAY {
             let column = x.checked_mul(element).ok_or(INVALID_VALUE)?;
@@ -172,12 +178,12 @@ impl Operand {
         };
         let (row, slice) = (or_own(x, width)?, or_own(y, height)?);
         let pitch = row.checked_mul(element).ok_or(INVALID_VALUE)?;
-        Ok(Side::Any(self.handle).rows(pitch, slice))
+        Ok(CopyAddress::Any(self.handle).rows(pitch, slice))
     }
 }
 
-impl Copy3D {
-    fn work(&self) -> Result<Work, Error> {
+impl Memcpy3DBatchOp {
+    fn work(&self) -> Result<StreamWork, CudaError> {
         check(self.order, self.flags)?;
         if self.extent.contains(&0) {
             return Err(INVALID_VALUE);
@@ -191,13 +197,13 @@ impl Copy3D {
         let to = self.to.end(element, self.extent)?;
         let from = self.from.end(element, self.extent)?;
         let rows = Wide3D::of_rows(to, from, [bytes, height, depth]);
-        Ok(Work::Copy(rows))
+        Ok(StreamWork::Copy(rows))
     }
 }
 
 fn copy_3d_v1(
     count: usize,
-    copies: In<Copy3D>,
+    copies: In<Memcpy3DBatchOp>,
     failed: Out<usize>,
     flags: u64,
     on: u64,
@@ -214,18 +220,18 @@ fn copy_3d_v1(
     Ok(())
 }
 
-fn copy_3d(count: usize, copies: In<Copy3D>, flags: u64, on: u64) -> Outcome {
+fn copy_3d(count: usize, copies: In<Memcpy3DBatchOp>, flags: u64, on: u64) -> Outcome {
     copy_3d_v1(count, copies, Out::null(), flags, on)
 }
 
-fn copy_one_3d_of(copy: Copy3D, flags: u64, on: u64) -> Outcome {
+fn copy_one_3d_of(copy: Memcpy3DBatchOp, flags: u64, on: u64) -> Outcome {
     match flags {
         0 => on_stream(on, copy.work()?),
         _ => Err(INVALID_VALUE),
     }
 }
 
-fn copy_one_3d(copy: In<Copy3D>, flags: u64, on: u64) -> Outcome {
+fn copy_one_3d(copy: In<Memcpy3DBatchOp>, flags: u64, on: u64) -> Outcome {
     copy_one_3d_of(copy.get()?, flags, on)
 }
 
@@ -234,7 +240,7 @@ fn prefetch(
     addresses: In<u64>,
     sizes: In<usize>,
     count: usize,
-    places: In<Place>,
+    places: In<MemLocation>,
     starts: In<usize>,
     kinds: usize,
     flags: u64,

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 
 use crate::driver::tables;
-use crate::edges::{self, Dependency, EdgeData, Insertion};
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::edges::{self, EdgeData, NodeDependency, NodeInsertion};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::graphs;
 use crate::pointer::{In, Out};
@@ -21,15 +21,15 @@ use crate::stream::{is_legacy, known};
 pub(crate) mod rules;
 
 /// `CUDA_ERROR_STREAM_CAPTURE_*`, `CUDA_ERROR_CAPTURED_EVENT` and `CUDA_ERROR_ILLEGAL_STATE`.
-const UNSUPPORTED: Error = Error(900);
-const INVALIDATED: Error = Error(901);
-const MERGE: Error = Error(902);
-const UNMATCHED: Error = Error(903);
-const UNJOINED: Error = Error(904);
-const IMPLICIT: Error = Error(906);
-const CAPTURED_EVENT: Error = Error(907);
-const WRONG_THREAD: Error = Error(908);
-const ILLEGAL_STATE: Error = Error(401);
+const UNSUPPORTED: CudaError = CudaError(900);
+const INVALIDATED: CudaError = CudaError(901);
+const MERGE: CudaError = CudaError(902);
+const UNMATCHED: CudaError = CudaError(903);
+const UNJOINED: CudaError = CudaError(904);
+const IMPLICIT: CudaError = CudaError(906);
+const CAPTURED_EVENT: CudaError = CudaError(907);
+const WRONG_THREAD: CudaError = CudaError(908);
+const ILLEGAL_STATE: CudaError = CudaError(401);
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`; zero adds.
 const SET_DEPENDENCIES: u32 = 1;
 
@@ -46,7 +46,7 @@ exports! {
 
 /// `CUstreamCaptureMode`: of a capture, or of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum CaptureMode {
     Global,
     ThreadLocal,
     Relaxed,
@@ -54,7 +54,7 @@ enum Mode {
 
 /// `CUstreamCaptureStatus`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum CaptureStatus {
     None,
     Active,
     Invalidated,
@@ -62,15 +62,15 @@ pub(crate) enum Status {
 
 /// The captures of a process, by their ids.
 #[derive(Debug, Default)]
-pub(crate) struct Captures {
-    captures: HashMap<u64, Capture>,
-    streams: HashMap<u64, Participant>,
+pub(crate) struct StreamCaptures {
+    captures: HashMap<u64, StreamCapture>,
+    streams: HashMap<u64, CapturedStream>,
 }
 
 /// A stream that takes part in a capture, and what its next node depends on: nodes, and as many data of edges.
 /// Programs are given the addresses of both.
 #[derive(Debug, Default)]
-struct Participant {
+struct CapturedStream {
     capture: u64,
     nodes: Vec<u64>,
     data: Vec<EdgeData>,
@@ -78,15 +78,15 @@ struct Participant {
 
 /// What an event stands for that was recorded in a capture.
 #[derive(Debug, Clone)]
-pub(crate) struct Recorded {
+pub(crate) struct CapturedEvent {
     pub(crate) capture: u64,
-    dependencies: Vec<Dependency>,
+    dependencies: Vec<NodeDependency>,
 }
 
 /// What a program is told about the capture of a stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Description {
-    pub(crate) status: Status,
+pub(crate) struct CaptureInfo {
+    pub(crate) status: CaptureStatus,
     pub(crate) id: u64,
     pub(crate) graph: u64,
     /// Where the nodes that the next one depends on are, and the data of these edges, until the set changes.
@@ -98,8 +98,8 @@ pub(crate) struct Description {
 }
 
 #[derive(Debug)]
-struct Capture {
-    mode: Mode,
+struct StreamCapture {
+    mode: CaptureMode,
     thread: ThreadId,
     graph: u64,
     /// Whether the graph is the capture's own, and goes with one that fails.
@@ -108,12 +108,12 @@ struct Capture {
     dropped: Vec<u64>,
     /// The stream that it began on.
     origin: u64,
-    status: Status,
+    status: CaptureStatus,
 }
 
 thread_local! {
     /// Every thread starts in the global mode.
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+    static MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
 }
 
 /// How many captures have begun and not ended.
@@ -121,8 +121,8 @@ thread_local! {
 /// beside a beginning may come before or after it.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-impl Mode {
-    fn of(number: u32) -> Result<Self, Error> {
+impl CaptureMode {
+    fn of(number: u32) -> Result<Self, CudaError> {
         match number {
             0 => Ok(Self::Global),
             1 => Ok(Self::ThreadLocal),
@@ -132,10 +132,10 @@ impl Mode {
     }
 }
 
-impl Participant {
-    fn dependencies(&self) -> Vec<Dependency> {
+impl CapturedStream {
+    fn dependencies(&self) -> Vec<NodeDependency> {
         let pairs = self.nodes.iter().zip(&self.data);
-        let dependencies = pairs.map(|(node, data)| Dependency {
+        let dependencies = pairs.map(|(node, data)| NodeDependency {
             node: *node,
             data: *data,
         });
@@ -143,7 +143,7 @@ impl Participant {
     }
 
     /// Adds to the set what is not there yet.
-    fn extend(&mut self, dependencies: &[Dependency]) {
+    fn extend(&mut self, dependencies: &[NodeDependency]) {
         for new in dependencies {
             if !self.dependencies().contains(new) {
                 self.nodes.push(new.node);
@@ -153,8 +153,8 @@ impl Participant {
     }
 }
 
-impl Captures {
-    fn of(&mut self, stream: u64) -> Option<(u64, &mut Capture)> {
+impl StreamCaptures {
+    fn of(&mut self, stream: u64) -> Option<(u64, &mut StreamCapture)> {
         let id = self.streams.get(&stream)?.capture;
         Some((id, self.captures.get_mut(&id)?))
     }
@@ -186,23 +186,25 @@ impl Captures {
     }
 
     /// Invalidates those that `breaks` says. True if there was any, broken already or not.
-    fn invalidate(&mut self, breaks: impl Fn(&Capture) -> bool) -> bool {
+    fn invalidate(&mut self, breaks: impl Fn(&StreamCapture) -> bool) -> bool {
         let broken = self.captures.values_mut().filter(|capture| breaks(capture));
-        let broken = broken.map(|capture| capture.status = Status::Invalidated);
+        let broken = broken.map(|capture| capture.status = CaptureStatus::Invalidated);
         broken.count() > 0
     }
 }
 
 /// Where the work of a stream goes, if that is being captured.
-pub(crate) fn captured(on: u64) -> Result<Option<Insertion>, Error> {
+pub(crate) fn captured(on: u64) -> Result<Option<NodeInsertion>, CudaError> {
     let mut tables = tables();
     let graph = match tables.captures.of(on) {
         None => return Ok(None),
-        Some((_, capture)) if capture.status == Status::Invalidated => return Err(INVALIDATED),
+        Some((_, capture)) if capture.status == CaptureStatus::Invalidated => {
+            return Err(INVALIDATED);
+        }
         Some((_, capture)) => capture.graph,
     };
     let participant = tables.captures.streams.get(&on);
-    Ok(participant.map(|participant| Insertion {
+    Ok(participant.map(|participant| NodeInsertion {
         graph,
         dependencies: participant.dependencies(),
         stream: Some(on),
@@ -210,19 +212,19 @@ pub(crate) fn captured(on: u64) -> Result<Option<Insertion>, Error> {
 }
 
 /// What an event stands for that is recorded now.
-pub(crate) fn recorded(on: u64) -> Result<Option<Recorded>, Error> {
+pub(crate) fn recorded(on: u64) -> Result<Option<CapturedEvent>, CudaError> {
     let Some(place) = captured(on)? else {
         return Ok(None);
     };
     let id = tables().captures.of(on).map(|(id, _)| id);
-    Ok(id.map(|capture| Recorded {
+    Ok(id.map(|capture| CapturedEvent {
         capture,
         dependencies: place.dependencies,
     }))
 }
 
 /// Whether a stream is being captured, and what becomes of it.
-pub(crate) fn description(on: u64) -> Result<Description, Error> {
+pub(crate) fn description(on: u64) -> Result<CaptureInfo, CudaError> {
     known(on)?;
     // The null stream is asked about itself; that breaks nothing.
     if is_legacy(on) && rules::legacy_is_in_use(on)? {
@@ -233,8 +235,8 @@ pub(crate) fn description(on: u64) -> Result<Description, Error> {
     let found = found.map(|(id, capture)| (id, capture.graph, capture.status));
     let participant = tables.captures.streams.get(&on);
     let (Some((id, graph, status)), Some(participant)) = (found, participant) else {
-        return Ok(Description {
-            status: Status::None,
+        return Ok(CaptureInfo {
+            status: CaptureStatus::None,
             id: 0,
             graph: 0,
             nodes: 0,
@@ -244,7 +246,7 @@ pub(crate) fn description(on: u64) -> Result<Description, Error> {
         });
     };
     let mut data = participant.data.iter();
-    Ok(Description {
+    Ok(CaptureInfo {
         status,
         id,
         graph,
@@ -256,18 +258,18 @@ pub(crate) fn description(on: u64) -> Result<Description, Error> {
 }
 
 /// The work of a stream is put behind an event that was recorded in a capture: it takes part in that now.
-pub(crate) fn join(on: u64, event: &Recorded) -> Outcome {
+pub(crate) fn join(on: u64, event: &CapturedEvent) -> Outcome {
     let mut tables = tables();
     let Some(capture) = tables.captures.captures.get(&event.capture) else {
         // The capture is over, and with it what the event stood for.
         return Err(CAPTURED_EVENT);
     };
-    if capture.status == Status::Invalidated {
+    if capture.status == CaptureStatus::Invalidated {
         return Err(INVALIDATED);
     }
-    let participant = tables.captures.streams.entry(on).or_insert(Participant {
+    let participant = tables.captures.streams.entry(on).or_insert(CapturedStream {
         capture: event.capture,
-        ..Participant::default()
+        ..CapturedStream::default()
     });
     if participant.capture != event.capture {
         return Err(MERGE);
@@ -277,9 +279,9 @@ pub(crate) fn join(on: u64, event: &Recorded) -> Outcome {
 }
 
 /// Begins to capture into a graph, or into a new one.
-fn start(on: u64, mode: u32, into: Option<(u64, Vec<Dependency>)>) -> Outcome {
+fn start(on: u64, mode: u32, into: Option<(u64, Vec<NodeDependency>)>) -> Outcome {
     known(on)?;
-    let mode = Mode::of(mode)?;
+    let mode = CaptureMode::of(mode)?;
     if is_legacy(on) {
         return Err(UNSUPPORTED);
     }
@@ -288,20 +290,20 @@ fn start(on: u64, mode: u32, into: Option<(u64, Vec<Dependency>)>) -> Outcome {
     }
     let is_own = into.is_none();
     let (graph, dependencies) = into.unwrap_or_else(|| (graphs::empty(), Vec::new()));
-    let capture = Capture {
+    let capture = StreamCapture {
         mode,
         thread: thread::current().id(),
         graph,
         is_own,
         dropped: Vec::new(),
         origin: on,
-        status: Status::Active,
+        status: CaptureStatus::Active,
     };
     let mut tables = tables();
     let id = tables.fresh();
-    let mut participant = Participant {
+    let mut participant = CapturedStream {
         capture: id,
-        ..Participant::default()
+        ..CapturedStream::default()
     };
     participant.extend(&dependencies);
     tables.captures.captures.insert(id, capture);
@@ -327,7 +329,7 @@ fn begin_to_graph(
     mode: u32,
 ) -> Outcome {
     graphs::nodes_of(graph)?;
-    let dependencies = Dependency::named(graph, nodes, data, count)?;
+    let dependencies = NodeDependency::named(graph, nodes, data, count)?;
     start(on, mode, Some((graph, dependencies)))
 }
 
@@ -341,7 +343,7 @@ fn end(on: u64, out: Out<u64>) -> Outcome {
         if capture.origin != on {
             return Err(UNMATCHED);
         }
-        if capture.mode != Mode::Relaxed && capture.thread != thread::current().id() {
+        if capture.mode != CaptureMode::Relaxed && capture.thread != thread::current().id() {
             return Err(WRONG_THREAD);
         }
         let (first, others) = tables.captures.ends(id, on);
@@ -355,7 +357,7 @@ fn end(on: u64, out: Out<u64>) -> Outcome {
         (capture, is_joined)
     };
     let ended = match (capture.status, is_joined) {
-        (Status::Invalidated, _) => Err(INVALIDATED),
+        (CaptureStatus::Invalidated, _) => Err(INVALIDATED),
         (_, false) => Err(UNJOINED),
         (_, true) => return out.put(capture.graph),
     };
@@ -372,12 +374,12 @@ fn update(on: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, flags: u32)
     let graph = {
         let mut tables = tables();
         let (_, capture) = tables.captures.of(on).ok_or(ILLEGAL_STATE)?;
-        if capture.status == Status::Invalidated {
+        if capture.status == CaptureStatus::Invalidated {
             return Err(INVALIDATED);
         }
         capture.graph
     };
-    let dependencies = Dependency::named(graph, nodes, data, count)?;
+    let dependencies = NodeDependency::named(graph, nodes, data, count)?;
     if flags > SET_DEPENDENCIES {
         return Err(INVALID_VALUE);
     }
@@ -406,6 +408,6 @@ fn is_capturing(on: u64, out: Out<u32>) -> Outcome {
 }
 
 fn exchange_mode(place: Out<u32>) -> Outcome {
-    let mode = Mode::of(place.read()?)?;
+    let mode = CaptureMode::of(place.read()?)?;
     place.put(MODE.replace(mode) as u32)
 }

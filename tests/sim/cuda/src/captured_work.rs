@@ -5,19 +5,19 @@
 use crate::capture::captured;
 use crate::copy_rows::{self, Wide3D};
 use crate::error::Outcome;
-use crate::fill::Fill;
-use crate::graphs::{self, Node};
-use crate::stream::{HostCall, stream};
+use crate::fill::MemsetNodeParams;
+use crate::graphs::{self, GraphNode};
+use crate::stream::{HostNodeParams, stream};
 
 /// What a stream does, or a node at each launch of its graph.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Work {
+pub(crate) enum StreamWork {
     Copy(Wide3D),
-    Fill(Fill),
-    Host(HostCall),
+    Fill(MemsetNodeParams),
+    Host(HostNodeParams),
 }
 
-impl Work {
+impl StreamWork {
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
@@ -38,10 +38,10 @@ impl Work {
 }
 
 /// Does work on a stream, or notes it in the graph that the stream is captured into.
-pub(crate) fn on_stream(on: u64, work: Work) -> Outcome {
+pub(crate) fn on_stream(on: u64, work: StreamWork) -> Outcome {
     stream(on)?;
     match captured(on)? {
-        Some(to) => graphs::add(to, Node::Work(work)).map(drop),
+        Some(to) => graphs::add(to, GraphNode::Work(work)).map(drop),
         None => work.run(),
     }
 }

@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::driver::tables;
-use crate::edges::{Edge, Insertion};
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::edges::{GraphEdge, NodeInsertion};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::graphs::{self, Node};
+use crate::graphs::{self, GraphNode};
 use crate::pointer::Out;
 use crate::user_objects;
 
 /// `CUDA_CONDITIONAL_NODE_PARAMS`: the driver says where the handles of the graphs are.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Conditional {
+pub(crate) struct ConditionalNodeParams {
     handle: u64,
     kind: u32,
     count: u32,
@@ -39,15 +39,15 @@ fn clone(out: Out<u64>, graph: u64) -> Outcome {
     out.put(copy(graph)?)
 }
 
-impl Conditional {
+impl ConditionalNodeParams {
     /// A node with empty bodies, and where these are.
-    pub(crate) fn node(mut self) -> Result<(Node, Self), Error> {
+    pub(crate) fn node(mut self) -> Result<(GraphNode, Self), CudaError> {
         if self.count == 0 {
             return Err(INVALID_VALUE);
         }
         let bodies: Arc<[u64]> = (0..self.count).map(|_| graphs::empty()).collect();
         self.bodies = address(&bodies);
-        Ok((Node::Conditional(bodies), self))
+        Ok((GraphNode::Conditional(bodies), self))
     }
 
     /// What a node has.
@@ -63,28 +63,28 @@ impl Conditional {
 }
 
 /// A graph with the same nodes and edges, and with references to the same objects.
-pub(crate) fn copy(graph: u64) -> Result<u64, Error> {
+pub(crate) fn copy(graph: u64) -> Result<u64, CudaError> {
     let nodes = graphs::nodes_of(graph)?;
     let edges = tables().graphs.edges_mut(graph)?.clone();
     let copy = graphs::empty();
     let mut copies = HashMap::new();
     for handle in nodes {
-        let to = Insertion {
+        let to = NodeInsertion {
             graph: copy,
             dependencies: Vec::new(),
             stream: None,
         };
         let node = match graphs::node(handle)? {
-            Node::Child(child) => graphs::child(child)?,
+            GraphNode::Child(child) => graphs::child(child)?,
             node => node,
         };
         copies.insert(handle, graphs::add(to, node)?);
     }
     user_objects::retain_for_copy(graph, copy)?;
     let mut tables = tables();
-    let copied = |edge: Edge| {
+    let copied = |edge: GraphEdge| {
         let (from, to) = (*copies.get(&edge.from)?, *copies.get(&edge.to)?);
-        Some(Edge { from, to, ..edge })
+        Some(GraphEdge { from, to, ..edge })
     };
     *tables.graphs.edges_mut(copy)? = edges.into_iter().filter_map(copied).collect();
     tables.graphs.note_clone(copy, copies);

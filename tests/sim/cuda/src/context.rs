@@ -2,16 +2,16 @@
 
 use std::cell::RefCell;
 
-use apportion_sim_machine::{ContextLimit, Request};
+use apportion_sim_machine::{ContextLimit, MachineRequest};
 
 use crate::driver::{ask, create, driver, tables};
 use crate::error::{
-    Error, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Outcome, PEER_ACCESS_ALREADY_ENABLED,
+    CudaError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Outcome, PEER_ACCESS_ALREADY_ENABLED,
     PEER_ACCESS_NOT_ENABLED,
 };
 use crate::export::exports;
 use crate::pointer::{In, Out};
-use crate::tables::{Context, Primary};
+use crate::tables::{Context, PrimaryContext};
 
 /// The API version that contexts of `cuCtxCreate_v2` and later report.
 const API_VERSION: u32 = 3020;
@@ -62,13 +62,13 @@ exports! {
 }
 
 /// The current context of this thread, which exists.
-pub(crate) fn current() -> Result<(u64, Context), Error> {
+pub(crate) fn current() -> Result<(u64, Context), CudaError> {
     let handle = top().ok_or(INVALID_CONTEXT)?;
     Ok((handle, *tables().context(handle)?))
 }
 
 /// A context by its handle, or the current one for zero.
-fn named(handle: u64) -> Result<(u64, Context), Error> {
+fn named(handle: u64) -> Result<(u64, Context), CudaError> {
     if handle == 0 {
         current()
     } else {
@@ -117,7 +117,7 @@ fn create_as(out: Out<u64>, flags: u32, device: i32, api_version: u32) -> Outcom
     out.check()?;
     check_flags(flags)?;
     let card = driver()?.card(device)?;
-    let name = create(Request::ContextCreate(card))?;
+    let name = create(MachineRequest::ContextCreate(card))?;
     let mut tables = tables();
     let handle = tables.fresh();
     tables
@@ -130,7 +130,7 @@ fn create_as(out: Out<u64>, flags: u32, device: i32, api_version: u32) -> Outcom
 
 fn destroy(handle: u64) -> Outcome {
     let name = tables().context(handle)?.name;
-    ask(Request::ContextDestroy(name))?;
+    ask(MachineRequest::ContextDestroy(name))?;
     tables().end_context(handle);
     crate::tiles::end_in(handle)?;
     if top() == Some(handle) {
@@ -163,7 +163,7 @@ fn pop(out: Out<u64>) -> Outcome {
 /// retained, and after its end: it is there again when it is retained again.
 fn set_current(handle: u64) -> Outcome {
     let tables = tables();
-    let is_primary = |primary: &Primary| primary.handle == handle;
+    let is_primary = |primary: &PrimaryContext| primary.handle == handle;
     if handle != 0 && !tables.primaries.values().any(is_primary) {
         tables.context(handle)?;
     }
@@ -229,7 +229,7 @@ static LIMITS: &[(u32, usize, Option<ContextLimit>)] = &[
     (6, 0, None),
 ];
 
-fn limit_row(limit: u32) -> Result<(usize, Option<ContextLimit>), Error> {
+fn limit_row(limit: u32) -> Result<(usize, Option<ContextLimit>), CudaError> {
     let row = LIMITS
         .iter()
         .find(|row| row.0 == limit)
@@ -241,7 +241,7 @@ fn set_limit(limit: u32, value: usize) -> Outcome {
     let (handle, context) = current()?;
     if let Some(limit) = limit_row(limit)?.1 {
         let bytes = value as u64;
-        ask(Request::ContextLimit {
+        ask(MachineRequest::ContextLimit {
             context: context.name,
             limit,
             bytes,

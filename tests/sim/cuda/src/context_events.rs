@@ -8,7 +8,7 @@ use crate::driver::tables;
 use crate::error::{INVALID_CONTEXT, Outcome};
 use crate::event;
 use crate::export::exports;
-use crate::green::green_of;
+use crate::green_contexts::green_of;
 
 exports! {
     cuCtxRecordEvent(context: u64, event: u64) = record => "cuCtxRecordEvent" @ 12050;

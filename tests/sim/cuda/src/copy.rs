@@ -2,13 +2,13 @@
 //! addresses and differ in which of the two must be known to the driver.
 
 use crate::array;
-use crate::captured_work::{Work, on_stream};
-use crate::copy_rows::{Side, Wide3D};
+use crate::captured_work::{StreamWork, on_stream};
+use crate::copy_rows::{CopyAddress, Wide3D};
 use crate::driver::tables;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::mapping;
-use crate::number::Number;
+use crate::number::ApiInteger;
 use crate::stream::stream;
 
 exports! {
@@ -57,12 +57,20 @@ fn copy(to: u64, from: u64, bytes: usize) -> Outcome {
     Ok(())
 }
 
-fn bytes_on(on: u64, to: Side, from: Side, bytes: u64) -> Outcome {
-    on_stream(on, Work::Copy(Wide3D::of_bytes(to, from, bytes as usize)))
+fn bytes_on(on: u64, to: CopyAddress, from: CopyAddress, bytes: u64) -> Outcome {
+    on_stream(
+        on,
+        StreamWork::Copy(Wide3D::of_bytes(to, from, bytes as usize)),
+    )
 }
 
 pub(crate) fn copy_async(to: u64, from: u64, bytes: usize, on: u64) -> Outcome {
-    bytes_on(on, Side::Any(to), Side::Any(from), bytes as u64)
+    bytes_on(
+        on,
+        CopyAddress::Any(to),
+        CopyAddress::Any(from),
+        bytes as u64,
+    )
 }
 
 fn copy_peer(to: u64, to_context: u64, from: u64, from_context: u64, bytes: usize) -> Outcome {
@@ -88,46 +96,54 @@ fn copy_peer_async(
     copy_on_device_async(to, from, bytes, on)
 }
 
-fn copy_to_device(to: impl Number, from: u64, bytes: impl Number) -> Outcome {
+fn copy_to_device(to: impl ApiInteger, from: u64, bytes: impl ApiInteger) -> Outcome {
     check(to.number(), bytes.number())?;
     copy(to.number(), from, bytes.number() as usize)
 }
 
-fn copy_to_device_async(to: impl Number, from: u64, bytes: impl Number, on: u64) -> Outcome {
+fn copy_to_device_async(
+    to: impl ApiInteger,
+    from: u64,
+    bytes: impl ApiInteger,
+    on: u64,
+) -> Outcome {
     bytes_on(
         on,
-        Side::Device(to.number()),
-        Side::Host(from),
+        CopyAddress::Device(to.number()),
+        CopyAddress::Host(from),
         bytes.number(),
     )
 }
 
-fn copy_to_host(to: u64, from: impl Number, bytes: impl Number) -> Outcome {
+fn copy_to_host(to: u64, from: impl ApiInteger, bytes: impl ApiInteger) -> Outcome {
     check(from.number(), bytes.number())?;
     copy(to, from.number(), bytes.number() as usize)
 }
 
-fn copy_to_host_async(to: u64, from: impl Number, bytes: impl Number, on: u64) -> Outcome {
+fn copy_to_host_async(to: u64, from: impl ApiInteger, bytes: impl ApiInteger, on: u64) -> Outcome {
     bytes_on(
         on,
-        Side::Host(to),
-        Side::Device(from.number()),
+        CopyAddress::Host(to),
+        CopyAddress::Device(from.number()),
         bytes.number(),
     )
 }
 
-fn copy_on_device<N: Number>(to: N, from: N, bytes: impl Number) -> Outcome {
+fn copy_on_device<N: ApiInteger>(to: N, from: N, bytes: impl ApiInteger) -> Outcome {
     check(to.number(), bytes.number())?;
     check(from.number(), bytes.number())?;
     copy(to.number(), from.number(), bytes.number() as usize)
 }
 
-fn copy_on_device_async<N: Number>(to: N, from: N, bytes: impl Number, on: u64) -> Outcome {
-    let (to, from) = (Side::Device(to.number()), Side::Device(from.number()));
+fn copy_on_device_async<N: ApiInteger>(to: N, from: N, bytes: impl ApiInteger, on: u64) -> Outcome {
+    let (to, from) = (
+        CopyAddress::Device(to.number()),
+        CopyAddress::Device(from.number()),
+    );
     bytes_on(on, to, from, bytes.number())
 }
 
-fn copy_array_to_array<N: Number>(
+fn copy_array_to_array<N: ApiInteger>(
     to: u64,
     to_offset: N,
     from: u64,
@@ -141,27 +157,37 @@ fn copy_array_to_array<N: Number>(
     Ok(())
 }
 
-fn copy_array_to_device<N: Number>(to: impl Number, from: u64, offset: N, bytes: N) -> Outcome {
+fn copy_array_to_device<N: ApiInteger>(
+    to: impl ApiInteger,
+    from: u64,
+    offset: N,
+    bytes: N,
+) -> Outcome {
     let from = array::address(from, offset.number(), bytes.number())?;
     check(to.number(), bytes.number())?;
     mapping::copy(to.number(), from, bytes.number());
     Ok(())
 }
 
-fn copy_device_to_array<N: Number>(to: u64, offset: N, from: impl Number, bytes: N) -> Outcome {
+fn copy_device_to_array<N: ApiInteger>(
+    to: u64,
+    offset: N,
+    from: impl ApiInteger,
+    bytes: N,
+) -> Outcome {
     let to = array::address(to, offset.number(), bytes.number())?;
     check(from.number(), bytes.number())?;
     mapping::copy(to, from.number(), bytes.number());
     Ok(())
 }
 
-fn copy_array_to_host<N: Number>(to: u64, from: u64, offset: N, bytes: N) -> Outcome {
+fn copy_array_to_host<N: ApiInteger>(to: u64, from: u64, offset: N, bytes: N) -> Outcome {
     let from = array::address(from, offset.number(), bytes.number())?;
     mapping::copy(to, from, bytes.number());
     Ok(())
 }
 
-fn copy_array_to_host_async<N: Number>(
+fn copy_array_to_host_async<N: ApiInteger>(
     to: u64,
     from: u64,
     offset: N,
@@ -172,13 +198,13 @@ fn copy_array_to_host_async<N: Number>(
     copy_array_to_host(to, from, offset, bytes)
 }
 
-fn copy_host_to_array<N: Number>(to: u64, offset: N, from: u64, bytes: N) -> Outcome {
+fn copy_host_to_array<N: ApiInteger>(to: u64, offset: N, from: u64, bytes: N) -> Outcome {
     let to = array::address(to, offset.number(), bytes.number())?;
     mapping::copy(to, from, bytes.number());
     Ok(())
 }
 
-fn copy_host_to_array_async<N: Number>(
+fn copy_host_to_array_async<N: ApiInteger>(
     to: u64,
     offset: N,
     from: u64,

@@ -1,9 +1,9 @@
 //! Copies in two and three dimensions: rows of slices, between host, device and arrays.
 
 use crate::array;
-use crate::captured_work::{Work, on_stream};
+use crate::captured_work::{StreamWork, on_stream};
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::mapping;
 use crate::pointer::In;
@@ -12,7 +12,7 @@ use crate::stream::stream;
 /// One end of `CUDA_MEMCPY2D`; the first API has other numbers.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct End2D<Size, Address> {
+pub(crate) struct CopyEnd2D<Size, Address> {
     x: Size,
     y: Size,
     kind: u32,
@@ -26,8 +26,8 @@ pub(crate) struct End2D<Size, Address> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Copy2D<Size, Address> {
-    from: End2D<Size, Address>,
-    to: End2D<Size, Address>,
+    from: CopyEnd2D<Size, Address>,
+    to: CopyEnd2D<Size, Address>,
     width: Size,
     height: Size,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Copy2D<Size, Address> {
 /// One end of `CUDA_MEMCPY3D` and of `CUDA_MEMCPY3D_PEER`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct End3D<Size, Address> {
+pub(crate) struct CopyEnd3D<Size, Address> {
     x: Size,
     y: Size,
     z: Size,
@@ -53,8 +53,8 @@ pub(crate) struct End3D<Size, Address> {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Copy3D<Size, Address> {
-    from: End3D<Size, Address>,
-    to: End3D<Size, Address>,
+    from: CopyEnd3D<Size, Address>,
+    to: CopyEnd3D<Size, Address>,
     width: Size,
     height: Size,
     depth: Size,
@@ -63,7 +63,7 @@ pub(crate) struct Copy3D<Size, Address> {
 type Wide2D = Copy2D<usize, u64>;
 type Narrow2D = Copy2D<u32, u32>;
 pub(crate) type Wide3D = Copy3D<usize, u64>;
-pub(crate) type Wide3DEnd = End3D<usize, u64>;
+pub(crate) type Wide3DEnd = CopyEnd3D<usize, u64>;
 type Narrow3D = Copy3D<u32, u32>;
 
 /// `CUmemorytype`.
@@ -89,7 +89,7 @@ exports! {
 
 /// Where an end of a copy is that is no array.
 #[derive(Clone, Copy)]
-pub(crate) enum Side {
+pub(crate) enum CopyAddress {
     Host(u64),
     Device(u64),
     /// Wherever the address says.
@@ -97,14 +97,14 @@ pub(crate) enum Side {
 }
 
 /// One end in words that both dimensions and both APIs share.
-struct End {
+struct CopyEnd {
     address: u64,
     pitch: u64,
     slice: u64,
     is_device: bool,
 }
 
-impl End {
+impl CopyEnd {
     /// The address of a row.
     fn row(&self, line: u64, slice: u64) -> Option<u64> {
         let offset = self
@@ -118,7 +118,7 @@ impl End {
 impl Wide2D {
     /// The same as a copy of one slice.
     fn widened(self) -> Wide3D {
-        let end = |end: End2D<usize, u64>| End3D {
+        let end = |end: CopyEnd2D<usize, u64>| CopyEnd3D {
             x: end.x,
             y: end.y,
             z: 0,
@@ -141,7 +141,7 @@ impl Wide2D {
     }
 }
 
-impl Side {
+impl CopyAddress {
     /// An end at its first byte, with rows of so many bytes and slices of so many rows; zero is as many as the copy
     /// has.
     pub(crate) fn rows(self, pitch: usize, height: usize) -> Wide3DEnd {
@@ -150,7 +150,7 @@ impl Side {
             Self::Device(address) => (DEVICE, 0, address),
             Self::Any(address) => (UNIFIED, 0, address),
         };
-        End3D {
+        CopyEnd3D {
             x: 0,
             y: 0,
             z: 0,
@@ -175,14 +175,14 @@ impl Wide3DEnd {
             z,
             kind: ARRAY,
             array,
-            ..Side::Host(0).rows(0, 0)
+            ..CopyAddress::Host(0).rows(0, 0)
         }
     }
 }
 
 impl Wide3D {
     /// A run of bytes.
-    pub(crate) fn of_bytes(to: Side, from: Side, bytes: usize) -> Self {
+    pub(crate) fn of_bytes(to: CopyAddress, from: CopyAddress, bytes: usize) -> Self {
         Self::of_rows(to.rows(0, 0), from.rows(0, 0), [bytes, 1, 1])
     }
 
@@ -208,7 +208,7 @@ fn copy_2d(copy: In<Wide2D>) -> Outcome {
 
 fn copy_2d_v1(copy: In<Narrow2D>) -> Outcome {
     let copy = copy.get()?;
-    let end = |end: End2D<u32, u32>| End2D {
+    let end = |end: CopyEnd2D<u32, u32>| CopyEnd2D {
         x: end.x as usize,
         y: end.y as usize,
         kind: end.kind,
@@ -227,7 +227,7 @@ fn copy_2d_v1(copy: In<Narrow2D>) -> Outcome {
 }
 
 fn copy_2d_async(copy: In<Wide2D>, on: u64) -> Outcome {
-    on_stream(on, Work::Copy(copy.get()?.widened()))
+    on_stream(on, StreamWork::Copy(copy.get()?.widened()))
 }
 
 fn copy_2d_async_v1(copy: In<Narrow2D>, on: u64) -> Outcome {
@@ -241,7 +241,7 @@ fn copy_3d(copy: In<Wide3D>) -> Outcome {
 
 fn copy_3d_v1(copy: In<Narrow3D>) -> Outcome {
     let copy = copy.get()?;
-    let end = |end: End3D<u32, u32>| End3D {
+    let end = |end: CopyEnd3D<u32, u32>| CopyEnd3D {
         x: end.x as usize,
         y: end.y as usize,
         z: end.z as usize,
@@ -264,7 +264,7 @@ fn copy_3d_v1(copy: In<Narrow3D>) -> Outcome {
 }
 
 fn copy_3d_async(copy: In<Wide3D>, on: u64) -> Outcome {
-    on_stream(on, Work::Copy(copy.get()?))
+    on_stream(on, StreamWork::Copy(copy.get()?))
 }
 
 fn copy_3d_async_v1(copy: In<Narrow3D>, on: u64) -> Outcome {
@@ -305,7 +305,7 @@ pub(crate) fn perform(copy: &Wide3D) -> Outcome {
 }
 
 /// A pitch of zero means rows without gaps; an array has its own.
-fn end(end: &End3D<usize, u64>, width: u64) -> Result<End, Error> {
+fn end(end: &CopyEnd3D<usize, u64>, width: u64) -> Result<CopyEnd, CudaError> {
     let (base, pitch, rows, is_device) = match end.kind {
         HOST => (end.host, end.pitch as u64, end.height as u64, false),
         DEVICE => (end.device, end.pitch as u64, end.height as u64, true),
@@ -322,7 +322,7 @@ fn end(end: &End3D<usize, u64>, width: u64) -> Result<End, Error> {
         return Err(INVALID_VALUE);
     }
     let slice = pitch.checked_mul(rows).ok_or(INVALID_VALUE)?;
-    let bare = End {
+    let bare = CopyEnd {
         address: base,
         pitch,
         slice,
@@ -331,7 +331,7 @@ fn end(end: &End3D<usize, u64>, width: u64) -> Result<End, Error> {
     let address = bare
         .row(end.y as u64, end.z as u64)
         .and_then(|row| row.checked_add(x));
-    Ok(End {
+    Ok(CopyEnd {
         address: address.ok_or(INVALID_VALUE)?,
         ..bare
     })

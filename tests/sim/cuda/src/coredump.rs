@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::context::current;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
 
@@ -30,7 +30,7 @@ exports! {
 }
 
 /// The room that a value needs.
-fn room(attribute: u32) -> Result<usize, Error> {
+fn room(attribute: u32) -> Result<usize, CudaError> {
     match attribute {
         1..=LAST_SWITCH => Ok(1),
         FILE | PIPE => Ok(NAME),
@@ -83,7 +83,7 @@ fn set_of(context: u64, attribute: u32, value: In<u8>, bytes: Out<usize>) -> Out
     if given > room || (!is_name && given != room) {
         return Err(INVALID_VALUE);
     }
-    let all: Result<Vec<u8>, Error> = (0..given).map(|at| value.at(at)).collect();
+    let all: Result<Vec<u8>, CudaError> = (0..given).map(|at| value.at(at)).collect();
     let mut all = all?;
     if is_name && all.last() != Some(&0) {
         all.push(0);

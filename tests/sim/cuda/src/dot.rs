@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::captured_work::Work;
+use crate::captured_work::StreamWork;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, OPERATING_SYSTEM, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, OPERATING_SYSTEM, Outcome};
 use crate::export::exports;
-use crate::graphs::{self, Node};
+use crate::graphs::{self, GraphNode};
 use crate::pointer::Text;
 use crate::tables::number_of;
 
@@ -17,25 +17,25 @@ exports! {
     cuGraphDebugDotPrint(graph: u64, path: Text, flags: u32) = print => "cuGraphDebugDotPrint" @ 11030;
 }
 
-fn label(node: &Node) -> String {
+fn label(node: &GraphNode) -> String {
     match node {
-        Node::Kernel(kernel) => format!("KERNEL\\n{}", kernel.name()),
-        Node::Work(Work::Copy(_)) => "MEMCPY".to_owned(),
-        Node::Work(Work::Fill(_)) => "MEMSET".to_owned(),
-        Node::Work(Work::Host(_)) => "HOST".to_owned(),
-        Node::Child(_) => "CHILD GRAPH".to_owned(),
-        Node::Nothing => "EMPTY".to_owned(),
-        Node::Wait(_) => "EVENT WAIT".to_owned(),
-        Node::Record(_) => "EVENT RECORD".to_owned(),
-        Node::Allocate(_) => "MEM ALLOC".to_owned(),
-        Node::Free(_) => "MEM FREE".to_owned(),
-        Node::Operations(_) => "BATCH MEM OP".to_owned(),
-        Node::Conditional(_) => "CONDITIONAL".to_owned(),
+        GraphNode::Kernel(kernel) => format!("KERNEL\\n{}", kernel.name()),
+        GraphNode::Work(StreamWork::Copy(_)) => "MEMCPY".to_owned(),
+        GraphNode::Work(StreamWork::Fill(_)) => "MEMSET".to_owned(),
+        GraphNode::Work(StreamWork::Host(_)) => "HOST".to_owned(),
+        GraphNode::Child(_) => "CHILD GRAPH".to_owned(),
+        GraphNode::Nothing => "EMPTY".to_owned(),
+        GraphNode::Wait(_) => "EVENT WAIT".to_owned(),
+        GraphNode::Record(_) => "EVENT RECORD".to_owned(),
+        GraphNode::Allocate(_) => "MEM ALLOC".to_owned(),
+        GraphNode::Free(_) => "MEM FREE".to_owned(),
+        GraphNode::Operations(_) => "BATCH MEM OP".to_owned(),
+        GraphNode::Conditional(_) => "CONDITIONAL".to_owned(),
     }
 }
 
 /// A graph of its own, with those in it behind it.
-fn describe(graph: u64, text: &mut String) -> Result<(), Error> {
+fn describe(graph: u64, text: &mut String) -> Result<(), CudaError> {
     let name = number_of(graph);
     let _ = writeln!(text, "subgraph cluster_{name} {{\nlabel=\"graph_{name}\"");
     let mut inside = Vec::new();
@@ -44,8 +44,8 @@ fn describe(graph: u64, text: &mut String) -> Result<(), Error> {
         let (at, what) = (number_of(handle), label(&node));
         let _ = writeln!(text, "\"graph_{name}_node_{at}\"[label=\"{at}\\n{what}\"]");
         match node {
-            Node::Child(child) => inside.push(child),
-            Node::Conditional(bodies) => inside.extend(bodies.iter()),
+            GraphNode::Child(child) => inside.push(child),
+            GraphNode::Conditional(bodies) => inside.extend(bodies.iter()),
             _ => {}
         }
     }

@@ -3,27 +3,27 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use apportion_sim_client::{Machine, given_cards};
-use apportion_sim_machine::{CardFacts, Facts, Reply, Request};
+use apportion_sim_client::{MachineClient, given_cards};
+use apportion_sim_machine::{CardFacts, MachineFacts, MachineReply, MachineRequest};
 
 use crate::error::{
-    DEVICE_UNAVAILABLE, Error, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, Outcome,
-    UNKNOWN,
+    CudaError, DEVICE_UNAVAILABLE, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED,
+    Outcome, UNKNOWN,
 };
 use crate::export::{exports, take_call};
 use crate::pointer::Out;
-use crate::tables::Tables;
+use crate::tables::ProcessTables;
 use crate::{mapping, visible};
 
 /// What `cuInit` found.
-pub(crate) struct Driver {
-    facts: Facts,
+pub(crate) struct InitializedDriver {
+    facts: MachineFacts,
     visible: Vec<usize>,
 }
 
-static MACHINE: OnceLock<Machine> = OnceLock::new();
-static DRIVER: OnceLock<Driver> = OnceLock::new();
-static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
+static MACHINE: OnceLock<MachineClient> = OnceLock::new();
+static DRIVER: OnceLock<InitializedDriver> = OnceLock::new();
+static TABLES: Mutex<Option<ProcessTables>> = Mutex::new(None);
 
 /// Written by: the child of a fork of an initialised process. Read by: every call. Relaxed: the child
 /// has one thread when it is written.
@@ -42,52 +42,52 @@ pub(crate) fn is_ready() -> bool {
     DRIVER.get().is_some() && !FORKED.load(Ordering::Relaxed)
 }
 
-pub(crate) fn driver() -> Result<&'static Driver, Error> {
+pub(crate) fn driver() -> Result<&'static InitializedDriver, CudaError> {
     DRIVER.get().ok_or(NOT_INITIALIZED)
 }
 
-impl Driver {
+impl InitializedDriver {
     /// How many cards the process sees.
     pub(crate) fn count(&self) -> usize {
         self.visible.len()
     }
 
     /// The machine's number of a visible card.
-    pub(crate) fn card(&self, device: i32) -> Result<usize, Error> {
+    pub(crate) fn card(&self, device: i32) -> Result<usize, CudaError> {
         let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
         self.visible.get(device).copied().ok_or(INVALID_DEVICE)
     }
 
     /// What a visible card is.
-    pub(crate) fn facts(&self, device: i32) -> Result<&CardFacts, Error> {
+    pub(crate) fn facts(&self, device: i32) -> Result<&CardFacts, CudaError> {
         Ok(&self.facts.cards[self.card(device)?])
     }
 }
 
 /// The tables of this process, locked.
-pub(crate) struct Locked(MutexGuard<'static, Option<Tables>>);
+pub(crate) struct LockedTables(MutexGuard<'static, Option<ProcessTables>>);
 
-pub(crate) fn tables() -> Locked {
+pub(crate) fn tables() -> LockedTables {
     let mut guard = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     guard.get_or_insert_default();
-    Locked(guard)
+    LockedTables(guard)
 }
 
-impl std::ops::Deref for Locked {
-    type Target = Tables;
-    fn deref(&self) -> &Tables {
+impl std::ops::Deref for LockedTables {
+    type Target = ProcessTables;
+    fn deref(&self) -> &ProcessTables {
         self.0.as_ref().expect("`tables` has filled it in")
     }
 }
 
-impl std::ops::DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut Tables {
+impl std::ops::DerefMut for LockedTables {
+    fn deref_mut(&mut self) -> &mut ProcessTables {
         self.0.as_mut().expect("`tables` has filled it in")
     }
 }
 
 /// Asks the machine and takes out of the tables what it says is gone.
-pub(crate) fn ask(request: Request) -> Result<Reply, Error> {
+pub(crate) fn ask(request: MachineRequest) -> Result<MachineReply, CudaError> {
     let answer = machine()
         .ask(take_call(), request)
         .map_err(|_| DEVICE_UNAVAILABLE)?;
@@ -97,15 +97,15 @@ pub(crate) fn ask(request: Request) -> Result<Reply, Error> {
         }
     }
     match answer.reply {
-        Reply::Refused(refusal) => Err(refusal.into()),
+        MachineReply::Refused(refusal) => Err(refusal.into()),
         reply => Ok(reply),
     }
 }
 
 /// Asks for something to be created, and gives its name.
-pub(crate) fn create(request: Request) -> Result<u64, Error> {
+pub(crate) fn create(request: MachineRequest) -> Result<u64, CudaError> {
     match ask(request)? {
-        Reply::Created(name) => Ok(name),
+        MachineReply::Created(name) => Ok(name),
         _ => Err(UNKNOWN),
     }
 }
@@ -121,7 +121,7 @@ pub(crate) fn touch(function: &'static str) -> Outcome {
         .iter()
         .any(|watched| watched == function)
     {
-        ask(Request::Touch)?;
+        ask(MachineRequest::Touch)?;
     }
     Ok(())
 }
@@ -134,14 +134,14 @@ pub(crate) fn cuda_version() -> i32 {
     }
 }
 
-fn machine() -> &'static Machine {
-    MACHINE.get_or_init(|| Machine::at(apportion_sim_client::socket()))
+fn machine() -> &'static MachineClient {
+    MACHINE.get_or_init(|| MachineClient::at(apportion_sim_client::socket()))
 }
 
-fn facts() -> Result<Facts, Error> {
-    match machine().ask(None, Request::Hello) {
+fn facts() -> Result<MachineFacts, CudaError> {
+    match machine().ask(None, MachineRequest::Hello) {
         Ok(answer) => match answer.reply {
-            Reply::Facts(facts) => Ok(facts),
+            MachineReply::Facts(facts) => Ok(facts),
             _ => Err(UNKNOWN),
         },
         Err(_) => Err(NO_DEVICE),
@@ -160,7 +160,7 @@ fn init(flags: u32) -> Outcome {
     }
     let facts = facts()?;
     if facts.watched.iter().any(|watched| watched == "cuInit") {
-        ask(Request::Touch)?;
+        ask(MachineRequest::Touch)?;
     }
     let wish = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let uuids: Vec<&str> = facts.cards.iter().map(|card| card.uuid.as_str()).collect();
@@ -181,7 +181,7 @@ fn init(flags: u32) -> Outcome {
     if visible.is_empty() {
         return Err(NO_DEVICE);
     }
-    if DRIVER.set(Driver { facts, visible }).is_ok() {
+    if DRIVER.set(InitializedDriver { facts, visible }).is_ok() {
         // SAFETY: the handler only stores to an atomic, which is allowed in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
@@ -200,7 +200,7 @@ fn get_version(out: Out<i32>) -> Outcome {
 /// A point of synchronisation: lets the machine trim the pools if there is anything to trim.
 pub(crate) fn synchronize() -> Outcome {
     if tables().take_pools_touched() {
-        ask(Request::Synchronize)?;
+        ask(MachineRequest::Synchronize)?;
     }
     Ok(())
 }

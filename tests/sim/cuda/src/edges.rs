@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::graphs::Graphs;
 use crate::pointer::{In, Out};
@@ -15,14 +15,14 @@ pub(crate) type EdgeData = [u8; 8];
 
 /// What a node that is still to come depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Dependency {
+pub(crate) struct NodeDependency {
     pub(crate) node: u64,
     pub(crate) data: EdgeData,
 }
 
 /// A dependency of `to` on `from`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Edge {
+pub(crate) struct GraphEdge {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) data: EdgeData,
@@ -30,16 +30,16 @@ pub(crate) struct Edge {
 
 /// Where a new node goes.
 #[derive(Debug, Clone)]
-pub(crate) struct Insertion {
+pub(crate) struct NodeInsertion {
     pub(crate) graph: u64,
-    pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) dependencies: Vec<NodeDependency>,
     /// The captured stream that the node is work of.
     pub(crate) stream: Option<u64>,
 }
 
 const DEFAULT: EdgeData = [0; 8];
 /// `CUDA_ERROR_LOSSY_QUERY`.
-pub(crate) const LOSSY_QUERY: Error = Error(402);
+pub(crate) const LOSSY_QUERY: CudaError = CudaError(402);
 
 exports! {
     cuGraphAddDependencies(graph: u64, from: In<u64>, to: In<u64>, count: usize) = add_v1 => "cuGraphAddDependencies" @ 10000;
@@ -55,14 +55,14 @@ exports! {
     cuGraphNodeGetDependentNodes_v2(node: u64, nodes: Out<u64>, data: Out<EdgeData>, count: Out<usize>) = get_dependents => "cuGraphNodeGetDependentNodes" @ 12030;
 }
 
-impl Dependency {
+impl NodeDependency {
     /// Those that a caller names: nodes of one graph, each once. Without data, the default holds for all.
     pub(crate) fn named(
         graph: u64,
         nodes: In<u64>,
         data: In<EdgeData>,
         count: usize,
-    ) -> Result<Vec<Self>, Error> {
+    ) -> Result<Vec<Self>, CudaError> {
         let mut all = Vec::new();
         for at in 0..count {
             let (node, data) = (nodes.at(at)?, data_at(data, at)?);
@@ -80,9 +80,9 @@ impl Dependency {
     }
 }
 
-impl Insertion {
+impl NodeInsertion {
     /// Behind the nodes that a caller names.
-    pub(crate) fn after(graph: u64, nodes: In<u64>, count: usize) -> Result<Self, Error> {
+    pub(crate) fn after(graph: u64, nodes: In<u64>, count: usize) -> Result<Self, CudaError> {
         Self::with_data(graph, nodes, In::null(), count)
     }
 
@@ -92,10 +92,10 @@ impl Insertion {
         nodes: In<u64>,
         data: In<EdgeData>,
         count: usize,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, CudaError> {
         Ok(Self {
             graph,
-            dependencies: Dependency::named(graph, nodes, data, count)?,
+            dependencies: NodeDependency::named(graph, nodes, data, count)?,
             stream: None,
         })
     }
@@ -103,7 +103,7 @@ impl Insertion {
 
 /// The nodes in an order in which each comes after what it depends on, and otherwise as they were added.
 /// None where they depend on each other in a circle.
-pub(crate) fn ordered(nodes: &[u64], edges: &[Edge]) -> Option<Vec<u64>> {
+pub(crate) fn ordered(nodes: &[u64], edges: &[GraphEdge]) -> Option<Vec<u64>> {
     let places: HashMap<u64, usize> = nodes.iter().copied().zip(0..).collect();
     let mut waits = vec![0_usize; nodes.len()];
     let mut dependents = vec![Vec::new(); nodes.len()];
@@ -128,7 +128,7 @@ pub(crate) fn ordered(nodes: &[u64], edges: &[Edge]) -> Option<Vec<u64>> {
 }
 
 /// These nodes and all that they depend on, directly or not.
-pub(crate) fn reachable(edges: &[Edge], from: impl Iterator<Item = u64>) -> HashSet<u64> {
+pub(crate) fn reachable(edges: &[GraphEdge], from: impl Iterator<Item = u64>) -> HashSet<u64> {
     let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
     for edge in edges {
         before.entry(edge.to).or_default().push(edge.from);
@@ -143,7 +143,7 @@ pub(crate) fn reachable(edges: &[Edge], from: impl Iterator<Item = u64>) -> Hash
     found
 }
 
-fn data_at(data: In<EdgeData>, at: usize) -> Result<EdgeData, Error> {
+fn data_at(data: In<EdgeData>, at: usize) -> Result<EdgeData, CudaError> {
     match data.is_null() {
         true => Ok(DEFAULT),
         false => data.at(at),
@@ -158,12 +158,12 @@ fn named(
     to: In<u64>,
     data: In<EdgeData>,
     count: usize,
-) -> Result<Vec<Edge>, Error> {
+) -> Result<Vec<GraphEdge>, CudaError> {
     let is_here = |node| graphs.graph_of(node) == Some(graph);
     let edge = |at| {
         let (from, to, data) = (from.at(at)?, to.at(at)?, data_at(data, at)?);
         match is_here(from) && is_here(to) {
-            true => Ok(Edge { from, to, data }),
+            true => Ok(GraphEdge { from, to, data }),
             false => Err(INVALID_VALUE),
         }
     };
@@ -272,7 +272,7 @@ fn get_roots(graph: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
 /// The other ends of a node's edges.
 fn neighbours(
     node: u64,
-    end: impl Fn(&Edge) -> Option<u64>,
+    end: impl Fn(&GraphEdge) -> Option<u64>,
     nodes: Out<u64>,
     data: Out<EdgeData>,
     count: Out<usize>,
@@ -297,7 +297,7 @@ fn neighbours(
 }
 
 fn get_dependencies(node: u64, nodes: Out<u64>, data: Out<EdgeData>, count: Out<usize>) -> Outcome {
-    let end = |edge: &Edge| (edge.to == node).then_some(edge.from);
+    let end = |edge: &GraphEdge| (edge.to == node).then_some(edge.from);
     neighbours(node, end, nodes, data, count)
 }
 
@@ -306,7 +306,7 @@ fn get_dependencies_v1(node: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome
 }
 
 fn get_dependents(node: u64, nodes: Out<u64>, data: Out<EdgeData>, count: Out<usize>) -> Outcome {
-    let end = |edge: &Edge| (edge.from == node).then_some(edge.to);
+    let end = |edge: &GraphEdge| (edge.from == node).then_some(edge.to);
     neighbours(node, end, nodes, data, count)
 }
 
@@ -318,9 +318,9 @@ fn get_dependents_v1(node: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
 mod tests {
     use super::*;
 
-    fn edge(from: u64, to: u64) -> Edge {
+    fn edge(from: u64, to: u64) -> GraphEdge {
         let data = DEFAULT;
-        Edge { from, to, data }
+        GraphEdge { from, to, data }
     }
 
     #[test]

@@ -2,21 +2,21 @@
 
 use std::ffi::{CStr, c_char};
 
-use apportion_sim_machine::Refusal;
+use apportion_sim_machine::CudaRefusal;
 
 use crate::export::exports;
 use crate::pointer::Out;
 
 /// A `CUresult` that is not success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Error(pub(crate) i32);
+pub(crate) struct CudaError(pub(crate) i32);
 
 /// What a handler gives back.
-pub(crate) type Outcome = Result<(), Error>;
+pub(crate) type Outcome = Result<(), CudaError>;
 
 macro_rules! errors {
     (given: $($code:literal $name:ident $text:literal;)* foreign: $($other:literal $title:ident $saying:literal;)*) => {
-        $(pub(crate) const $name: Error = Error($code);)*
+        $(pub(crate) const $name: CudaError = CudaError($code);)*
 
         /// Code, name and description.
         static ERRORS: &[(i32, &CStr, &CStr)] = &[
@@ -90,15 +90,15 @@ foreign:
     908 STREAM_CAPTURE_WRONG_THREAD c"attempt to terminate a thread-local capture sequence from another thread";
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<CudaRefusal> for CudaError {
+    fn from(refusal: CudaRefusal) -> Self {
         match refusal {
-            Refusal::OutOfMemory => OUT_OF_MEMORY,
-            Refusal::InvalidValue => INVALID_VALUE,
-            Refusal::InvalidDevice => INVALID_DEVICE,
-            Refusal::InvalidContext => INVALID_CONTEXT,
-            Refusal::NotSupported => NOT_SUPPORTED,
-            Refusal::Code(code) => Self(code),
+            CudaRefusal::OutOfMemory => OUT_OF_MEMORY,
+            CudaRefusal::InvalidValue => INVALID_VALUE,
+            CudaRefusal::InvalidDevice => INVALID_DEVICE,
+            CudaRefusal::InvalidContext => INVALID_CONTEXT,
+            CudaRefusal::NotSupported => NOT_SUPPORTED,
+            CudaRefusal::Code(code) => Self(code),
         }
     }
 }

@@ -3,24 +3,24 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::capture::{Recorded, recorded, rules};
+use crate::capture::{CapturedEvent, recorded, rules};
 use crate::context::current;
 use crate::driver::{self, tables};
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::Out;
 use crate::stream::stream;
 
 /// The events of a process by handle.
-pub(crate) type Events = HashMap<u64, Event>;
+pub(crate) type Events = HashMap<u64, CudaEvent>;
 
 /// An event that the program has created.
 #[derive(Debug, Clone)]
-pub(crate) struct Event {
+pub(crate) struct CudaEvent {
     pub(crate) flags: u32,
     pub(crate) recorded: Option<Instant>,
     /// What it stands for, if it was last recorded in a capture.
-    pub(crate) captured: Option<Recorded>,
+    pub(crate) captured: Option<CapturedEvent>,
 }
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -54,7 +54,7 @@ pub(crate) fn record_now(handle: u64) -> Outcome {
     Ok(())
 }
 
-fn event(handle: u64) -> Result<Event, Error> {
+fn event(handle: u64) -> Result<CudaEvent, CudaError> {
     tables().events.get(&handle).cloned().ok_or(INVALID_HANDLE)
 }
 
@@ -69,7 +69,7 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
     let handle = tables.fresh();
     tables.events.insert(
         handle,
-        Event {
+        CudaEvent {
             flags,
             recorded: None,
             captured: None,
@@ -104,7 +104,7 @@ fn record_with_flags(handle: u64, on: u64, flags: u32) -> Outcome {
 }
 
 /// What an event stands for in a capture.
-pub(crate) fn captured_in(handle: u64) -> Result<Option<Recorded>, Error> {
+pub(crate) fn captured_in(handle: u64) -> Result<Option<CapturedEvent>, CudaError> {
     Ok(event(handle)?.captured)
 }
 

@@ -3,12 +3,12 @@
 //! What a stream was asked for is done when a call returns, so a wait is over when it begins; recording notes the
 //! moment of the launch.
 
-use crate::edges::Insertion;
+use crate::edges::NodeInsertion;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::event;
 use crate::executables;
 use crate::export::exports;
-use crate::graphs::{self, Node};
+use crate::graphs::{self, GraphNode};
 use crate::pointer::{In, Out};
 
 exports! {
@@ -27,51 +27,54 @@ fn add(
     graph: u64,
     after: In<u64>,
     count: usize,
-    (event, node): (u64, Node),
+    (event, node): (u64, GraphNode),
 ) -> Outcome {
     out.check()?;
     event::check(event)?;
-    out.put(graphs::add(Insertion::after(graph, after, count)?, node)?)
+    out.put(graphs::add(
+        NodeInsertion::after(graph, after, count)?,
+        node,
+    )?)
 }
 
 fn add_record(out: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) -> Outcome {
-    add(out, graph, after, count, (event, Node::Record(event)))
+    add(out, graph, after, count, (event, GraphNode::Record(event)))
 }
 
 fn add_wait(out: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) -> Outcome {
-    add(out, graph, after, count, (event, Node::Wait(event)))
+    add(out, graph, after, count, (event, GraphNode::Wait(event)))
 }
 
 fn get_recorded(node: u64, event: Out<u64>) -> Outcome {
     match graphs::node(node)? {
-        Node::Record(known) => event.put(known),
+        GraphNode::Record(known) => event.put(known),
         _ => Err(INVALID_VALUE),
     }
 }
 
 fn get_awaited(node: u64, event: Out<u64>) -> Outcome {
     match graphs::node(node)? {
-        Node::Wait(known) => event.put(known),
+        GraphNode::Wait(known) => event.put(known),
         _ => Err(INVALID_VALUE),
     }
 }
 
 fn set_recorded(node: u64, event: u64) -> Outcome {
     event::check(event)?;
-    graphs::set(node, Node::Record(event))
+    graphs::set(node, GraphNode::Record(event))
 }
 
 fn set_awaited(node: u64, event: u64) -> Outcome {
     event::check(event)?;
-    graphs::set(node, Node::Wait(event))
+    graphs::set(node, GraphNode::Wait(event))
 }
 
 fn change_recorded(exec: u64, node: u64, event: u64) -> Outcome {
     event::check(event)?;
-    executables::change(exec, node, Node::Record(event))
+    executables::change(exec, node, GraphNode::Record(event))
 }
 
 fn change_awaited(exec: u64, node: u64, event: u64) -> Outcome {
     event::check(event)?;
-    executables::change(exec, node, Node::Wait(event))
+    executables::change(exec, node, GraphNode::Wait(event))
 }

@@ -4,14 +4,14 @@
 use crate::context::current;
 use crate::driver::tables;
 use crate::error::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Outcome};
-use crate::event::{BETWEEN_PROCESSES, Event, WITHOUT_TIME};
+use crate::event::{BETWEEN_PROCESSES, CudaEvent, WITHOUT_TIME};
 use crate::export::exports;
 use crate::pointer::Out;
 
 /// `CUipcEventHandle`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct EventHandle {
+pub(crate) struct IpcEventHandle {
     event: u64,
     process: u32,
     mark: u32,
@@ -22,18 +22,18 @@ pub(crate) struct EventHandle {
 const MARK: u32 = 0x0e7e_7001;
 
 exports! {
-    cuIpcGetEventHandle(out: Out<EventHandle>, event: u64) = get => "cuIpcGetEventHandle" @ 4010;
-    cuIpcOpenEventHandle(out: Out<u64>, handle: EventHandle) = open => "cuIpcOpenEventHandle" @ 4010;
+    cuIpcGetEventHandle(out: Out<IpcEventHandle>, event: u64) = get => "cuIpcGetEventHandle" @ 4010;
+    cuIpcOpenEventHandle(out: Out<u64>, handle: IpcEventHandle) = open => "cuIpcOpenEventHandle" @ 4010;
 }
 
-fn get(out: Out<EventHandle>, event: u64) -> Outcome {
+fn get(out: Out<IpcEventHandle>, event: u64) -> Outcome {
     out.check()?;
     let tables = tables();
     let known = tables.events.get(&event).ok_or(INVALID_HANDLE)?;
     if known.flags & BETWEEN_PROCESSES == 0 {
         return Err(INVALID_VALUE);
     }
-    out.put(EventHandle {
+    out.put(IpcEventHandle {
         event,
         process: std::process::id(),
         mark: MARK,
@@ -42,7 +42,7 @@ fn get(out: Out<EventHandle>, event: u64) -> Outcome {
 }
 
 /// A process does not open what is its own.
-fn open(out: Out<u64>, handle: EventHandle) -> Outcome {
+fn open(out: Out<u64>, handle: IpcEventHandle) -> Outcome {
     out.check()?;
     current()?;
     if handle.mark != MARK {
@@ -53,7 +53,7 @@ fn open(out: Out<u64>, handle: EventHandle) -> Outcome {
     }
     let mut tables = tables();
     let event = tables.fresh();
-    let opened = Event {
+    let opened = CudaEvent {
         flags: BETWEEN_PROCESSES | WITHOUT_TIME,
         recorded: None,
         captured: None,

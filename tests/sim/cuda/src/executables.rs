@@ -6,16 +6,16 @@
 
 use std::collections::HashMap;
 
-use apportion_sim_machine::{PoolAttribute, Reply, Request};
+use apportion_sim_machine::{MachineReply, MachineRequest, PoolAttribute};
 
 use crate::capture::captured;
 use crate::driver::{ask, tables};
 use crate::edges;
-use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::event;
 use crate::export::exports;
 use crate::graph_memory::{pool_of, value};
-use crate::graphs::{self, Node, Parameters};
+use crate::graphs::{self, GraphNode, MemAllocNodeParams};
 use crate::memory_ops;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
@@ -23,16 +23,16 @@ use crate::user_objects;
 
 /// The executable graphs of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Executables {
-    by_handle: HashMap<u64, Executable>,
+pub(crate) struct ExecutableGraphs {
+    by_handle: HashMap<u64, ExecutableGraph>,
     /// What graphs have allocated and nobody freed, by address.
     live: HashMap<u64, u64>,
 }
 
 /// A graph that can be launched.
 #[derive(Debug)]
-struct Executable {
-    steps: Vec<Step>,
+struct ExecutableGraph {
+    steps: Vec<ExecutableNode>,
     flags: u64,
     /// Its references to user objects.
     objects: HashMap<u64, u32>,
@@ -40,9 +40,9 @@ struct Executable {
 
 /// A node of the graph that it was made of, in the order in which they are launched.
 #[derive(Debug, Clone)]
-struct Step {
+struct ExecutableNode {
     handle: u64,
-    node: Node,
+    node: GraphNode,
     is_enabled: bool,
 }
 
@@ -52,7 +52,7 @@ const UPLOAD: u64 = 2;
 /// Those and the flags for launches by devices and for priorities of nodes.
 const FLAGS: u64 = 0xf;
 /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`, and two of `CUgraphExecUpdateResult`.
-const UPDATE_FAILURE: Error = Error(910);
+const UPDATE_FAILURE: CudaError = CudaError(910);
 const TOPOLOGY_CHANGED: u32 = 2;
 const NODE_TYPE_CHANGED: u32 = 3;
 /// The last `CUgraphNodeType` that can be switched off: kernels, copies and fills are the first three.
@@ -74,18 +74,18 @@ exports! {
     cuGraphExecDestroy(exec: u64) = destroy => "cuGraphExecDestroy" @ 10000;
 }
 
-impl Executables {
-    fn get(&self, handle: u64) -> Result<&Executable, Error> {
+impl ExecutableGraphs {
+    fn get(&self, handle: u64) -> Result<&ExecutableGraph, CudaError> {
         self.by_handle.get(&handle).ok_or(INVALID_VALUE)
     }
 
-    fn get_mut(&mut self, handle: u64) -> Result<&mut Executable, Error> {
+    fn get_mut(&mut self, handle: u64) -> Result<&mut ExecutableGraph, CudaError> {
         self.by_handle.get_mut(&handle).ok_or(INVALID_VALUE)
     }
 }
 
-impl Executable {
-    fn step_mut(&mut self, node: u64) -> Result<&mut Step, Error> {
+impl ExecutableGraph {
+    fn step_mut(&mut self, node: u64) -> Result<&mut ExecutableNode, CudaError> {
         let mut steps = self.steps.iter_mut();
         steps.find(|step| step.handle == node).ok_or(INVALID_VALUE)
     }
@@ -97,7 +97,7 @@ pub(crate) fn check(exec: u64) -> Outcome {
 }
 
 /// The nodes of a graph in an order that keeps to its edges.
-fn order(graph: u64) -> Result<Vec<u64>, Error> {
+fn order(graph: u64) -> Result<Vec<u64>, CudaError> {
     let nodes = graphs::nodes_of(graph)?;
     let mut tables = tables();
     let edges = tables.graphs.edges_mut(graph)?;
@@ -105,17 +105,17 @@ fn order(graph: u64) -> Result<Vec<u64>, Error> {
 }
 
 /// All nodes in an order that keeps to the edges, with those of the graphs in it.
-fn flat(graph: u64) -> Result<Vec<Step>, Error> {
+fn flat(graph: u64) -> Result<Vec<ExecutableNode>, CudaError> {
     let mut all = Vec::new();
     for handle in order(graph)? {
         match graphs::node(handle)? {
-            Node::Child(child) => all.extend(flat(child)?),
-            Node::Conditional(bodies) => {
+            GraphNode::Child(child) => all.extend(flat(child)?),
+            GraphNode::Conditional(bodies) => {
                 for body in bodies.iter() {
                     all.extend(flat(*body)?);
                 }
             }
-            node => all.push(Step {
+            node => all.push(ExecutableNode {
                 handle,
                 node,
                 is_enabled: true,
@@ -138,7 +138,7 @@ fn instantiate(out: Out<u64>, graph: u64, flags: u64) -> Outcome {
     let objects = user_objects::retained_for(graph)?;
     let mut tables = tables();
     let handle = tables.fresh();
-    let made = Executable {
+    let made = ExecutableGraph {
         steps,
         flags,
         objects,
@@ -173,15 +173,15 @@ fn get_flags(exec: u64, flags: Out<u64>) -> Outcome {
 }
 
 /// Gets an allocation its memory.
-fn back(parameters: &Parameters) -> Outcome {
+fn back(parameters: &MemAllocNodeParams) -> Outcome {
     let (address, bytes, device) = parameters.allocated()?;
     let pool = pool_of(device)?;
     let reserved = value(pool, PoolAttribute::Reserved)?;
     if reserved - value(pool, PoolAttribute::Used)? < bytes {
-        ask(Request::PoolTrim { pool, keep: 0 })?;
+        ask(MachineRequest::PoolTrim { pool, keep: 0 })?;
     }
-    match ask(Request::PoolAllocate { pool, bytes })? {
-        Reply::Allocated { allocation, .. } => {
+    match ask(MachineRequest::PoolAllocate { pool, bytes })? {
+        MachineReply::Allocated { allocation, .. } => {
             tables().executables.live.insert(address, allocation);
             Ok(())
         }
@@ -192,11 +192,11 @@ fn back(parameters: &Parameters) -> Outcome {
 /// Takes an allocation's memory back; the address stays.
 pub(crate) fn free(address: u64) -> Outcome {
     let live = tables().executables.live.remove(&address);
-    ask(Request::Free(live.ok_or(INVALID_VALUE)?)).map(drop)
+    ask(MachineRequest::Free(live.ok_or(INVALID_VALUE)?)).map(drop)
 }
 
-fn is_live(node: &Node) -> Option<u64> {
-    let Node::Allocate(known) = node else {
+fn is_live(node: &GraphNode) -> Option<u64> {
+    let GraphNode::Allocate(known) = node else {
         return None;
     };
     let (address, ..) = known.allocated().ok()?;
@@ -204,14 +204,14 @@ fn is_live(node: &Node) -> Option<u64> {
     is_live.then_some(address)
 }
 
-fn steps_of(handle: u64) -> Result<(Vec<Step>, u64), Error> {
+fn steps_of(handle: u64) -> Result<(Vec<ExecutableNode>, u64), CudaError> {
     let tables = tables();
     let exec = tables.executables.get(handle)?;
     Ok((exec.steps.clone(), exec.flags))
 }
 
 /// Changes a node, which stays of its kind.
-pub(crate) fn change(exec: u64, node: u64, to: Node) -> Outcome {
+pub(crate) fn change(exec: u64, node: u64, to: GraphNode) -> Outcome {
     let mut tables = tables();
     let step = tables.executables.get_mut(exec)?.step_mut(node)?;
     if step.node.kind() != to.kind() {
@@ -223,7 +223,7 @@ pub(crate) fn change(exec: u64, node: u64, to: Node) -> Outcome {
 
 /// Makes steps do what those of another graph of the same shape do; they keep their handles. Gives a
 /// `CUgraphExecUpdateResult`.
-fn replace(known: &mut [Step], new: Vec<Step>) -> u32 {
+fn replace(known: &mut [ExecutableNode], new: Vec<ExecutableNode>) -> u32 {
     if known.len() != new.len() {
         return TOPOLOGY_CHANGED;
     }
@@ -258,7 +258,7 @@ fn update(exec: u64, graph: u64, info: Out<[u64; 3]>) -> Outcome {
 
 /// Changes the steps that a graph in a node became.
 pub(crate) fn change_child(exec: u64, node: u64, graph: u64) -> Outcome {
-    let Node::Child(child) = graphs::node(node)? else {
+    let GraphNode::Child(child) = graphs::node(node)? else {
         return Err(INVALID_VALUE);
     };
     let (own, new) = (flat(child)?, flat(graph)?);
@@ -304,18 +304,21 @@ fn get_enabled(exec: u64, node: u64, is_enabled: Out<u32>) -> Outcome {
 }
 
 /// Does what a node says; gives the address of what it has allocated.
-fn perform(node: &Node) -> Result<Option<u64>, Error> {
+fn perform(node: &GraphNode) -> Result<Option<u64>, CudaError> {
     match node {
-        Node::Allocate(parameters) => {
+        GraphNode::Allocate(parameters) => {
             back(parameters)?;
             return Ok(Some(parameters.allocated()?.0));
         }
-        Node::Free(address) => free(*address),
-        Node::Kernel(kernel) => kernel.start(),
-        Node::Work(work) => work.run(),
-        Node::Record(event) => event::record_now(*event),
-        Node::Operations(operations) => memory_ops::perform(operations),
-        Node::Nothing | Node::Wait(_) | Node::Child(_) | Node::Conditional(_) => Ok(()),
+        GraphNode::Free(address) => free(*address),
+        GraphNode::Kernel(kernel) => kernel.start(),
+        GraphNode::Work(work) => work.run(),
+        GraphNode::Record(event) => event::record_now(*event),
+        GraphNode::Operations(operations) => memory_ops::perform(operations),
+        GraphNode::Nothing
+        | GraphNode::Wait(_)
+        | GraphNode::Child(_)
+        | GraphNode::Conditional(_) => Ok(()),
     }
     .map(|()| None)
 }
@@ -360,7 +363,7 @@ fn upload(handle: u64, on: u64) -> Outcome {
     let mut backed = Vec::new();
     let mut outcome = Ok(());
     for step in steps_of(handle)?.0 {
-        if let Node::Allocate(parameters) = step.node
+        if let GraphNode::Allocate(parameters) = step.node
             && is_live(&step.node).is_none()
         {
             outcome = outcome.and_then(|()| back(&parameters));

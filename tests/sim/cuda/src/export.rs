@@ -11,11 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::capture::rules;
 use crate::driver;
-use crate::error::{Error, NOT_INITIALIZED, Outcome, UNKNOWN};
+use crate::error::{CudaError, NOT_INITIALIZED, Outcome, UNKNOWN};
 
 /// An exported entry point.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct EntryPoint {
     /// The name that a program asks for.
     pub(crate) base: &'static str,
     /// The CUDA version, as 1000 * major + 10 * minor, that brought this entry point.
@@ -23,15 +23,15 @@ pub(crate) struct Row {
     /// Whether its default stream is the thread's own.
     pub(crate) per_thread: bool,
     /// Where it is.
-    pub(crate) address: Address,
+    pub(crate) address: FunctionAddress,
 }
 
 /// The address of a function of any signature.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Address(pub(crate) *const ());
+pub(crate) struct FunctionAddress(pub(crate) *const ());
 
 // SAFETY: the address of a function is a constant; nothing is read or written through it here.
-unsafe impl Sync for Address {}
+unsafe impl Sync for FunctionAddress {}
 
 thread_local! {
     /// The function that this thread is in and whose name the machine has not been told.
@@ -60,7 +60,7 @@ pub(crate) fn enter(
     });
     match catch_unwind(guarded) {
         Ok(Ok(())) => 0,
-        Ok(Err(Error(code))) => code,
+        Ok(Err(CudaError(code))) => code,
         Err(_) => UNKNOWN.0,
     }
 }
@@ -84,18 +84,18 @@ macro_rules! exports {
             $($crate::export::export_one!($thread $arguments $handler;);)?
         )*
 
-        pub(crate) static ROWS: &[$crate::export::Row] = &[$(
-            $crate::export::Row {
+        pub(crate) static ROWS: &[$crate::export::EntryPoint] = &[$(
+            $crate::export::EntryPoint {
                 base: $base,
                 version: $version,
                 per_thread: false,
-                address: $crate::export::Address($symbol as *const ()),
+                address: $crate::export::FunctionAddress($symbol as *const ()),
             },
-            $($crate::export::Row {
+            $($crate::export::EntryPoint {
                 base: $base,
                 version: $thread_version,
                 per_thread: true,
-                address: $crate::export::Address($thread as *const ()),
+                address: $crate::export::FunctionAddress($thread as *const ()),
             },)?
         )*];
     };

@@ -1,11 +1,11 @@
 //! Filling device memory. The second dimension and the first API differ in numbers only.
 
-use crate::captured_work::{Work, on_stream};
+use crate::captured_work::{StreamWork, on_stream};
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::mapping;
-use crate::number::Number;
+use crate::number::ApiInteger;
 
 exports! {
     cuMemsetD8(address: u32, value: u8, count: u32) = fill => "cuMemsetD8" @ 2000;
@@ -31,7 +31,7 @@ exports! {
 /// `CUDA_MEMSET_NODE_PARAMS`. The pitch is in bytes, the width in values of the element's size.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Fill {
+pub(crate) struct MemsetNodeParams {
     address: u64,
     pitch: usize,
     value: u32,
@@ -40,9 +40,9 @@ pub(crate) struct Fill {
     height: usize,
 }
 
-impl Fill {
+impl MemsetNodeParams {
     /// What can be the work of a node.
-    pub(crate) fn checked(self) -> Result<Self, Error> {
+    pub(crate) fn checked(self) -> Result<Self, CudaError> {
         match self.width > 0 && self.height > 0 && [1, 2, 4].contains(&self.element) {
             true => Ok(self),
             false => Err(INVALID_VALUE),
@@ -73,7 +73,7 @@ impl Fill {
     }
 }
 
-fn fill(address: impl Number, value: impl Into<u32>, count: impl Number) -> Outcome {
+fn fill(address: impl ApiInteger, value: impl Into<u32>, count: impl ApiInteger) -> Outcome {
     fill_rows(address, 0_u64, value, count, 1_u64)
 }
 
@@ -82,13 +82,13 @@ fn fill_async(address: u64, value: impl Into<u32>, count: usize, on: u64) -> Out
 }
 
 fn rows<Value: Into<u32>>(
-    address: impl Number,
-    pitch: impl Number,
+    address: impl ApiInteger,
+    pitch: impl ApiInteger,
     value: Value,
-    width: impl Number,
-    height: impl Number,
-) -> Fill {
-    Fill {
+    width: impl ApiInteger,
+    height: impl ApiInteger,
+) -> MemsetNodeParams {
+    MemsetNodeParams {
         address: address.number(),
         pitch: pitch.number() as usize,
         value: value.into(),
@@ -99,11 +99,11 @@ fn rows<Value: Into<u32>>(
 }
 
 fn fill_rows(
-    address: impl Number,
-    pitch: impl Number,
+    address: impl ApiInteger,
+    pitch: impl ApiInteger,
     value: impl Into<u32>,
-    width: impl Number,
-    height: impl Number,
+    width: impl ApiInteger,
+    height: impl ApiInteger,
 ) -> Outcome {
     rows(address, pitch, value, width, height).perform()
 }
@@ -117,11 +117,11 @@ fn fill_rows_async(
     on: u64,
 ) -> Outcome {
     let fill = rows(address, pitch, value, width, height);
-    on_stream(on, Work::Fill(fill))
+    on_stream(on, StreamWork::Fill(fill))
 }
 
 /// From the first byte of the first row to the last of the last.
-fn span(pitch: u64, row: u64, height: u64) -> Result<u64, Error> {
+fn span(pitch: u64, row: u64, height: u64) -> Result<u64, CudaError> {
     pitch
         .checked_mul(height - 1)
         .and_then(|rows| rows.checked_add(row))

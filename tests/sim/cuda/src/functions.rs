@@ -13,31 +13,31 @@ use std::time::{Duration, Instant};
 use crate::capture::captured;
 use crate::context::current;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::graphs::{self, Node};
-use crate::kernel_nodes::Kernel;
+use crate::graphs::{self, GraphNode};
+use crate::kernel_footprint::KernelFootprint;
+use crate::kernel_nodes::KernelLaunch;
 use crate::modules;
-use crate::needs::Needs;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
 
 /// The functions of a process by handle.
-pub(crate) type Functions = HashMap<u64, Function>;
+pub(crate) type Functions = HashMap<u64, LoadedFunction>;
 
 /// A function that the program has asked for.
 #[derive(Debug)]
-pub(crate) struct Function {
+pub(crate) struct LoadedFunction {
     name: &'static CStr,
     module: u64,
-    cost: Cost,
-    needs: Needs,
+    cost: LaunchTime,
+    needs: KernelFootprint,
     attributes: HashMap<u32, i32>,
 }
 
 /// What a launch takes of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cost {
+enum LaunchTime {
     Nothing,
     Spin(Duration),
     Wait(Duration),
@@ -47,7 +47,7 @@ enum Cost {
 /// shared memory.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     grid: [u32; 3],
     block: [u32; 3],
     shared_bytes: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Shape {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct LaunchConfig {
-    shape: Shape,
+    shape: LaunchShape,
     stream: u64,
     attributes: u64,
     count: u32,
@@ -66,9 +66,9 @@ pub(crate) struct LaunchConfig {
 /// `CUDA_LAUNCH_PARAMS`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct LaunchOne {
+pub(crate) struct MultiDeviceLaunch {
     function: u64,
-    shape: Shape,
+    shape: LaunchShape,
     stream: u64,
     parameters: u64,
 }
@@ -95,11 +95,11 @@ exports! {
     cuKernelGetParamCount(kernel: u64, count: Out<usize>) = get_parameter_count => "cuKernelGetParamCount" @ 13020;
     cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, parameters: In<u64>, extra: In<u64>) = launch => "cuLaunchKernel" @ 4000 | cuLaunchKernel_ptsz @ 7000;
     cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, parameters: In<u64>, extra: In<u64>) = launch_with_config => "cuLaunchKernelEx" @ 11060 | cuLaunchKernelEx_ptsz @ 11060;
-    cuLaunchCooperativeKernelMultiDevice(launches: In<LaunchOne>, count: u32, flags: u32) = launch_on_many => "cuLaunchCooperativeKernelMultiDevice" @ 9000;
+    cuLaunchCooperativeKernelMultiDevice(launches: In<MultiDeviceLaunch>, count: u32, flags: u32) = launch_on_many => "cuLaunchCooperativeKernelMultiDevice" @ 9000;
     cuLaunchCooperativeKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, parameters: In<u64>) = launch_cooperative => "cuLaunchCooperativeKernel" @ 9000 | cuLaunchCooperativeKernel_ptsz @ 9000;
 }
 
-impl Shape {
+impl LaunchShape {
     /// Blocks of one dimension's sides, and what each shares.
     pub(crate) fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Shape {
     }
 
     /// What a card can launch.
-    pub(crate) fn checked(self) -> Result<Self, Error> {
+    pub(crate) fn checked(self) -> Result<Self, CudaError> {
         let mut sides = self.block.iter();
         let threads = sides.try_fold(1_u32, |all, side| all.checked_mul(*side));
         let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
@@ -121,14 +121,14 @@ impl Shape {
     }
 }
 
-impl Function {
+impl LoadedFunction {
     /// The handle of the module that it is from.
     pub(crate) fn module(&self) -> u64 {
         self.module
     }
 }
 
-impl Cost {
+impl LaunchTime {
     fn of(name: &str) -> Self {
         let time = |prefix| duration(name.split_once(prefix)?.1);
         if let Some(time) = time("spin_") {
@@ -168,22 +168,22 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 /// The handle of a module's function, the same for the same name.
-pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
+pub(crate) fn function(module: u64, name: &str) -> Result<u64, CudaError> {
     let mut tables = tables();
     let same =
-        |known: &Function| known.module == module && known.name.to_bytes() == name.as_bytes();
+        |known: &LoadedFunction| known.module == module && known.name.to_bytes() == name.as_bytes();
     if let Some((handle, _)) = tables.functions.iter().find(|(_, known)| same(known)) {
         return Ok(*handle);
     }
-    let cost = Cost::of(name);
-    let needs = Needs::of(name);
+    let cost = LaunchTime::of(name);
+    let needs = KernelFootprint::of(name);
     let name = CString::new(name).map_err(|_| INVALID_VALUE)?;
     // Programs keep the pointer to a name for as long as they like.
     let name: &'static CStr = Box::leak(name.into_boxed_c_str());
     let handle = tables.fresh();
     tables.functions.insert(
         handle,
-        Function {
+        LoadedFunction {
             name,
             module,
             cost,
@@ -195,7 +195,7 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
 }
 
 /// The name of a function that exists.
-pub(crate) fn name(handle: u64) -> Result<&'static CStr, Error> {
+pub(crate) fn name(handle: u64) -> Result<&'static CStr, CudaError> {
     Ok(tables().functions.get(&handle).ok_or(INVALID_HANDLE)?.name)
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn name(handle: u64) -> Result<&'static CStr, Error> {
 const LOCAL_BYTES: u32 = 3;
 
 /// `CU_FUNC_ATTRIBUTE_*` and what each is at first.
-fn first_value(attribute: u32) -> Result<i32, Error> {
+fn first_value(attribute: u32) -> Result<i32, CudaError> {
     match attribute {
         0 => Ok(1024),
         1..=3 | 7 | 8 | 10..=17 => Ok(0),
@@ -247,7 +247,7 @@ fn set_config(handle: u64, _config: u32) -> Outcome {
 }
 
 /// The handle of the module that a function is from.
-fn module_of(handle: u64) -> Result<u64, Error> {
+fn module_of(handle: u64) -> Result<u64, CudaError> {
     let tables = tables();
     let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
     Ok(function.module)
@@ -308,12 +308,12 @@ pub(crate) fn start(handle: u64) -> Outcome {
 }
 
 /// In a stream that is being captured a launch becomes part of a graph.
-pub(crate) fn run(handle: u64, shape: Shape, on: u64) -> Outcome {
+pub(crate) fn run(handle: u64, shape: LaunchShape, on: u64) -> Outcome {
     current()?;
-    let kernel = Kernel::new(handle, shape)?;
+    let kernel = KernelLaunch::new(handle, shape)?;
     stream(on)?;
     match captured(on)? {
-        Some(to) => graphs::add(to, Node::Kernel(kernel)).map(drop),
+        Some(to) => graphs::add(to, GraphNode::Kernel(kernel)).map(drop),
         None => kernel.start(),
     }
 }
@@ -333,7 +333,7 @@ fn launch(
     _extra: In<u64>,
 ) -> Outcome {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    run(function, Shape::new(grid, block, shared_bytes), on)
+    run(function, LaunchShape::new(grid, block, shared_bytes), on)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
@@ -350,11 +350,11 @@ fn launch_cooperative(
     _parameters: In<u64>,
 ) -> Outcome {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    run(function, Shape::new(grid, block, shared_bytes), on)
+    run(function, LaunchShape::new(grid, block, shared_bytes), on)
 }
 
 /// One launch on each of several devices; the streams say which.
-fn launch_on_many(launches: In<LaunchOne>, count: u32, flags: u32) -> Outcome {
+fn launch_on_many(launches: In<MultiDeviceLaunch>, count: u32, flags: u32) -> Outcome {
     if count == 0 || flags > 3 {
         return Err(INVALID_VALUE);
     }
@@ -381,12 +381,15 @@ mod tests {
 
     #[test]
     fn a_kernel_costs_what_its_name_says() {
-        assert_eq!(Cost::of("spin_50us"), Cost::Spin(Duration::from_micros(50)));
         assert_eq!(
-            Cost::of("_Z8busy_2msPf"),
-            Cost::Wait(Duration::from_millis(2))
+            LaunchTime::of("spin_50us"),
+            LaunchTime::Spin(Duration::from_micros(50))
         );
-        assert_eq!(Cost::of("saxpy"), Cost::Nothing);
-        assert_eq!(Cost::of("spin_fast"), Cost::Nothing);
+        assert_eq!(
+            LaunchTime::of("_Z8busy_2msPf"),
+            LaunchTime::Wait(Duration::from_millis(2))
+        );
+        assert_eq!(LaunchTime::of("saxpy"), LaunchTime::Nothing);
+        assert_eq!(LaunchTime::of("spin_fast"), LaunchTime::Nothing);
     }
 }

@@ -2,7 +2,7 @@
 //! A handle is never given twice here, so the numbers are made of handles.
 
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::executables;
 use crate::export::exports;
 use crate::graphs;
@@ -17,7 +17,7 @@ exports! {
     cuGraphNodeGetContainingGraph(node: u64, graph: Out<u64>) = containing => "cuGraphNodeGetContainingGraph" @ 13010;
 }
 
-fn short(handle: u64) -> Result<u32, Error> {
+fn short(handle: u64) -> Result<u32, CudaError> {
     u32::try_from(number_of(handle)).map_err(|_| INVALID_VALUE)
 }
 

@@ -1,9 +1,9 @@
 //! The pool of a device that only graphs allocate from: what it has, and giving back what it does not use.
 
-use apportion_sim_machine::{PoolAttribute, Reply, Request};
+use apportion_sim_machine::{MachineReply, MachineRequest, PoolAttribute};
 
 use crate::driver::{ask, create, driver};
-use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
 use crate::pointer::{In, Out};
 
@@ -14,25 +14,25 @@ exports! {
 }
 
 /// What the machine calls the pool of a device's graphs.
-pub(crate) fn pool_of(device: i32) -> Result<u64, Error> {
-    create(Request::GraphPool(driver()?.card(device)?))
+pub(crate) fn pool_of(device: i32) -> Result<u64, CudaError> {
+    create(MachineRequest::GraphPool(driver()?.card(device)?))
 }
 
 /// What a pool has.
-pub(crate) fn value(pool: u64, attribute: PoolAttribute) -> Result<u64, Error> {
-    match ask(Request::PoolGet(pool, attribute))? {
-        Reply::Value(value) => Ok(value),
+pub(crate) fn value(pool: u64, attribute: PoolAttribute) -> Result<u64, CudaError> {
+    match ask(MachineRequest::PoolGet(pool, attribute))? {
+        MachineReply::Value(value) => Ok(value),
         _ => Err(UNKNOWN),
     }
 }
 
 fn trim(device: i32) -> Outcome {
     let pool = pool_of(device)?;
-    ask(Request::PoolTrim { pool, keep: 0 }).map(drop)
+    ask(MachineRequest::PoolTrim { pool, keep: 0 }).map(drop)
 }
 
 /// `CUgraphMem_attribute`.
-fn attribute(number: u32) -> Result<PoolAttribute, Error> {
+fn attribute(number: u32) -> Result<PoolAttribute, CudaError> {
     match number {
         0 => Ok(PoolAttribute::Used),
         1 => Ok(PoolAttribute::UsedHigh),
@@ -48,6 +48,6 @@ fn get_attribute(device: i32, number: u32, out: Out<u64>) -> Outcome {
 }
 
 fn set_attribute(device: i32, number: u32, wish: In<u64>) -> Outcome {
-    let request = Request::PoolSet(pool_of(device)?, attribute(number)?, wish.get()?);
+    let request = MachineRequest::PoolSet(pool_of(device)?, attribute(number)?, wish.get()?);
     ask(request).map(drop)
 }

@@ -4,19 +4,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::captured_work::Work;
+use crate::captured_work::StreamWork;
 use crate::conditionals;
 use crate::driver::tables;
-use crate::edges::{self, Edge, Insertion};
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::edges::{self, GraphEdge, NodeInsertion};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::kernel_nodes::Kernel;
-use crate::location::Place;
+use crate::kernel_nodes::KernelLaunch;
+use crate::location::MemLocation;
 use crate::mapping;
 use crate::memory_ops::Operation;
 use crate::pointer::{In, Out};
-use crate::pools::Properties;
-use crate::tables::{Kind, Range};
+use crate::pools::MemPoolProps;
+use crate::tables::{MemoryKind, MemoryRange};
 use crate::user_objects;
 
 /// The graphs of a process.
@@ -24,13 +24,13 @@ use crate::user_objects;
 pub(crate) struct Graphs {
     graphs: HashMap<u64, Graph>,
     /// What each node does, and the graph that it is in.
-    nodes: HashMap<u64, (u64, Node)>,
+    nodes: HashMap<u64, (u64, GraphNode)>,
 }
 
 #[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<u64>,
-    edges: Vec<Edge>,
+    edges: Vec<GraphEdge>,
     /// What each node of the graph became that this is a copy of.
     copies: HashMap<u64, u64>,
     /// The references to user objects that it owns.
@@ -39,14 +39,14 @@ struct Graph {
 
 /// What a node does.
 #[derive(Debug, Clone)]
-pub(crate) enum Node {
+pub(crate) enum GraphNode {
     Nothing,
-    Kernel(Kernel),
-    Allocate(Parameters),
+    Kernel(KernelLaunch),
+    Allocate(MemAllocNodeParams),
     Free(u64),
     /// A graph of the node's own.
     Child(u64),
-    Work(Work),
+    Work(StreamWork),
     /// Recording an event.
     Record(u64),
     /// Waiting for one.
@@ -59,8 +59,8 @@ pub(crate) enum Node {
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Parameters {
-    pool: Properties,
+pub(crate) struct MemAllocNodeParams {
+    pool: MemPoolProps,
     access: u64,
     access_count: usize,
     bytes: usize,
@@ -72,26 +72,26 @@ exports! {
     cuGraphDestroy(graph: u64) = destroy => "cuGraphDestroy" @ 10000;
     cuGraphAddEmptyNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize) = add_empty => "cuGraphAddEmptyNode" @ 10000;
     cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, of: u64) = add_child => "cuGraphAddChildGraphNode" @ 10000;
-    cuGraphAddMemAllocNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<Parameters>) = add_allocation => "cuGraphAddMemAllocNode" @ 11040;
+    cuGraphAddMemAllocNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<MemAllocNodeParams>) = add_allocation => "cuGraphAddMemAllocNode" @ 11040;
     cuGraphAddMemFreeNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) = add_free => "cuGraphAddMemFreeNode" @ 11040;
     cuGraphDestroyNode(node: u64) = destroy_node => "cuGraphDestroyNode" @ 10000;
     cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) = get_nodes => "cuGraphGetNodes" @ 10000;
     cuGraphNodeGetType(node: u64, kind: Out<u32>) = get_type => "cuGraphNodeGetType" @ 10000;
-    cuGraphMemAllocNodeGetParams(node: u64, parameters: Out<Parameters>) = get_allocation => "cuGraphMemAllocNodeGetParams" @ 11040;
+    cuGraphMemAllocNodeGetParams(node: u64, parameters: Out<MemAllocNodeParams>) = get_allocation => "cuGraphMemAllocNodeGetParams" @ 11040;
     cuGraphMemFreeNodeGetParams(node: u64, address: Out<u64>) = get_free => "cuGraphMemFreeNodeGetParams" @ 11040;
     cuGraphChildGraphNodeGetGraph(node: u64, graph: Out<u64>) = get_child => "cuGraphChildGraphNodeGetGraph" @ 10000;
 }
 
-impl Parameters {
+impl MemAllocNodeParams {
     /// What is allocated: the address, the size, and the device whose memory it is.
-    pub(crate) fn allocated(&self) -> Result<(u64, u64, i32), Error> {
+    pub(crate) fn allocated(&self) -> Result<(u64, u64, i32), CudaError> {
         Ok((self.address, self.bytes as u64, self.pool.device()?))
     }
 
     /// Those of an allocation that a captured stream was asked for.
-    pub(crate) fn new(place: Place, bytes: u64) -> Self {
+    pub(crate) fn new(place: MemLocation, bytes: u64) -> Self {
         Self {
-            pool: Properties::at(place),
+            pool: MemPoolProps::at(place),
             access: 0,
             access_count: 0,
             bytes: bytes as usize,
@@ -100,7 +100,7 @@ impl Parameters {
     }
 }
 
-impl Node {
+impl GraphNode {
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
@@ -125,7 +125,7 @@ impl Graphs {
     }
 
     /// The edges of a graph.
-    pub(crate) fn edges_mut(&mut self, graph: u64) -> Result<&mut Vec<Edge>, Error> {
+    pub(crate) fn edges_mut(&mut self, graph: u64) -> Result<&mut Vec<GraphEdge>, CudaError> {
         let graph = self.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
         Ok(&mut graph.edges)
     }
@@ -144,16 +144,16 @@ impl Graphs {
     }
 
     /// The references to user objects that a graph owns.
-    pub(crate) fn objects_mut(&mut self, graph: u64) -> Result<&mut HashMap<u64, u32>, Error> {
+    pub(crate) fn objects_mut(&mut self, graph: u64) -> Result<&mut HashMap<u64, u32>, CudaError> {
         let graph = self.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
         Ok(&mut graph.objects)
     }
 
     /// Whether any node of a graph allocates or frees.
-    pub(crate) fn has_memory(&self, graph: u64) -> Result<bool, Error> {
+    pub(crate) fn has_memory(&self, graph: u64) -> Result<bool, CudaError> {
         let graph = self.graphs.get(&graph).ok_or(INVALID_VALUE)?;
         let mut nodes = graph.nodes.iter().filter_map(|node| self.nodes.get(node));
-        Ok(nodes.any(|(_, node)| matches!(node, Node::Allocate(_) | Node::Free(_))))
+        Ok(nodes.any(|(_, node)| matches!(node, GraphNode::Allocate(_) | GraphNode::Free(_))))
     }
 }
 
@@ -190,15 +190,15 @@ pub(crate) fn destroy(graph: u64) -> Outcome {
     user_objects::release_all(objects)
 }
 
-fn child_of((_, node): (u64, Node)) -> Option<u64> {
+fn child_of((_, node): (u64, GraphNode)) -> Option<u64> {
     match node {
-        Node::Child(child) => Some(child),
+        GraphNode::Child(child) => Some(child),
         _ => None,
     }
 }
 
 /// Adds a node. What comes next of a captured stream depends on it.
-pub(crate) fn add(to: Insertion, node: Node) -> Result<u64, Error> {
+pub(crate) fn add(to: NodeInsertion, node: GraphNode) -> Result<u64, CudaError> {
     let mut tables = tables();
     let handle = tables.fresh();
     let graph = tables.graphs.graphs.get_mut(&to.graph);
@@ -206,7 +206,7 @@ pub(crate) fn add(to: Insertion, node: Node) -> Result<u64, Error> {
     graph.nodes.push(handle);
     graph
         .edges
-        .extend(to.dependencies.iter().map(|dependency| Edge {
+        .extend(to.dependencies.iter().map(|dependency| GraphEdge {
             from: dependency.node,
             to: handle,
             data: dependency.data,
@@ -220,19 +220,19 @@ pub(crate) fn add(to: Insertion, node: Node) -> Result<u64, Error> {
 
 fn add_empty(out: Out<u64>, graph: u64, after: In<u64>, count: usize) -> Outcome {
     out.check()?;
-    let to = Insertion::after(graph, after, count)?;
-    out.put(add(to, Node::Nothing)?)
+    let to = NodeInsertion::after(graph, after, count)?;
+    out.put(add(to, GraphNode::Nothing)?)
 }
 
 fn add_child(out: Out<u64>, graph: u64, after: In<u64>, count: usize, of: u64) -> Outcome {
     out.check()?;
-    let to = Insertion::after(graph, after, count)?;
+    let to = NodeInsertion::after(graph, after, count)?;
     out.put(add(to, child(of)?)?)
 }
 
 /// A node with a copy of a graph.
-pub(crate) fn child(graph: u64) -> Result<Node, Error> {
-    conditionals::copy(graph).map(Node::Child)
+pub(crate) fn child(graph: u64) -> Result<GraphNode, CudaError> {
+    conditionals::copy(graph).map(GraphNode::Child)
 }
 
 /// Takes a node and its edges out of its graph, unless that has memory.
@@ -241,7 +241,7 @@ fn destroy_node(node: u64) -> Outcome {
     child_of((0, gone)).map_or(Ok(()), destroy)
 }
 
-fn take_out(node: u64) -> Result<Node, Error> {
+fn take_out(node: u64) -> Result<GraphNode, CudaError> {
     let mut tables = tables();
     let graph = tables.graphs.graph_of(node).ok_or(INVALID_VALUE)?;
     if tables.graphs.has_memory(graph)? {
@@ -257,18 +257,21 @@ fn take_out(node: u64) -> Result<Node, Error> {
 }
 
 /// An allocation has its address from the start, and memory while it runs.
-pub(crate) fn allocation(to: Insertion, mut parameters: Parameters) -> Result<(u64, u64), Error> {
+pub(crate) fn allocation(
+    to: NodeInsertion,
+    mut parameters: MemAllocNodeParams,
+) -> Result<(u64, u64), CudaError> {
     if parameters.bytes == 0 || parameters.pool.device()? < 0 {
         return Err(INVALID_VALUE);
     }
     let bytes = parameters.bytes as u64;
     parameters.address = mapping::lazy(bytes)?;
-    let node = add(to, Node::Allocate(parameters))?;
+    let node = add(to, GraphNode::Allocate(parameters))?;
     let mut tables = tables();
     let serial = tables.fresh();
-    let range = Range {
+    let range = MemoryRange {
         bytes,
-        kind: Kind::Graph,
+        kind: MemoryKind::Graph,
         device: parameters.pool.device()?,
         context: 0,
         serial,
@@ -282,15 +285,18 @@ fn add_allocation(
     graph: u64,
     after: In<u64>,
     count: usize,
-    parameters: Out<Parameters>,
+    parameters: Out<MemAllocNodeParams>,
 ) -> Outcome {
     out.check()?;
-    let to = Insertion::after(graph, after, count)?;
+    let to = NodeInsertion::after(graph, after, count)?;
     out.put(add_asked(to, parameters)?)
 }
 
 /// Adds an allocation as a program asks for it, which is told the address.
-pub(crate) fn add_asked(to: Insertion, parameters: Out<Parameters>) -> Result<u64, Error> {
+pub(crate) fn add_asked(
+    to: NodeInsertion,
+    parameters: Out<MemAllocNodeParams>,
+) -> Result<u64, CudaError> {
     let mut asked = parameters.read()?;
     let (node, address) = allocation(to, asked)?;
     asked.address = address;
@@ -299,34 +305,37 @@ pub(crate) fn add_asked(to: Insertion, parameters: Out<Parameters>) -> Result<u6
 }
 
 /// Adds a node that frees what another of the process's graphs allocates.
-pub(crate) fn release(to: Insertion, address: u64) -> Result<u64, Error> {
+pub(crate) fn release(to: NodeInsertion, address: u64) -> Result<u64, CudaError> {
     let range = tables().ranges.get(&address).copied();
     match range.map(|range| range.kind) {
-        Some(Kind::Graph) => add(to, Node::Free(address)),
+        Some(MemoryKind::Graph) => add(to, GraphNode::Free(address)),
         Some(_) | None => Err(INVALID_VALUE),
     }
 }
 
 fn add_free(out: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) -> Outcome {
     out.check()?;
-    out.put(release(Insertion::after(graph, after, count)?, address)?)
+    out.put(release(
+        NodeInsertion::after(graph, after, count)?,
+        address,
+    )?)
 }
 
-pub(crate) fn nodes_of(graph: u64) -> Result<Vec<u64>, Error> {
+pub(crate) fn nodes_of(graph: u64) -> Result<Vec<u64>, CudaError> {
     let tables = tables();
     let graph = tables.graphs.graphs.get(&graph).ok_or(INVALID_VALUE)?;
     Ok(graph.nodes.clone())
 }
 
 /// What a node does.
-pub(crate) fn node(handle: u64) -> Result<Node, Error> {
+pub(crate) fn node(handle: u64) -> Result<GraphNode, CudaError> {
     let tables = tables();
     let found = tables.graphs.nodes.get(&handle);
     found.map(|(_, node)| node.clone()).ok_or(INVALID_VALUE)
 }
 
 /// Changes what a node does, which stays of its kind.
-pub(crate) fn set(handle: u64, to: Node) -> Outcome {
+pub(crate) fn set(handle: u64, to: GraphNode) -> Outcome {
     let mut tables = tables();
     let found = tables.graphs.nodes.get_mut(&handle);
     let (_, known) = found.ok_or(INVALID_VALUE)?;
@@ -346,23 +355,23 @@ fn get_type(handle: u64, kind: Out<u32>) -> Outcome {
     kind.put(node(handle)?.kind())
 }
 
-fn get_allocation(handle: u64, parameters: Out<Parameters>) -> Outcome {
+fn get_allocation(handle: u64, parameters: Out<MemAllocNodeParams>) -> Outcome {
     match node(handle)? {
-        Node::Allocate(known) => parameters.put(known),
+        GraphNode::Allocate(known) => parameters.put(known),
         _ => Err(INVALID_VALUE),
     }
 }
 
 fn get_free(handle: u64, address: Out<u64>) -> Outcome {
     match node(handle)? {
-        Node::Free(known) => address.put(known),
+        GraphNode::Free(known) => address.put(known),
         _ => Err(INVALID_VALUE),
     }
 }
 
 fn get_child(handle: u64, graph: Out<u64>) -> Outcome {
     match node(handle)? {
-        Node::Child(child) => graph.put(child),
+        GraphNode::Child(child) => graph.put(child),
         _ => Err(INVALID_VALUE),
     }
 }

@@ -7,9 +7,9 @@ use crate::error::{
 };
 use crate::export::exports;
 use crate::mapping;
-use crate::number::Number;
+use crate::number::ApiInteger;
 use crate::pointer::Out;
-use crate::tables::{Kind, Range};
+use crate::tables::{MemoryKind, MemoryRange};
 
 /// `CU_MEMHOSTALLOC_*` are the bits below this, `CU_MEMHOSTREGISTER_*` those below the next.
 const ALLOCATE_FLAGS: u32 = 0x8;
@@ -30,7 +30,7 @@ exports! {
     cuMemHostGetFlags(flags: Out<u32>, address: u64) = get_flags => "cuMemHostGetFlags" @ 2030;
 }
 
-fn allocate(out: Out<u64>, bytes: impl Number) -> Outcome {
+fn allocate(out: Out<u64>, bytes: impl ApiInteger) -> Outcome {
     allocate_with_flags(out, bytes.number() as usize, PLAIN)
 }
 
@@ -44,9 +44,9 @@ fn allocate_with_flags(out: Out<u64>, bytes: usize, flags: u32) -> Outcome {
     let address = mapping::lazy(bytes)?;
     let mut tables = tables();
     let serial = tables.fresh();
-    let range = Range {
+    let range = MemoryRange {
         bytes,
-        kind: Kind::Host { flags },
+        kind: MemoryKind::Host { flags },
         device: of.device,
         context,
         serial,
@@ -58,9 +58,9 @@ fn allocate_with_flags(out: Out<u64>, bytes: usize, flags: u32) -> Outcome {
 fn free(address: u64) -> Outcome {
     let mut tables = tables();
     match tables.ranges.get(&address).copied() {
-        Some(Range {
+        Some(MemoryRange {
             bytes,
-            kind: Kind::Host { .. },
+            kind: MemoryKind::Host { .. },
             ..
         }) => {
             tables.ranges.remove(&address);
@@ -85,10 +85,10 @@ fn register(address: u64, bytes: usize, flags: u32) -> Outcome {
         return Err(HOST_MEMORY_ALREADY_REGISTERED);
     }
     let serial = tables.fresh();
-    let kind = Kind::Registered { flags };
+    let kind = MemoryKind::Registered { flags };
     tables.ranges.insert(
         address,
-        Range {
+        MemoryRange {
             bytes,
             kind,
             device: of.device,
@@ -102,7 +102,7 @@ fn register(address: u64, bytes: usize, flags: u32) -> Outcome {
 fn unregister(address: u64) -> Outcome {
     let mut tables = tables();
     match tables.ranges.get(&address).map(|range| range.kind) {
-        Some(Kind::Registered { .. }) => {
+        Some(MemoryKind::Registered { .. }) => {
             tables.ranges.remove(&address);
             Ok(())
         }
@@ -118,14 +118,14 @@ fn get_device_pointer(out: Out<u64>, address: u64, flags: u32) -> Outcome {
     }
     let range = tables().range_of(address)?.1;
     match range.kind {
-        Kind::Host { .. } | Kind::Registered { .. } => out.put(address),
-        Kind::Device { .. }
-        | Kind::Managed { .. }
-        | Kind::Pooled { .. }
-        | Kind::Variable
-        | Kind::Opened { .. }
-        | Kind::Graph
-        | Kind::Mapped { .. } => Err(INVALID_VALUE),
+        MemoryKind::Host { .. } | MemoryKind::Registered { .. } => out.put(address),
+        MemoryKind::Device { .. }
+        | MemoryKind::Managed { .. }
+        | MemoryKind::Pooled { .. }
+        | MemoryKind::Variable
+        | MemoryKind::Opened { .. }
+        | MemoryKind::Graph
+        | MemoryKind::Mapped { .. } => Err(INVALID_VALUE),
     }
 }
 
@@ -139,13 +139,13 @@ fn get_device_pointer_v1(out: Out<u32>, address: u64, flags: u32) -> Outcome {
 fn get_flags(flags: Out<u32>, address: u64) -> Outcome {
     let range = tables().range_of(address)?.1;
     match range.kind {
-        Kind::Host { flags: own } | Kind::Registered { flags: own } => flags.put(own),
-        Kind::Device { .. }
-        | Kind::Managed { .. }
-        | Kind::Pooled { .. }
-        | Kind::Variable
-        | Kind::Opened { .. }
-        | Kind::Graph
-        | Kind::Mapped { .. } => Err(INVALID_VALUE),
+        MemoryKind::Host { flags: own } | MemoryKind::Registered { flags: own } => flags.put(own),
+        MemoryKind::Device { .. }
+        | MemoryKind::Managed { .. }
+        | MemoryKind::Pooled { .. }
+        | MemoryKind::Variable
+        | MemoryKind::Opened { .. }
+        | MemoryKind::Graph
+        | MemoryKind::Mapped { .. } => Err(INVALID_VALUE),
     }
 }

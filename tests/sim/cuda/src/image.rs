@@ -11,7 +11,7 @@ mod cubin;
 
 /// What an image defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Image {
+pub(crate) struct ImageContents {
     /// The length of its code and of what has no name.
     pub(crate) bytes: u64,
     /// How much of that is the code of a bundle, which lazy drivers load when it is used.
@@ -33,7 +33,7 @@ const LZ4: u64 = 0x2000;
 const COMPRESSED: u64 = 0xa000;
 const TEXT: u16 = 1;
 
-impl Image {
+impl ImageContents {
     /// Reads what a program gives for code: a binary that says its length, else text that ends with a
     /// zero byte.
     pub(crate) fn at(code: In<u8>) -> Option<Self> {
@@ -114,11 +114,11 @@ impl Image {
 
 /// A bundle has, behind magic and version, the length of its head and that of the rest, which is one entry
 /// after the other: a head, a content.
-fn bundle(code: In<u8>) -> Option<Image> {
+fn bundle(code: In<u8>) -> Option<ImageContents> {
     let base = code.address();
     let mut at = base + u64::from(code.cast::<u16>().at(3).ok()?);
     let end = at + code.cast::<u64>().at(1).ok()?;
-    let mut best: Option<((bool, u32), Image)> = None;
+    let mut best: Option<((bool, u32), ImageContents)> = None;
     while at + 64 <= end {
         let head = In::<u8>::from_address(at);
         let kind = head.cast::<u16>().get().ok()?;
@@ -134,12 +134,12 @@ fn bundle(code: In<u8>) -> Option<Image> {
             cubin::read(In::to(whole.first()?))?
         } else if flags & COMPRESSED != 0 {
             let bytes = head.cast::<u64>().at(7).ok()?;
-            Image {
+            ImageContents {
                 code_of_bundle: bytes,
-                ..Image::of_bytes(bytes)
+                ..ImageContents::of_bytes(bytes)
             }
         } else if kind == TEXT {
-            Image::of_text(
+            ImageContents::of_text(
                 &In::<u8>::from_address(content)
                     .text()
                     .ok()?
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn text_names_its_kernels_and_the_sizes_of_its_variables() {
-        let image = Image::of_file(PTX.as_bytes());
+        let image = ImageContents::of_file(PTX.as_bytes());
         assert_eq!(image.kernels, ["spin_50us"]);
         assert_eq!(
             image.variables,
@@ -230,16 +230,16 @@ mod tests {
     /// A cubin with one variable, of this size.
     fn cubin(bytes: u64) -> Vec<u8> {
         let variables = vec![("data".to_owned(), bytes)];
-        let image = Image {
+        let image = ImageContents {
             variables,
-            ..Image::default()
+            ..ImageContents::default()
         };
         image.to_cubin()
     }
 
     #[test]
     fn text_names_its_references() {
-        let image = Image::of_text(".global .texref pixels;\n.global .surfref canvas;");
+        let image = ImageContents::of_text(".global .texref pixels;\n.global .surfref canvas;");
         assert_eq!(image.references, ["pixels", "canvas"]);
         assert_eq!(image.variables, []);
     }
@@ -260,7 +260,7 @@ mod tests {
         bundle.extend([1, 0, 16, 0]);
         bundle.extend((entries.len() as u64).to_le_bytes());
         bundle.extend(entries);
-        let image = Image::of_file(&bundle);
+        let image = ImageContents::of_file(&bundle);
         assert_eq!(image.device_bytes(), 1 << 20);
     }
 }

@@ -4,19 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::edges::Insertion;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::edges::NodeInsertion;
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::executables;
 use crate::export::exports;
-use crate::functions::{self, Shape};
-use crate::graphs::{self, Node};
+use crate::functions::{self, LaunchShape};
+use crate::graphs::{self, GraphNode};
 use crate::pointer::{In, Out};
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`; the first version ends before the kernel.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Parameters {
-    first: First,
+pub(crate) struct KernelNodeParamsV2 {
+    first: KernelNodeParamsV1,
     kernel: u64,
     context: u64,
 }
@@ -24,18 +24,18 @@ pub(crate) struct Parameters {
 /// `CUDA_KERNEL_NODE_PARAMS_v1`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct First {
+pub(crate) struct KernelNodeParamsV1 {
     function: u64,
-    shape: Shape,
+    shape: LaunchShape,
     arguments: u64,
     extra: u64,
 }
 
 /// What a node launches.
 #[derive(Debug, Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelLaunch {
     function: u64,
-    shape: Shape,
+    shape: LaunchShape,
     attributes: BTreeMap<u32, Attribute>,
 }
 
@@ -47,22 +47,22 @@ type Attribute = [u64; 8];
 const ATTRIBUTES: [u32; 10] = [1, 2, 4, 5, 8, 9, 10, 11, 13, 14];
 
 exports! {
-    cuGraphAddKernelNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: In<First>) = add_first => "cuGraphAddKernelNode" @ 10000;
-    cuGraphAddKernelNode_v2(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: In<Parameters>) = add_node => "cuGraphAddKernelNode" @ 12000;
-    cuGraphKernelNodeGetParams(node: u64, parameters: Out<First>) = get_first => "cuGraphKernelNodeGetParams" @ 10000;
-    cuGraphKernelNodeGetParams_v2(node: u64, parameters: Out<Parameters>) = get => "cuGraphKernelNodeGetParams" @ 12000;
-    cuGraphKernelNodeSetParams(node: u64, parameters: In<First>) = set_first => "cuGraphKernelNodeSetParams" @ 10000;
-    cuGraphKernelNodeSetParams_v2(node: u64, parameters: In<Parameters>) = set => "cuGraphKernelNodeSetParams" @ 12000;
-    cuGraphExecKernelNodeSetParams(exec: u64, node: u64, parameters: In<First>) = change_first => "cuGraphExecKernelNodeSetParams" @ 10010;
-    cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, parameters: In<Parameters>) = change => "cuGraphExecKernelNodeSetParams" @ 12000;
+    cuGraphAddKernelNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: In<KernelNodeParamsV1>) = add_first => "cuGraphAddKernelNode" @ 10000;
+    cuGraphAddKernelNode_v2(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: In<KernelNodeParamsV2>) = add_node => "cuGraphAddKernelNode" @ 12000;
+    cuGraphKernelNodeGetParams(node: u64, parameters: Out<KernelNodeParamsV1>) = get_first => "cuGraphKernelNodeGetParams" @ 10000;
+    cuGraphKernelNodeGetParams_v2(node: u64, parameters: Out<KernelNodeParamsV2>) = get => "cuGraphKernelNodeGetParams" @ 12000;
+    cuGraphKernelNodeSetParams(node: u64, parameters: In<KernelNodeParamsV1>) = set_first => "cuGraphKernelNodeSetParams" @ 10000;
+    cuGraphKernelNodeSetParams_v2(node: u64, parameters: In<KernelNodeParamsV2>) = set => "cuGraphKernelNodeSetParams" @ 12000;
+    cuGraphExecKernelNodeSetParams(exec: u64, node: u64, parameters: In<KernelNodeParamsV1>) = change_first => "cuGraphExecKernelNodeSetParams" @ 10010;
+    cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, parameters: In<KernelNodeParamsV2>) = change => "cuGraphExecKernelNodeSetParams" @ 12000;
     cuGraphKernelNodeGetAttribute(node: u64, attribute: u32, value: Out<Attribute>) = get_attribute => "cuGraphKernelNodeGetAttribute" @ 11000;
     cuGraphKernelNodeSetAttribute(node: u64, attribute: u32, value: In<Attribute>) = set_attribute => "cuGraphKernelNodeSetAttribute" @ 11000;
     cuGraphKernelNodeCopyAttributes(to: u64, from: u64) = copy_attributes => "cuGraphKernelNodeCopyAttributes" @ 11000;
 }
 
-impl Kernel {
+impl KernelLaunch {
     /// A launch that is possible.
-    pub(crate) fn new(function: u64, shape: Shape) -> Result<Self, Error> {
+    pub(crate) fn new(function: u64, shape: LaunchShape) -> Result<Self, CudaError> {
         functions::name(function)?;
         Ok(Self {
             function,
@@ -86,22 +86,22 @@ impl Kernel {
     }
 
     /// Of a node, if it is one of these.
-    fn of(node: u64) -> Result<Self, Error> {
+    fn of(node: u64) -> Result<Self, CudaError> {
         match graphs::node(node)? {
-            Node::Kernel(kernel) => Ok(kernel),
+            GraphNode::Kernel(kernel) => Ok(kernel),
             _ => Err(INVALID_VALUE),
         }
     }
 
     /// As a program asks for it.
-    pub(crate) fn parameters(&self) -> Parameters {
-        let first = First {
+    pub(crate) fn parameters(&self) -> KernelNodeParamsV2 {
+        let first = KernelNodeParamsV1 {
             function: self.function,
             shape: self.shape,
             arguments: 0,
             extra: 0,
         };
-        Parameters {
+        KernelNodeParamsV2 {
             first,
             kernel: 0,
             context: 0,
@@ -109,34 +109,34 @@ impl Kernel {
     }
 }
 
-impl First {
-    fn kernel(self) -> Result<Kernel, Error> {
-        Kernel::new(self.function, self.shape)
+impl KernelNodeParamsV1 {
+    fn kernel(self) -> Result<KernelLaunch, CudaError> {
+        KernelLaunch::new(self.function, self.shape)
     }
 }
 
-impl Parameters {
+impl KernelNodeParamsV2 {
     /// Launches the kernel where there is no function.
-    pub(crate) fn kernel(self) -> Result<Kernel, Error> {
+    pub(crate) fn kernel(self) -> Result<KernelLaunch, CudaError> {
         let function = match self.first.function {
             0 => self.kernel,
             function => function,
         };
-        Kernel::new(function, self.first.shape)
+        KernelLaunch::new(function, self.first.shape)
     }
 }
 
 /// What a node launches now, with the attributes that it has.
-fn with_attributes_of(node: u64, kernel: Kernel) -> Result<Node, Error> {
-    let attributes = Kernel::of(node)?.attributes;
-    Ok(Node::Kernel(Kernel {
+fn with_attributes_of(node: u64, kernel: KernelLaunch) -> Result<GraphNode, CudaError> {
+    let attributes = KernelLaunch::of(node)?.attributes;
+    Ok(GraphNode::Kernel(KernelLaunch {
         attributes,
         ..kernel
     }))
 }
 
-fn add(out: Out<u64>, to: Insertion, kernel: Kernel) -> Outcome {
-    out.put(graphs::add(to, Node::Kernel(kernel))?)
+fn add(out: Out<u64>, to: NodeInsertion, kernel: KernelLaunch) -> Outcome {
+    out.put(graphs::add(to, GraphNode::Kernel(kernel))?)
 }
 
 fn add_first(
@@ -144,11 +144,11 @@ fn add_first(
     graph: u64,
     after: In<u64>,
     count: usize,
-    parameters: In<First>,
+    parameters: In<KernelNodeParamsV1>,
 ) -> Outcome {
     out.check()?;
     let kernel = parameters.get()?.kernel()?;
-    add(out, Insertion::after(graph, after, count)?, kernel)
+    add(out, NodeInsertion::after(graph, after, count)?, kernel)
 }
 
 fn add_node(
@@ -156,44 +156,44 @@ fn add_node(
     graph: u64,
     after: In<u64>,
     count: usize,
-    parameters: In<Parameters>,
+    parameters: In<KernelNodeParamsV2>,
 ) -> Outcome {
     out.check()?;
     let kernel = parameters.get()?.kernel()?;
-    add(out, Insertion::after(graph, after, count)?, kernel)
+    add(out, NodeInsertion::after(graph, after, count)?, kernel)
 }
 
-fn get_first(node: u64, parameters: Out<First>) -> Outcome {
-    parameters.put(Kernel::of(node)?.parameters().first)
+fn get_first(node: u64, parameters: Out<KernelNodeParamsV1>) -> Outcome {
+    parameters.put(KernelLaunch::of(node)?.parameters().first)
 }
 
-fn get(node: u64, parameters: Out<Parameters>) -> Outcome {
-    parameters.put(Kernel::of(node)?.parameters())
+fn get(node: u64, parameters: Out<KernelNodeParamsV2>) -> Outcome {
+    parameters.put(KernelLaunch::of(node)?.parameters())
 }
 
 /// Changes what a node launches.
-pub(crate) fn set_to(node: u64, kernel: Kernel) -> Outcome {
+pub(crate) fn set_to(node: u64, kernel: KernelLaunch) -> Outcome {
     graphs::set(node, with_attributes_of(node, kernel)?)
 }
 
-fn set_first(node: u64, parameters: In<First>) -> Outcome {
+fn set_first(node: u64, parameters: In<KernelNodeParamsV1>) -> Outcome {
     set_to(node, parameters.get()?.kernel()?)
 }
 
-fn set(node: u64, parameters: In<Parameters>) -> Outcome {
+fn set(node: u64, parameters: In<KernelNodeParamsV2>) -> Outcome {
     set_to(node, parameters.get()?.kernel()?)
 }
 
 /// The same in an executable graph.
-pub(crate) fn change_to(exec: u64, node: u64, kernel: Kernel) -> Outcome {
+pub(crate) fn change_to(exec: u64, node: u64, kernel: KernelLaunch) -> Outcome {
     executables::change(exec, node, with_attributes_of(node, kernel)?)
 }
 
-fn change_first(exec: u64, node: u64, parameters: In<First>) -> Outcome {
+fn change_first(exec: u64, node: u64, parameters: In<KernelNodeParamsV1>) -> Outcome {
     change_to(exec, node, parameters.get()?.kernel()?)
 }
 
-fn change(exec: u64, node: u64, parameters: In<Parameters>) -> Outcome {
+fn change(exec: u64, node: u64, parameters: In<KernelNodeParamsV2>) -> Outcome {
     change_to(exec, node, parameters.get()?.kernel()?)
 }
 
@@ -208,23 +208,23 @@ fn check_attribute(attribute: u32) -> Outcome {
 fn get_attribute(node: u64, attribute: u32, value: Out<Attribute>) -> Outcome {
     value.check()?;
     check_attribute(attribute)?;
-    let known = Kernel::of(node)?.attributes.remove(&attribute);
+    let known = KernelLaunch::of(node)?.attributes.remove(&attribute);
     value.put(known.unwrap_or_default())
 }
 
 fn set_attribute(node: u64, attribute: u32, value: In<Attribute>) -> Outcome {
     check_attribute(attribute)?;
-    let mut kernel = Kernel::of(node)?;
+    let mut kernel = KernelLaunch::of(node)?;
     kernel.attributes.insert(attribute, value.get()?);
-    graphs::set(node, Node::Kernel(kernel))
+    graphs::set(node, GraphNode::Kernel(kernel))
 }
 
 fn copy_attributes(to: u64, from: u64) -> Outcome {
-    let attributes = Kernel::of(from)?.attributes;
-    let kernel = Kernel::of(to)?;
-    let copied = Kernel {
+    let attributes = KernelLaunch::of(from)?.attributes;
+    let kernel = KernelLaunch::of(to)?;
+    let copied = KernelLaunch {
         attributes,
         ..kernel
     };
-    graphs::set(to, Node::Kernel(copied))
+    graphs::set(to, GraphNode::Kernel(copied))
 }

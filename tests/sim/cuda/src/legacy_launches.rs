@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::functions::{self, Shape};
+use crate::functions::{self, LaunchShape};
 use crate::pointer::In;
 
 /// The blocks of functions by handle: their sides, and the bytes that each block shares.
@@ -31,7 +31,7 @@ fn change(function: u64, change: impl FnOnce(&mut ([u32; 3], u32))) -> Outcome {
     Ok(())
 }
 
-fn side(side: i32) -> Result<u32, Error> {
+fn side(side: i32) -> Result<u32, CudaError> {
     let side = u32::try_from(side).map_err(|_| INVALID_VALUE)?;
     if side == 0 {
         Err(INVALID_VALUE)
@@ -87,5 +87,5 @@ fn launch_grid_async(function: u64, width: i32, height: i32, on: u64) -> Outcome
     let block = tables().blocks_of.get(&function).copied();
     let (block, shared) = block.ok_or(INVALID_VALUE)?;
     let grid = [side(width)?, side(height)?, 1];
-    functions::run(function, Shape::new(grid, block, shared), on)
+    functions::run(function, LaunchShape::new(grid, block, shared), on)
 }

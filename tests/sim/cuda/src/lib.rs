@@ -8,8 +8,8 @@
 //! handler below.
 
 mod array;
+mod array_descriptor;
 mod batches;
-mod between;
 mod capture;
 mod captured_work;
 mod conditionals;
@@ -34,10 +34,11 @@ mod functions;
 mod graph_ids;
 mod graph_memory;
 mod graphs;
-mod green;
+mod green_contexts;
 mod host;
 mod image;
-mod keeping;
+mod ipc_memory;
+mod kernel_footprint;
 mod kernel_nodes;
 mod legacy_launches;
 mod libraries;
@@ -53,7 +54,6 @@ mod memory_ops;
 mod mipmaps;
 mod modules;
 mod multicast;
-mod needs;
 mod node_parameters;
 mod notifications;
 mod number;
@@ -64,7 +64,7 @@ mod pools;
 mod primary;
 mod profiler;
 mod resources;
-mod shape;
+mod retained_memory;
 mod sparse;
 mod stream;
 mod tables;
@@ -79,11 +79,11 @@ mod visible;
 mod work_nodes;
 
 /// The rows of all files: what the library exports.
-fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
+fn tables_of_rows() -> impl Iterator<Item = &'static [export::EntryPoint]> {
     [
         array::ROWS,
         batches::ROWS,
-        between::ROWS,
+        ipc_memory::ROWS,
         capture::ROWS,
         conditionals::ROWS,
         context::ROWS,
@@ -105,7 +105,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         graph_ids::ROWS,
         graph_memory::ROWS,
         graphs::ROWS,
-        green::ROWS,
+        green_contexts::ROWS,
         host::ROWS,
         kernel_nodes::ROWS,
         legacy_launches::ROWS,

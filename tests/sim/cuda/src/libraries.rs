@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use crate::context::current;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::functions;
-use crate::image::Image;
+use crate::image::ImageContents;
 use crate::modules;
 use crate::pointer::{In, Out, Text};
 
@@ -18,7 +18,7 @@ pub(crate) type Libraries = HashMap<u64, Library>;
 /// A library that the program has loaded.
 #[derive(Debug)]
 pub(crate) struct Library {
-    image: Image,
+    image: ImageContents,
     /// The module in each context that has one.
     modules: HashMap<u64, u64>,
 }
@@ -37,7 +37,7 @@ exports! {
     cuKernelGetLibrary(out: Out<u64>, kernel: u64) = get_library => "cuKernelGetLibrary" @ 12050;
 }
 
-fn enter(image: Image) -> u64 {
+fn enter(image: ImageContents) -> u64 {
     let mut tables = tables();
     let handle = tables.fresh();
     tables.libraries.insert(
@@ -51,7 +51,7 @@ fn enter(image: Image) -> u64 {
 }
 
 /// The module of a library in the current context.
-fn module(library: u64) -> Result<u64, Error> {
+fn module(library: u64) -> Result<u64, CudaError> {
     let (context, _) = current()?;
     let image = {
         let tables = tables();
@@ -83,7 +83,7 @@ fn load(
     if code.is_null() {
         return Err(INVALID_VALUE);
     }
-    finish_load(out, Image::at(code).ok_or(INVALID_IMAGE)?)
+    finish_load(out, ImageContents::at(code).ok_or(INVALID_IMAGE)?)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
@@ -101,7 +101,7 @@ fn load_file(
     finish_load(out, modules::read_image(path.get()?)?)
 }
 
-fn finish_load(out: Out<u64>, image: Image) -> Outcome {
+fn finish_load(out: Out<u64>, image: ImageContents) -> Outcome {
     let library = enter(image);
     if current().is_ok()
         && let Err(error) = module(library)

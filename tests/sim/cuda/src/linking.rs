@@ -5,19 +5,19 @@ use std::collections::HashMap;
 
 use crate::context::current;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::image::Image;
+use crate::image::ImageContents;
 use crate::modules;
 use crate::pointer::{In, Out, Text};
 
 /// What is being linked in a process, by handle.
-pub(crate) type Links = HashMap<u64, Link>;
+pub(crate) type Links = HashMap<u64, LinkState>;
 
 /// What was added, and the cubin that it became.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
-    parts: Image,
+pub(crate) struct LinkState {
+    parts: ImageContents,
     cubin: Option<Vec<u8>>,
 }
 
@@ -29,7 +29,7 @@ const LAST_INPUT: u32 = 5;
 /// `CU_JIT_INFO_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER`; behind each comes the option for its size.
 const LOGS: [u32; 2] = [3, 5];
 /// `CUDA_ERROR_INVALID_PTX`.
-const INVALID_PTX: Error = Error(218);
+const INVALID_PTX: CudaError = CudaError(218);
 
 exports! {
     cuLinkCreate(count: u32, options: In<u32>, values: Out<u64>, out: Out<u64>) = create => "cuLinkCreate" @ 5050;
@@ -45,7 +45,7 @@ exports! {
 /// Logs are empty: their texts end at once, and what was written of them is nothing.
 fn empty_logs(count: u32, options: In<u32>, values: Out<u64>) -> Outcome {
     let all = (0..count as usize).map(|at| Ok((options.at(at)?, at)));
-    let all: Vec<(u32, usize)> = all.collect::<Result<_, Error>>()?;
+    let all: Vec<(u32, usize)> = all.collect::<Result<_, CudaError>>()?;
     let value = |wanted| all.iter().find(|(option, _)| *option == wanted);
     for log in LOGS {
         let (Some((_, buffer)), Some((_, size))) = (value(log), value(log + 1)) else {
@@ -66,25 +66,25 @@ fn create(count: u32, options: In<u32>, values: Out<u64>, out: Out<u64>) -> Outc
     empty_logs(count, options, values)?;
     let mut tables = tables();
     let handle = tables.fresh();
-    tables.links.insert(handle, Link::default());
+    tables.links.insert(handle, LinkState::default());
     out.put(handle)
 }
 
 /// A part, by what the program says that it is.
-fn part(kind: u32, data: In<u8>, bytes: usize) -> Result<Image, Error> {
+fn part(kind: u32, data: In<u8>, bytes: usize) -> Result<ImageContents, CudaError> {
     match kind {
         _ if kind > LAST_INPUT || data.is_null() || bytes == 0 => Err(INVALID_VALUE),
-        CUBIN | BUNDLE => Image::at(data).ok_or(INVALID_IMAGE),
+        CUBIN | BUNDLE => ImageContents::at(data).ok_or(INVALID_IMAGE),
         PTX => match data.text()?.to_string_lossy() {
-            text if text.contains(".version") => Ok(Image::of_text(&text)),
+            text if text.contains(".version") => Ok(ImageContents::of_text(&text)),
             _ => Err(INVALID_PTX),
         },
         // Objects, libraries and what another compiler made.
-        _ => Ok(Image::of_bytes(bytes as u64)),
+        _ => Ok(ImageContents::of_bytes(bytes as u64)),
     }
 }
 
-fn join(link: u64, part: Image) -> Outcome {
+fn join(link: u64, part: ImageContents) -> Outcome {
     let mut tables = tables();
     let link = tables.links.get_mut(&link).ok_or(INVALID_HANDLE)?;
     if link.cubin.is_some() {

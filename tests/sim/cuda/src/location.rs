@@ -1,14 +1,14 @@
 //! `CUmemLocation` and the properties of memory that name one.
 
-use apportion_sim_machine::Location;
+use apportion_sim_machine::MachineLocation;
 
 use crate::driver::driver;
-use crate::error::{Error, INVALID_VALUE};
+use crate::error::{CudaError, INVALID_VALUE};
 
 /// `CUmemLocation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct MemLocation {
     pub(crate) kind: u32,
     pub(crate) id: i32,
 }
@@ -16,8 +16,8 @@ pub(crate) struct Place {
 /// `CUmemAccessDesc`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Access {
-    pub(crate) place: Place,
+pub(crate) struct MemAccessDesc {
+    pub(crate) place: MemLocation,
     pub(crate) flags: u32,
 }
 
@@ -31,7 +31,7 @@ pub(crate) const HOST_NODE_CURRENT: u32 = 4;
 pub(crate) const READ: u32 = 1;
 pub(crate) const READ_WRITE: u32 = 3;
 
-impl Place {
+impl MemLocation {
     /// The memory of a device.
     pub(crate) fn of_device(device: i32) -> Self {
         Self {
@@ -41,10 +41,10 @@ impl Place {
     }
 
     /// What the machine calls it.
-    pub(crate) fn location(self) -> Result<Location, Error> {
+    pub(crate) fn location(self) -> Result<MachineLocation, CudaError> {
         match self.kind {
-            DEVICE => Ok(Location::Card(driver()?.card(self.id)?)),
-            HOST | HOST_NODE | HOST_NODE_CURRENT => Ok(Location::Host),
+            DEVICE => Ok(MachineLocation::Card(driver()?.card(self.id)?)),
+            HOST | HOST_NODE | HOST_NODE_CURRENT => Ok(MachineLocation::Host),
             _ => Err(INVALID_VALUE),
         }
     }
@@ -55,9 +55,9 @@ impl Place {
     }
 }
 
-impl Access {
+impl MemAccessDesc {
     /// What the API allows: nothing, reading, or both.
-    pub(crate) fn checked(self) -> Result<Self, Error> {
+    pub(crate) fn checked(self) -> Result<Self, CudaError> {
         self.place.location()?;
         if [0, READ, READ_WRITE].contains(&self.flags) {
             Ok(self)

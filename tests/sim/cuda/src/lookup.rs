@@ -7,8 +7,8 @@
 
 use std::ffi::c_void;
 
-use crate::error::{Error, INVALID_VALUE, NOT_FOUND, Outcome};
-use crate::export::{Row, exports};
+use crate::error::{CudaError, INVALID_VALUE, NOT_FOUND, Outcome};
+use crate::export::{EntryPoint, exports};
 use crate::pointer::{In, Out, Text};
 use crate::{driver, tables_of_rows};
 
@@ -29,7 +29,7 @@ exports! {
 }
 
 /// What was found: the address, or why there is none.
-fn find(name: &str, version: i32, flags: u64) -> Result<&'static Row, u32> {
+fn find(name: &str, version: i32, flags: u64) -> Result<&'static EntryPoint, u32> {
     let named = || tables_of_rows().flatten().filter(|row| row.base == name);
     if named().next().is_none() {
         return Err(SYMBOL_NOT_FOUND);
@@ -49,7 +49,11 @@ fn known(version: i32, newest: i32) -> i32 {
     }
 }
 
-fn checked(name: &Text, version: i32, flags: u64) -> Result<Result<&'static Row, u32>, Error> {
+fn checked(
+    name: &Text,
+    version: i32,
+    flags: u64,
+) -> Result<Result<&'static EntryPoint, u32>, CudaError> {
     let name = name.get()?;
     if flags & !FLAGS != 0 {
         return Err(INVALID_VALUE);

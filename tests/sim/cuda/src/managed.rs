@@ -4,10 +4,10 @@
 use crate::driver::{driver, tables};
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::location::Place;
+use crate::location::MemLocation;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
-use crate::tables::Kind;
+use crate::tables::MemoryKind;
 
 /// `CU_DEVICE_CPU`.
 const HOST: i32 = -1;
@@ -18,9 +18,9 @@ const LAST_ADVICE: u32 = 6;
 
 exports! {
     cuMemAdvise(address: u64, bytes: usize, advice: u32, device: i32) = advise_v1 => "cuMemAdvise" @ 8000;
-    cuMemAdvise_v2(address: u64, bytes: usize, advice: u32, place: Place) = advise => "cuMemAdvise" @ 12020;
+    cuMemAdvise_v2(address: u64, bytes: usize, advice: u32, place: MemLocation) = advise => "cuMemAdvise" @ 12020;
     cuMemPrefetchAsync(address: u64, bytes: usize, device: i32, stream: u64) = prefetch_v1 => "cuMemPrefetchAsync" @ 8000 | cuMemPrefetchAsync_ptsz @ 8000;
-    cuMemPrefetchAsync_v2(address: u64, bytes: usize, place: Place, flags: u32, stream: u64) = prefetch => "cuMemPrefetchAsync" @ 12020 | cuMemPrefetchAsync_v2_ptsz @ 12020;
+    cuMemPrefetchAsync_v2(address: u64, bytes: usize, place: MemLocation, flags: u32, stream: u64) = prefetch => "cuMemPrefetchAsync" @ 12020 | cuMemPrefetchAsync_v2_ptsz @ 12020;
     cuMemRangeGetAttribute(data: Out<i32>, room: usize, attribute: u32, address: u64, bytes: usize) = get_attribute => "cuMemRangeGetAttribute" @ 8000;
     cuMemRangeGetAttributes(data: In<Out<i32>>, rooms: In<usize>, attributes: In<u32>, count: usize, address: u64, bytes: usize) = get_attributes => "cuMemRangeGetAttributes" @ 8000;
 }
@@ -29,7 +29,7 @@ exports! {
 pub(crate) fn check(address: u64, bytes: usize) -> Outcome {
     let tables = tables();
     let (_, range) = tables.range_of(address)?;
-    let is_managed = matches!(range.kind, Kind::Managed { .. });
+    let is_managed = matches!(range.kind, MemoryKind::Managed { .. });
     let is_inside = bytes > 0 && tables.covers(address, bytes as u64);
     if is_managed && is_inside {
         Ok(())
@@ -50,7 +50,7 @@ fn advise_v1(address: u64, bytes: usize, advice: u32, device: i32) -> Outcome {
     }
 }
 
-fn advise(address: u64, bytes: usize, advice: u32, place: Place) -> Outcome {
+fn advise(address: u64, bytes: usize, advice: u32, place: MemLocation) -> Outcome {
     advise_v1(address, bytes, advice, place.device())
 }
 
@@ -62,7 +62,13 @@ fn prefetch_v1(address: u64, bytes: usize, device: i32, on: u64) -> Outcome {
     check(address, bytes)
 }
 
-pub(crate) fn prefetch(address: u64, bytes: usize, place: Place, flags: u32, on: u64) -> Outcome {
+pub(crate) fn prefetch(
+    address: u64,
+    bytes: usize,
+    place: MemLocation,
+    flags: u32,
+    on: u64,
+) -> Outcome {
     place.location()?;
     if flags != 0 {
         return Err(INVALID_VALUE);

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::ptr;
 
-use crate::error::{Error, OUT_OF_MEMORY};
+use crate::error::{CudaError, OUT_OF_MEMORY};
 
 const LAZY: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 const NOTHING: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// Maps memory that is not there until it is touched; what fills a block begins at one.
-pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
+pub(crate) fn lazy(bytes: u64) -> Result<u64, CudaError> {
     let whole = bytes.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
     if whole < BLOCK {
         return map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY, -1);
@@ -31,12 +31,12 @@ pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
 }
 
 /// The same where a 32-bit pointer reaches.
-pub(crate) fn lazy_low(bytes: u64) -> Result<u64, Error> {
+pub(crate) fn lazy_low(bytes: u64) -> Result<u64, CudaError> {
     map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY | LOW, -1)
 }
 
 /// Reserves addresses without memory, aligned as asked, at a given place if it is free.
-pub(crate) fn reserve(bytes: u64, alignment: u64, wish: u64) -> Result<u64, Error> {
+pub(crate) fn reserve(bytes: u64, alignment: u64, wish: u64) -> Result<u64, CudaError> {
     let room = bytes.checked_add(alignment).ok_or(OUT_OF_MEMORY)?;
     let base = map(wish, room, libc::PROT_NONE, LAZY, -1)?;
     let start = base.next_multiple_of(alignment.max(1));
@@ -51,12 +51,12 @@ pub(crate) fn reserve(bytes: u64, alignment: u64, wish: u64) -> Result<u64, Erro
 }
 
 /// Makes addresses bare again that were mapped.
-pub(crate) fn clear(base: u64, bytes: u64) -> Result<(), Error> {
+pub(crate) fn clear(base: u64, bytes: u64) -> Result<(), CudaError> {
     map(base, bytes, libc::PROT_NONE, LAZY | libc::MAP_FIXED, -1).map(drop)
 }
 
 /// Puts a file's memory at addresses that are reserved, without access.
-pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), Error> {
+pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), CudaError> {
     map(
         base,
         bytes,
@@ -68,13 +68,13 @@ pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), Error> {
 }
 
 /// Maps a file's memory anywhere, to read and write.
-pub(crate) fn file(bytes: u64, fd: RawFd) -> Result<u64, Error> {
+pub(crate) fn file(bytes: u64, fd: RawFd) -> Result<u64, CudaError> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     map(0, bytes, access, libc::MAP_SHARED, fd)
 }
 
 /// Sets what may be done at addresses.
-pub(crate) fn protect(base: u64, bytes: u64, read: bool, write: bool) -> Result<(), Error> {
+pub(crate) fn protect(base: u64, bytes: u64, read: bool, write: bool) -> Result<(), CudaError> {
     let read = if read { libc::PROT_READ } else { 0 };
     let write = if write { libc::PROT_WRITE } else { 0 };
     let at = ptr::with_exposed_provenance_mut(base as usize);
@@ -128,7 +128,7 @@ pub(crate) fn fill(at: u64, pattern: &[u8], times: u64) {
     }
 }
 
-fn map(at: u64, bytes: u64, access: i32, flags: i32, fd: RawFd) -> Result<u64, Error> {
+fn map(at: u64, bytes: u64, access: i32, flags: i32, fd: RawFd) -> Result<u64, CudaError> {
     let at = ptr::with_exposed_provenance_mut(at as usize);
     // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it the range is part of a
     // reservation of this module.

@@ -1,15 +1,15 @@
 //! Memory with an address, allocated in a context: plain, pitched and managed.
 
-use apportion_sim_machine::{Reply, Request};
+use apportion_sim_machine::{MachineReply, MachineRequest};
 
 use crate::context::current;
 use crate::driver::{ask, driver, tables};
-use crate::error::{Error, INVALID_VALUE, OUT_OF_MEMORY, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_VALUE, OUT_OF_MEMORY, Outcome, UNKNOWN};
 use crate::executables;
 use crate::export::exports;
 use crate::mapping;
 use crate::pointer::Out;
-use crate::tables::{Kind, Range};
+use crate::tables::{MemoryKind, MemoryRange};
 
 /// Rows of pitched memory start at multiples of this.
 const PITCH: usize = 512;
@@ -32,14 +32,14 @@ exports! {
 
 /// Maps what the machine has placed and enters it.
 pub(crate) fn enter_allocation(
-    reply: &Reply,
+    reply: &MachineReply,
     bytes: u64,
     context: u64,
     device: i32,
-    kind: impl FnOnce(u64) -> Kind,
-    map: fn(u64) -> Result<u64, Error>,
-) -> Result<u64, Error> {
-    let Reply::Allocated {
+    kind: impl FnOnce(u64) -> MemoryKind,
+    map: fn(u64) -> Result<u64, CudaError>,
+) -> Result<u64, CudaError> {
+    let MachineReply::Allocated {
         allocation,
         placement,
     } = *reply
@@ -50,11 +50,11 @@ pub(crate) fn enter_allocation(
     let mapped = tables.block(placement.block, placement.block_bytes, map);
     let Ok(base) = mapped else {
         drop(tables);
-        ask(Request::Free(allocation))?;
+        ask(MachineRequest::Free(allocation))?;
         return Err(OUT_OF_MEMORY);
     };
     let (address, serial) = (base + placement.offset, tables.fresh());
-    let range = Range {
+    let range = MemoryRange {
         bytes,
         kind: kind(allocation),
         device,
@@ -68,19 +68,19 @@ pub(crate) fn enter_allocation(
 fn allocate_in_context(
     bytes: u64,
     managed: bool,
-    map: fn(u64) -> Result<u64, Error>,
-) -> Result<u64, Error> {
+    map: fn(u64) -> Result<u64, CudaError>,
+) -> Result<u64, CudaError> {
     let (handle, context) = current()?;
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
-    let reply = ask(Request::Allocate {
+    let reply = ask(MachineRequest::Allocate {
         context: context.name,
         bytes,
     })?;
     let kind = |allocation| match managed {
-        true => Kind::Managed { allocation },
-        false => Kind::Device { allocation },
+        true => MemoryKind::Managed { allocation },
+        false => MemoryKind::Device { allocation },
     };
     enter_allocation(&reply, bytes, handle, context.device, kind, map)
 }
@@ -101,7 +101,7 @@ fn allocate_v1(out: Out<u32>, bytes: u32) -> Outcome {
     out.put(u32::try_from(address).map_err(|_| UNKNOWN)?)
 }
 
-fn pitched(width: usize, height: usize, element: u32) -> Result<(usize, u64), Error> {
+fn pitched(width: usize, height: usize, element: u32) -> Result<(usize, u64), CudaError> {
     if width == 0 || height == 0 || ![4, 8, 16].contains(&element) {
         return Err(INVALID_VALUE);
     }
@@ -158,29 +158,29 @@ fn free(address: u64) -> Outcome {
         .copied()
         .ok_or(INVALID_VALUE)?;
     match range.kind {
-        Kind::Device { allocation } | Kind::Managed { allocation } => {
+        MemoryKind::Device { allocation } | MemoryKind::Managed { allocation } => {
             free_allocation(address, range, allocation)
         }
-        Kind::Pooled { allocation, .. } => {
+        MemoryKind::Pooled { allocation, .. } => {
             free_allocation(address, range, allocation)?;
             tables().touch_pools();
             Ok(())
         }
-        Kind::Graph => executables::free(address),
-        Kind::Host { .. }
-        | Kind::Registered { .. }
-        | Kind::Variable
-        | Kind::Opened { .. }
-        | Kind::Mapped { .. } => Err(INVALID_VALUE),
+        MemoryKind::Graph => executables::free(address),
+        MemoryKind::Host { .. }
+        | MemoryKind::Registered { .. }
+        | MemoryKind::Variable
+        | MemoryKind::Opened { .. }
+        | MemoryKind::Mapped { .. } => Err(INVALID_VALUE),
     }
 }
 
 /// Takes the range out first: once the machine has freed it, another thread may be given its place.
-pub(crate) fn free_allocation(address: u64, range: Range, allocation: u64) -> Outcome {
+pub(crate) fn free_allocation(address: u64, range: MemoryRange, allocation: u64) -> Outcome {
     if tables().ranges.remove(&address).is_none() {
         return Err(INVALID_VALUE);
     }
-    let freed = ask(Request::Free(allocation));
+    let freed = ask(MachineRequest::Free(allocation));
     if freed.is_err() {
         tables().ranges.insert(address, range);
     }
@@ -191,11 +191,11 @@ fn free_v1(address: u32) -> Outcome {
     free(u64::from(address))
 }
 
-fn memory_of_current() -> Result<(u64, u64), Error> {
+fn memory_of_current() -> Result<(u64, u64), CudaError> {
     let (_, context) = current()?;
     let card = driver()?.card(context.device)?;
-    match ask(Request::MemoryInfo(card))? {
-        Reply::Memory { free, total } => Ok((free, total)),
+    match ask(MachineRequest::MemoryInfo(card))? {
+        MachineReply::Memory { free, total } => Ok((free, total)),
         _ => Err(UNKNOWN),
     }
 }

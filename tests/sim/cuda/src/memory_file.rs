@@ -7,13 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use apportion_sim_machine::EXPORTED;
 
-use crate::error::{Error, INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY, UNKNOWN};
+use crate::error::{CudaError, INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY, UNKNOWN};
 
 /// The part of a file's name before the memory's own.
 const FILE_PREFIX: &str = "apportion-sim-";
 
 /// A file of that many bytes, none of them there until it is touched.
-pub(crate) fn create(name: u64, bytes: u64) -> Result<OwnedFd, Error> {
+pub(crate) fn create(name: u64, bytes: u64) -> Result<OwnedFd, CudaError> {
     let title = CString::new(format!("{FILE_PREFIX}{name}")).map_err(|_| UNKNOWN)?;
     // SAFETY: the title is a C string that lives for the call.
     let fd = unsafe { libc::memfd_create(title.as_ptr(), libc::MFD_CLOEXEC) };
@@ -28,7 +28,7 @@ pub(crate) fn create(name: u64, bytes: u64) -> Result<OwnedFd, Error> {
 }
 
 /// What a descriptor of another process's memory file names, and a descriptor of our own.
-pub(crate) fn open(fd: RawFd) -> Result<(u64, OwnedFd), Error> {
+pub(crate) fn open(fd: RawFd) -> Result<(u64, OwnedFd), CudaError> {
     let link = fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| INVALID_VALUE)?;
     let link = link.to_str().ok_or(INVALID_VALUE)?;
     let title = link
@@ -43,7 +43,7 @@ pub(crate) fn open(fd: RawFd) -> Result<(u64, OwnedFd), Error> {
 }
 
 /// Another open file of the same memory.
-fn again(fd: RawFd) -> Result<OwnedFd, Error> {
+fn again(fd: RawFd) -> Result<OwnedFd, CudaError> {
     let file = fs::File::options()
         .read(true)
         .write(true)
@@ -52,7 +52,7 @@ fn again(fd: RawFd) -> Result<OwnedFd, Error> {
 }
 
 /// A descriptor for other processes, with a lock by which the machine sees that it is open.
-pub(crate) fn export(file: RawFd) -> Result<OwnedFd, Error> {
+pub(crate) fn export(file: RawFd) -> Result<OwnedFd, CudaError> {
     let descriptor = again(file)?;
     let (start, bytes) = EXPORTED;
     // SAFETY: zeroes are a valid value of a structure of integers.

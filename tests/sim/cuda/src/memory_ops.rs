@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::capture::captured;
 use crate::driver::tables;
-use crate::edges::Insertion;
-use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::edges::NodeInsertion;
+use crate::error::{CudaError, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::export::exports;
-use crate::graphs::{self, Node};
+use crate::graphs::{self, GraphNode};
 use crate::mapping;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
@@ -22,7 +22,7 @@ pub(crate) type Operation = [u64; 6];
 /// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Batch {
+pub(crate) struct BatchMemOpParams {
     context: u64,
     count: u32,
     operations: u64,
@@ -56,10 +56,10 @@ exports! {
     cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = write_64 => "cuStreamWriteValue64" @ 11070 | cuStreamWriteValue64_v2_ptsz @ 11070;
     cuStreamBatchMemOp(stream: u64, count: u32, operations: In<Operation>, flags: u32) = batch => "cuStreamBatchMemOp" @ 8000 | cuStreamBatchMemOp_ptsz @ 8000;
     cuStreamBatchMemOp_v2(stream: u64, count: u32, operations: In<Operation>, flags: u32) = batch => "cuStreamBatchMemOp" @ 11070 | cuStreamBatchMemOp_v2_ptsz @ 11070;
-    cuGraphAddBatchMemOpNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, batch: In<Batch>) = add => "cuGraphAddBatchMemOpNode" @ 11070;
-    cuGraphBatchMemOpNodeGetParams(node: u64, batch: Out<Batch>) = get => "cuGraphBatchMemOpNodeGetParams" @ 11070;
-    cuGraphBatchMemOpNodeSetParams(node: u64, batch: In<Batch>) = set => "cuGraphBatchMemOpNodeSetParams" @ 11070;
-    cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, batch: In<Batch>) = change => "cuGraphExecBatchMemOpNodeSetParams" @ 11070;
+    cuGraphAddBatchMemOpNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, batch: In<BatchMemOpParams>) = add => "cuGraphAddBatchMemOpNode" @ 11070;
+    cuGraphBatchMemOpNodeGetParams(node: u64, batch: Out<BatchMemOpParams>) = get => "cuGraphBatchMemOpNodeGetParams" @ 11070;
+    cuGraphBatchMemOpNodeSetParams(node: u64, batch: In<BatchMemOpParams>) = set => "cuGraphBatchMemOpNodeSetParams" @ 11070;
+    cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, batch: In<BatchMemOpParams>) = change => "cuGraphExecBatchMemOpNodeSetParams" @ 11070;
 }
 
 /// Does one after the other.
@@ -87,13 +87,13 @@ fn write(address: u64, bytes: &[u8]) -> Outcome {
 }
 
 /// A number that is compared as it is, and as the sign of a difference.
-trait Word: Copy {
+trait MemoryWord: Copy {
     fn is_met(self, wanted: Self, condition: u32) -> bool;
 }
 
 macro_rules! word {
     ($word:ty) => {
-        impl Word for $word {
+        impl MemoryWord for $word {
             fn is_met(self, wanted: Self, condition: u32) -> bool {
                 match condition {
                     AT_LEAST => self.wrapping_sub(wanted).cast_signed() >= 0,
@@ -110,7 +110,7 @@ macro_rules! word {
 word!(u32);
 word!(u64);
 
-fn wait<T: Word>(address: u64, wanted: T, flags: u32) -> Outcome {
+fn wait<T: MemoryWord>(address: u64, wanted: T, flags: u32) -> Outcome {
     if !tables().covers(address, size_of::<T>() as u64) {
         return Err(INVALID_VALUE);
     }
@@ -125,7 +125,7 @@ fn wait<T: Word>(address: u64, wanted: T, flags: u32) -> Outcome {
 fn on_stream(on: u64, operations: &[Operation]) -> Outcome {
     stream(on)?;
     match captured(on)? {
-        Some(to) => graphs::add(to, Node::Operations(operations.into())).map(drop),
+        Some(to) => graphs::add(to, GraphNode::Operations(operations.into())).map(drop),
         None => perform(operations),
     }
 }
@@ -151,7 +151,7 @@ fn write_64(on: u64, address: u64, value: u64, flags: u32) -> Outcome {
     single(on, WRITE_64, address, value, flags)
 }
 
-fn all(operations: In<Operation>, count: u32, flags: u32) -> Result<Arc<[Operation]>, Error> {
+fn all(operations: In<Operation>, count: u32, flags: u32) -> Result<Arc<[Operation]>, CudaError> {
     if flags != 0 || count > MOST {
         return Err(INVALID_VALUE);
     }
@@ -162,11 +162,11 @@ fn batch(on: u64, count: u32, operations: In<Operation>, flags: u32) -> Outcome 
     on_stream(on, &all(operations, count, flags)?)
 }
 
-impl Batch {
+impl BatchMemOpParams {
     /// The node that does this.
-    pub(crate) fn node(self) -> Result<Node, Error> {
+    pub(crate) fn node(self) -> Result<GraphNode, CudaError> {
         let operations = In::from_address(self.operations);
-        all(operations, self.count, self.flags).map(Node::Operations)
+        all(operations, self.count, self.flags).map(GraphNode::Operations)
     }
 
     /// What a node does, whose operations stay where they are for as long as it does that.
@@ -180,24 +180,30 @@ impl Batch {
     }
 }
 
-fn add(out: Out<u64>, graph: u64, after: In<u64>, count: usize, batch: In<Batch>) -> Outcome {
+fn add(
+    out: Out<u64>,
+    graph: u64,
+    after: In<u64>,
+    count: usize,
+    batch: In<BatchMemOpParams>,
+) -> Outcome {
     out.check()?;
-    let to = Insertion::after(graph, after, count)?;
+    let to = NodeInsertion::after(graph, after, count)?;
     out.put(graphs::add(to, batch.get()?.node()?)?)
 }
 
-fn get(node: u64, batch: Out<Batch>) -> Outcome {
+fn get(node: u64, batch: Out<BatchMemOpParams>) -> Outcome {
     match graphs::node(node)? {
-        Node::Operations(operations) => batch.put(Batch::of(&operations)),
+        GraphNode::Operations(operations) => batch.put(BatchMemOpParams::of(&operations)),
         _ => Err(INVALID_VALUE),
     }
 }
 
-fn set(node: u64, batch: In<Batch>) -> Outcome {
+fn set(node: u64, batch: In<BatchMemOpParams>) -> Outcome {
     graphs::set(node, batch.get()?.node()?)
 }
 
-fn change(exec: u64, node: u64, batch: In<Batch>) -> Outcome {
+fn change(exec: u64, node: u64, batch: In<BatchMemOpParams>) -> Outcome {
     crate::executables::change(exec, node, batch.get()?.node()?)
 }
 

@@ -2,32 +2,32 @@
 
 use std::collections::HashMap;
 
-use apportion_sim_machine::Request;
+use apportion_sim_machine::MachineRequest;
 
-use crate::array::{self, Requirements};
+use crate::array::{self, ArrayMemoryRequirements};
+use crate::array_descriptor::{Wide3D, measure};
 use crate::context::current;
 use crate::driver::{ask, driver, tables};
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome};
 use crate::export::exports;
 use crate::mapping;
 use crate::memory::{enter_allocation, free_allocation};
 use crate::pointer::{In, Out};
-use crate::shape::{Wide3D, measure};
-use crate::tables::Kind;
+use crate::tables::MemoryKind;
 
 /// The mipmapped arrays of a process by handle.
-pub(crate) type Mipmaps = HashMap<u64, Mipmap>;
+pub(crate) type Mipmaps = HashMap<u64, MipmappedArray>;
 
 /// A mipmapped array: the handles of its levels, largest first.
 #[derive(Debug, Clone)]
-pub(crate) struct Mipmap {
+pub(crate) struct MipmappedArray {
     levels: Vec<u64>,
     address: u64,
     bytes: u64,
     device: i32,
 }
 
-impl Mipmap {
+impl MipmappedArray {
     /// The handles of its levels, largest first.
     pub(crate) fn levels(&self) -> &[u64] {
         &self.levels
@@ -37,11 +37,11 @@ impl Mipmap {
 exports! {
     cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) = create => "cuMipmappedArrayCreate" @ 5000;
     cuMipmappedArrayGetLevel(out: Out<u64>, mipmap: u64, level: u32) = get_level => "cuMipmappedArrayGetLevel" @ 5000;
-    cuMipmappedArrayGetMemoryRequirements(out: Out<Requirements>, mipmap: u64, device: i32) = get_requirements => "cuMipmappedArrayGetMemoryRequirements" @ 11060;
+    cuMipmappedArrayGetMemoryRequirements(out: Out<ArrayMemoryRequirements>, mipmap: u64, device: i32) = get_requirements => "cuMipmappedArrayGetMemoryRequirements" @ 11060;
     cuMipmappedArrayDestroy(mipmap: u64) = destroy => "cuMipmappedArrayDestroy" @ 5000;
 }
 
-fn mipmap(handle: u64) -> Result<Mipmap, Error> {
+fn mipmap(handle: u64) -> Result<MipmappedArray, CudaError> {
     tables().mipmaps.get(&handle).cloned().ok_or(INVALID_HANDLE)
 }
 
@@ -54,7 +54,7 @@ fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let levels = levels.min(descriptor.most_levels());
-    let sizes: Result<Vec<u64>, Error> = (0..levels)
+    let sizes: Result<Vec<u64>, CudaError> = (0..levels)
         .map(|level| Ok(measure(&descriptor.halved(level))?.2))
         .collect();
     let sizes = sizes?;
@@ -62,11 +62,11 @@ fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
         .iter()
         .try_fold(0_u64, |all, size| all.checked_add(*size));
     let bytes = bytes.ok_or(OUT_OF_MEMORY)?;
-    let reply = ask(Request::Allocate {
+    let reply = ask(MachineRequest::Allocate {
         context: context.name,
         bytes,
     })?;
-    let kind = |allocation| Kind::Device { allocation };
+    let kind = |allocation| MemoryKind::Device { allocation };
     let device = context.device;
     let address = enter_allocation(&reply, bytes, handle, device, kind, mapping::lazy)?;
     let mut next = address;
@@ -79,7 +79,7 @@ fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
     let handle = tables.fresh();
     tables.mipmaps.insert(
         handle,
-        Mipmap {
+        MipmappedArray {
             levels: arrays,
             address,
             bytes,
@@ -94,20 +94,20 @@ fn get_level(out: Out<u64>, handle: u64, level: u32) -> Outcome {
     out.put(*mipmap.levels.get(level as usize).ok_or(INVALID_VALUE)?)
 }
 
-fn get_requirements(out: Out<Requirements>, handle: u64, device: i32) -> Outcome {
+fn get_requirements(out: Out<ArrayMemoryRequirements>, handle: u64, device: i32) -> Outcome {
     driver()?.card(device)?;
     let mipmap = mipmap(handle)?;
     if mipmap.device != device {
         return Err(INVALID_VALUE);
     }
-    out.put(Requirements::of(mipmap.bytes))
+    out.put(ArrayMemoryRequirements::of(mipmap.bytes))
 }
 
 fn destroy(handle: u64) -> Outcome {
     let mipmap = mipmap(handle)?;
     let range = tables().ranges.get(&mipmap.address).copied();
     if let Some(range) = range
-        && let Kind::Device { allocation } = range.kind
+        && let MemoryKind::Device { allocation } = range.kind
     {
         free_allocation(mipmap.address, range, allocation)?;
     }

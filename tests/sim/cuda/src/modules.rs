@@ -8,14 +8,14 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use apportion_sim_machine::Request;
+use apportion_sim_machine::MachineRequest;
 
 use crate::context::current;
 use crate::driver::{ask, create, tables};
-use crate::error::{Error, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, NOT_FOUND, Outcome};
+use crate::error::{CudaError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, NOT_FOUND, Outcome};
 use crate::export::exports;
 use crate::functions;
-use crate::image::Image;
+use crate::image::ImageContents;
 use crate::mapping;
 use crate::pointer::{In, Out, Text};
 
@@ -28,7 +28,7 @@ pub(crate) struct Module {
     /// The context's name in the machine, and the module's.
     context: u64,
     name: u64,
-    image: Image,
+    image: ImageContents,
     /// Code that is not in the card's memory yet.
     unloaded: u64,
     /// Where variables are, from the first time that a program asks for one.
@@ -61,13 +61,13 @@ fn is_eager() -> bool {
 }
 
 /// Loads an image into the current context.
-pub(crate) fn load_image(image: Image) -> Result<u64, Error> {
+pub(crate) fn load_image(image: ImageContents) -> Result<u64, CudaError> {
     let (_, context) = current()?;
     let unloaded = match is_eager() {
         true => 0,
         false => image.code_of_bundle,
     };
-    let request = Request::ModuleLoad {
+    let request = MachineRequest::ModuleLoad {
         context: context.name,
         bytes: image.device_bytes() - unloaded,
     };
@@ -86,14 +86,14 @@ pub(crate) fn load_image(image: Image) -> Result<u64, Error> {
 }
 
 /// Reads an image from a file.
-pub(crate) fn read_image(path: &str) -> Result<Image, Error> {
+pub(crate) fn read_image(path: &str) -> Result<ImageContents, CudaError> {
     std::fs::read(path)
-        .map(|content| Image::of_file(&content))
+        .map(|content| ImageContents::of_file(&content))
         .map_err(|_| FILE_NOT_FOUND)
 }
 
 /// The names of a module's kernels, as far as they are known.
-pub(crate) fn kernels(handle: u64) -> Result<Vec<String>, Error> {
+pub(crate) fn kernels(handle: u64) -> Result<Vec<String>, CudaError> {
     let tables = tables();
     Ok(tables
         .modules
@@ -105,14 +105,14 @@ pub(crate) fn kernels(handle: u64) -> Result<Vec<String>, Error> {
 }
 
 /// Whether a module declares a texture or surface reference of this name.
-pub(crate) fn declares(handle: u64, name: &str) -> Result<bool, Error> {
+pub(crate) fn declares(handle: u64, name: &str) -> Result<bool, CudaError> {
     let tables = tables();
     let module = tables.modules.get(&handle).ok_or(INVALID_HANDLE)?;
     Ok(module.image.references.iter().any(|known| known == name))
 }
 
 /// Whether all of a module is in the card's memory.
-pub(crate) fn is_loaded(handle: u64) -> Result<bool, Error> {
+pub(crate) fn is_loaded(handle: u64) -> Result<bool, CudaError> {
     let tables = tables();
     let module = tables.modules.get(&handle).ok_or(INVALID_HANDLE)?;
     Ok(module.unloaded == 0)
@@ -123,7 +123,7 @@ pub(crate) fn load_code(handle: u64) -> Outcome {
     let (unloaded, request) = {
         let mut tables = tables();
         let module = tables.modules.get_mut(&handle).ok_or(INVALID_HANDLE)?;
-        let request = Request::ModuleGrow {
+        let request = MachineRequest::ModuleGrow {
             context: module.context,
             module: module.name,
             bytes: module.image.device_bytes(),
@@ -148,7 +148,7 @@ pub(crate) fn unload(handle: u64) -> Outcome {
         Some(module) => (module.context, module.name),
         None => return Err(INVALID_HANDLE),
     };
-    match ask(Request::ModuleUnload { context, module }) {
+    match ask(MachineRequest::ModuleUnload { context, module }) {
         Ok(_) | Err(crate::error::INVALID_CONTEXT) => {}
         Err(other) => return Err(other),
     }
@@ -167,7 +167,7 @@ pub(crate) fn unload(handle: u64) -> Outcome {
 }
 
 /// A variable's address and size. Its memory is part of the module's, so the machine knows of it.
-pub(crate) fn variable(handle: u64, name: &str) -> Result<(u64, u64), Error> {
+pub(crate) fn variable(handle: u64, name: &str) -> Result<(u64, u64), CudaError> {
     let mut tables = tables();
     let module = tables.modules.get_mut(&handle).ok_or(INVALID_HANDLE)?;
     let known = module.image.variables.iter().find(|known| known.0 == name);
@@ -187,7 +187,7 @@ fn load(out: Out<u64>, image: In<u8>) -> Outcome {
     if image.is_null() {
         return Err(crate::error::INVALID_VALUE);
     }
-    out.put(load_image(Image::at(image).ok_or(INVALID_IMAGE)?)?)
+    out.put(load_image(ImageContents::at(image).ok_or(INVALID_IMAGE)?)?)
 }
 
 fn load_with_options(

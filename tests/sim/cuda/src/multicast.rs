@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::keeping::{device_of, hold, let_go, mapped_at};
 use crate::pointer::{In, Out};
+use crate::retained_memory::{device_of, hold, let_go, mapped_at};
 
 /// What is bound to each object, by device and offset: how much, and by which handle.
 pub(crate) type Multicasts = HashMap<u64, HashMap<(i32, u64), (u64, u64)>>;
@@ -15,7 +15,7 @@ pub(crate) type Multicasts = HashMap<u64, HashMap<(i32, u64), (u64, u64)>>;
 /// `CUmulticastObjectProp`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Properties {
+pub(crate) struct MulticastObjectProp {
     devices: u32,
     bytes: u64,
     handle_types: u64,
@@ -26,19 +26,19 @@ pub(crate) struct Properties {
 const GRANULE: usize = 2 << 20;
 
 exports! {
-    cuMulticastCreate(out: Out<u64>, properties: In<Properties>) = create => "cuMulticastCreate" @ 12010;
+    cuMulticastCreate(out: Out<u64>, properties: In<MulticastObjectProp>) = create => "cuMulticastCreate" @ 12010;
     cuMulticastAddDevice(object: u64, device: i32) = add_device => "cuMulticastAddDevice" @ 12010;
     cuMulticastBindMem(object: u64, offset: usize, handle: u64, at: usize, bytes: usize, flags: u64) = bind => "cuMulticastBindMem" @ 12010;
     cuMulticastBindMem_v2(object: u64, device: i32, offset: usize, handle: u64, at: usize, bytes: usize, flags: u64) = bind_on => "cuMulticastBindMem" @ 13010;
     cuMulticastBindAddr(object: u64, offset: usize, address: u64, bytes: usize, flags: u64) = bind_address => "cuMulticastBindAddr" @ 12010;
     cuMulticastBindAddr_v2(object: u64, device: i32, offset: usize, address: u64, bytes: usize, flags: u64) = bind_address_on => "cuMulticastBindAddr" @ 13010;
     cuMulticastUnbind(object: u64, device: i32, offset: usize, bytes: usize) = unbind => "cuMulticastUnbind" @ 12010;
-    cuMulticastGetGranularity(out: Out<usize>, properties: In<Properties>, option: u32) = get_granularity => "cuMulticastGetGranularity" @ 12010;
+    cuMulticastGetGranularity(out: Out<usize>, properties: In<MulticastObjectProp>, option: u32) = get_granularity => "cuMulticastGetGranularity" @ 12010;
 }
 
-fn create(out: Out<u64>, properties: In<Properties>) -> Outcome {
+fn create(out: Out<u64>, properties: In<MulticastObjectProp>) -> Outcome {
     out.check()?;
-    let Properties { devices, bytes, .. } = properties.get()?;
+    let MulticastObjectProp { devices, bytes, .. } = properties.get()?;
     if devices == 0 || bytes == 0 || !bytes.is_multiple_of(GRANULE as u64) {
         return Err(INVALID_VALUE);
     }
@@ -60,7 +60,7 @@ pub(crate) fn end(object: u64) -> Outcome {
         .try_for_each(|(_, handle)| let_go(handle))
 }
 
-fn check(object: u64) -> Result<(), Error> {
+fn check(object: u64) -> Result<(), CudaError> {
     is_one(object).then_some(()).ok_or(INVALID_VALUE)
 }
 
@@ -135,7 +135,7 @@ fn unbind(object: u64, device: i32, offset: usize, bytes: usize) -> Outcome {
     let_go(handle)
 }
 
-fn get_granularity(out: Out<usize>, properties: In<Properties>, option: u32) -> Outcome {
+fn get_granularity(out: Out<usize>, properties: In<MulticastObjectProp>, option: u32) -> Outcome {
     properties.get()?;
     match option {
         0 | 1 => out.put(GRANULE),

@@ -1,19 +1,19 @@
 //! Nodes of every kind by one structure: `CUgraphNodeParams` is a kind, and behind it what that kind goes on with.
 
-use crate::captured_work::Work;
-use crate::conditionals::Conditional;
+use crate::captured_work::StreamWork;
+use crate::conditionals::ConditionalNodeParams;
 use crate::copy_rows::Wide3D;
-use crate::edges::{EdgeData, Insertion};
-use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::edges::{EdgeData, NodeInsertion};
+use crate::error::{CudaError, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::event;
 use crate::executables;
 use crate::export::exports;
-use crate::fill::Fill;
-use crate::graphs::{self, Node};
-use crate::kernel_nodes::{self, Parameters as KernelParameters};
-use crate::memory_ops::Batch;
+use crate::fill::MemsetNodeParams;
+use crate::graphs::{self, GraphNode};
+use crate::kernel_nodes::{self, KernelNodeParamsV2 as KernelParameters};
+use crate::memory_ops::BatchMemOpParams;
 use crate::pointer::{In, Out};
-use crate::stream::HostCall;
+use crate::stream::HostNodeParams;
 
 /// `CUgraphNodeParams`, in words.
 type Words = [u64; 32];
@@ -59,40 +59,40 @@ fn rest<T: Copy>(parameters: In<Words>) -> In<T> {
     In::from_address(parameters.address() + REST)
 }
 
-fn kind_of(parameters: In<Words>) -> Result<u32, Error> {
+fn kind_of(parameters: In<Words>) -> Result<u32, CudaError> {
     parameters.cast::<u32>().get()
 }
 
 /// What a node does that has neither memory nor graphs in it. Nothing is expected of the bytes behind what its kind
 /// has, which a program need not have.
-fn plain(parameters: In<Words>) -> Result<Node, Error> {
+fn plain(parameters: In<Words>) -> Result<GraphNode, CudaError> {
     match kind_of(parameters)? {
         KERNEL => rest::<KernelParameters>(parameters)
             .get()?
             .kernel()
-            .map(Node::Kernel),
+            .map(GraphNode::Kernel),
         COPY => {
             let copy = rest::<CopyParameters>(parameters).get()?.copy;
-            Ok(Node::Work(Work::Copy(copy)))
+            Ok(GraphNode::Work(StreamWork::Copy(copy)))
         }
         FILL => {
-            let fill = rest::<Fill>(parameters).get()?.checked()?;
-            Ok(Node::Work(Work::Fill(fill)))
+            let fill = rest::<MemsetNodeParams>(parameters).get()?.checked()?;
+            Ok(GraphNode::Work(StreamWork::Fill(fill)))
         }
         HOST => {
-            let call = rest::<HostCall>(parameters).get()?.checked()?;
-            Ok(Node::Work(Work::Host(call)))
+            let call = rest::<HostNodeParams>(parameters).get()?.checked()?;
+            Ok(GraphNode::Work(StreamWork::Host(call)))
         }
-        EMPTY => Ok(Node::Nothing),
-        WAIT => known_event(parameters).map(Node::Wait),
-        RECORD => known_event(parameters).map(Node::Record),
-        OPERATIONS => rest::<Batch>(parameters).get()?.node(),
+        EMPTY => Ok(GraphNode::Nothing),
+        WAIT => known_event(parameters).map(GraphNode::Wait),
+        RECORD => known_event(parameters).map(GraphNode::Record),
+        OPERATIONS => rest::<BatchMemOpParams>(parameters).get()?.node(),
         ALLOCATION | FREE | GRAPH | CONDITIONAL => Err(NOT_SUPPORTED),
         _ => Err(INVALID_VALUE),
     }
 }
 
-fn known_event(parameters: In<Words>) -> Result<u64, Error> {
+fn known_event(parameters: In<Words>) -> Result<u64, CudaError> {
     let event = rest::<u64>(parameters).get()?;
     event::check(event)?;
     Ok(event)
@@ -114,7 +114,7 @@ fn add_after(
     out.check()?;
     parameters.check()?;
     let given = In::from_address(parameters.address());
-    let to = Insertion::with_data(graph, after, data, count)?;
+    let to = NodeInsertion::with_data(graph, after, data, count)?;
     let node = match kind_of(given)? {
         GRAPH => graphs::add(to, graphs::child(rest::<u64>(given).get()?)?)?,
         ALLOCATION => {
@@ -123,7 +123,7 @@ fn add_after(
         }
         FREE => graphs::release(to, rest::<u64>(given).get()?)?,
         CONDITIONAL => {
-            let (node, made) = rest::<Conditional>(given).get()?.node()?;
+            let (node, made) = rest::<ConditionalNodeParams>(given).get()?.node()?;
             Out::at(parameters.address() + REST).put(made)?;
             graphs::add(to, node)?
         }
@@ -140,29 +140,30 @@ fn get(node: u64, parameters: Out<Words>) -> Outcome {
     parameters.put(words)?;
     let place = parameters.address() + REST;
     match node {
-        Node::Kernel(kernel) => Out::at(place).put(kernel.parameters()),
-        Node::Work(Work::Copy(copy)) => Out::at(place).put(CopyParameters {
+        GraphNode::Kernel(kernel) => Out::at(place).put(kernel.parameters()),
+        GraphNode::Work(StreamWork::Copy(copy)) => Out::at(place).put(CopyParameters {
             flags: 0,
             reserved: 0,
             context: 0,
             copy,
         }),
-        Node::Work(Work::Fill(fill)) => Out::at(place).put(fill),
-        Node::Work(Work::Host(call)) => Out::at(place).put(call),
-        Node::Child(handle) | Node::Wait(handle) | Node::Record(handle) | Node::Free(handle) => {
-            Out::at(place).put(handle)
-        }
-        Node::Allocate(allocation) => Out::at(place).put(allocation),
-        Node::Operations(operations) => Out::at(place).put(Batch::of(&operations)),
-        Node::Conditional(bodies) => Out::at(place).put(Conditional::of(&bodies)),
-        Node::Nothing => Ok(()),
+        GraphNode::Work(StreamWork::Fill(fill)) => Out::at(place).put(fill),
+        GraphNode::Work(StreamWork::Host(call)) => Out::at(place).put(call),
+        GraphNode::Child(handle)
+        | GraphNode::Wait(handle)
+        | GraphNode::Record(handle)
+        | GraphNode::Free(handle) => Out::at(place).put(handle),
+        GraphNode::Allocate(allocation) => Out::at(place).put(allocation),
+        GraphNode::Operations(operations) => Out::at(place).put(BatchMemOpParams::of(&operations)),
+        GraphNode::Conditional(bodies) => Out::at(place).put(ConditionalNodeParams::of(&bodies)),
+        GraphNode::Nothing => Ok(()),
     }
 }
 
 /// A graph in a node is copied; memory and conditions stay as they are.
 fn set(node: u64, parameters: In<Words>) -> Outcome {
     match plain(parameters)? {
-        Node::Kernel(kernel) => kernel_nodes::set_to(node, kernel),
+        GraphNode::Kernel(kernel) => kernel_nodes::set_to(node, kernel),
         to => graphs::set(node, to),
     }
 }
@@ -172,7 +173,7 @@ fn change(exec: u64, node: u64, parameters: In<Words>) -> Outcome {
         return executables::change_child(exec, node, rest::<u64>(parameters).get()?);
     }
     match plain(parameters)? {
-        Node::Kernel(kernel) => kernel_nodes::change_to(exec, node, kernel),
+        GraphNode::Kernel(kernel) => kernel_nodes::change_to(exec, node, kernel),
         to => executables::change(exec, node, to),
     }
 }

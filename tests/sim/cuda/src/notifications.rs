@@ -9,11 +9,11 @@ use crate::export::exports;
 use crate::pointer::Out;
 
 /// The callbacks that are registered, by handle, and for what.
-pub(crate) type Notifications = HashMap<u64, Occasion>;
+pub(crate) type Notifications = HashMap<u64, NotificationKind>;
 
 /// What a callback is registered for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Occasion {
+pub(crate) enum NotificationKind {
     Device(i32),
     DumpBegins,
     DumpEnds,
@@ -28,7 +28,7 @@ exports! {
     cuCoredumpDeregisterCompleteCallback(callback: u64) = unregister_end => "cuCoredumpDeregisterCompleteCallback" @ 13020;
 }
 
-fn register(occasion: Occasion, function: u64, out: Out<u64>) -> Outcome {
+fn register(occasion: NotificationKind, function: u64, out: Out<u64>) -> Outcome {
     out.check()?;
     if function == 0 {
         return Err(INVALID_VALUE);
@@ -39,7 +39,7 @@ fn register(occasion: Occasion, function: u64, out: Out<u64>) -> Outcome {
     out.put(handle)
 }
 
-fn unregister(occasion: Occasion, callback: u64) -> Outcome {
+fn unregister(occasion: NotificationKind, callback: u64) -> Outcome {
     let mut tables = tables();
     if tables.notifications.get(&callback) != Some(&occasion) {
         return Err(INVALID_VALUE);
@@ -50,26 +50,26 @@ fn unregister(occasion: Occasion, callback: u64) -> Outcome {
 
 fn register_device(device: i32, function: u64, _data: u64, out: Out<u64>) -> Outcome {
     driver()?.card(device)?;
-    register(Occasion::Device(device), function, out)
+    register(NotificationKind::Device(device), function, out)
 }
 
 fn unregister_device(device: i32, callback: u64) -> Outcome {
     driver()?.card(device)?;
-    unregister(Occasion::Device(device), callback)
+    unregister(NotificationKind::Device(device), callback)
 }
 
 fn register_start(function: u64, _data: u64, out: Out<u64>) -> Outcome {
-    register(Occasion::DumpBegins, function, out)
+    register(NotificationKind::DumpBegins, function, out)
 }
 
 fn register_end(function: u64, _data: u64, out: Out<u64>) -> Outcome {
-    register(Occasion::DumpEnds, function, out)
+    register(NotificationKind::DumpEnds, function, out)
 }
 
 fn unregister_start(callback: u64) -> Outcome {
-    unregister(Occasion::DumpBegins, callback)
+    unregister(NotificationKind::DumpBegins, callback)
 }
 
 fn unregister_end(callback: u64) -> Outcome {
-    unregister(Occasion::DumpEnds, callback)
+    unregister(NotificationKind::DumpEnds, callback)
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::error::{Error, INVALID_VALUE};
+use crate::error::{CudaError, INVALID_VALUE};
 
 /// A pointer through which a result is given.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ impl<T: Copy> Out<T> {
     }
 
     /// Fails on null, for handlers that must not do their work in vain.
-    pub(crate) fn check(self) -> Result<(), Error> {
+    pub(crate) fn check(self) -> Result<(), CudaError> {
         if self.0.is_null() {
             Err(INVALID_VALUE)
         } else {
@@ -59,17 +59,17 @@ impl<T: Copy> Out<T> {
     }
 
     /// What the caller has put there before.
-    pub(crate) fn read(self) -> Result<T, Error> {
+    pub(crate) fn read(self) -> Result<T, CudaError> {
         In(self.0.cast_const()).get()
     }
 
     /// Gives a result that the caller must want.
-    pub(crate) fn put(self, value: T) -> Result<(), Error> {
+    pub(crate) fn put(self, value: T) -> Result<(), CudaError> {
         self.put_at(0, value)
     }
 
     /// Gives one element of a result that is an array.
-    pub(crate) fn put_at(self, index: usize, value: T) -> Result<(), Error> {
+    pub(crate) fn put_at(self, index: usize, value: T) -> Result<(), CudaError> {
         self.check()?;
         // SAFETY: the caller of the exported function promises room for `index + 1` values.
         let place = unsafe { self.0.add(index) };
@@ -117,7 +117,7 @@ impl<T: Copy> In<T> {
     }
 
     /// The C string that is there.
-    pub(crate) fn text(&self) -> Result<&CStr, Error> {
+    pub(crate) fn text(&self) -> Result<&CStr, CudaError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -126,12 +126,12 @@ impl<T: Copy> In<T> {
     }
 
     /// The value.
-    pub(crate) fn get(self) -> Result<T, Error> {
+    pub(crate) fn get(self) -> Result<T, CudaError> {
         self.at(0)
     }
 
     /// One element of an array.
-    pub(crate) fn at(self, index: usize) -> Result<T, Error> {
+    pub(crate) fn at(self, index: usize) -> Result<T, CudaError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -144,7 +144,7 @@ impl<T: Copy> In<T> {
 
 impl Text {
     /// The string, if it is one and UTF-8.
-    pub(crate) fn get(&self) -> Result<&str, Error> {
+    pub(crate) fn get(&self) -> Result<&str, CudaError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }

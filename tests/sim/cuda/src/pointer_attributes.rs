@@ -1,10 +1,10 @@
 //! What a pointer points to.
 
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
-use crate::tables::{Kind, Range};
+use crate::tables::{MemoryKind, MemoryRange};
 
 exports! {
     cuPointerGetAttribute(data: Out<u8>, attribute: u32, address: u64) = get => "cuPointerGetAttribute" @ 4000;
@@ -13,7 +13,7 @@ exports! {
 }
 
 /// A value in the width that the attribute has.
-enum Value {
+enum AttributeValue {
     Narrow(u32),
     Wide(u64),
 }
@@ -64,7 +64,7 @@ fn get_all(count: u32, attributes: In<u32>, data: In<Out<u8>>, address: u64) -> 
         };
         match value {
             Ok(value) => put(data.at(at)?, value)?,
-            Err(NOT_SUPPORTED) => put(data.at(at)?, Value::Narrow(0))?,
+            Err(NOT_SUPPORTED) => put(data.at(at)?, AttributeValue::Narrow(0))?,
             Err(other) => return Err(other),
         }
     }
@@ -82,60 +82,68 @@ fn set(value: In<u32>, attribute: u32, address: u64) -> Outcome {
     }
 }
 
-fn put(data: Out<u8>, value: Value) -> Outcome {
+fn put(data: Out<u8>, value: AttributeValue) -> Outcome {
     match value {
-        Value::Narrow(value) => data.cast::<u32>().put(value),
-        Value::Wide(value) => data.cast::<u64>().put(value),
+        AttributeValue::Narrow(value) => data.cast::<u32>().put(value),
+        AttributeValue::Wide(value) => data.cast::<u64>().put(value),
     }
 }
 
-fn value(attribute: u32, address: u64, base: u64, range: &Range) -> Result<Value, Error> {
-    let is_host = matches!(range.kind, Kind::Host { .. } | Kind::Registered { .. });
-    let is_managed = matches!(range.kind, Kind::Managed { .. });
-    let is_mapped = matches!(range.kind, Kind::Mapped { .. });
+fn value(
+    attribute: u32,
+    address: u64,
+    base: u64,
+    range: &MemoryRange,
+) -> Result<AttributeValue, CudaError> {
+    let is_host = matches!(
+        range.kind,
+        MemoryKind::Host { .. } | MemoryKind::Registered { .. }
+    );
+    let is_managed = matches!(range.kind, MemoryKind::Managed { .. });
+    let is_mapped = matches!(range.kind, MemoryKind::Mapped { .. });
     Ok(match attribute {
-        CONTEXT => Value::Wide(range.context),
-        MEMORY_TYPE => Value::Narrow(if is_host { HOST_MEMORY } else { DEVICE_MEMORY }),
-        DEVICE_POINTER => Value::Wide(address),
-        HOST_POINTER if is_host || is_managed => Value::Wide(address),
+        CONTEXT => AttributeValue::Wide(range.context),
+        MEMORY_TYPE => AttributeValue::Narrow(if is_host { HOST_MEMORY } else { DEVICE_MEMORY }),
+        DEVICE_POINTER => AttributeValue::Wide(address),
+        HOST_POINTER if is_host || is_managed => AttributeValue::Wide(address),
         HOST_POINTER => return Err(INVALID_VALUE),
         P2P_TOKENS => return Err(NOT_SUPPORTED),
-        SYNC_MEMOPS => Value::Narrow(1),
-        BUFFER_ID | BLOCK_ID => Value::Wide(range.serial),
-        IS_MANAGED => Value::Narrow(u32::from(is_managed)),
-        DEVICE_ORDINAL => Value::Narrow(range.device.cast_unsigned()),
-        IS_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_DECOMPRESS_CAPABLE => Value::Narrow(0),
-        RANGE_START | MAPPING_BASE => Value::Wide(base),
-        RANGE_SIZE | MAPPING_SIZE => Value::Wide(range.bytes),
-        MAPPED => Value::Narrow(1),
-        ALLOWED_HANDLES => Value::Wide(u64::from(is_mapped)),
-        ACCESS_FLAGS => Value::Wide(3),
-        POOL => Value::Wide(pool(range)),
+        SYNC_MEMOPS => AttributeValue::Narrow(1),
+        BUFFER_ID | BLOCK_ID => AttributeValue::Wide(range.serial),
+        IS_MANAGED => AttributeValue::Narrow(u32::from(is_managed)),
+        DEVICE_ORDINAL => AttributeValue::Narrow(range.device.cast_unsigned()),
+        IS_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_DECOMPRESS_CAPABLE => AttributeValue::Narrow(0),
+        RANGE_START | MAPPING_BASE => AttributeValue::Wide(base),
+        RANGE_SIZE | MAPPING_SIZE => AttributeValue::Wide(range.bytes),
+        MAPPED => AttributeValue::Narrow(1),
+        ALLOWED_HANDLES => AttributeValue::Wide(u64::from(is_mapped)),
+        ACCESS_FLAGS => AttributeValue::Wide(3),
+        POOL => AttributeValue::Wide(pool(range)),
         _ => return Err(INVALID_VALUE),
     })
 }
 
-fn pool(range: &Range) -> u64 {
-    if let Kind::Pooled { pool, .. } = range.kind {
+fn pool(range: &MemoryRange) -> u64 {
+    if let MemoryKind::Pooled { pool, .. } = range.kind {
         pool
     } else {
         0
     }
 }
 
-fn value_of_unknown(attribute: u32) -> Result<Value, Error> {
+fn value_of_unknown(attribute: u32) -> Result<AttributeValue, CudaError> {
     Ok(match attribute {
         CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START | RANGE_SIZE => {
-            Value::Wide(0)
+            AttributeValue::Wide(0)
         }
         POOL | MAPPING_SIZE | MAPPING_BASE | BLOCK_ID | ALLOWED_HANDLES | ACCESS_FLAGS => {
-            Value::Wide(0)
+            AttributeValue::Wide(0)
         }
-        DEVICE_ORDINAL => Value::Narrow(NO_DEVICE.cast_unsigned()),
+        DEVICE_ORDINAL => AttributeValue::Narrow(NO_DEVICE.cast_unsigned()),
         MEMORY_TYPE | SYNC_MEMOPS | IS_MANAGED | IS_IPC_CAPABLE | MAPPED | IS_RDMA_CAPABLE => {
-            Value::Narrow(0)
+            AttributeValue::Narrow(0)
         }
-        P2P_TOKENS | IS_DECOMPRESS_CAPABLE => Value::Narrow(0),
+        P2P_TOKENS | IS_DECOMPRESS_CAPABLE => AttributeValue::Narrow(0),
         _ => return Err(INVALID_VALUE),
     })
 }

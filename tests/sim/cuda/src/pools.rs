@@ -2,25 +2,25 @@
 
 use std::collections::HashMap;
 
-use apportion_sim_machine::{PoolAttribute, Reply, Request};
+use apportion_sim_machine::{MachineReply, MachineRequest, PoolAttribute};
 
 use crate::capture::captured;
 use crate::driver::{ask, create as create_in_machine, driver, tables};
-use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::executables;
 use crate::export::exports;
 use crate::graphs;
-use crate::location::{Access, Place, READ_WRITE};
+use crate::location::{MemAccessDesc, MemLocation, READ_WRITE};
 use crate::mapping;
 use crate::memory::{enter_allocation, free_allocation};
 use crate::pointer::{In, Out};
 use crate::stream::{device_of, stream};
-use crate::tables::Kind;
+use crate::tables::MemoryKind;
 
 /// The pools of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Pools {
-    by_handle: HashMap<u64, Pool>,
+pub(crate) struct MemoryPools {
+    by_handle: HashMap<u64, MemoryPool>,
     defaults: HashMap<i32, u64>,
     current: HashMap<i32, u64>,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Pools {
 /// A pool. The machine forgets a default pool with the last context of its device, the program does
 /// not; so such a pool is without a name until it is needed again.
 #[derive(Debug, Clone)]
-struct Pool {
+struct MemoryPool {
     name: Option<u64>,
-    place: Place,
+    place: MemLocation,
     is_default: bool,
     reuse: [i32; 3],
     access: HashMap<i32, u32>,
@@ -39,10 +39,10 @@ struct Pool {
 /// `CUmemPoolProps`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Properties {
+pub(crate) struct MemPoolProps {
     kind: u32,
     handle_types: u32,
-    place: Place,
+    place: MemLocation,
     security: u64,
     max_bytes: usize,
     usage: u16,
@@ -57,22 +57,22 @@ exports! {
     cuDeviceGetDefaultMemPool(out: Out<u64>, device: i32) = get_default => "cuDeviceGetDefaultMemPool" @ 11020;
     cuDeviceGetMemPool(out: Out<u64>, device: i32) = get_current => "cuDeviceGetMemPool" @ 11020;
     cuDeviceSetMemPool(device: i32, pool: u64) = set_current => "cuDeviceSetMemPool" @ 11020;
-    cuMemGetDefaultMemPool(out: Out<u64>, place: In<Place>, kind: u32) = get_default_at => "cuMemGetDefaultMemPool" @ 13000;
-    cuMemGetMemPool(out: Out<u64>, place: In<Place>, kind: u32) = get_current_at => "cuMemGetMemPool" @ 13000;
-    cuMemSetMemPool(place: In<Place>, kind: u32, pool: u64) = set_current_at => "cuMemSetMemPool" @ 13000;
-    cuMemPoolCreate(out: Out<u64>, properties: In<Properties>) = create => "cuMemPoolCreate" @ 11020;
+    cuMemGetDefaultMemPool(out: Out<u64>, place: In<MemLocation>, kind: u32) = get_default_at => "cuMemGetDefaultMemPool" @ 13000;
+    cuMemGetMemPool(out: Out<u64>, place: In<MemLocation>, kind: u32) = get_current_at => "cuMemGetMemPool" @ 13000;
+    cuMemSetMemPool(place: In<MemLocation>, kind: u32, pool: u64) = set_current_at => "cuMemSetMemPool" @ 13000;
+    cuMemPoolCreate(out: Out<u64>, properties: In<MemPoolProps>) = create => "cuMemPoolCreate" @ 11020;
     cuMemPoolDestroy(pool: u64) = destroy => "cuMemPoolDestroy" @ 11020;
     cuMemPoolGetAttribute(pool: u64, attribute: u32, value: Out<u64>) = get_attribute => "cuMemPoolGetAttribute" @ 11020;
     cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) = set_attribute => "cuMemPoolSetAttribute" @ 11020;
     cuMemPoolTrimTo(pool: u64, keep: usize) = trim => "cuMemPoolTrimTo" @ 11020;
-    cuMemPoolSetAccess(pool: u64, access: In<Access>, count: usize) = set_access => "cuMemPoolSetAccess" @ 11020;
-    cuMemPoolGetAccess(flags: Out<u32>, pool: u64, place: In<Place>) = get_access => "cuMemPoolGetAccess" @ 11020;
+    cuMemPoolSetAccess(pool: u64, access: In<MemAccessDesc>, count: usize) = set_access => "cuMemPoolSetAccess" @ 11020;
+    cuMemPoolGetAccess(flags: Out<u32>, pool: u64, place: In<MemLocation>) = get_access => "cuMemPoolGetAccess" @ 11020;
     cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: u64) = allocate => "cuMemAllocAsync" @ 11020 | cuMemAllocAsync_ptsz @ 11020;
     cuMemAllocFromPoolAsync(out: Out<u64>, bytes: usize, pool: u64, stream: u64) = allocate_from => "cuMemAllocFromPoolAsync" @ 11020 | cuMemAllocFromPoolAsync_ptsz @ 11020;
     cuMemFreeAsync(address: u64, stream: u64) = free => "cuMemFreeAsync" @ 11020 | cuMemFreeAsync_ptsz @ 11020;
 }
 
-impl Pools {
+impl MemoryPools {
     /// The machine has forgotten the default pools of devices without a context.
     pub(crate) fn forget_names(&mut self) {
         for pool in self.by_handle.values_mut().filter(|pool| pool.is_default) {
@@ -80,18 +80,18 @@ impl Pools {
         }
     }
 
-    fn pool(&self, handle: u64) -> Result<&Pool, Error> {
+    fn pool(&self, handle: u64) -> Result<&MemoryPool, CudaError> {
         self.by_handle.get(&handle).ok_or(INVALID_VALUE)
     }
 
-    fn pool_mut(&mut self, handle: u64) -> Result<&mut Pool, Error> {
+    fn pool_mut(&mut self, handle: u64) -> Result<&mut MemoryPool, CudaError> {
         self.by_handle.get_mut(&handle).ok_or(INVALID_VALUE)
     }
 }
 
-impl Properties {
+impl MemPoolProps {
     /// Those of pinned memory at a place.
-    pub(crate) fn at(place: Place) -> Self {
+    pub(crate) fn at(place: MemLocation) -> Self {
         Self {
             kind: KINDS[0],
             handle_types: 0,
@@ -105,14 +105,14 @@ impl Properties {
     }
 
     /// The device whose memory it is; none but devices have pools of graphs.
-    pub(crate) fn device(&self) -> Result<i32, Error> {
+    pub(crate) fn device(&self) -> Result<i32, CudaError> {
         self.place.location()?;
         Ok(self.place.device())
     }
 }
 
-impl Pool {
-    fn new(name: Option<u64>, place: Place, is_default: bool) -> Self {
+impl MemoryPool {
+    fn new(name: Option<u64>, place: MemLocation, is_default: bool) -> Self {
         Self {
             name,
             place,
@@ -124,22 +124,22 @@ impl Pool {
 }
 
 /// The handle of a device's default pool.
-fn default_of(device: i32) -> Result<u64, Error> {
+fn default_of(device: i32) -> Result<u64, CudaError> {
     driver()?.card(device)?;
     let mut tables = tables();
     if let Some(handle) = tables.pools.defaults.get(&device) {
         return Ok(*handle);
     }
     let handle = tables.fresh();
-    tables
-        .pools
-        .by_handle
-        .insert(handle, Pool::new(None, Place::of_device(device), true));
+    tables.pools.by_handle.insert(
+        handle,
+        MemoryPool::new(None, MemLocation::of_device(device), true),
+    );
     tables.pools.defaults.insert(device, handle);
     Ok(handle)
 }
 
-fn current_of(device: i32) -> Result<u64, Error> {
+fn current_of(device: i32) -> Result<u64, CudaError> {
     let default = default_of(device)?;
     Ok(tables()
         .pools
@@ -150,13 +150,13 @@ fn current_of(device: i32) -> Result<u64, Error> {
 }
 
 /// What the machine calls a pool.
-fn name_of(handle: u64) -> Result<u64, Error> {
+fn name_of(handle: u64) -> Result<u64, CudaError> {
     let pool = tables().pools.pool(handle)?.clone();
     if let Some(name) = pool.name {
         return Ok(name);
     }
     let card = driver()?.card(pool.place.id)?;
-    let name = create_in_machine(Request::DefaultPool(card))?;
+    let name = create_in_machine(MachineRequest::DefaultPool(card))?;
     tables().pools.pool_mut(handle)?.name = Some(name);
     Ok(name)
 }
@@ -174,7 +174,7 @@ fn get_current(out: Out<u64>, device: i32) -> Outcome {
 fn set_current(device: i32, pool: u64) -> Outcome {
     driver()?.card(device)?;
     let mut tables = tables();
-    if tables.pools.pool(pool)?.place != Place::of_device(device) {
+    if tables.pools.pool(pool)?.place != MemLocation::of_device(device) {
         return Err(INVALID_VALUE);
     }
     tables.pools.current.insert(device, pool);
@@ -182,7 +182,7 @@ fn set_current(device: i32, pool: u64) -> Outcome {
 }
 
 /// Only devices have default pools here.
-fn device_at(place: In<Place>, kind: u32) -> Result<i32, Error> {
+fn device_at(place: In<MemLocation>, kind: u32) -> Result<i32, CudaError> {
     let place = place.get()?;
     place.location()?;
     if KINDS.contains(&kind) && place.device() >= 0 {
@@ -192,20 +192,20 @@ fn device_at(place: In<Place>, kind: u32) -> Result<i32, Error> {
     }
 }
 
-fn get_default_at(out: Out<u64>, place: In<Place>, kind: u32) -> Outcome {
+fn get_default_at(out: Out<u64>, place: In<MemLocation>, kind: u32) -> Outcome {
     get_default(out, device_at(place, kind)?)
 }
 
-fn get_current_at(out: Out<u64>, place: In<Place>, kind: u32) -> Outcome {
+fn get_current_at(out: Out<u64>, place: In<MemLocation>, kind: u32) -> Outcome {
     get_current(out, device_at(place, kind)?)
 }
 
-fn set_current_at(place: In<Place>, kind: u32, pool: u64) -> Outcome {
+fn set_current_at(place: In<MemLocation>, kind: u32, pool: u64) -> Outcome {
     set_current(device_at(place, kind)?, pool)
 }
 
 /// Pools that other processes can import are not simulated, as the device attributes say.
-fn create(out: Out<u64>, properties: In<Properties>) -> Outcome {
+fn create(out: Out<u64>, properties: In<MemPoolProps>) -> Outcome {
     out.check()?;
     let properties = properties.get()?;
     if !KINDS.contains(&properties.kind) || properties.handle_types != 0 {
@@ -213,7 +213,7 @@ fn create(out: Out<u64>, properties: In<Properties>) -> Outcome {
     }
     let location = properties.place.location()?;
     let max_bytes = properties.max_bytes as u64;
-    let name = create_in_machine(Request::PoolCreate {
+    let name = create_in_machine(MachineRequest::PoolCreate {
         location,
         max_bytes,
     })?;
@@ -222,7 +222,7 @@ fn create(out: Out<u64>, properties: In<Properties>) -> Outcome {
     tables
         .pools
         .by_handle
-        .insert(handle, Pool::new(Some(name), properties.place, false));
+        .insert(handle, MemoryPool::new(Some(name), properties.place, false));
     out.put(handle)
 }
 
@@ -230,7 +230,7 @@ fn destroy(handle: u64) -> Outcome {
     if tables().pools.pool(handle)?.is_default {
         return Err(INVALID_VALUE);
     }
-    ask(Request::PoolDestroy(name_of(handle)?))?;
+    ask(MachineRequest::PoolDestroy(name_of(handle)?))?;
     let mut tables = tables();
     tables.pools.by_handle.remove(&handle);
     tables.pools.current.retain(|_, current| *current != handle);
@@ -238,7 +238,7 @@ fn destroy(handle: u64) -> Outcome {
 }
 
 /// `CU_MEMPOOL_ATTR_*` that the machine knows.
-fn attribute(number: u32) -> Result<PoolAttribute, Error> {
+fn attribute(number: u32) -> Result<PoolAttribute, CudaError> {
     match number {
         4 => Ok(PoolAttribute::ReleaseThreshold),
         5 => Ok(PoolAttribute::Reserved),
@@ -257,9 +257,9 @@ fn get_attribute(handle: u64, number: u32, value: Out<u64>) -> Outcome {
         let reuse = tables().pools.pool(handle)?.reuse[number as usize - 1];
         return value.cast::<i32>().put(reuse);
     }
-    let request = Request::PoolGet(name_of(handle)?, attribute(number)?);
+    let request = MachineRequest::PoolGet(name_of(handle)?, attribute(number)?);
     match ask(request)? {
-        Reply::Value(current) => value.put(current),
+        MachineReply::Value(current) => value.put(current),
         _ => Err(UNKNOWN),
     }
 }
@@ -271,7 +271,7 @@ fn set_attribute(handle: u64, number: u32, value: In<u64>) -> Outcome {
         return Ok(());
     }
     let value = value.get()?;
-    ask(Request::PoolSet(
+    ask(MachineRequest::PoolSet(
         name_of(handle)?,
         attribute(number)?,
         value,
@@ -281,7 +281,7 @@ fn set_attribute(handle: u64, number: u32, value: In<u64>) -> Outcome {
 }
 
 fn trim(handle: u64, keep: usize) -> Outcome {
-    ask(Request::PoolTrim {
+    ask(MachineRequest::PoolTrim {
         pool: name_of(handle)?,
         keep: keep as u64,
     })
@@ -289,7 +289,7 @@ fn trim(handle: u64, keep: usize) -> Outcome {
 }
 
 /// A device always reaches its own pools.
-fn set_access(handle: u64, access: In<Access>, count: usize) -> Outcome {
+fn set_access(handle: u64, access: In<MemAccessDesc>, count: usize) -> Outcome {
     for at in 0..count {
         let access = access.at(at)?.checked()?;
         let mut tables = tables();
@@ -302,7 +302,7 @@ fn set_access(handle: u64, access: In<Access>, count: usize) -> Outcome {
     Ok(())
 }
 
-fn get_access(flags: Out<u32>, handle: u64, place: In<Place>) -> Outcome {
+fn get_access(flags: Out<u32>, handle: u64, place: In<MemLocation>) -> Outcome {
     let place = place.get()?;
     place.location()?;
     let tables = tables();
@@ -329,14 +329,14 @@ fn allocate_from(out: Out<u64>, bytes: usize, handle: u64, on: u64) -> Outcome {
     }
     let place = tables().pools.pool(handle)?.place;
     if let Some(to) = captured(on)? {
-        let parameters = graphs::Parameters::new(place, bytes);
+        let parameters = graphs::MemAllocNodeParams::new(place, bytes);
         return out.put(graphs::allocation(to, parameters)?.1);
     }
-    let reply = ask(Request::PoolAllocate {
+    let reply = ask(MachineRequest::PoolAllocate {
         pool: name_of(handle)?,
         bytes,
     })?;
-    let kind = |allocation| Kind::Pooled {
+    let kind = |allocation| MemoryKind::Pooled {
         allocation,
         pool: handle,
     };
@@ -359,10 +359,10 @@ fn free(address: u64, on: u64) -> Outcome {
     if let Some(to) = captured(on)? {
         return graphs::release(to, address).map(drop);
     }
-    if range.kind == Kind::Graph {
+    if range.kind == MemoryKind::Graph {
         return executables::free(address);
     }
-    let Kind::Pooled { allocation, .. } = range.kind else {
+    let MemoryKind::Pooled { allocation, .. } = range.kind else {
         return Err(INVALID_VALUE);
     };
     free_allocation(address, range, allocation)?;

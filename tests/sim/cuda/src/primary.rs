@@ -1,6 +1,6 @@
 //! Primary contexts: one a device, shared by all libraries of a process.
 
-use apportion_sim_machine::{Reply, Request};
+use apportion_sim_machine::{MachineReply, MachineRequest};
 
 use crate::context::check_flags;
 use crate::driver::{ask, create, driver, tables};
@@ -23,7 +23,7 @@ exports! {
 pub(crate) fn retain(out: Out<u64>, device: i32) -> Outcome {
     out.check()?;
     let card = driver()?.card(device)?;
-    let name = create(Request::PrimaryRetain(card))?;
+    let name = create(MachineRequest::PrimaryRetain(card))?;
     let mut tables = tables();
     let fresh = tables.fresh();
     let primary = tables.primaries.entry(device).or_default();
@@ -41,10 +41,10 @@ pub(crate) fn retain(out: Out<u64>, device: i32) -> Outcome {
 
 pub(crate) fn release(device: i32) -> Outcome {
     let card = driver()?.card(device)?;
-    let reply = ask(Request::PrimaryRelease(card))?;
+    let reply = ask(MachineRequest::PrimaryRelease(card))?;
     let mut tables = tables();
     let primary = tables.primaries.get(&device).copied();
-    let Some(primary) = primary.filter(|_| reply == Reply::Value(0)) else {
+    let Some(primary) = primary.filter(|_| reply == MachineReply::Value(0)) else {
         return Ok(());
     };
     tables.end_context(primary.handle);
@@ -54,7 +54,7 @@ pub(crate) fn release(device: i32) -> Outcome {
 
 fn reset(device: i32) -> Outcome {
     let card = driver()?.card(device)?;
-    ask(Request::PrimaryReset(card))?;
+    ask(MachineRequest::PrimaryReset(card))?;
     let mut tables = tables();
     let Some(primary) = tables.primaries.get(&device).copied() else {
         return Ok(());

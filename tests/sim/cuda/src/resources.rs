@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use crate::driver::{driver, tables};
 use crate::error::{
-    Error, INVALID_CONTEXT, INVALID_RESOURCE_CONFIGURATION, INVALID_RESOURCE_TYPE, INVALID_VALUE,
-    Outcome,
+    CudaError, INVALID_CONTEXT, INVALID_RESOURCE_CONFIGURATION, INVALID_RESOURCE_TYPE,
+    INVALID_VALUE, Outcome,
 };
 use crate::export::exports;
 use crate::pointer::{In, Out};
@@ -18,7 +18,7 @@ use crate::pointer::{In, Out};
 /// is the same.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Resource {
+pub(crate) struct DevResource {
     kind: u32,
     device: i32,
     /// Zero for what was not split.
@@ -31,22 +31,22 @@ pub(crate) struct Resource {
     rest: [u32; 8],
 }
 
-const _: () = assert!(size_of::<Resource>() == 144);
+const _: () = assert!(size_of::<DevResource>() == 144);
 
 /// What a green context is made from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Description {
+pub(crate) struct DevResourceDesc {
     pub(crate) device: i32,
     pub(crate) multiprocessors: u32,
 }
 
 /// The descriptions of a process, which live as long as it.
-pub(crate) type Descriptions = HashMap<u64, Description>;
+pub(crate) type Descriptions = HashMap<u64, DevResourceDesc>;
 
 /// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: what a program wants of one part.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Wish {
+pub(crate) struct SmResourceGroupParams {
     multiprocessors: u32,
     together: u32,
     rather_together: u32,
@@ -67,18 +67,18 @@ const PAIR: u32 = 2;
 const MOST_TOGETHER: u32 = 32;
 
 exports! {
-    cuDeviceGetDevResource(device: i32, resource: Out<Resource>, kind: u32) = of_device => "cuDeviceGetDevResource" @ 12040;
-    cuCtxGetDevResource(context: u64, resource: Out<Resource>, kind: u32) = of_context => "cuCtxGetDevResource" @ 12040;
-    cuGreenCtxGetDevResource(green: u64, resource: Out<Resource>, kind: u32) = of_green => "cuGreenCtxGetDevResource" @ 12040;
-    cuStreamGetDevResource(stream: u64, resource: Out<Resource>, kind: u32) = of_stream => "cuStreamGetDevResource" @ 13010 | cuStreamGetDevResource_ptsz @ 13010;
-    cuDevSmResourceSplit(groups: Out<Resource>, count: u32, input: In<Resource>, remainder: Out<Resource>, flags: u32, wishes: Out<Wish>) = split_by_wishes => "cuDevSmResourceSplit" @ 13010;
-    cuDevSmResourceSplitByCount(groups: Out<Resource>, count: Out<u32>, input: In<Resource>, remainder: Out<Resource>, flags: u32, least: u32) = split => "cuDevSmResourceSplitByCount" @ 12040;
-    cuDevResourceGenerateDesc(out: Out<u64>, resources: In<Resource>, count: u32) = describe => "cuDevResourceGenerateDesc" @ 12040;
+    cuDeviceGetDevResource(device: i32, resource: Out<DevResource>, kind: u32) = of_device => "cuDeviceGetDevResource" @ 12040;
+    cuCtxGetDevResource(context: u64, resource: Out<DevResource>, kind: u32) = of_context => "cuCtxGetDevResource" @ 12040;
+    cuGreenCtxGetDevResource(green: u64, resource: Out<DevResource>, kind: u32) = of_green => "cuGreenCtxGetDevResource" @ 12040;
+    cuStreamGetDevResource(stream: u64, resource: Out<DevResource>, kind: u32) = of_stream => "cuStreamGetDevResource" @ 13010 | cuStreamGetDevResource_ptsz @ 13010;
+    cuDevSmResourceSplit(groups: Out<DevResource>, count: u32, input: In<DevResource>, remainder: Out<DevResource>, flags: u32, wishes: Out<SmResourceGroupParams>) = split_by_wishes => "cuDevSmResourceSplit" @ 13010;
+    cuDevSmResourceSplitByCount(groups: Out<DevResource>, count: Out<u32>, input: In<DevResource>, remainder: Out<DevResource>, flags: u32, least: u32) = split => "cuDevSmResourceSplitByCount" @ 12040;
+    cuDevResourceGenerateDesc(out: Out<u64>, resources: In<DevResource>, count: u32) = describe => "cuDevResourceGenerateDesc" @ 12040;
 }
 
-impl Resource {
+impl DevResource {
     /// So many multiprocessors of a device, which may be none.
-    fn new(device: i32, split: u64, multiprocessors: u32) -> Result<Self, Error> {
+    fn new(device: i32, split: u64, multiprocessors: u32) -> Result<Self, CudaError> {
         let (smallest_part, alignment) = parts(device, 0)?;
         let is_there = multiprocessors > 0;
         Ok(Self {
@@ -94,7 +94,7 @@ impl Resource {
         })
     }
 
-    fn checked(self) -> Result<Self, Error> {
+    fn checked(self) -> Result<Self, CudaError> {
         match self.kind {
             MULTIPROCESSORS => Ok(self),
             _ => Err(INVALID_RESOURCE_TYPE),
@@ -104,7 +104,7 @@ impl Resource {
 
 /// How many multiprocessors a part has at least, and what their number is a multiple of, as the driver's guide to
 /// green contexts says by compute capability.
-fn parts(device: i32, flags: u32) -> Result<(u32, u32), Error> {
+fn parts(device: i32, flags: u32) -> Result<(u32, u32), CudaError> {
     let (major, _) = driver()?.facts(device)?.compute_capability;
     Ok(match (major, flags & IGNORE_COSCHEDULING) {
         (9.., 0) => (8, 8),
@@ -114,24 +114,24 @@ fn parts(device: i32, flags: u32) -> Result<(u32, u32), Error> {
     })
 }
 
-fn whole(device: i32) -> Result<Resource, Error> {
-    Resource::new(device, 0, driver()?.facts(device)?.multiprocessors)
+fn whole(device: i32) -> Result<DevResource, CudaError> {
+    DevResource::new(device, 0, driver()?.facts(device)?.multiprocessors)
 }
 
-fn give(out: Out<Resource>, kind: u32, found: Resource) -> Outcome {
+fn give(out: Out<DevResource>, kind: u32, found: DevResource) -> Outcome {
     match kind {
         MULTIPROCESSORS => out.put(found),
         _ => Err(INVALID_RESOURCE_TYPE),
     }
 }
 
-fn of_device(device: i32, out: Out<Resource>, kind: u32) -> Outcome {
+fn of_device(device: i32, out: Out<DevResource>, kind: u32) -> Outcome {
     out.check()?;
     give(out, kind, whole(device)?)
 }
 
 /// Those of a green context, or all of the device.
-fn of_context(context: u64, out: Out<Resource>, kind: u32) -> Outcome {
+fn of_context(context: u64, out: Out<DevResource>, kind: u32) -> Outcome {
     out.check()?;
     let device = tables().context(context)?.device;
     match of_green(context, out, kind) {
@@ -140,24 +140,24 @@ fn of_context(context: u64, out: Out<Resource>, kind: u32) -> Outcome {
     }
 }
 
-fn of_green(green: u64, out: Out<Resource>, kind: u32) -> Outcome {
+fn of_green(green: u64, out: Out<DevResource>, kind: u32) -> Outcome {
     out.check()?;
     let found = tables().greens.get(&green).copied();
     let found = found.ok_or(INVALID_CONTEXT)?;
     give(
         out,
         kind,
-        Resource::new(found.device, 0, found.multiprocessors)?,
+        DevResource::new(found.device, 0, found.multiprocessors)?,
     )
 }
 
 /// Makes as many equal parts as are asked for and as there are multiprocessors for; without a place for them, says
 /// how many there could be. What was split is not split again before it is a green context's.
 fn split(
-    groups: Out<Resource>,
+    groups: Out<DevResource>,
     count: Out<u32>,
-    input: In<Resource>,
-    remainder: Out<Resource>,
+    input: In<DevResource>,
+    remainder: Out<DevResource>,
     flags: u32,
     least: u32,
 ) -> Outcome {
@@ -181,21 +181,21 @@ fn split(
     }
     let serial = tables().fresh();
     for at in 0..made {
-        groups.put_at(at as usize, Resource::new(input.device, serial, each)?)?;
+        groups.put_at(at as usize, DevResource::new(input.device, serial, each)?)?;
     }
     let left = input.multiprocessors - made * each;
-    remainder.offer(Resource::new(input.device, serial, left)?);
+    remainder.offer(DevResource::new(input.device, serial, left)?);
     count.put(made)
 }
 
-fn of_stream(handle: u64, out: Out<Resource>, kind: u32) -> Outcome {
+fn of_stream(handle: u64, out: Out<DevResource>, kind: u32) -> Outcome {
     out.check()?;
     of_context(crate::stream::known(handle)?.context(), out, kind)
 }
 
-impl Wish {
+impl SmResourceGroupParams {
     /// How many multiprocessors the part gets of so many. Zero asks for as many as there are.
-    fn granted(&self, device: i32, left: u32) -> Result<u32, Error> {
+    fn granted(&self, device: i32, left: u32) -> Result<u32, CudaError> {
         let together = match self.together {
             0 => parts(device, 0)?.1.max(PAIR),
             together => together,
@@ -217,12 +217,12 @@ impl Wish {
 /// Makes parts by a list of wishes, in its order, and writes into it what was found for those that ask for as many as
 /// there are. Without a place for the parts it does only that.
 fn split_by_wishes(
-    groups: Out<Resource>,
+    groups: Out<DevResource>,
     count: u32,
-    input: In<Resource>,
-    remainder: Out<Resource>,
+    input: In<DevResource>,
+    remainder: Out<DevResource>,
     flags: u32,
-    wishes: Out<Wish>,
+    wishes: Out<SmResourceGroupParams>,
 ) -> Outcome {
     wishes.check()?;
     let input = input.get()?.checked()?;
@@ -232,7 +232,7 @@ fn split_by_wishes(
     if input.split != 0 {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
-    let asked = In::<Wish>::from_address(wishes.address());
+    let asked = In::<SmResourceGroupParams>::from_address(wishes.address());
     let mut left = input.multiprocessors;
     let mut granted = Vec::new();
     for at in 0..count as usize {
@@ -247,21 +247,21 @@ fn split_by_wishes(
     let serial = tables().fresh();
     for (at, (wish, multiprocessors)) in granted.into_iter().enumerate() {
         if groups.check().is_ok() {
-            let part = Resource::new(input.device, serial, multiprocessors)?;
+            let part = DevResource::new(input.device, serial, multiprocessors)?;
             groups.put_at(at, part)?;
         }
-        let found = Wish {
+        let found = SmResourceGroupParams {
             multiprocessors,
             ..wish
         };
         wishes.put_at(at, found)?;
     }
-    remainder.offer(Resource::new(input.device, serial, left)?);
+    remainder.offer(DevResource::new(input.device, serial, left)?);
     Ok(())
 }
 
 /// Several resources are described together if they come from one split.
-fn describe(out: Out<u64>, resources: In<Resource>, count: u32) -> Outcome {
+fn describe(out: Out<u64>, resources: In<DevResource>, count: u32) -> Outcome {
     out.check()?;
     if count == 0 {
         return Err(INVALID_VALUE);
@@ -279,7 +279,7 @@ fn describe(out: Out<u64>, resources: In<Resource>, count: u32) -> Outcome {
     let device = first.device;
     let mut tables = tables();
     let handle = tables.fresh();
-    let description = Description {
+    let description = DevResourceDesc {
         device,
         multiprocessors,
     };

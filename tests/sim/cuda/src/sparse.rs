@@ -2,16 +2,16 @@
 //! is mapped at once.
 
 use crate::array;
+use crate::array_descriptor::Wide3D;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::Out;
-use crate::shape::Wide3D;
 
 /// `CUDA_ARRAY_SPARSE_PROPERTIES`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Properties {
+pub(crate) struct ArraySparseProperties {
     tile: [u32; 3],
     first_of_tail: u32,
     tail_bytes: u64,
@@ -21,8 +21,8 @@ pub(crate) struct Properties {
 
 exports! {
     cuArrayGetPlane(out: Out<u64>, array: u64, plane: u32) = get_plane => "cuArrayGetPlane" @ 11020;
-    cuArrayGetSparseProperties(properties: Out<Properties>, array: u64) = of_array => "cuArrayGetSparseProperties" @ 11010;
-    cuMipmappedArrayGetSparseProperties(properties: Out<Properties>, mipmap: u64) = of_mipmap => "cuMipmappedArrayGetSparseProperties" @ 11010;
+    cuArrayGetSparseProperties(properties: Out<ArraySparseProperties>, array: u64) = of_array => "cuArrayGetSparseProperties" @ 11010;
+    cuMipmappedArrayGetSparseProperties(properties: Out<ArraySparseProperties>, mipmap: u64) = of_mipmap => "cuMipmappedArrayGetSparseProperties" @ 11010;
 }
 
 /// Formats with several planes, such as those of video, are not simulated.
@@ -33,7 +33,7 @@ fn get_plane(out: Out<u64>, array: u64, _plane: u32) -> Outcome {
 }
 
 /// A tile is 64 KiB, in the shape that graphics interfaces have agreed on.
-fn tile(shape: Wide3D) -> Result<[u32; 3], Error> {
+fn tile(shape: Wide3D) -> Result<[u32; 3], CudaError> {
     let sides = if shape.depth > 0 {
         [
             [64, 32, 32],
@@ -56,11 +56,11 @@ fn tile(shape: Wide3D) -> Result<[u32; 3], Error> {
 }
 
 /// No level is so small that it shares a tile with others.
-fn give(out: Out<Properties>, shape: Wide3D, levels: u32) -> Outcome {
+fn give(out: Out<ArraySparseProperties>, shape: Wide3D, levels: u32) -> Outcome {
     if !shape.is_sparse() {
         return Err(INVALID_VALUE);
     }
-    out.put(Properties {
+    out.put(ArraySparseProperties {
         tile: tile(shape)?,
         first_of_tail: levels,
         tail_bytes: 0,
@@ -69,12 +69,12 @@ fn give(out: Out<Properties>, shape: Wide3D, levels: u32) -> Outcome {
     })
 }
 
-fn of_array(out: Out<Properties>, array: u64) -> Outcome {
+fn of_array(out: Out<ArraySparseProperties>, array: u64) -> Outcome {
     out.check()?;
     give(out, array::descriptor(array)?, 1)
 }
 
-fn of_mipmap(out: Out<Properties>, mipmap: u64) -> Outcome {
+fn of_mipmap(out: Out<ArraySparseProperties>, mipmap: u64) -> Outcome {
     out.check()?;
     let levels = tables()
         .mipmaps

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 
 use crate::capture::{self, rules};
-use crate::captured_work::{Work, on_stream};
+use crate::captured_work::{StreamWork, on_stream};
 use crate::context::current;
 use crate::driver::{self, tables};
 use crate::edges::LOSSY_QUERY;
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::event;
 use crate::export::exports;
-use crate::green::green_of;
+use crate::green_contexts::green_of;
 use crate::pointer::{In, Out};
 
 /// The streams of a process by handle.
@@ -34,7 +34,7 @@ pub(crate) type HostFunction = Option<unsafe extern "C" fn(data: u64)>;
 /// `CUDA_HOST_NODE_PARAMS`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct HostCall {
+pub(crate) struct HostNodeParams {
     function: HostFunction,
     data: u64,
 }
@@ -91,9 +91,9 @@ impl Stream {
     }
 }
 
-impl HostCall {
+impl HostNodeParams {
     /// What can be the work of a stream or a node.
-    pub(crate) fn checked(self) -> Result<Self, Error> {
+    pub(crate) fn checked(self) -> Result<Self, CudaError> {
         self.function.ok_or(INVALID_VALUE)?;
         Ok(self)
     }
@@ -114,14 +114,14 @@ pub(crate) fn is_legacy(handle: u64) -> bool {
 }
 
 /// A stream that is to be given work.
-pub(crate) fn stream(handle: u64) -> Result<Stream, Error> {
+pub(crate) fn stream(handle: u64) -> Result<Stream, CudaError> {
     let stream = known(handle)?;
     rules::check_stream(handle)?;
     Ok(stream)
 }
 
 /// The properties of a stream; those of a default stream depend on the current context.
-pub(crate) fn known(handle: u64) -> Result<Stream, Error> {
+pub(crate) fn known(handle: u64) -> Result<Stream, CudaError> {
     if handle <= LAST_SPECIAL {
         let (context, _) = current()?;
         return Ok(Stream {
@@ -135,7 +135,7 @@ pub(crate) fn known(handle: u64) -> Result<Stream, Error> {
 }
 
 /// The device that a stream's work is done on.
-pub(crate) fn device_of(handle: u64) -> Result<i32, Error> {
+pub(crate) fn device_of(handle: u64) -> Result<i32, CudaError> {
     let context = known(handle)?.context;
     Ok(tables().context(context)?.device)
 }
@@ -288,8 +288,8 @@ fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) ->
 }
 
 fn launch_host_v1(handle: u64, function: HostFunction, data: u64) -> Outcome {
-    let call = HostCall { function, data };
-    on_stream(handle, Work::Host(call.checked()?))
+    let call = HostNodeParams { function, data };
+    on_stream(handle, StreamWork::Host(call.checked()?))
 }
 
 fn launch_host(handle: u64, function: HostFunction, data: u64, _mode: u32) -> Outcome {

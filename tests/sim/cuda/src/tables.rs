@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::array::Arrays;
-use crate::capture::Captures;
+use crate::capture::StreamCaptures;
 use crate::coredump::CoreDumps;
-use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
+use crate::error::{CONTEXT_IS_DESTROYED, CudaError, INVALID_CONTEXT, INVALID_VALUE};
 use crate::event::Events;
-use crate::executables::Executables;
+use crate::executables::ExecutableGraphs;
 use crate::functions::Functions;
 use crate::graphs::Graphs;
-use crate::green::Greens;
+use crate::green_contexts::Greens;
 use crate::legacy_launches::Blocks;
 use crate::libraries::Libraries;
 use crate::linking::Links;
@@ -20,10 +20,10 @@ use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
 use crate::multicast::Multicasts;
 use crate::notifications::Notifications;
-use crate::pools::Pools;
+use crate::pools::MemoryPools;
 use crate::resources::Descriptions;
 use crate::stream::Streams;
-use crate::texture_refs::References;
+use crate::texture_refs::TextureReferences;
 use crate::textures::Textures;
 use crate::tiles::Tiles;
 use crate::user_objects::UserObjects;
@@ -31,19 +31,19 @@ use crate::virtual_memory::VirtualMemory;
 
 /// All tables of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
+pub(crate) struct ProcessTables {
     handles: u64,
     pub(crate) contexts: HashMap<u64, Context>,
-    pub(crate) primaries: HashMap<i32, Primary>,
+    pub(crate) primaries: HashMap<i32, PrimaryContext>,
     /// What a program has set of a context's limits.
     pub(crate) limits: HashMap<(u64, u32), usize>,
     /// Which context may reach which other one.
     pub(crate) peers: HashSet<(u64, u64)>,
-    pub(crate) ranges: BTreeMap<u64, Range>,
+    pub(crate) ranges: BTreeMap<u64, MemoryRange>,
     pub(crate) arrays: Arrays,
     pub(crate) events: Events,
-    pub(crate) executables: Executables,
-    pub(crate) captures: Captures,
+    pub(crate) executables: ExecutableGraphs,
+    pub(crate) captures: StreamCaptures,
     pub(crate) core_dumps: CoreDumps,
     pub(crate) functions: Functions,
     pub(crate) graphs: Graphs,
@@ -56,14 +56,14 @@ pub(crate) struct Tables {
     pub(crate) modules: Modules,
     pub(crate) multicasts: Multicasts,
     pub(crate) notifications: Notifications,
-    pub(crate) pools: Pools,
-    pub(crate) references: References,
+    pub(crate) pools: MemoryPools,
+    pub(crate) references: TextureReferences,
     pub(crate) streams: Streams,
     pub(crate) textures: Textures,
     pub(crate) tiles: Tiles,
     pub(crate) user_objects: UserObjects,
     pub(crate) virtual_memory: VirtualMemory,
-    blocks: HashMap<u64, Block>,
+    blocks: HashMap<u64, MappedBlock>,
     /// Whether any pool has been used since the last synchronisation.
     pools_touched: bool,
 }
@@ -82,16 +82,16 @@ pub(crate) struct Context {
 
 /// The primary context of a device; its handle stays when the context goes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Primary {
+pub(crate) struct PrimaryContext {
     pub(crate) handle: u64,
     pub(crate) flags: u32,
 }
 
 /// Memory with an address.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
+pub(crate) struct MemoryRange {
     pub(crate) bytes: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MemoryKind,
     pub(crate) device: i32,
     /// The context's handle; zero for memory that belongs to none.
     pub(crate) context: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Range {
 
 /// What kind of memory it is and what the machine calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MemoryKind {
     Device {
         allocation: u64,
     },
@@ -137,7 +137,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug)]
-struct Block {
+struct MappedBlock {
     base: u64,
     bytes: u64,
     /// Its bytes, once other processes can get at them.
@@ -153,7 +153,7 @@ pub(crate) const fn number_of(handle: u64) -> u64 {
     handle.wrapping_sub(FIRST_HANDLE) / HANDLE_STRIDE
 }
 
-impl Tables {
+impl ProcessTables {
     /// A handle, or a serial number, that has never been given.
     pub(crate) fn fresh(&mut self) -> u64 {
         self.handles += 1;
@@ -171,7 +171,7 @@ impl Tables {
     }
 
     /// A context that exists.
-    pub(crate) fn context(&self, handle: u64) -> Result<&Context, Error> {
+    pub(crate) fn context(&self, handle: u64) -> Result<&Context, CudaError> {
         let context = self.contexts.get(&handle).ok_or(INVALID_CONTEXT)?;
         if context.is_alive {
             Ok(context)
@@ -192,13 +192,13 @@ impl Tables {
     }
 
     /// The same, to change it.
-    pub(crate) fn context_mut(&mut self, handle: u64) -> Result<&mut Context, Error> {
+    pub(crate) fn context_mut(&mut self, handle: u64) -> Result<&mut Context, CudaError> {
         self.context(handle)?;
         self.contexts.get_mut(&handle).ok_or(INVALID_CONTEXT)
     }
 
     /// The memory that an address lies in.
-    pub(crate) fn range_of(&self, address: u64) -> Result<(u64, Range), Error> {
+    pub(crate) fn range_of(&self, address: u64) -> Result<(u64, MemoryRange), CudaError> {
         let found = self.ranges.range(..=address).next_back();
         let (base, range) = found.ok_or(INVALID_VALUE)?;
         if address - base < range.bytes {
@@ -214,9 +214,9 @@ impl Tables {
         let owner = contexts.find(|(_, known)| known.name == context);
         let (context, device) = owner.map_or((0, 0), |(handle, known)| (*handle, known.device));
         let serial = self.fresh();
-        let range = Range {
+        let range = MemoryRange {
             bytes,
-            kind: Kind::Variable,
+            kind: MemoryKind::Variable,
             device,
             context,
             serial,
@@ -229,11 +229,11 @@ impl Tables {
         let Ok((base, range)) = self.range_of(address) else {
             return false;
         };
-        if let Kind::Mapped { access: 0, .. } = range.kind {
+        if let MemoryKind::Mapped { access: 0, .. } = range.kind {
             return false;
         }
         let here = range.bytes - (address - base);
-        let goes_on = matches!(range.kind, Kind::Mapped { .. });
+        let goes_on = matches!(range.kind, MemoryKind::Mapped { .. });
         bytes <= here || (goes_on && self.covers(address + here, bytes - here))
     }
 
@@ -247,14 +247,14 @@ impl Tables {
         &mut self,
         block: u64,
         bytes: u64,
-        map: impl FnOnce(u64) -> Result<u64, Error>,
-    ) -> Result<u64, Error> {
+        map: impl FnOnce(u64) -> Result<u64, CudaError>,
+    ) -> Result<u64, CudaError> {
         if let Some(known) = self.blocks.get(&block) {
             return Ok(known.base);
         }
         let base = map(bytes)?;
         let file = None;
-        self.blocks.insert(block, Block { base, bytes, file });
+        self.blocks.insert(block, MappedBlock { base, bytes, file });
         Ok(base)
     }
 
@@ -263,10 +263,11 @@ impl Tables {
     pub(crate) fn shared_block(
         &mut self,
         address: u64,
-        make: impl FnOnce(u64, u64) -> Result<OwnedFd, Error>,
-    ) -> Result<(u64, u64, RawFd), Error> {
+        make: impl FnOnce(u64, u64) -> Result<OwnedFd, CudaError>,
+    ) -> Result<(u64, u64, RawFd), CudaError> {
         let mut blocks = self.blocks.values_mut();
-        let is_in = |block: &&mut Block| (block.base..block.base + block.bytes).contains(&address);
+        let is_in =
+            |block: &&mut MappedBlock| (block.base..block.base + block.bytes).contains(&address);
         let block = blocks.find(is_in).ok_or(INVALID_VALUE)?;
         let file = match block.file.take() {
             Some(file) => file,
@@ -280,7 +281,7 @@ impl Tables {
     pub(crate) fn lose_blocks(&mut self, gone: &[u64]) -> Vec<(u64, u64)> {
         let mut freed = Vec::new();
         for block in gone {
-            let Some(Block { base, bytes, .. }) = self.blocks.remove(block) else {
+            let Some(MappedBlock { base, bytes, .. }) = self.blocks.remove(block) else {
                 continue;
             };
             let inside: Vec<u64> = self

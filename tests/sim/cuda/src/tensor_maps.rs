@@ -1,7 +1,7 @@
 //! Tensor maps, by which kernels read tensors in tiles. No kernel runs here, so a map is checked as the Driver API
 //! documents it (section "Tensor Map Object Management"), and holds what it was made of in a form of its own.
 
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
 
@@ -31,7 +31,7 @@ exports! {
 }
 
 /// What maps of all kinds have.
-struct Tensor {
+struct TensorMapParams {
     kind: i32,
     rank: u32,
     address: u64,
@@ -42,8 +42,8 @@ struct Tensor {
     swizzle: i32,
 }
 
-impl Tensor {
-    fn encoded(&self) -> Result<Map, Error> {
+impl TensorMapParams {
+    fn encoded(&self) -> Result<Map, CudaError> {
         let (kind, rank, interleave) = (self.kind, self.rank, self.interleave);
         allow(RANKS.contains(&rank) && (interleave == 0 || rank >= 3))?;
         allow(self.address.is_multiple_of(GRAIN) && kind >= 0)?;
@@ -68,7 +68,7 @@ impl Tensor {
     }
 
     /// A map of columns, whose corners are given for all dimensions but the first and the last.
-    fn columns(&self, corners: &[i32], channels: u32, pixels: u32) -> Result<Map, Error> {
+    fn columns(&self, corners: &[i32], channels: u32, pixels: u32) -> Result<Map, CudaError> {
         allow(COLUMN_RANKS.contains(&self.rank))?;
         allow(channels <= MAX_CHANNELS && pixels <= MAX_PIXELS)?;
         let reach: i32 = match self.rank {
@@ -98,7 +98,7 @@ fn tiled(
     _fill: i32,
 ) -> Outcome {
     check_place(map)?;
-    let tensor = Tensor {
+    let tensor = TensorMapParams {
         kind,
         rank,
         address,
@@ -137,8 +137,8 @@ fn columns(
     allow(COLUMN_RANKS.contains(&rank))?;
     let axes = rank as usize - 2;
     let corners = (0..axes).flat_map(|axis| [lower.at(axis), upper.at(axis)]);
-    let corners: Vec<i32> = corners.collect::<Result<_, Error>>()?;
-    let tensor = Tensor {
+    let corners: Vec<i32> = corners.collect::<Result<_, CudaError>>()?;
+    let tensor = TensorMapParams {
         kind,
         rank,
         address,
@@ -171,7 +171,7 @@ fn wide_columns(
     _fill: i32,
 ) -> Outcome {
     check_place(map)?;
-    let tensor = Tensor {
+    let tensor = TensorMapParams {
         kind,
         rank,
         address,
@@ -197,6 +197,6 @@ fn check_place(map: Out<Map>) -> Outcome {
     allow(map.address().is_multiple_of(ALIGNMENT))
 }
 
-fn allow(is_valid: bool) -> Result<(), Error> {
+fn allow(is_valid: bool) -> Result<(), CudaError> {
     if is_valid { Ok(()) } else { Err(INVALID_VALUE) }
 }

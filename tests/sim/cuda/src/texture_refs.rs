@@ -4,26 +4,26 @@
 use std::collections::HashMap;
 
 use crate::array;
+use crate::array_descriptor::ArrayDescriptor2D;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, UNKNOWN};
 use crate::export::exports;
 use crate::functions;
 use crate::modules;
-use crate::number::Number;
+use crate::number::ApiInteger;
 use crate::pointer::{In, Out, Text};
-use crate::shape::Descriptor;
 
 /// The references of a process by handle, and what each module declares by name.
 #[derive(Debug, Default)]
-pub(crate) struct References {
-    by_handle: HashMap<u64, Reference>,
+pub(crate) struct TextureReferences {
+    by_handle: HashMap<u64, TextureReference>,
     declared: HashMap<(u64, String), u64>,
 }
 
 /// A reference.
 #[derive(Debug, Clone, Copy)]
-struct Reference {
-    bound: Bound,
+struct TextureReference {
+    bound: TextureBinding,
     modes: [u32; 3],
     filter: u32,
     mipmap_filter: u32,
@@ -38,7 +38,7 @@ struct Reference {
 
 /// What a reference is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
+enum TextureBinding {
     Nothing,
     Memory(u64),
     Array(u64),
@@ -62,9 +62,9 @@ exports! {
     cuTexRefSetMipmappedArray(reference: u64, mipmaps: u64, flags: u32) = set_mipmaps => "cuTexRefSetMipmappedArray" @ 5000;
     cuTexRefSetAddress(offset: Out<u32>, reference: u64, address: u32, bytes: u32) = set_address_v1 => "cuTexRefSetAddress" @ 2000;
     cuTexRefSetAddress_v2(offset: Out<usize>, reference: u64, address: u64, bytes: usize) = set_address => "cuTexRefSetAddress" @ 3020;
-    cuTexRefSetAddress2D(reference: u64, shape: In<Descriptor<u32>>, address: u32, pitch: u32) = set_rows => "cuTexRefSetAddress2D" @ 2020;
-    cuTexRefSetAddress2D_v2(reference: u64, shape: In<Descriptor<usize>>, address: u64, pitch: usize) = set_rows => "cuTexRefSetAddress2D" @ 3020;
-    cuTexRefSetAddress2D_v3(reference: u64, shape: In<Descriptor<usize>>, address: u64, pitch: usize) = set_rows => "cuTexRefSetAddress2D" @ 4010;
+    cuTexRefSetAddress2D(reference: u64, shape: In<ArrayDescriptor2D<u32>>, address: u32, pitch: u32) = set_rows => "cuTexRefSetAddress2D" @ 2020;
+    cuTexRefSetAddress2D_v2(reference: u64, shape: In<ArrayDescriptor2D<usize>>, address: u64, pitch: usize) = set_rows => "cuTexRefSetAddress2D" @ 3020;
+    cuTexRefSetAddress2D_v3(reference: u64, shape: In<ArrayDescriptor2D<usize>>, address: u64, pitch: usize) = set_rows => "cuTexRefSetAddress2D" @ 4010;
     cuTexRefSetFormat(reference: u64, format: u32, channels: i32) = set_format => "cuTexRefSetFormat" @ 2000;
     cuTexRefSetAddressMode(reference: u64, dimension: i32, mode: u32) = set_mode => "cuTexRefSetAddressMode" @ 2000;
     cuTexRefSetFilterMode(reference: u64, mode: u32) = set_filter => "cuTexRefSetFilterMode" @ 2000;
@@ -91,9 +91,9 @@ exports! {
     cuSurfRefGetArray(array: Out<u64>, reference: u64) = get_array => "cuSurfRefGetArray" @ 3000;
 }
 
-impl Reference {
+impl TextureReference {
     const NEW: Self = Self {
-        bound: Bound::Nothing,
+        bound: TextureBinding::Nothing,
         modes: [0; 3],
         filter: 0,
         mipmap_filter: 0,
@@ -107,13 +107,13 @@ impl Reference {
     };
 }
 
-fn reference(handle: u64) -> Result<Reference, Error> {
+fn reference(handle: u64) -> Result<TextureReference, CudaError> {
     let tables = tables();
     let known = tables.references.by_handle.get(&handle);
     known.copied().ok_or(INVALID_HANDLE)
 }
 
-fn change(handle: u64, change: impl FnOnce(&mut Reference)) -> Outcome {
+fn change(handle: u64, change: impl FnOnce(&mut TextureReference)) -> Outcome {
     let mut tables = tables();
     let known = tables.references.by_handle.get_mut(&handle);
     change(known.ok_or(INVALID_HANDLE)?);
@@ -127,7 +127,10 @@ fn allow(is_valid: bool) -> Outcome {
 fn make() -> u64 {
     let mut tables = tables();
     let handle = tables.fresh();
-    tables.references.by_handle.insert(handle, Reference::NEW);
+    tables
+        .references
+        .by_handle
+        .insert(handle, TextureReference::NEW);
     handle
 }
 
@@ -165,7 +168,7 @@ fn set_array(handle: u64, array: u64, flags: u32) -> Outcome {
     allow(flags == OVERRIDE)?;
     let shape = array::descriptor(array)?;
     change(handle, |known| {
-        known.bound = Bound::Array(array);
+        known.bound = TextureBinding::Array(array);
         known.format = shape.format;
         known.channels = shape.channels.cast_signed();
     })
@@ -176,13 +179,15 @@ fn set_mipmaps(handle: u64, mipmaps: u64, flags: u32) -> Outcome {
     if !tables().mipmaps.contains_key(&mipmaps) {
         return Err(INVALID_HANDLE);
     }
-    change(handle, |known| known.bound = Bound::Mipmaps(mipmaps))
+    change(handle, |known| {
+        known.bound = TextureBinding::Mipmaps(mipmaps)
+    })
 }
 
 fn set_surface(handle: u64, array: u64, flags: u32) -> Outcome {
     allow(flags == 0)?;
     array::descriptor(array)?;
-    change(handle, |known| known.bound = Bound::Array(array))
+    change(handle, |known| known.bound = TextureBinding::Array(array))
 }
 
 /// Memory that does not begin at a multiple of the alignment is bound from the one before it, if the program takes
@@ -192,7 +197,9 @@ fn bind(offset: Out<usize>, handle: u64, address: u64, bytes: u64) -> Outcome {
     allow(beyond == 0 || offset.check().is_ok())?;
     allow(tables().covers(address, bytes))?;
     offset.offer(beyond as usize);
-    change(handle, |known| known.bound = Bound::Memory(address))
+    change(handle, |known| {
+        known.bound = TextureBinding::Memory(address)
+    })
 }
 
 fn set_address(offset: Out<usize>, handle: u64, address: u64, bytes: usize) -> Outcome {
@@ -210,11 +217,11 @@ fn set_address_v1(offset: Out<u32>, handle: u64, address: u32, bytes: u32) -> Ou
     Ok(())
 }
 
-fn set_rows<Size: Number>(
+fn set_rows<Size: ApiInteger>(
     handle: u64,
-    shape: In<Descriptor<Size>>,
-    address: impl Number,
-    pitch: impl Number,
+    shape: In<ArrayDescriptor2D<Size>>,
+    address: impl ApiInteger,
+    pitch: impl ApiInteger,
 ) -> Outcome {
     let shape = shape.get()?;
     let bytes = pitch.number().checked_mul(shape.height.number());
@@ -225,7 +232,7 @@ fn set_rows<Size: Number>(
 }
 
 fn set_format(handle: u64, format: u32, channels: i32) -> Outcome {
-    crate::shape::channel_bytes(format)?;
+    crate::array_descriptor::channel_bytes(format)?;
     allow([1, 2, 4].contains(&channels))?;
     change(handle, |known| {
         known.format = format;
@@ -272,8 +279,10 @@ fn set_flags(handle: u64, flags: u32) -> Outcome {
 
 fn get_address(address: Out<u64>, handle: u64) -> Outcome {
     match reference(handle)?.bound {
-        Bound::Memory(known) => address.put(known),
-        Bound::Nothing | Bound::Array(_) | Bound::Mipmaps(_) => Err(INVALID_VALUE),
+        TextureBinding::Memory(known) => address.put(known),
+        TextureBinding::Nothing | TextureBinding::Array(_) | TextureBinding::Mipmaps(_) => {
+            Err(INVALID_VALUE)
+        }
     }
 }
 
@@ -285,15 +294,19 @@ fn get_address_v1(address: Out<u32>, handle: u64) -> Outcome {
 
 fn get_array(array: Out<u64>, handle: u64) -> Outcome {
     match reference(handle)?.bound {
-        Bound::Array(known) => array.put(known),
-        Bound::Nothing | Bound::Memory(_) | Bound::Mipmaps(_) => Err(INVALID_VALUE),
+        TextureBinding::Array(known) => array.put(known),
+        TextureBinding::Nothing | TextureBinding::Memory(_) | TextureBinding::Mipmaps(_) => {
+            Err(INVALID_VALUE)
+        }
     }
 }
 
 fn get_mipmaps(mipmaps: Out<u64>, handle: u64) -> Outcome {
     match reference(handle)?.bound {
-        Bound::Mipmaps(known) => mipmaps.put(known),
-        Bound::Nothing | Bound::Memory(_) | Bound::Array(_) => Err(INVALID_VALUE),
+        TextureBinding::Mipmaps(known) => mipmaps.put(known),
+        TextureBinding::Nothing | TextureBinding::Memory(_) | TextureBinding::Array(_) => {
+            Err(INVALID_VALUE)
+        }
     }
 }
 

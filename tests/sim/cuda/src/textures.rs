@@ -5,20 +5,20 @@
 use std::collections::HashMap;
 
 use crate::array;
+use crate::array_descriptor::channel_bytes;
 use crate::context::current;
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
-use crate::shape::channel_bytes;
 
 /// The texture and surface objects of a process by handle.
-pub(crate) type Textures = HashMap<u64, Object>;
+pub(crate) type Textures = HashMap<u64, TextureObject>;
 
 /// `CUDA_RESOURCE_DESC`: an array, mipmaps, or memory with what lies in it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Resource {
+pub(crate) struct ResourceDesc {
     kind: u32,
     handle: u64,
     format: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Resource {
 /// `CUDA_TEXTURE_DESC`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Sampling {
+pub(crate) struct TextureDesc {
     modes: [u32; 3],
     filter: u32,
     flags: u32,
@@ -41,15 +41,15 @@ pub(crate) struct Sampling {
 /// `CUDA_RESOURCE_VIEW_DESC`.
 type View = [u64; 14];
 
-const _: () = assert!(size_of::<Resource>() == 144 && size_of::<Sampling>() == 104);
+const _: () = assert!(size_of::<ResourceDesc>() == 144 && size_of::<TextureDesc>() == 104);
 
 /// An object, which ends with its context.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Object {
+pub(crate) struct TextureObject {
     context: u64,
-    resource: Resource,
+    resource: ResourceDesc,
     /// How it is sampled; of a surface nothing is.
-    sampling: Option<Sampling>,
+    sampling: Option<TextureDesc>,
     view: Option<View>,
 }
 
@@ -68,21 +68,21 @@ const LAST_FILTER: u32 = 1;
 const FLAGS: u32 = 0x73;
 
 exports! {
-    cuTexObjectCreate(out: Out<u64>, resource: In<Resource>, sampling: In<Sampling>, view: In<View>) = create => "cuTexObjectCreate" @ 5000;
+    cuTexObjectCreate(out: Out<u64>, resource: In<ResourceDesc>, sampling: In<TextureDesc>, view: In<View>) = create => "cuTexObjectCreate" @ 5000;
     cuTexObjectDestroy(texture: u64) = destroy_texture => "cuTexObjectDestroy" @ 5000;
-    cuTexObjectGetResourceDesc(resource: Out<Resource>, texture: u64) = get_resource => "cuTexObjectGetResourceDesc" @ 5000;
-    cuTexObjectGetTextureDesc(sampling: Out<Sampling>, texture: u64) = get_sampling => "cuTexObjectGetTextureDesc" @ 5000;
+    cuTexObjectGetResourceDesc(resource: Out<ResourceDesc>, texture: u64) = get_resource => "cuTexObjectGetResourceDesc" @ 5000;
+    cuTexObjectGetTextureDesc(sampling: Out<TextureDesc>, texture: u64) = get_sampling => "cuTexObjectGetTextureDesc" @ 5000;
     cuTexObjectGetResourceViewDesc(view: Out<View>, texture: u64) = get_view => "cuTexObjectGetResourceViewDesc" @ 5000;
-    cuSurfObjectCreate(out: Out<u64>, resource: In<Resource>) = create_surface => "cuSurfObjectCreate" @ 5000;
+    cuSurfObjectCreate(out: Out<u64>, resource: In<ResourceDesc>) = create_surface => "cuSurfObjectCreate" @ 5000;
     cuSurfObjectDestroy(surface: u64) = destroy_surface => "cuSurfObjectDestroy" @ 5000;
-    cuSurfObjectGetResourceDesc(resource: Out<Resource>, surface: u64) = get_surface_resource => "cuSurfObjectGetResourceDesc" @ 5000;
+    cuSurfObjectGetResourceDesc(resource: Out<ResourceDesc>, surface: u64) = get_surface_resource => "cuSurfObjectGetResourceDesc" @ 5000;
 }
 
 fn allow(is_valid: bool) -> Outcome {
     if is_valid { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
-impl Resource {
+impl ResourceDesc {
     fn check(&self) -> Outcome {
         allow(self.flags == 0)?;
         match self.kind {
@@ -101,7 +101,7 @@ impl Resource {
         }
     }
 
-    fn element(&self) -> Result<usize, Error> {
+    fn element(&self) -> Result<usize, CudaError> {
         allow([1, 2, 4].contains(&self.channels))?;
         let bytes = channel_bytes(self.format)? * u64::from(self.channels);
         Ok(bytes as usize)
@@ -118,14 +118,14 @@ impl Resource {
     }
 }
 
-impl Sampling {
+impl TextureDesc {
     fn check(&self) -> Outcome {
         let is_known = self.modes.iter().all(|mode| *mode <= LAST_MODE);
         allow(is_known && self.filter <= LAST_FILTER && self.flags & !FLAGS == 0)
     }
 }
 
-fn enter(out: Out<u64>, object: Object) -> Outcome {
+fn enter(out: Out<u64>, object: TextureObject) -> Outcome {
     let mut tables = tables();
     let handle = tables.fresh();
     tables.textures.insert(handle, object);
@@ -135,8 +135,8 @@ fn enter(out: Out<u64>, object: Object) -> Outcome {
 /// A view is of arrays only, and need not be given.
 fn create(
     out: Out<u64>,
-    resource: In<Resource>,
-    sampling: In<Sampling>,
+    resource: In<ResourceDesc>,
+    sampling: In<TextureDesc>,
     view: In<View>,
 ) -> Outcome {
     out.check()?;
@@ -145,7 +145,7 @@ fn create(
     resource.check()?;
     sampling.check()?;
     allow(view.is_null() || resource.is_array())?;
-    let object = Object {
+    let object = TextureObject {
         context,
         resource,
         sampling: Some(sampling),
@@ -154,13 +154,13 @@ fn create(
     enter(out, object)
 }
 
-fn create_surface(out: Out<u64>, resource: In<Resource>) -> Outcome {
+fn create_surface(out: Out<u64>, resource: In<ResourceDesc>) -> Outcome {
     out.check()?;
     let (context, _) = current()?;
     let resource = resource.get()?;
     allow(resource.kind == ARRAY)?;
     resource.check()?;
-    let object = Object {
+    let object = TextureObject {
         context,
         resource,
         sampling: None,
@@ -170,7 +170,7 @@ fn create_surface(out: Out<u64>, resource: In<Resource>) -> Outcome {
 }
 
 /// An object of the kind that is asked for.
-fn object(handle: u64, is_texture: bool) -> Result<Object, Error> {
+fn object(handle: u64, is_texture: bool) -> Result<TextureObject, CudaError> {
     let tables = tables();
     let object = tables.textures.get(&handle).copied();
     let object = object.filter(|object| object.sampling.is_some() == is_texture);
@@ -193,15 +193,15 @@ fn destroy_surface(handle: u64) -> Outcome {
     destroy(handle, false)
 }
 
-fn get_resource(out: Out<Resource>, handle: u64) -> Outcome {
+fn get_resource(out: Out<ResourceDesc>, handle: u64) -> Outcome {
     out.put(object(handle, true)?.resource)
 }
 
-fn get_surface_resource(out: Out<Resource>, handle: u64) -> Outcome {
+fn get_surface_resource(out: Out<ResourceDesc>, handle: u64) -> Outcome {
     out.put(object(handle, false)?.resource)
 }
 
-fn get_sampling(out: Out<Sampling>, handle: u64) -> Outcome {
+fn get_sampling(out: Out<TextureDesc>, handle: u64) -> Outcome {
     out.put(object(handle, true)?.sampling.ok_or(INVALID_VALUE)?)
 }
 

@@ -8,8 +8,8 @@ use crate::context::current;
 use crate::driver::tables;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::keeping::{hold, let_go};
 use crate::pointer::In;
+use crate::retained_memory::{hold, let_go};
 use crate::stream::stream;
 
 /// The handle that is mapped into each place of an array, and the context that the array is in.
@@ -18,7 +18,7 @@ pub(crate) type Tiles = HashMap<(u64, [u64; 5]), (u64, u64)>;
 /// `CUarrayMapInfo`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ArrayMap {
+pub(crate) struct ArrayMapInfo {
     kind: u32,
     array: u64,
     place: [u64; 5],
@@ -36,10 +36,10 @@ const MAP: u32 = 1;
 const UNMAP: u32 = 2;
 
 exports! {
-    cuMemMapArrayAsync(list: In<ArrayMap>, count: u32, on: u64) = map => "cuMemMapArrayAsync" @ 11010 | cuMemMapArrayAsync_ptsz @ 11010;
+    cuMemMapArrayAsync(list: In<ArrayMapInfo>, count: u32, on: u64) = map => "cuMemMapArrayAsync" @ 11010 | cuMemMapArrayAsync_ptsz @ 11010;
 }
 
-fn map(list: In<ArrayMap>, count: u32, on: u64) -> Outcome {
+fn map(list: In<ArrayMapInfo>, count: u32, on: u64) -> Outcome {
     stream(on)?;
     let (context, _) = current()?;
     for at in 0..count as usize {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::driver::tables;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::Out;
 use crate::stream::HostFunction;
@@ -121,7 +121,7 @@ fn graph_release(graph: u64, object: u64, count: u32) -> Outcome {
 }
 
 /// New references to all that a graph has references to.
-pub(crate) fn retained_for(graph: u64) -> Result<HashMap<u64, u32>, Error> {
+pub(crate) fn retained_for(graph: u64) -> Result<HashMap<u64, u32>, CudaError> {
     let objects = tables().graphs.objects_mut(graph)?.clone();
     for (object, count) in &objects {
         retain(*object, *count)?;

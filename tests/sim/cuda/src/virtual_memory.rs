@@ -5,33 +5,33 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use apportion_sim_machine::{Location, Reply, Request};
+use apportion_sim_machine::{MachineLocation, MachineReply, MachineRequest};
 
 use crate::driver::{ask, create as create_in_machine, driver, tables};
-use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, UNKNOWN};
+use crate::error::{CudaError, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, UNKNOWN};
 use crate::export::exports;
-use crate::keeping::{descriptor_of, let_go};
-use crate::location::{Access, HOST, Place, READ, READ_WRITE};
+use crate::location::{HOST, MemAccessDesc, MemLocation, READ, READ_WRITE};
 use crate::mapping;
 use crate::memory_file;
 use crate::multicast;
 use crate::pointer::{In, Out};
-use crate::tables::{Kind, Range, Tables};
+use crate::retained_memory::{descriptor_of, let_go};
+use crate::tables::{MemoryKind, MemoryRange, ProcessTables};
 
 /// The virtual memory of a process.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualMemory {
-    physical: HashMap<u64, Physical>,
+    physical: HashMap<u64, ReferencedPhysical>,
     reserved: BTreeMap<u64, u64>,
 }
 
 /// Physical memory that this process refers to.
 #[derive(Debug)]
-pub(crate) struct Physical {
+pub(crate) struct ReferencedPhysical {
     pub(crate) name: u64,
     pub(crate) file: OwnedFd,
     bytes: u64,
-    pub(crate) properties: Properties,
+    pub(crate) properties: MemAllocationProp,
     handles: u32,
     pub(crate) mappings: u32,
 }
@@ -39,10 +39,10 @@ pub(crate) struct Physical {
 /// `CUmemAllocationProp`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Properties {
+pub(crate) struct MemAllocationProp {
     kind: u32,
     handle_types: u32,
-    pub(crate) place: Place,
+    pub(crate) place: MemLocation,
     metadata: u64,
     compression: u8,
     is_rdma_capable: u8,
@@ -60,21 +60,21 @@ const DESCRIPTOR: u32 = 1;
 exports! {
     cuMemAddressReserve(out: Out<u64>, bytes: usize, alignment: usize, wish: u64, flags: u64) = reserve => "cuMemAddressReserve" @ 10020;
     cuMemAddressFree(address: u64, bytes: usize) = free_addresses => "cuMemAddressFree" @ 10020;
-    cuMemCreate(out: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) = create => "cuMemCreate" @ 10020;
+    cuMemCreate(out: Out<u64>, bytes: usize, properties: In<MemAllocationProp>, flags: u64) = create => "cuMemCreate" @ 10020;
     cuMemRelease(handle: u64) = release => "cuMemRelease" @ 10020;
     cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) = map => "cuMemMap" @ 10020;
     cuMemUnmap(address: u64, bytes: usize) = unmap => "cuMemUnmap" @ 10020;
-    cuMemSetAccess(address: u64, bytes: usize, access: In<Access>, count: usize) = set_access => "cuMemSetAccess" @ 10020;
-    cuMemGetAccess(flags: Out<u64>, place: In<Place>, address: u64) = get_access => "cuMemGetAccess" @ 10020;
+    cuMemSetAccess(address: u64, bytes: usize, access: In<MemAccessDesc>, count: usize) = set_access => "cuMemSetAccess" @ 10020;
+    cuMemGetAccess(flags: Out<u64>, place: In<MemLocation>, address: u64) = get_access => "cuMemGetAccess" @ 10020;
     cuMemExportToShareableHandle(out: Out<i32>, handle: u64, kind: u32, flags: u64) = export => "cuMemExportToShareableHandle" @ 10020;
     cuMemImportFromShareableHandle(out: Out<u64>, descriptor: usize, kind: u32) = import => "cuMemImportFromShareableHandle" @ 10020;
     cuMemRetainAllocationHandle(out: Out<u64>, address: u64) = retain => "cuMemRetainAllocationHandle" @ 11000;
-    cuMemGetAllocationGranularity(out: Out<usize>, properties: In<Properties>, option: u32) = get_granularity => "cuMemGetAllocationGranularity" @ 10020;
-    cuMemGetAllocationPropertiesFromHandle(out: Out<Properties>, handle: u64) = get_properties => "cuMemGetAllocationPropertiesFromHandle" @ 10020;
+    cuMemGetAllocationGranularity(out: Out<usize>, properties: In<MemAllocationProp>, option: u32) = get_granularity => "cuMemGetAllocationGranularity" @ 10020;
+    cuMemGetAllocationPropertiesFromHandle(out: Out<MemAllocationProp>, handle: u64) = get_properties => "cuMemGetAllocationPropertiesFromHandle" @ 10020;
 }
 
-impl Tables {
-    pub(crate) fn physical(&mut self, handle: u64) -> Result<&mut Physical, Error> {
+impl ProcessTables {
+    pub(crate) fn physical(&mut self, handle: u64) -> Result<&mut ReferencedPhysical, CudaError> {
         self.virtual_memory
             .physical
             .get_mut(&handle)
@@ -82,7 +82,7 @@ impl Tables {
     }
 
     /// A handle that the program holds, not only a mapping of what it named.
-    pub(crate) fn held(&mut self, handle: u64) -> Result<&mut Physical, Error> {
+    pub(crate) fn held(&mut self, handle: u64) -> Result<&mut ReferencedPhysical, CudaError> {
         self.physical(handle)
             .and_then(|physical| match physical.handles {
                 0 => Err(INVALID_VALUE),
@@ -100,7 +100,11 @@ impl Tables {
     }
 
     /// The mappings that fill a range from its first to its last byte.
-    fn mappings(&self, address: u64, bytes: u64) -> Result<Vec<(u64, Range, u64)>, Error> {
+    fn mappings(
+        &self,
+        address: u64,
+        bytes: u64,
+    ) -> Result<Vec<(u64, MemoryRange, u64)>, CudaError> {
         let end = address
             .checked_add(bytes)
             .filter(|_| bytes > 0)
@@ -108,7 +112,7 @@ impl Tables {
         let mut next = address;
         let mut found = Vec::new();
         for (&base, range) in self.ranges.range(address..end) {
-            let Kind::Mapped { handle, .. } = range.kind else {
+            let MemoryKind::Mapped { handle, .. } = range.kind else {
                 return Err(INVALID_VALUE);
             };
             if base != next {
@@ -125,7 +129,7 @@ impl Tables {
     }
 }
 
-fn granular(bytes: usize) -> Result<u64, Error> {
+fn granular(bytes: usize) -> Result<u64, CudaError> {
     let bytes = bytes as u64;
     if bytes > 0 && bytes.is_multiple_of(GRANULE) {
         Ok(bytes)
@@ -165,28 +169,28 @@ fn free_addresses(address: u64, bytes: usize) -> Outcome {
     Ok(())
 }
 
-fn check(properties: &Properties) -> Result<Location, Error> {
+fn check(properties: &MemAllocationProp) -> Result<MachineLocation, CudaError> {
     if properties.kind != PINNED || properties.handle_types & !DESCRIPTOR != 0 {
         return Err(INVALID_VALUE);
     }
     properties.place.location()
 }
 
-fn create(out: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) -> Outcome {
+fn create(out: Out<u64>, bytes: usize, properties: In<MemAllocationProp>, flags: u64) -> Outcome {
     out.check()?;
     let properties = properties.get()?;
     let (location, bytes) = (check(&properties)?, granular(bytes)?);
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
-    let name = create_in_machine(Request::HandleCreate { location, bytes })?;
+    let name = create_in_machine(MachineRequest::HandleCreate { location, bytes })?;
     let Ok(file) = memory_file::create(name, bytes) else {
-        ask(Request::HandleRelease(name))?;
+        ask(MachineRequest::HandleRelease(name))?;
         return Err(OUT_OF_MEMORY);
     };
     let mut tables = tables();
     let handle = tables.fresh();
-    let physical = Physical {
+    let physical = ReferencedPhysical {
         name,
         file,
         bytes,
@@ -203,7 +207,7 @@ fn release(handle: u64) -> Outcome {
         return multicast::end(handle);
     }
     let name = tables().held(handle)?.name;
-    ask(Request::HandleRelease(name))?;
+    ask(MachineRequest::HandleRelease(name))?;
     let mut tables = tables();
     tables.held(handle)?.handles -= 1;
     tables.forget_if_unused(handle);
@@ -230,15 +234,15 @@ fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Ou
             physical.properties.place,
         )
     };
-    ask(Request::Map(name))?;
+    ask(MachineRequest::Map(name))?;
     if mapping::place(address, bytes, fd).is_err() {
-        ask(Request::Unmap(name))?;
+        ask(MachineRequest::Unmap(name))?;
         return Err(OUT_OF_MEMORY);
     }
     let mut tables = tables();
     tables.physical(handle)?.mappings += 1;
-    let (serial, kind) = (tables.fresh(), Kind::Mapped { handle, access: 0 });
-    let range = Range {
+    let (serial, kind) = (tables.fresh(), MemoryKind::Mapped { handle, access: 0 });
+    let range = MemoryRange {
         bytes,
         kind,
         device: place.device(),
@@ -262,7 +266,7 @@ fn unmap(address: u64, bytes: usize) -> Outcome {
 }
 
 /// The process is one for all devices, so memory can be touched if any device may.
-fn set_access(address: u64, bytes: usize, access: In<Access>, count: usize) -> Outcome {
+fn set_access(address: u64, bytes: usize, access: In<MemAccessDesc>, count: usize) -> Outcome {
     let mut flags = 0;
     for at in 0..count {
         flags |= access.at(at)?.checked()?.flags;
@@ -273,7 +277,7 @@ fn set_access(address: u64, bytes: usize, access: In<Access>, count: usize) -> O
     let mut tables = tables();
     for (base, mut range, handle) in tables.mappings(address, bytes as u64)? {
         mapping::protect(base, range.bytes, flags & READ != 0, flags == READ_WRITE)?;
-        range.kind = Kind::Mapped {
+        range.kind = MemoryKind::Mapped {
             handle,
             access: flags,
         };
@@ -282,11 +286,11 @@ fn set_access(address: u64, bytes: usize, access: In<Access>, count: usize) -> O
     Ok(())
 }
 
-fn get_access(flags: Out<u64>, place: In<Place>, address: u64) -> Outcome {
+fn get_access(flags: Out<u64>, place: In<MemLocation>, address: u64) -> Outcome {
     place.get()?.location()?;
     let range = tables().range_of(address)?.1;
     match range.kind {
-        Kind::Mapped { access, .. } => flags.put(u64::from(access)),
+        MemoryKind::Mapped { access, .. } => flags.put(u64::from(access)),
         _ => Err(INVALID_VALUE),
     }
 }
@@ -314,7 +318,8 @@ fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
     }
     let fd = RawFd::try_from(descriptor).map_err(|_| INVALID_VALUE)?;
     let (name, file) = memory_file::open(fd)?;
-    let Reply::Imported { location, bytes } = ask(Request::HandleImport(name))? else {
+    let MachineReply::Imported { location, bytes } = ask(MachineRequest::HandleImport(name))?
+    else {
         return Err(UNKNOWN);
     };
     let place = place_of(location)?;
@@ -329,7 +334,7 @@ fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
         return out.put(*handle);
     }
     let handle = tables.fresh();
-    let properties = Properties {
+    let properties = MemAllocationProp {
         kind: PINNED,
         handle_types: DESCRIPTOR,
         place,
@@ -339,7 +344,7 @@ fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
         usage: 0,
         reserved: [0; 4],
     };
-    let physical = Physical {
+    let physical = ReferencedPhysical {
         name,
         file,
         bytes,
@@ -354,16 +359,16 @@ fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
 fn retain(out: Out<u64>, address: u64) -> Outcome {
     out.check()?;
     let range = tables().range_of(address)?.1;
-    let Kind::Mapped { handle, .. } = range.kind else {
+    let MemoryKind::Mapped { handle, .. } = range.kind else {
         return Err(INVALID_VALUE);
     };
     let name = tables().physical(handle)?.name;
-    ask(Request::HandleRetain(name))?;
+    ask(MachineRequest::HandleRetain(name))?;
     tables().physical(handle)?.handles += 1;
     out.put(handle)
 }
 
-fn get_granularity(out: Out<usize>, properties: In<Properties>, option: u32) -> Outcome {
+fn get_granularity(out: Out<usize>, properties: In<MemAllocationProp>, option: u32) -> Outcome {
     check(&properties.get()?)?;
     if option > 1 {
         Err(INVALID_VALUE)
@@ -372,19 +377,19 @@ fn get_granularity(out: Out<usize>, properties: In<Properties>, option: u32) -> 
     }
 }
 
-fn get_properties(out: Out<Properties>, handle: u64) -> Outcome {
+fn get_properties(out: Out<MemAllocationProp>, handle: u64) -> Outcome {
     out.put(tables().held(handle)?.properties)
 }
 
 /// A card that the process does not see is still where the memory is.
-fn place_of(location: Location) -> Result<Place, Error> {
-    let Location::Card(card) = location else {
-        return Ok(Place { kind: HOST, id: 0 });
+fn place_of(location: MachineLocation) -> Result<MemLocation, CudaError> {
+    let MachineLocation::Card(card) = location else {
+        return Ok(MemLocation { kind: HOST, id: 0 });
     };
     let driver = driver()?;
     let mut devices = 0..i32::try_from(driver.count()).unwrap_or(i32::MAX);
     let device = devices.find(|device| driver.card(*device) == Ok(card));
     device
-        .map(Place::of_device)
+        .map(MemLocation::of_device)
         .ok_or(crate::error::INVALID_DEVICE)
 }

@@ -1,54 +1,57 @@
 //! Nodes that a program adds to a graph itself: fills, copies and functions of the host; asking what these do, and
 //! changing it, also in a graph that is executable already.
 
-use crate::captured_work::Work;
+use crate::captured_work::StreamWork;
 use crate::copy_rows::Wide3D;
-use crate::edges::Insertion;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::edges::NodeInsertion;
+use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::executables;
 use crate::export::exports;
-use crate::fill::Fill;
-use crate::graphs::{self, Node};
+use crate::fill::MemsetNodeParams;
+use crate::graphs::{self, GraphNode};
 use crate::pointer::{In, Out};
-use crate::stream::HostCall;
+use crate::stream::HostNodeParams;
 
 exports! {
-    cuGraphAddMemsetNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, fill: In<Fill>, context: u64) = add_fill => "cuGraphAddMemsetNode" @ 10000;
+    cuGraphAddMemsetNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, fill: In<MemsetNodeParams>, context: u64) = add_fill => "cuGraphAddMemsetNode" @ 10000;
     cuGraphAddMemcpyNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, copy: In<Wide3D>, context: u64) = add_copy => "cuGraphAddMemcpyNode" @ 10000;
-    cuGraphAddHostNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, call: In<HostCall>) = add_host => "cuGraphAddHostNode" @ 10000;
-    cuGraphMemsetNodeGetParams(node: u64, fill: Out<Fill>) = get_fill => "cuGraphMemsetNodeGetParams" @ 10000;
+    cuGraphAddHostNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, call: In<HostNodeParams>) = add_host => "cuGraphAddHostNode" @ 10000;
+    cuGraphMemsetNodeGetParams(node: u64, fill: Out<MemsetNodeParams>) = get_fill => "cuGraphMemsetNodeGetParams" @ 10000;
     cuGraphMemcpyNodeGetParams(node: u64, copy: Out<Wide3D>) = get_copy => "cuGraphMemcpyNodeGetParams" @ 10000;
-    cuGraphHostNodeGetParams(node: u64, call: Out<HostCall>) = get_host => "cuGraphHostNodeGetParams" @ 10000;
-    cuGraphMemsetNodeSetParams(node: u64, fill: In<Fill>) = set_fill => "cuGraphMemsetNodeSetParams" @ 10000;
+    cuGraphHostNodeGetParams(node: u64, call: Out<HostNodeParams>) = get_host => "cuGraphHostNodeGetParams" @ 10000;
+    cuGraphMemsetNodeSetParams(node: u64, fill: In<MemsetNodeParams>) = set_fill => "cuGraphMemsetNodeSetParams" @ 10000;
     cuGraphMemcpyNodeSetParams(node: u64, copy: In<Wide3D>) = set_copy => "cuGraphMemcpyNodeSetParams" @ 10000;
-    cuGraphHostNodeSetParams(node: u64, call: In<HostCall>) = set_host => "cuGraphHostNodeSetParams" @ 10000;
-    cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, fill: In<Fill>, context: u64) = change_fill => "cuGraphExecMemsetNodeSetParams" @ 10020;
+    cuGraphHostNodeSetParams(node: u64, call: In<HostNodeParams>) = set_host => "cuGraphHostNodeSetParams" @ 10000;
+    cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, fill: In<MemsetNodeParams>, context: u64) = change_fill => "cuGraphExecMemsetNodeSetParams" @ 10020;
     cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, copy: In<Wide3D>, context: u64) = change_copy => "cuGraphExecMemcpyNodeSetParams" @ 10020;
-    cuGraphExecHostNodeSetParams(exec: u64, node: u64, call: In<HostCall>) = change_host => "cuGraphExecHostNodeSetParams" @ 10020;
+    cuGraphExecHostNodeSetParams(exec: u64, node: u64, call: In<HostNodeParams>) = change_host => "cuGraphExecHostNodeSetParams" @ 10020;
 }
 
-fn filling(fill: In<Fill>) -> Result<Node, Error> {
-    Ok(Node::Work(Work::Fill(fill.get()?.checked()?)))
+fn filling(fill: In<MemsetNodeParams>) -> Result<GraphNode, CudaError> {
+    Ok(GraphNode::Work(StreamWork::Fill(fill.get()?.checked()?)))
 }
 
-fn copying(copy: In<Wide3D>) -> Result<Node, Error> {
-    Ok(Node::Work(Work::Copy(copy.get()?)))
+fn copying(copy: In<Wide3D>) -> Result<GraphNode, CudaError> {
+    Ok(GraphNode::Work(StreamWork::Copy(copy.get()?)))
 }
 
-fn calling(call: In<HostCall>) -> Result<Node, Error> {
-    Ok(Node::Work(Work::Host(call.get()?.checked()?)))
+fn calling(call: In<HostNodeParams>) -> Result<GraphNode, CudaError> {
+    Ok(GraphNode::Work(StreamWork::Host(call.get()?.checked()?)))
 }
 
-fn work_of(node: u64) -> Result<Work, Error> {
+fn work_of(node: u64) -> Result<StreamWork, CudaError> {
     match graphs::node(node)? {
-        Node::Work(work) => Ok(work),
+        GraphNode::Work(work) => Ok(work),
         _ => Err(INVALID_VALUE),
     }
 }
 
-fn add(out: Out<u64>, graph: u64, after: In<u64>, count: usize, node: Node) -> Outcome {
+fn add(out: Out<u64>, graph: u64, after: In<u64>, count: usize, node: GraphNode) -> Outcome {
     out.check()?;
-    out.put(graphs::add(Insertion::after(graph, after, count)?, node)?)
+    out.put(graphs::add(
+        NodeInsertion::after(graph, after, count)?,
+        node,
+    )?)
 }
 
 fn add_fill(
@@ -56,7 +59,7 @@ fn add_fill(
     graph: u64,
     after: In<u64>,
     count: usize,
-    fill: In<Fill>,
+    fill: In<MemsetNodeParams>,
     _context: u64,
 ) -> Outcome {
     add(out, graph, after, count, filling(fill)?)
@@ -78,33 +81,33 @@ fn add_host(
     graph: u64,
     after: In<u64>,
     count: usize,
-    call: In<HostCall>,
+    call: In<HostNodeParams>,
 ) -> Outcome {
     add(out, graph, after, count, calling(call)?)
 }
 
-fn get_fill(node: u64, fill: Out<Fill>) -> Outcome {
+fn get_fill(node: u64, fill: Out<MemsetNodeParams>) -> Outcome {
     match work_of(node)? {
-        Work::Fill(known) => fill.put(known),
-        Work::Copy(_) | Work::Host(_) => Err(INVALID_VALUE),
+        StreamWork::Fill(known) => fill.put(known),
+        StreamWork::Copy(_) | StreamWork::Host(_) => Err(INVALID_VALUE),
     }
 }
 
 fn get_copy(node: u64, copy: Out<Wide3D>) -> Outcome {
     match work_of(node)? {
-        Work::Copy(known) => copy.put(known),
-        Work::Fill(_) | Work::Host(_) => Err(INVALID_VALUE),
+        StreamWork::Copy(known) => copy.put(known),
+        StreamWork::Fill(_) | StreamWork::Host(_) => Err(INVALID_VALUE),
     }
 }
 
-fn get_host(node: u64, call: Out<HostCall>) -> Outcome {
+fn get_host(node: u64, call: Out<HostNodeParams>) -> Outcome {
     match work_of(node)? {
-        Work::Host(known) => call.put(known),
-        Work::Copy(_) | Work::Fill(_) => Err(INVALID_VALUE),
+        StreamWork::Host(known) => call.put(known),
+        StreamWork::Copy(_) | StreamWork::Fill(_) => Err(INVALID_VALUE),
     }
 }
 
-fn set_fill(node: u64, fill: In<Fill>) -> Outcome {
+fn set_fill(node: u64, fill: In<MemsetNodeParams>) -> Outcome {
     graphs::set(node, filling(fill)?)
 }
 
@@ -112,11 +115,11 @@ fn set_copy(node: u64, copy: In<Wide3D>) -> Outcome {
     graphs::set(node, copying(copy)?)
 }
 
-fn set_host(node: u64, call: In<HostCall>) -> Outcome {
+fn set_host(node: u64, call: In<HostNodeParams>) -> Outcome {
     graphs::set(node, calling(call)?)
 }
 
-fn change_fill(exec: u64, node: u64, fill: In<Fill>, _context: u64) -> Outcome {
+fn change_fill(exec: u64, node: u64, fill: In<MemsetNodeParams>, _context: u64) -> Outcome {
     executables::change(exec, node, filling(fill)?)
 }
 
@@ -124,6 +127,6 @@ fn change_copy(exec: u64, node: u64, copy: In<Wide3D>, _context: u64) -> Outcome
     executables::change(exec, node, copying(copy)?)
 }
 
-fn change_host(exec: u64, node: u64, call: In<HostCall>) -> Outcome {
+fn change_host(exec: u64, node: u64, call: In<HostNodeParams>) -> Outcome {
     executables::change(exec, node, calling(call)?)
 }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::driver_functions;
-use crate::error::{Error, INVALID_DEVICE_FUNCTION, INVALID_SYMBOL};
+use crate::error::{CudartError, INVALID_DEVICE_FUNCTION, INVALID_SYMBOL};
 
 driver_functions! {
     cuLibraryLoadData(out: *mut *mut c_void, code: *const c_void, options: *mut c_void, values: *mut c_void, count: u32, own_options: *mut c_void, own_values: *mut c_void, own_count: u32) => c"cuLibraryLoadData" @ 12000;
@@ -20,17 +20,17 @@ driver_functions! {
 
 /// What a program has registered. Handles of the driver are kept as numbers.
 #[derive(Debug, Default)]
-struct Registered {
-    bundles: HashMap<usize, Bundle>,
+struct RegisteredCode {
+    bundles: HashMap<usize, FatBinary>,
     next: usize,
     /// By the address of the function on the host that stands for a kernel.
-    kernels: HashMap<usize, Kernel>,
+    kernels: HashMap<usize, RegisteredKernel>,
     /// By the address of the variable on the host that stands for one of the device.
-    variables: HashMap<usize, Variable>,
+    variables: HashMap<usize, RegisteredVariable>,
 }
 
 #[derive(Debug)]
-struct Bundle {
+struct FatBinary {
     /// The address of the wrapper that nvcc makes.
     code: usize,
     /// The driver's library, once it is loaded.
@@ -38,7 +38,7 @@ struct Bundle {
 }
 
 #[derive(Debug)]
-struct Kernel {
+struct RegisteredKernel {
     bundle: usize,
     name: &'static CStr,
     /// The driver's kernel, once it is asked for.
@@ -46,21 +46,21 @@ struct Kernel {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Variable {
+struct RegisteredVariable {
     bundle: usize,
     name: &'static CStr,
     bytes: usize,
     is_managed: bool,
 }
 
-static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
+static REGISTERED: Mutex<Option<RegisteredCode>> = Mutex::new(None);
 
 /// The registrations, locked: the driver is asked under the lock, so that code is loaded once.
-fn registered() -> MutexGuard<'static, Option<Registered>> {
+fn registered() -> MutexGuard<'static, Option<RegisteredCode>> {
     REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with_registered<T>(use_it: impl FnOnce(&mut Registered) -> T) -> T {
+fn with_registered<T>(use_it: impl FnOnce(&mut RegisteredCode) -> T) -> T {
     use_it(registered().get_or_insert_default())
 }
 
@@ -69,8 +69,8 @@ fn handle(number: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(number)
 }
 
-impl Registered {
-    fn library(&mut self, bundle: usize) -> Result<*mut c_void, Error> {
+impl RegisteredCode {
+    fn library(&mut self, bundle: usize) -> Result<*mut c_void, CudartError> {
         let bundle = self
             .bundles
             .get_mut(&bundle)
@@ -88,7 +88,7 @@ impl Registered {
 
 /// The driver's kernel for what a program passes as a function: the address of its host function, or a
 /// kernel or function of the driver already.
-pub(crate) fn kernel(function: *const c_void) -> Result<*mut c_void, Error> {
+pub(crate) fn kernel(function: *const c_void) -> Result<*mut c_void, CudartError> {
     if function.is_null() {
         return Err(INVALID_DEVICE_FUNCTION);
     }
@@ -111,7 +111,7 @@ pub(crate) fn kernel(function: *const c_void) -> Result<*mut c_void, Error> {
 }
 
 /// Where a variable is on the device, and its size.
-pub(crate) fn variable(symbol: *const c_void) -> Result<(*mut c_void, usize), Error> {
+pub(crate) fn variable(symbol: *const c_void) -> Result<(*mut c_void, usize), CudartError> {
     with_registered(|all| {
         let variable = *all.variables.get(&symbol.addr()).ok_or(INVALID_SYMBOL)?;
         let library = all.library(variable.bundle)?;
@@ -127,7 +127,7 @@ pub(crate) fn variable(symbol: *const c_void) -> Result<(*mut c_void, usize), Er
 }
 
 /// The size that was registered; no code is loaded to hear it.
-pub(crate) fn variable_bytes(symbol: *const c_void) -> Result<usize, Error> {
+pub(crate) fn variable_bytes(symbol: *const c_void) -> Result<usize, CudartError> {
     with_registered(|all| {
         let variable = all.variables.get(&symbol.addr());
         variable
@@ -141,7 +141,7 @@ pub(crate) fn variable_bytes(symbol: *const c_void) -> Result<usize, Error> {
 extern "C" fn __cudaRegisterFatBinary(code: *const c_void) -> *mut *mut c_void {
     with_registered(|all| {
         all.next += 1;
-        let bundle = Bundle {
+        let bundle = FatBinary {
             code: code.expose_provenance(),
             library: None,
         };
@@ -185,7 +185,7 @@ extern "C" fn __cudaRegisterFunction(
     }
     // SAFETY: nvcc passes a string of the object file, which stays until the bundle is unregistered.
     let name = unsafe { CStr::from_ptr(name) };
-    let kernel = Kernel {
+    let kernel = RegisteredKernel {
         bundle: bundle.addr(),
         name,
         handle: None,
@@ -205,7 +205,7 @@ fn register_variable(
     }
     // SAFETY: nvcc passes a string of the object file, which stays until the bundle is unregistered.
     let name = unsafe { CStr::from_ptr(name) };
-    let variable = Variable {
+    let variable = RegisteredVariable {
         bundle: bundle.addr(),
         name,
         bytes,

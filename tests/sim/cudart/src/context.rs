@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::driver;
-use crate::error::{Error, INVALID_DEVICE, Outcome};
+use crate::error::{CudartError, INVALID_DEVICE, Outcome};
 
 /// More devices than a machine has.
 const DEVICES: usize = 128;
 
 /// A device's primary context.
 #[derive(Debug)]
-struct Primary {
+struct RuntimePrimary {
     /// Written by: whoever retains it first, under `RETAINING`. Read by: every call. Acquire/Release.
     handle: AtomicPtr<c_void>,
     /// Whether this library has retained it since the last reset. Written under `RETAINING`.
     is_retained: AtomicBool,
 }
 
-static PRIMARIES: [Primary; DEVICES] = [const {
-    Primary {
+static PRIMARIES: [RuntimePrimary; DEVICES] = [const {
+    RuntimePrimary {
         handle: AtomicPtr::new(std::ptr::null_mut()),
         is_retained: AtomicBool::new(false),
     }
@@ -79,7 +79,7 @@ pub(crate) fn context() -> Outcome {
     }
 }
 
-impl Primary {
+impl RuntimePrimary {
     fn is_known(&self) -> bool {
         !self.handle.load(Ordering::Acquire).is_null()
     }
@@ -94,13 +94,13 @@ impl Primary {
 }
 
 /// The context that is current in this thread, or null.
-pub(crate) fn current() -> Result<*mut c_void, Error> {
+pub(crate) fn current() -> Result<*mut c_void, CudartError> {
     let mut current = std::ptr::null_mut();
     driver::cuCtxGetCurrent(&raw mut current)?;
     Ok(current)
 }
 
-fn primary(device: i32) -> Result<&'static Primary, Error> {
+fn primary(device: i32) -> Result<&'static RuntimePrimary, CudartError> {
     usize::try_from(device)
         .ok()
         .and_then(|device| PRIMARIES.get(device))
@@ -114,7 +114,7 @@ fn activate(device: i32) -> Outcome {
 }
 
 /// The handle of a device's primary context, which is active.
-pub(crate) fn retained(device: i32) -> Result<*mut c_void, Error> {
+pub(crate) fn retained(device: i32) -> Result<*mut c_void, CudartError> {
     let primary = primary(device)?;
     if primary.is_retained.load(Ordering::Acquire) {
         return Ok(primary.handle.load(Ordering::Acquire));
@@ -135,7 +135,7 @@ pub(crate) fn retained(device: i32) -> Result<*mut c_void, Error> {
 }
 
 /// The device that the thread uses.
-pub(crate) fn device() -> Result<i32, Error> {
+pub(crate) fn device() -> Result<i32, CudartError> {
     if current()?.is_null() {
         return Ok(DEVICE.get());
     }

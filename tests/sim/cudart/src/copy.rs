@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 
 use crate::context;
-use crate::default_stream::Stream;
+use crate::default_stream::RuntimeStream;
 use crate::driver::{self, driver_functions};
 use crate::entry::{entry_points, passed_on};
-use crate::error::{Error, INVALID_COPY_DIRECTION, Outcome};
+use crate::error::{CudartError, INVALID_COPY_DIRECTION, Outcome};
 
 type To = *mut c_void;
 type From = *const c_void;
@@ -16,39 +16,39 @@ driver_functions! {
     cuMemcpyHtoD(to: To, from: From, bytes: usize) => c"cuMemcpyHtoD" @ 3020;
     cuMemcpyDtoH(to: To, from: From, bytes: usize) => c"cuMemcpyDtoH" @ 3020;
     cuMemcpyDtoD(to: To, from: From, bytes: usize) => c"cuMemcpyDtoD" @ 3020;
-    cuMemcpyAsync(to: To, from: From, bytes: usize, stream: Stream) => c"cuMemcpyAsync" @ 4000;
-    cuMemcpyHtoDAsync(to: To, from: From, bytes: usize, stream: Stream) => c"cuMemcpyHtoDAsync" @ 3020;
-    cuMemcpyDtoHAsync(to: To, from: From, bytes: usize, stream: Stream) => c"cuMemcpyDtoHAsync" @ 3020;
-    cuMemcpyDtoDAsync(to: To, from: From, bytes: usize, stream: Stream) => c"cuMemcpyDtoDAsync" @ 3020;
+    cuMemcpyAsync(to: To, from: From, bytes: usize, stream: RuntimeStream) => c"cuMemcpyAsync" @ 4000;
+    cuMemcpyHtoDAsync(to: To, from: From, bytes: usize, stream: RuntimeStream) => c"cuMemcpyHtoDAsync" @ 3020;
+    cuMemcpyDtoHAsync(to: To, from: From, bytes: usize, stream: RuntimeStream) => c"cuMemcpyDtoHAsync" @ 3020;
+    cuMemcpyDtoDAsync(to: To, from: From, bytes: usize, stream: RuntimeStream) => c"cuMemcpyDtoDAsync" @ 3020;
     cuMemcpyPeer(to: To, to_context: *mut c_void, from: From, from_context: *mut c_void, bytes: usize) => c"cuMemcpyPeer" @ 4000;
-    cuMemcpyPeerAsync(to: To, to_context: *mut c_void, from: From, from_context: *mut c_void, bytes: usize, stream: Stream) => c"cuMemcpyPeerAsync" @ 4000;
+    cuMemcpyPeerAsync(to: To, to_context: *mut c_void, from: From, from_context: *mut c_void, bytes: usize, stream: RuntimeStream) => c"cuMemcpyPeerAsync" @ 4000;
     cuMemsetD8(address: *mut c_void, value: u8, bytes: usize) => c"cuMemsetD8" @ 3020;
-    cuMemsetD8Async(address: *mut c_void, value: u8, bytes: usize, stream: Stream) => c"cuMemsetD8Async" @ 3020;
+    cuMemsetD8Async(address: *mut c_void, value: u8, bytes: usize, stream: RuntimeStream) => c"cuMemsetD8Async" @ 3020;
     cuMemsetD2D8(address: *mut c_void, pitch: usize, value: u8, width: usize, height: usize) => c"cuMemsetD2D8" @ 3020;
-    cuMemsetD2D8Async(address: *mut c_void, pitch: usize, value: u8, width: usize, height: usize, stream: Stream) => c"cuMemsetD2D8Async" @ 3020;
+    cuMemsetD2D8Async(address: *mut c_void, pitch: usize, value: u8, width: usize, height: usize, stream: RuntimeStream) => c"cuMemsetD2D8Async" @ 3020;
 }
 
 entry_points! {
     context cudaMemcpy(to: To, from: From, bytes: usize, kind: u32) = copy;
     context cudaMemcpy_ptds(to: To, from: From, bytes: usize, kind: u32) = copy_on_thread;
-    context cudaMemcpyAsync | cudaMemcpyAsync_ptsz (to: To, from: From, bytes: usize, kind: u32, stream: Stream) = copy_async;
+    context cudaMemcpyAsync | cudaMemcpyAsync_ptsz (to: To, from: From, bytes: usize, kind: u32, stream: RuntimeStream) = copy_async;
     context cudaMemcpyPeer(to: To, to_device: i32, from: From, from_device: i32, bytes: usize) = copy_peer;
-    context cudaMemcpyPeerAsync(to: To, to_device: i32, from: From, from_device: i32, bytes: usize, stream: Stream) = copy_peer_async;
+    context cudaMemcpyPeerAsync(to: To, to_device: i32, from: From, from_device: i32, bytes: usize, stream: RuntimeStream) = copy_peer_async;
     context cudaMemset(address: To, value: i32, bytes: usize) = fill;
     context cudaMemset_ptds(address: To, value: i32, bytes: usize) = fill_on_thread;
-    context cudaMemsetAsync | cudaMemsetAsync_ptsz (address: To, value: i32, bytes: usize, stream: Stream) = fill_async;
+    context cudaMemsetAsync | cudaMemsetAsync_ptsz (address: To, value: i32, bytes: usize, stream: RuntimeStream) = fill_async;
     context cudaMemset2D(address: To, pitch: usize, value: i32, width: usize, height: usize) = fill_rows;
-    context cudaMemset2DAsync | cudaMemset2DAsync_ptsz (address: To, pitch: usize, value: i32, width: usize, height: usize, stream: Stream) = fill_rows_async;
+    context cudaMemset2DAsync | cudaMemset2DAsync_ptsz (address: To, pitch: usize, value: i32, width: usize, height: usize, stream: RuntimeStream) = fill_rows_async;
 }
 
 passed_on! {
-    context cudaMemcpyBatchAsync_with_index | cudaMemcpyBatchAsync_with_index_ptsz (to: *mut To, from: *mut From, bytes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize, kinds: usize, failed: *mut usize, stream: Stream) => c"cuMemcpyBatchAsync" @ 12080;
-    context cudaMemcpyBatchAsync_plain | cudaMemcpyBatchAsync_plain_ptsz (to: *mut To, from: *mut From, bytes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize, kinds: usize, stream: Stream) => c"cuMemcpyBatchAsync" @ 13000;
+    context cudaMemcpyBatchAsync_with_index | cudaMemcpyBatchAsync_with_index_ptsz (to: *mut To, from: *mut From, bytes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize, kinds: usize, failed: *mut usize, stream: RuntimeStream) => c"cuMemcpyBatchAsync" @ 12080;
+    context cudaMemcpyBatchAsync_plain | cudaMemcpyBatchAsync_plain_ptsz (to: *mut To, from: *mut From, bytes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize, kinds: usize, stream: RuntimeStream) => c"cuMemcpyBatchAsync" @ 13000;
 }
 
 /// `cudaMemcpyKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum MemcpyKind {
     /// From the host to the host.
     Host,
     /// From the host to the device.
@@ -61,9 +61,9 @@ pub(crate) enum Direction {
     Any,
 }
 
-impl Direction {
+impl MemcpyKind {
     /// Reads a number of the program.
-    pub(crate) fn of(kind: u32) -> Result<Self, Error> {
+    pub(crate) fn of(kind: u32) -> Result<Self, CudartError> {
         match kind {
             0 => Ok(Self::Host),
             1 => Ok(Self::ToDevice),
@@ -76,38 +76,44 @@ impl Direction {
 }
 
 pub(crate) fn copy(to: To, from: From, bytes: usize, kind: u32) -> Outcome {
-    let direction = Direction::of(kind)?;
+    let direction = MemcpyKind::of(kind)?;
     if bytes == 0 {
         return Ok(());
     }
     match direction {
-        Direction::Host | Direction::Any => cuMemcpy(to, from, bytes),
-        Direction::ToDevice => cuMemcpyHtoD(to, from, bytes),
-        Direction::ToHost => cuMemcpyDtoH(to, from, bytes),
-        Direction::Device => cuMemcpyDtoD(to, from, bytes),
+        MemcpyKind::Host | MemcpyKind::Any => cuMemcpy(to, from, bytes),
+        MemcpyKind::ToDevice => cuMemcpyHtoD(to, from, bytes),
+        MemcpyKind::ToHost => cuMemcpyDtoH(to, from, bytes),
+        MemcpyKind::Device => cuMemcpyDtoD(to, from, bytes),
     }
 }
 
-pub(crate) fn copy_async(to: To, from: From, bytes: usize, kind: u32, stream: Stream) -> Outcome {
-    let direction = Direction::of(kind)?;
+pub(crate) fn copy_async(
+    to: To,
+    from: From,
+    bytes: usize,
+    kind: u32,
+    stream: RuntimeStream,
+) -> Outcome {
+    let direction = MemcpyKind::of(kind)?;
     if bytes == 0 {
         return Ok(());
     }
     match direction {
-        Direction::Host | Direction::Any => cuMemcpyAsync(to, from, bytes, stream),
-        Direction::ToDevice => cuMemcpyHtoDAsync(to, from, bytes, stream),
-        Direction::ToHost => cuMemcpyDtoHAsync(to, from, bytes, stream),
-        Direction::Device => cuMemcpyDtoDAsync(to, from, bytes, stream),
+        MemcpyKind::Host | MemcpyKind::Any => cuMemcpyAsync(to, from, bytes, stream),
+        MemcpyKind::ToDevice => cuMemcpyHtoDAsync(to, from, bytes, stream),
+        MemcpyKind::ToHost => cuMemcpyDtoHAsync(to, from, bytes, stream),
+        MemcpyKind::Device => cuMemcpyDtoDAsync(to, from, bytes, stream),
     }
 }
 
 fn copy_on_thread(to: To, from: From, bytes: usize, kind: u32) -> Outcome {
-    copy_async(to, from, bytes, kind, Stream::PER_THREAD)?;
-    driver::cuStreamSynchronize(Stream::PER_THREAD)
+    copy_async(to, from, bytes, kind, RuntimeStream::PER_THREAD)?;
+    driver::cuStreamSynchronize(RuntimeStream::PER_THREAD)
 }
 
 /// The contexts of two devices; the current one stays.
-pub(crate) fn both(to: i32, from: i32) -> Result<(*mut c_void, *mut c_void), Error> {
+pub(crate) fn both(to: i32, from: i32) -> Result<(*mut c_void, *mut c_void), CudartError> {
     context::check_device(to)?;
     context::check_device(from)?;
     let current = context::current()?;
@@ -127,7 +133,7 @@ fn copy_peer_async(
     from: From,
     from_device: i32,
     bytes: usize,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     let (to_context, from_context) = both(to_device, from_device)?;
     cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, stream)
@@ -146,10 +152,10 @@ fn fill(address: To, value: i32, bytes: usize) -> Outcome {
 }
 
 fn fill_on_thread(address: To, value: i32, bytes: usize) -> Outcome {
-    fill_async(address, value, bytes, Stream::PER_THREAD)
+    fill_async(address, value, bytes, RuntimeStream::PER_THREAD)
 }
 
-fn fill_async(address: To, value: i32, bytes: usize, stream: Stream) -> Outcome {
+fn fill_async(address: To, value: i32, bytes: usize, stream: RuntimeStream) -> Outcome {
     if bytes == 0 {
         return Ok(());
     }
@@ -169,7 +175,7 @@ fn fill_rows_async(
     value: i32,
     width: usize,
     height: usize,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     if width == 0 || height == 0 {
         return Ok(());

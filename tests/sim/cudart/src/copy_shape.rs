@@ -3,17 +3,17 @@
 use std::ffi::c_void;
 
 use crate::context;
-use crate::copy::{Direction, low_byte};
-use crate::default_stream::Stream;
+use crate::copy::{MemcpyKind, low_byte};
+use crate::default_stream::RuntimeStream;
 use crate::driver::{self, driver_functions};
 use crate::entry::entry_points;
-use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::error::{CudartError, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::memory;
 
 /// One side of `CUDA_MEMCPY3D`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-struct Side {
+struct CopySide3D {
     x: usize,
     y: usize,
     z: usize,
@@ -30,9 +30,9 @@ struct Side {
 /// `CUDA_MEMCPY3D`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Boxes {
-    from: Side,
-    to: Side,
+pub(crate) struct Memcpy3D {
+    from: CopySide3D,
+    to: CopySide3D,
     width: usize,
     height: usize,
     depth: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Boxes {
 /// `cudaPos` and `cudaExtent`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Triple {
+struct PosOrExtent {
     x: usize,
     y: usize,
     z: usize,
@@ -50,7 +50,7 @@ struct Triple {
 /// `cudaPitchedPtr`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Pitched {
+pub(crate) struct PitchedPtr {
     address: *mut c_void,
     pitch: usize,
     width: usize,
@@ -60,33 +60,33 @@ pub(crate) struct Pitched {
 /// `cudaMemcpy3DParms`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Parameters {
+struct Memcpy3DParms {
     from_array: *mut c_void,
-    from_position: Triple,
-    from: Pitched,
+    from_position: PosOrExtent,
+    from: PitchedPtr,
     to_array: *mut c_void,
-    to_position: Triple,
-    to: Pitched,
-    extent: Triple,
+    to_position: PosOrExtent,
+    to: PitchedPtr,
+    extent: PosOrExtent,
     kind: u32,
 }
 
 driver_functions! {
-    cuMemcpy3D(boxes: *const Boxes) => c"cuMemcpy3D" @ 3020;
-    cuMemcpy3DAsync(boxes: *const Boxes, stream: Stream) => c"cuMemcpy3DAsync" @ 3020;
-    cuMemsetD2D8Async(address: *mut c_void, pitch: usize, value: u8, width: usize, height: usize, stream: Stream) => c"cuMemsetD2D8Async" @ 3020;
+    cuMemcpy3D(boxes: *const Memcpy3D) => c"cuMemcpy3D" @ 3020;
+    cuMemcpy3DAsync(boxes: *const Memcpy3D, stream: RuntimeStream) => c"cuMemcpy3DAsync" @ 3020;
+    cuMemsetD2D8Async(address: *mut c_void, pitch: usize, value: u8, width: usize, height: usize, stream: RuntimeStream) => c"cuMemsetD2D8Async" @ 3020;
 }
 
 entry_points! {
     context cudaMemcpy2D(to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32) = copy_rows;
     context cudaMemcpy2D_ptds(to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32) = copy_rows_on_thread;
-    context cudaMemcpy2DAsync | cudaMemcpy2DAsync_ptsz (to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32, stream: Stream) = copy_rows_async;
-    context cudaMemcpy3D(parameters: *const Parameters) = copy_box;
-    context cudaMemcpy3D_ptds(parameters: *const Parameters) = copy_box_on_thread;
-    context cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz (parameters: *const Parameters, stream: Stream) = copy_box_async;
-    context cudaMalloc3D(out: *mut Pitched, extent: Triple) = malloc_box;
-    context cudaMemset3D(target: Pitched, value: i32, extent: Triple) = fill_box;
-    context cudaMemset3DAsync(target: Pitched, value: i32, extent: Triple, stream: Stream) = fill_box_async;
+    context cudaMemcpy2DAsync | cudaMemcpy2DAsync_ptsz (to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32, stream: RuntimeStream) = copy_rows_async;
+    context cudaMemcpy3D(parameters: *const Memcpy3DParms) = copy_box;
+    context cudaMemcpy3D_ptds(parameters: *const Memcpy3DParms) = copy_box_on_thread;
+    context cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz (parameters: *const Memcpy3DParms, stream: RuntimeStream) = copy_box_async;
+    context cudaMalloc3D(out: *mut PitchedPtr, extent: PosOrExtent) = malloc_box;
+    context cudaMemset3D(target: PitchedPtr, value: i32, extent: PosOrExtent) = fill_box;
+    context cudaMemset3DAsync(target: PitchedPtr, value: i32, extent: PosOrExtent, stream: RuntimeStream) = fill_box_async;
 }
 
 /// `CU_MEMORYTYPE_*`.
@@ -94,7 +94,7 @@ const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 const UNIFIED: u32 = 4;
 
-impl Direction {
+impl MemcpyKind {
     /// The kinds of memory that a copy reads and writes.
     fn kinds(self) -> (u32, u32) {
         match self {
@@ -107,7 +107,7 @@ impl Direction {
     }
 }
 
-impl Side {
+impl CopySide3D {
     fn linear(kind: u32, address: *const c_void, pitch: usize, height: usize) -> Self {
         let address = address.expose_provenance();
         Self {
@@ -120,7 +120,7 @@ impl Side {
         }
     }
 
-    fn at(self, position: Triple) -> Self {
+    fn at(self, position: PosOrExtent) -> Self {
         Self {
             x: position.x,
             y: position.y,
@@ -135,17 +135,17 @@ fn rows(
     from: (*const c_void, usize),
     (width, height): (usize, usize),
     kind: u32,
-) -> Result<Option<Boxes>, Error> {
-    let (read, written) = Direction::of(kind)?.kinds();
+) -> Result<Option<Memcpy3D>, CudartError> {
+    let (read, written) = MemcpyKind::of(kind)?.kinds();
     if width == 0 || height == 0 {
         return Ok(None);
     }
     if to.1 < width || from.1 < width {
-        return Err(Error(12));
+        return Err(CudartError(12));
     }
-    Ok(Some(Boxes {
-        from: Side::linear(read, from.0, from.1, height),
-        to: Side::linear(written, to.0, to.1, height),
+    Ok(Some(Memcpy3D {
+        from: CopySide3D::linear(read, from.0, from.1, height),
+        to: CopySide3D::linear(written, to.0, to.1, height),
         width,
         height,
         depth: 1,
@@ -175,7 +175,7 @@ fn copy_rows_async(
     width: usize,
     height: usize,
     kind: u32,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     match rows((to, to_pitch), (from, from_pitch), (width, height), kind)? {
         Some(boxes) => cuMemcpy3DAsync(&raw const boxes, stream),
@@ -192,21 +192,22 @@ fn copy_rows_on_thread(
     height: usize,
     kind: u32,
 ) -> Outcome {
-    let stream = Stream::PER_THREAD;
+    let stream = RuntimeStream::PER_THREAD;
     copy_rows_async(to, to_pitch, from, from_pitch, width, height, kind, stream)?;
     driver::cuStreamSynchronize(stream)
 }
 
-fn boxes(parameters: *const Parameters) -> Result<Boxes, Error> {
+fn boxes(parameters: *const Memcpy3DParms) -> Result<Memcpy3D, CudartError> {
     // SAFETY: a description that is given is whole.
     let given = *unsafe { parameters.as_ref() }.ok_or(INVALID_VALUE)?;
     if !given.from_array.is_null() || !given.to_array.is_null() {
         return Err(NOT_SUPPORTED);
     }
-    let (read, written) = Direction::of(given.kind)?.kinds();
-    let side =
-        |kind, memory: Pitched| Side::linear(kind, memory.address, memory.pitch, memory.height);
-    Ok(Boxes {
+    let (read, written) = MemcpyKind::of(given.kind)?.kinds();
+    let side = |kind, memory: PitchedPtr| {
+        CopySide3D::linear(kind, memory.address, memory.pitch, memory.height)
+    };
+    Ok(Memcpy3D {
         from: side(read, given.from).at(given.from_position),
         to: side(written, given.to).at(given.to_position),
         width: given.extent.x,
@@ -215,29 +216,29 @@ fn boxes(parameters: *const Parameters) -> Result<Boxes, Error> {
     })
 }
 
-fn copy_box(parameters: *const Parameters) -> Outcome {
+fn copy_box(parameters: *const Memcpy3DParms) -> Outcome {
     let boxes = boxes(parameters)?;
     cuMemcpy3D(&raw const boxes)
 }
 
-fn copy_box_async(parameters: *const Parameters, stream: Stream) -> Outcome {
+fn copy_box_async(parameters: *const Memcpy3DParms, stream: RuntimeStream) -> Outcome {
     let boxes = boxes(parameters)?;
     cuMemcpy3DAsync(&raw const boxes, stream)
 }
 
-fn copy_box_on_thread(parameters: *const Parameters) -> Outcome {
-    copy_box_async(parameters, Stream::PER_THREAD)?;
-    driver::cuStreamSynchronize(Stream::PER_THREAD)
+fn copy_box_on_thread(parameters: *const Memcpy3DParms) -> Outcome {
+    copy_box_async(parameters, RuntimeStream::PER_THREAD)?;
+    driver::cuStreamSynchronize(RuntimeStream::PER_THREAD)
 }
 
-fn malloc_box(out: *mut Pitched, extent: Triple) -> Outcome {
+fn malloc_box(out: *mut PitchedPtr, extent: PosOrExtent) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
     let (mut address, mut pitch) = (std::ptr::null_mut(), 0);
     let height = extent.y.checked_mul(extent.z).ok_or(INVALID_VALUE)?;
     memory::malloc_pitch(&raw mut address, &raw mut pitch, extent.x, height)?;
-    let pitched = Pitched {
+    let pitched = PitchedPtr {
         address,
         pitch,
         width: extent.x,
@@ -248,13 +249,18 @@ fn malloc_box(out: *mut Pitched, extent: Triple) -> Outcome {
     Ok(())
 }
 
-fn fill_box(target: Pitched, value: i32, extent: Triple) -> Outcome {
-    fill_box_async(target, value, extent, Stream::NONE)?;
-    context::current().and_then(|_| driver::cuStreamSynchronize(Stream::NONE))
+fn fill_box(target: PitchedPtr, value: i32, extent: PosOrExtent) -> Outcome {
+    fill_box_async(target, value, extent, RuntimeStream::NONE)?;
+    context::current().and_then(|_| driver::cuStreamSynchronize(RuntimeStream::NONE))
 }
 
 /// One fill for each slice.
-fn fill_box_async(target: Pitched, value: i32, extent: Triple, stream: Stream) -> Outcome {
+fn fill_box_async(
+    target: PitchedPtr,
+    value: i32,
+    extent: PosOrExtent,
+    stream: RuntimeStream,
+) -> Outcome {
     if extent.x == 0 || extent.y == 0 {
         return Ok(());
     }

@@ -6,9 +6,9 @@ use std::ffi::c_void;
 /// A stream as programs pass it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Stream(pub(crate) *mut c_void);
+pub(crate) struct RuntimeStream(pub(crate) *mut c_void);
 
-impl Stream {
+impl RuntimeStream {
     /// No stream, which is the default one.
     pub(crate) const NONE: Self = Self(std::ptr::null_mut());
     /// `cudaStreamPerThread`.
@@ -16,12 +16,12 @@ impl Stream {
 }
 
 /// What an argument means in a function of per-thread default streams.
-pub(crate) trait OnThread {
+pub(crate) trait PerThreadDefault {
     /// The argument with the thread's stream in the place of no stream.
     fn on_thread(self) -> Self;
 }
 
-impl OnThread for Stream {
+impl PerThreadDefault for RuntimeStream {
     fn on_thread(self) -> Self {
         if self == Self::NONE {
             Self::PER_THREAD
@@ -32,19 +32,19 @@ impl OnThread for Stream {
 }
 
 macro_rules! same_on_thread {
-    ($($type:ty),*) => { $(impl OnThread for $type {
+    ($($type:ty),*) => { $(impl PerThreadDefault for $type {
         fn on_thread(self) -> Self { self }
     })* };
 }
 same_on_thread!(i32, u32, u64, usize);
 
-impl<T> OnThread for *mut T {
+impl<T> PerThreadDefault for *mut T {
     fn on_thread(self) -> Self {
         self
     }
 }
 
-impl<T> OnThread for *const T {
+impl<T> PerThreadDefault for *const T {
     fn on_thread(self) -> Self {
         self
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use crate::context;
 use crate::driver::{self, driver_functions};
 use crate::entry::{entry_points, passed_on};
-use crate::error::{Error, INVALID_DEVICE, INVALID_VALUE, Outcome};
+use crate::error::{CudartError, INVALID_DEVICE, INVALID_VALUE, Outcome};
 
 driver_functions! {
     cuDriverGetVersion(version: *mut i32) => c"cuDriverGetVersion" @ 2020;
@@ -116,7 +116,7 @@ fn disable_peer(peer: i32) -> Outcome {
 }
 
 /// The context of another device than the thread's.
-fn other(peer: i32) -> Result<*mut c_void, Error> {
+fn other(peer: i32) -> Result<*mut c_void, CudartError> {
     context::check_device(peer)?;
     if peer == context::device()? {
         return Err(INVALID_DEVICE);

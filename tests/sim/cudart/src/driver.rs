@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::error::{Error, INSUFFICIENT_DRIVER, NOT_SUPPORTED, check};
+use crate::error::{CudartError, INSUFFICIENT_DRIVER, NOT_SUPPORTED, check};
 
 /// `cuGetProcAddress` as CUDA 12 has it: name, address, version, flags, what came of it.
 type GetProcAddress =
@@ -15,14 +15,14 @@ type GetProcAddress =
 
 /// A function of the driver.
 #[derive(Debug)]
-pub(crate) struct Function {
+pub(crate) struct DriverFunction {
     name: &'static CStr,
     version: i32,
     /// Written by: whoever looks it up. Read by: every call. Relaxed: code is never written.
     address: AtomicPtr<c_void>,
 }
 
-impl Function {
+impl DriverFunction {
     /// A function that nobody has looked up.
     pub(crate) const fn new(name: &'static CStr, version: i32) -> Self {
         let address = AtomicPtr::new(std::ptr::null_mut());
@@ -34,7 +34,7 @@ impl Function {
     }
 
     /// Where the driver has it.
-    pub(crate) fn address(&self) -> Result<*mut c_void, Error> {
+    pub(crate) fn address(&self) -> Result<*mut c_void, CudartError> {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return Ok(known);
@@ -53,7 +53,7 @@ pub(crate) fn look_up(
     name: *const c_char,
     version: i32,
     flags: u64,
-) -> Result<(*mut c_void, u32), Error> {
+) -> Result<(*mut c_void, u32), CudartError> {
     let get = get_proc_address().ok_or(INSUFFICIENT_DRIVER)?;
     let mut found = std::ptr::null_mut();
     let mut status = 0;
@@ -62,7 +62,7 @@ pub(crate) fn look_up(
     // An old driver says with its code what a new one says with the status.
     match check(code) {
         Ok(()) => Ok((found, status)),
-        Err(Error(500)) => Ok((std::ptr::null_mut(), 1)),
+        Err(CudartError(500)) => Ok((std::ptr::null_mut(), 1)),
         Err(error) => Err(error),
     }
 }
@@ -87,7 +87,7 @@ fn get_proc_address() -> Option<GetProcAddress> {
 macro_rules! driver_functions {
     ($( $name:ident ($($argument:ident: $type:ty),* $(,)?) => $driver:literal @ $version:literal; )*) => { $(
         pub(crate) fn $name($($argument: $type),*) -> $crate::error::Outcome {
-            static FUNCTION: $crate::driver::Function = $crate::driver::Function::new($driver, $version);
+            static FUNCTION: $crate::driver::DriverFunction = $crate::driver::DriverFunction::new($driver, $version);
             let address = FUNCTION.address()?;
             // SAFETY: the driver's header has this signature for this name and version.
             let function = unsafe {
@@ -116,5 +116,5 @@ driver_functions! {
     cuDevicePrimaryCtxReset(device: i32) => c"cuDevicePrimaryCtxReset" @ 11000;
     cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) => c"cuDevicePrimaryCtxSetFlags" @ 11000;
     cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) => c"cuDevicePrimaryCtxGetState" @ 7000;
-    cuStreamSynchronize(stream: crate::default_stream::Stream) => c"cuStreamSynchronize" @ 2000;
+    cuStreamSynchronize(stream: crate::default_stream::RuntimeStream) => c"cuStreamSynchronize" @ 2000;
 }

@@ -41,7 +41,7 @@ macro_rules! entry_point_on_thread {
     ($start:ident $name:ident ($($argument:ident: $type:ty),* $(,)?) $handler:path) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> i32 {
-            use $crate::default_stream::OnThread;
+            use $crate::default_stream::PerThreadDefault;
             $crate::error::finish(
                 $crate::context::$start().and_then(|()| $handler($($argument.on_thread()),*))
             )

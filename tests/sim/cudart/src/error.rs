@@ -11,19 +11,19 @@ use crate::error_names::NAMES;
 
 /// An answer of a function that did not succeed: a `cudaError_t` that is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Error(pub(crate) i32);
+pub(crate) struct CudartError(pub(crate) i32);
 
 /// What a function of the runtime comes to.
-pub(crate) type Outcome = Result<(), Error>;
+pub(crate) type Outcome = Result<(), CudartError>;
 
-pub(crate) const INVALID_VALUE: Error = Error(1);
-pub(crate) const INVALID_CONFIGURATION: Error = Error(9);
-pub(crate) const INVALID_SYMBOL: Error = Error(13);
-pub(crate) const INVALID_COPY_DIRECTION: Error = Error(21);
-pub(crate) const INSUFFICIENT_DRIVER: Error = Error(35);
-pub(crate) const INVALID_DEVICE_FUNCTION: Error = Error(98);
-pub(crate) const INVALID_DEVICE: Error = Error(101);
-pub(crate) const NOT_SUPPORTED: Error = Error(801);
+pub(crate) const INVALID_VALUE: CudartError = CudartError(1);
+pub(crate) const INVALID_CONFIGURATION: CudartError = CudartError(9);
+pub(crate) const INVALID_SYMBOL: CudartError = CudartError(13);
+pub(crate) const INVALID_COPY_DIRECTION: CudartError = CudartError(21);
+pub(crate) const INSUFFICIENT_DRIVER: CudartError = CudartError(35);
+pub(crate) const INVALID_DEVICE_FUNCTION: CudartError = CudartError(98);
+pub(crate) const INVALID_DEVICE: CudartError = CudartError(101);
+pub(crate) const NOT_SUPPORTED: CudartError = CudartError(801);
 
 /// Errors after which a process can only end: `cudaGetLastError` does not take them away.
 const STICKY: &[i32] = &[214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721];
@@ -34,7 +34,9 @@ thread_local! {
 
 /// Gives the code of an outcome to the program and keeps it as the thread's last error.
 pub(crate) fn finish(outcome: Outcome) -> i32 {
-    let Err(Error(code)) = outcome else { return 0 };
+    let Err(CudartError(code)) = outcome else {
+        return 0;
+    };
     // A thread that is ending has no last error any more.
     let _ = LAST.try_with(|last| last.set(code));
     code
@@ -42,7 +44,11 @@ pub(crate) fn finish(outcome: Outcome) -> i32 {
 
 /// Reads a driver's answer.
 pub(crate) fn check(code: i32) -> Outcome {
-    if code == 0 { Ok(()) } else { Err(Error(code)) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(CudartError(code))
+    }
 }
 
 fn last() -> i32 {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::default_stream::Stream;
+use crate::default_stream::RuntimeStream;
 use crate::driver::driver_functions;
 use crate::entry::{entry_points, passed_on};
 use crate::error::Outcome;
@@ -21,8 +21,8 @@ passed_on! {
     context cudaEventQuery(event: *mut c_void) => c"cuEventQuery" @ 2000;
     context cudaEventSynchronize(event: *mut c_void) => c"cuEventSynchronize" @ 2000;
     context cudaEventElapsedTime(out: *mut f32, start: *mut c_void, end: *mut c_void) => c"cuEventElapsedTime" @ 2000;
-    context cudaEventRecord | cudaEventRecord_ptsz (event: *mut c_void, stream: Stream) => c"cuEventRecord" @ 2000;
-    context cudaEventRecordWithFlags | cudaEventRecordWithFlags_ptsz (event: *mut c_void, stream: Stream, flags: u32) => c"cuEventRecordWithFlags" @ 11010;
+    context cudaEventRecord | cudaEventRecord_ptsz (event: *mut c_void, stream: RuntimeStream) => c"cuEventRecord" @ 2000;
+    context cudaEventRecordWithFlags | cudaEventRecordWithFlags_ptsz (event: *mut c_void, stream: RuntimeStream, flags: u32) => c"cuEventRecordWithFlags" @ 11010;
 }
 
 fn create(out: *mut *mut c_void) -> Outcome {

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_void};
 use crate::code;
 use crate::driver::driver_functions;
 use crate::entry::entry_points;
-use crate::error::{Error, INVALID_VALUE, Outcome};
-use crate::launch::{Configuration, DriverConfiguration, configuration};
+use crate::error::{CudartError, INVALID_VALUE, Outcome};
+use crate::launch::{DriverLaunchConfig, RuntimeLaunchConfig, configuration};
 
 driver_functions! {
     cuKernelGetFunction(out: *mut *mut c_void, kernel: *mut c_void) => c"cuKernelGetFunction" @ 12000;
@@ -18,13 +18,13 @@ driver_functions! {
     cuFuncGetParamCount(function: *mut c_void, count: *mut usize) => c"cuFuncGetParamCount" @ 13020;
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: *mut i32, function: *mut c_void, threads: i32, shared_bytes: usize, flags: u32) => c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" @ 7000;
     cuOccupancyAvailableDynamicSMemPerBlock(bytes: *mut usize, function: *mut c_void, blocks: i32, threads: i32) => c"cuOccupancyAvailableDynamicSMemPerBlock" @ 10020;
-    cuOccupancyMaxPotentialClusterSize(size: *mut i32, function: *mut c_void, configuration: *const DriverConfiguration) => c"cuOccupancyMaxPotentialClusterSize" @ 11070;
-    cuOccupancyMaxActiveClusters(count: *mut i32, function: *mut c_void, configuration: *const DriverConfiguration) => c"cuOccupancyMaxActiveClusters" @ 11070;
+    cuOccupancyMaxPotentialClusterSize(size: *mut i32, function: *mut c_void, configuration: *const DriverLaunchConfig) => c"cuOccupancyMaxPotentialClusterSize" @ 11070;
+    cuOccupancyMaxActiveClusters(count: *mut i32, function: *mut c_void, configuration: *const DriverLaunchConfig) => c"cuOccupancyMaxActiveClusters" @ 11070;
     cuKernelSetAttribute(attribute: u32, value: i32, kernel: *mut c_void, device: i32) => c"cuKernelSetAttribute" @ 12000;
 }
 
 entry_points! {
-    context cudaFuncGetAttributes(out: *mut Attributes, function: *const c_void) = get_attributes;
+    context cudaFuncGetAttributes(out: *mut FuncAttributes, function: *const c_void) = get_attributes;
     context cudaFuncSetAttribute(function: *const c_void, attribute: u32, value: i32) = set_attribute;
     context cudaFuncSetCacheConfig(function: *const c_void, config: u32) = set_cache_config;
     context cudaFuncSetSharedMemConfig(function: *const c_void, config: u32) = set_shared_config;
@@ -38,8 +38,8 @@ entry_points! {
     context cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, function: *const c_void, threads: i32, shared_bytes: usize) = occupancy;
     context cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: *mut i32, function: *const c_void, threads: i32, shared_bytes: usize, flags: u32) = occupancy_with_flags;
     context cudaOccupancyAvailableDynamicSMemPerBlock(bytes: *mut usize, function: *const c_void, blocks: i32, threads: i32) = shared_memory_left;
-    context cudaOccupancyMaxPotentialClusterSize(size: *mut i32, function: *const c_void, configuration: *const Configuration) = cluster_size;
-    context cudaOccupancyMaxActiveClusters(count: *mut i32, function: *const c_void, configuration: *const Configuration) = clusters;
+    context cudaOccupancyMaxPotentialClusterSize(size: *mut i32, function: *const c_void, configuration: *const RuntimeLaunchConfig) = cluster_size;
+    context cudaOccupancyMaxActiveClusters(count: *mut i32, function: *const c_void, configuration: *const RuntimeLaunchConfig) = clusters;
 }
 
 /// How many numbers follow the three sizes, the reserved ones included.
@@ -50,13 +50,13 @@ const IN_ORDER: [u32; 13] = [0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 14];
 /// `cudaFuncAttributes`: shared, constant and local bytes, then numbers.
 #[derive(Debug)]
 #[repr(C)]
-struct Attributes {
+struct FuncAttributes {
     sizes: [usize; 3],
     numbers: [i32; NUMBERS],
 }
 
 /// The kernel in the current context.
-fn function(function: *const c_void) -> Result<*mut c_void, Error> {
+fn function(function: *const c_void) -> Result<*mut c_void, CudartError> {
     let kernel = code::kernel(function)?;
     let mut found = std::ptr::null_mut();
     match cuKernelGetFunction(&raw mut found, kernel) {
@@ -67,7 +67,7 @@ fn function(function: *const c_void) -> Result<*mut c_void, Error> {
 }
 
 /// A driver that does not know an attribute leaves it at zero.
-fn get_attributes(out: *mut Attributes, symbol: *const c_void) -> Outcome {
+fn get_attributes(out: *mut FuncAttributes, symbol: *const c_void) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -77,7 +77,7 @@ fn get_attributes(out: *mut Attributes, symbol: *const c_void) -> Outcome {
         cuFuncGetAttribute(&raw mut value, attribute, function).map(|()| value)
     };
     let size = |attribute| ask(attribute).map(|bytes| usize::try_from(bytes).unwrap_or(0));
-    let mut attributes = Attributes {
+    let mut attributes = FuncAttributes {
         sizes: [size(1)?, size(2)?, size(3)?],
         numbers: [0; NUMBERS],
     };
@@ -164,12 +164,16 @@ fn shared_memory_left(
     cuOccupancyAvailableDynamicSMemPerBlock(bytes, function(symbol)?, blocks, threads)
 }
 
-fn cluster_size(size: *mut i32, symbol: *const c_void, given: *const Configuration) -> Outcome {
+fn cluster_size(
+    size: *mut i32,
+    symbol: *const c_void,
+    given: *const RuntimeLaunchConfig,
+) -> Outcome {
     let given = configuration(given)?;
     cuOccupancyMaxPotentialClusterSize(size, function(symbol)?, &raw const given)
 }
 
-fn clusters(count: *mut i32, symbol: *const c_void, given: *const Configuration) -> Outcome {
+fn clusters(count: *mut i32, symbol: *const c_void, given: *const RuntimeLaunchConfig) -> Outcome {
     let given = configuration(given)?;
     cuOccupancyMaxActiveClusters(count, function(symbol)?, &raw const given)
 }

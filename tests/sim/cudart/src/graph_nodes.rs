@@ -7,8 +7,8 @@ use crate::code;
 use crate::context;
 use crate::driver::driver_functions;
 use crate::entry::entry_points;
-use crate::error::{Error, INVALID_VALUE, Outcome};
-use crate::launch::Extent;
+use crate::error::{CudartError, INVALID_VALUE, Outcome};
+use crate::launch::Dim3;
 
 type Graph = *mut c_void;
 type Node = *mut c_void;
@@ -16,10 +16,10 @@ type Node = *mut c_void;
 /// `cudaKernelNodeParams`, and `CUDA_KERNEL_NODE_PARAMS` as CUDA 10 has it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelNodeParams {
     function: *mut c_void,
-    grid: Extent,
-    block: Extent,
+    grid: Dim3,
+    block: Dim3,
     shared_bytes: u32,
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
@@ -28,7 +28,7 @@ pub(crate) struct Kernel {
 /// `cudaGraphNodeParams` and `CUgraphNodeParams`: a kind, and a description in 29 words.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Description {
+pub(crate) struct GraphNodeParams {
     kind: u32,
     reserved: [i32; 3],
     words: [u64; 29],
@@ -36,31 +36,31 @@ pub(crate) struct Description {
 }
 
 driver_functions! {
-    cuGraphAddKernelNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const Kernel) => c"cuGraphAddKernelNode" @ 10000;
-    cuGraphKernelNodeGetParams(node: Node, parameters: *mut Kernel) => c"cuGraphKernelNodeGetParams" @ 10000;
-    cuGraphKernelNodeSetParams(node: Node, parameters: *const Kernel) => c"cuGraphKernelNodeSetParams" @ 10000;
-    cuGraphExecKernelNodeSetParams(executable: *mut c_void, node: Node, parameters: *const Kernel) => c"cuGraphExecKernelNodeSetParams" @ 10010;
+    cuGraphAddKernelNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const KernelNodeParams) => c"cuGraphAddKernelNode" @ 10000;
+    cuGraphKernelNodeGetParams(node: Node, parameters: *mut KernelNodeParams) => c"cuGraphKernelNodeGetParams" @ 10000;
+    cuGraphKernelNodeSetParams(node: Node, parameters: *const KernelNodeParams) => c"cuGraphKernelNodeSetParams" @ 10000;
+    cuGraphExecKernelNodeSetParams(executable: *mut c_void, node: Node, parameters: *const KernelNodeParams) => c"cuGraphExecKernelNodeSetParams" @ 10010;
     cuGraphAddMemsetNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const c_void, context: *mut c_void) => c"cuGraphAddMemsetNode" @ 10000;
     cuGraphExecMemsetNodeSetParams(executable: *mut c_void, node: Node, parameters: *const c_void, context: *mut c_void) => c"cuGraphExecMemsetNodeSetParams" @ 10020;
     cuGraphConditionalHandleCreate(out: *mut u64, graph: Graph, context: *mut c_void, value: u32, flags: u32) => c"cuGraphConditionalHandleCreate" @ 12030;
-    cuGraphAddNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, description: *mut Description) => c"cuGraphAddNode" @ 12020;
-    cuGraphAddNode_v2(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut Description) => c"cuGraphAddNode" @ 12030;
+    cuGraphAddNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, description: *mut GraphNodeParams) => c"cuGraphAddNode" @ 12020;
+    cuGraphAddNode_v2(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut GraphNodeParams) => c"cuGraphAddNode" @ 12030;
 }
 
 entry_points! {
-    context cudaGraphAddKernelNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const Kernel) = add_kernel;
-    context cudaGraphKernelNodeGetParams(node: Node, parameters: *mut Kernel) = cuGraphKernelNodeGetParams;
-    context cudaGraphKernelNodeSetParams(node: Node, parameters: *const Kernel) = set_kernel;
-    context cudaGraphExecKernelNodeSetParams(executable: *mut c_void, node: Node, parameters: *const Kernel) = set_executable_kernel;
+    context cudaGraphAddKernelNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const KernelNodeParams) = add_kernel;
+    context cudaGraphKernelNodeGetParams(node: Node, parameters: *mut KernelNodeParams) = cuGraphKernelNodeGetParams;
+    context cudaGraphKernelNodeSetParams(node: Node, parameters: *const KernelNodeParams) = set_kernel;
+    context cudaGraphExecKernelNodeSetParams(executable: *mut c_void, node: Node, parameters: *const KernelNodeParams) = set_executable_kernel;
     context cudaGraphAddMemsetNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const c_void) = add_fill;
     context cudaGraphExecMemsetNodeSetParams(executable: *mut c_void, node: Node, parameters: *const c_void) = set_executable_fill;
     context cudaGraphConditionalHandleCreate(out: *mut u64, graph: Graph, value: u32, flags: u32) = create_condition;
-    context cudaGraphAddNode_plain(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, description: *mut Description) = add;
-    context cudaGraphAddNode_of_edges(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut Description) = add_with_edges;
+    context cudaGraphAddNode_plain(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, description: *mut GraphNodeParams) = add;
+    context cudaGraphAddNode_of_edges(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut GraphNodeParams) = add_with_edges;
 }
 
 /// The description with the driver's kernel in the place of the host function.
-fn resolved(parameters: *const Kernel) -> Result<Kernel, Error> {
+fn resolved(parameters: *const KernelNodeParams) -> Result<KernelNodeParams, CudartError> {
     // SAFETY: a description that is given is whole.
     let mut kernel = *unsafe { parameters.as_ref() }.ok_or(INVALID_VALUE)?;
     kernel.function = code::kernel(kernel.function)?;
@@ -72,13 +72,13 @@ fn add_kernel(
     graph: Graph,
     dependencies: *const Node,
     count: usize,
-    parameters: *const Kernel,
+    parameters: *const KernelNodeParams,
 ) -> Outcome {
     let kernel = resolved(parameters)?;
     cuGraphAddKernelNode(out, graph, dependencies, count, &raw const kernel)
 }
 
-fn set_kernel(node: Node, parameters: *const Kernel) -> Outcome {
+fn set_kernel(node: Node, parameters: *const KernelNodeParams) -> Outcome {
     let kernel = resolved(parameters)?;
     cuGraphKernelNodeSetParams(node, &raw const kernel)
 }
@@ -86,7 +86,7 @@ fn set_kernel(node: Node, parameters: *const Kernel) -> Outcome {
 fn set_executable_kernel(
     executable: *mut c_void,
     node: Node,
-    parameters: *const Kernel,
+    parameters: *const KernelNodeParams,
 ) -> Outcome {
     let kernel = resolved(parameters)?;
     cuGraphExecKernelNodeSetParams(executable, node, &raw const kernel)
@@ -119,8 +119,8 @@ const CONDITION_CONTEXT: usize = 3;
 
 /// Adds a node by a description that the driver may write its answer to.
 fn with_description(
-    description: *mut Description,
-    ask: impl FnOnce(*mut Description) -> Outcome,
+    description: *mut GraphNodeParams,
+    ask: impl FnOnce(*mut GraphNodeParams) -> Outcome,
 ) -> Outcome {
     // SAFETY: a description that is given is whole, and the program's alone for the call.
     let given = unsafe { description.as_mut() }.ok_or(INVALID_VALUE)?;
@@ -149,7 +149,7 @@ fn add(
     graph: Graph,
     dependencies: *const Node,
     count: usize,
-    description: *mut Description,
+    description: *mut GraphNodeParams,
 ) -> Outcome {
     with_description(description, |own| {
         cuGraphAddNode(out, graph, dependencies, count, own)
@@ -162,7 +162,7 @@ fn add_with_edges(
     dependencies: *const Node,
     edges: *const c_void,
     count: usize,
-    description: *mut Description,
+    description: *mut GraphNodeParams,
 ) -> Outcome {
     with_description(description, |own| {
         cuGraphAddNode_v2(out, graph, dependencies, edges, count, own)

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::default_stream::Stream;
+use crate::default_stream::RuntimeStream;
 use crate::entry::passed_on;
 
 type Graph = *mut c_void;
@@ -55,8 +55,8 @@ passed_on! {
     context cudaGraphInstantiate(out: *mut Executable, graph: Graph, flags: u64) => c"cuGraphInstantiateWithFlags" @ 11040;
     context cudaGraphInstantiateWithFlags(out: *mut Executable, graph: Graph, flags: u64) => c"cuGraphInstantiateWithFlags" @ 11040;
     context cudaGraphInstantiateWithParams(out: *mut Executable, graph: Graph, parameters: *mut c_void) => c"cuGraphInstantiateWithParams" @ 12000;
-    context cudaGraphLaunch | cudaGraphLaunch_ptsz (executable: Executable, stream: Stream) => c"cuGraphLaunch" @ 10000;
-    context cudaGraphUpload | cudaGraphUpload_ptsz (executable: Executable, stream: Stream) => c"cuGraphUpload" @ 11010;
+    context cudaGraphLaunch | cudaGraphLaunch_ptsz (executable: Executable, stream: RuntimeStream) => c"cuGraphLaunch" @ 10000;
+    context cudaGraphUpload | cudaGraphUpload_ptsz (executable: Executable, stream: RuntimeStream) => c"cuGraphUpload" @ 11010;
     context cudaGraphExecDestroy(executable: Executable) => c"cuGraphExecDestroy" @ 10000;
     context cudaGraphExecGetFlags(executable: Executable, flags: *mut u64) => c"cuGraphExecGetFlags" @ 12000;
     context cudaGraphExecUpdate(executable: Executable, graph: Graph, result: *mut c_void) => c"cuGraphExecUpdate" @ 12000;

@@ -8,20 +8,20 @@ use crate::entry::{entry_points, passed_on};
 /// `cudaIpcMemHandle_t` and `cudaIpcEventHandle_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Handle([u8; 64]);
+pub(crate) struct RuntimeIpcHandle([u8; 64]);
 
 driver_functions! {
-    cuIpcOpenMemHandle(out: *mut *mut c_void, handle: Handle, flags: u32) => c"cuIpcOpenMemHandle" @ 11000;
-    cuIpcOpenEventHandle(out: *mut *mut c_void, handle: Handle) => c"cuIpcOpenEventHandle" @ 4010;
+    cuIpcOpenMemHandle(out: *mut *mut c_void, handle: RuntimeIpcHandle, flags: u32) => c"cuIpcOpenMemHandle" @ 11000;
+    cuIpcOpenEventHandle(out: *mut *mut c_void, handle: RuntimeIpcHandle) => c"cuIpcOpenEventHandle" @ 4010;
 }
 
 entry_points! {
-    context cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: Handle, flags: u32) = cuIpcOpenMemHandle;
-    context cudaIpcOpenEventHandle(out: *mut *mut c_void, handle: Handle) = cuIpcOpenEventHandle;
+    context cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: RuntimeIpcHandle, flags: u32) = cuIpcOpenMemHandle;
+    context cudaIpcOpenEventHandle(out: *mut *mut c_void, handle: RuntimeIpcHandle) = cuIpcOpenEventHandle;
 }
 
 passed_on! {
-    context cudaIpcGetMemHandle(out: *mut Handle, address: *mut c_void) => c"cuIpcGetMemHandle" @ 4010;
+    context cudaIpcGetMemHandle(out: *mut RuntimeIpcHandle, address: *mut c_void) => c"cuIpcGetMemHandle" @ 4010;
     context cudaIpcCloseMemHandle(address: *mut c_void) => c"cuIpcCloseMemHandle" @ 4010;
-    context cudaIpcGetEventHandle(out: *mut Handle, event: *mut c_void) => c"cuIpcGetEventHandle" @ 4010;
+    context cudaIpcGetEventHandle(out: *mut RuntimeIpcHandle, event: *mut c_void) => c"cuIpcGetEventHandle" @ 4010;
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use crate::code;
-use crate::default_stream::{OnThread, Stream};
+use crate::default_stream::{PerThreadDefault, RuntimeStream};
 use crate::driver::driver_functions;
 use crate::entry::entry_points;
 use crate::error::{INVALID_CONFIGURATION, INVALID_VALUE, Outcome};
@@ -12,13 +12,13 @@ use crate::error::{INVALID_CONFIGURATION, INVALID_VALUE, Outcome};
 /// `dim3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Extent {
+pub(crate) struct Dim3 {
     pub(crate) x: u32,
     pub(crate) y: u32,
     pub(crate) z: u32,
 }
 
-impl OnThread for Extent {
+impl PerThreadDefault for Dim3 {
     fn on_thread(self) -> Self {
         self
     }
@@ -27,11 +27,11 @@ impl OnThread for Extent {
 /// `cudaLaunchConfig_t`.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Configuration {
-    grid: Extent,
-    block: Extent,
+pub(crate) struct RuntimeLaunchConfig {
+    grid: Dim3,
+    block: Dim3,
     shared_bytes: usize,
-    stream: Stream,
+    stream: RuntimeStream,
     attributes: *mut c_void,
     count: u32,
 }
@@ -39,52 +39,52 @@ pub(crate) struct Configuration {
 /// `CUlaunchConfig`, whose attributes are the runtime's.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct DriverConfiguration {
-    grid: Extent,
-    block: Extent,
+pub(crate) struct DriverLaunchConfig {
+    grid: Dim3,
+    block: Dim3,
     shared_bytes: u32,
-    stream: Stream,
+    stream: RuntimeStream,
     attributes: *mut c_void,
     count: u32,
 }
 
 /// What was pushed and not popped.
 #[derive(Debug)]
-struct Pushed {
-    grid: Extent,
-    block: Extent,
+struct CallConfiguration {
+    grid: Dim3,
+    block: Dim3,
     shared_bytes: usize,
-    stream: Stream,
+    stream: RuntimeStream,
 }
 
 thread_local! {
-    static PUSHED: RefCell<Vec<Pushed>> = const { RefCell::new(Vec::new()) };
+    static PUSHED: RefCell<Vec<CallConfiguration>> = const { RefCell::new(Vec::new()) };
 }
 
 driver_functions! {
-    cuLaunchKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: Stream, arguments: *mut *mut c_void, extra: *mut *mut c_void) => c"cuLaunchKernel" @ 4000;
-    cuLaunchKernelEx(configuration: *const DriverConfiguration, function: *mut c_void, arguments: *mut *mut c_void, extra: *mut *mut c_void) => c"cuLaunchKernelEx" @ 11060;
-    cuLaunchCooperativeKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: Stream, arguments: *mut *mut c_void) => c"cuLaunchCooperativeKernel" @ 9000;
+    cuLaunchKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: RuntimeStream, arguments: *mut *mut c_void, extra: *mut *mut c_void) => c"cuLaunchKernel" @ 4000;
+    cuLaunchKernelEx(configuration: *const DriverLaunchConfig, function: *mut c_void, arguments: *mut *mut c_void, extra: *mut *mut c_void) => c"cuLaunchKernelEx" @ 11060;
+    cuLaunchCooperativeKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: RuntimeStream, arguments: *mut *mut c_void) => c"cuLaunchCooperativeKernel" @ 9000;
 }
 
 entry_points! {
-    context cudaLaunchKernel | cudaLaunchKernel_ptsz (function: *const c_void, grid: Extent, block: Extent, arguments: *mut *mut c_void, shared_bytes: usize, stream: Stream) = launch;
-    context __cudaLaunchKernel | __cudaLaunchKernel_ptsz (kernel: *const c_void, grid: Extent, block: Extent, arguments: *mut *mut c_void, shared_bytes: usize, stream: Stream) = launch;
-    context cudaLaunchCooperativeKernel | cudaLaunchCooperativeKernel_ptsz (function: *const c_void, grid: Extent, block: Extent, arguments: *mut *mut c_void, shared_bytes: usize, stream: Stream) = launch_cooperative;
-    context cudaLaunchKernelExC(configuration: *const Configuration, function: *const c_void, arguments: *mut *mut c_void) = launch_configured;
-    context cudaLaunchKernelExC_ptsz(configuration: *const Configuration, function: *const c_void, arguments: *mut *mut c_void) = launch_configured_on_thread;
-    nothing __cudaPopCallConfiguration(grid: *mut Extent, block: *mut Extent, shared_bytes: *mut usize, stream: *mut Stream) = pop;
+    context cudaLaunchKernel | cudaLaunchKernel_ptsz (function: *const c_void, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared_bytes: usize, stream: RuntimeStream) = launch;
+    context __cudaLaunchKernel | __cudaLaunchKernel_ptsz (kernel: *const c_void, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared_bytes: usize, stream: RuntimeStream) = launch;
+    context cudaLaunchCooperativeKernel | cudaLaunchCooperativeKernel_ptsz (function: *const c_void, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared_bytes: usize, stream: RuntimeStream) = launch_cooperative;
+    context cudaLaunchKernelExC(configuration: *const RuntimeLaunchConfig, function: *const c_void, arguments: *mut *mut c_void) = launch_configured;
+    context cudaLaunchKernelExC_ptsz(configuration: *const RuntimeLaunchConfig, function: *const c_void, arguments: *mut *mut c_void) = launch_configured_on_thread;
+    nothing __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared_bytes: *mut usize, stream: *mut RuntimeStream) = pop;
 }
 
 /// Its answer is not an error code of the thread: zero says that the kernel's host function may be called.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaPushCallConfiguration(
-    grid: Extent,
-    block: Extent,
+    grid: Dim3,
+    block: Dim3,
     shared_bytes: usize,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> u32 {
-    let pushed = Pushed {
+    let pushed = CallConfiguration {
         grid,
         block,
         shared_bytes,
@@ -95,10 +95,10 @@ extern "C" fn __cudaPushCallConfiguration(
 }
 
 fn pop(
-    grid: *mut Extent,
-    block: *mut Extent,
+    grid: *mut Dim3,
+    block: *mut Dim3,
     shared_bytes: *mut usize,
-    stream: *mut Stream,
+    stream: *mut RuntimeStream,
 ) -> Outcome {
     let popped = PUSHED.try_with(|all| all.borrow_mut().pop());
     let popped = popped.ok().flatten().ok_or(INVALID_CONFIGURATION)?;
@@ -114,17 +114,17 @@ fn pop(
 }
 
 /// The driver counts shared memory in 32 bits, and no card has as much.
-fn shared(bytes: usize) -> Result<u32, crate::error::Error> {
+fn shared(bytes: usize) -> Result<u32, crate::error::CudartError> {
     u32::try_from(bytes).map_err(|_| INVALID_VALUE)
 }
 
 fn launch(
     function: *const c_void,
-    grid: Extent,
-    block: Extent,
+    grid: Dim3,
+    block: Dim3,
     arguments: *mut *mut c_void,
     shared_bytes: usize,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     let kernel = code::kernel(function)?;
     let shared_bytes = shared(shared_bytes)?;
@@ -145,11 +145,11 @@ fn launch(
 
 fn launch_cooperative(
     function: *const c_void,
-    grid: Extent,
-    block: Extent,
+    grid: Dim3,
+    block: Dim3,
     arguments: *mut *mut c_void,
     shared_bytes: usize,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     let kernel = code::kernel(function)?;
     let shared_bytes = shared(shared_bytes)?;
@@ -169,11 +169,11 @@ fn launch_cooperative(
 
 /// Reads a configuration in the driver's form.
 pub(crate) fn configuration(
-    given: *const Configuration,
-) -> Result<DriverConfiguration, crate::error::Error> {
+    given: *const RuntimeLaunchConfig,
+) -> Result<DriverLaunchConfig, crate::error::CudartError> {
     // SAFETY: a configuration that is given is whole.
     let given = unsafe { given.as_ref() }.ok_or(INVALID_VALUE)?;
-    Ok(DriverConfiguration {
+    Ok(DriverLaunchConfig {
         grid: given.grid,
         block: given.block,
         shared_bytes: shared(given.shared_bytes)?,
@@ -184,7 +184,7 @@ pub(crate) fn configuration(
 }
 
 fn launch_configured(
-    given: *const Configuration,
+    given: *const RuntimeLaunchConfig,
     function: *const c_void,
     arguments: *mut *mut c_void,
 ) -> Outcome {
@@ -199,7 +199,7 @@ fn launch_configured(
 }
 
 fn launch_configured_on_thread(
-    given: *const Configuration,
+    given: *const RuntimeLaunchConfig,
     function: *const c_void,
     arguments: *mut *mut c_void,
 ) -> Outcome {

@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 
 use crate::context;
-use crate::default_stream::Stream;
+use crate::default_stream::RuntimeStream;
 use crate::driver::driver_functions;
 use crate::entry::{entry_points, passed_on};
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudartError, INVALID_VALUE, Outcome};
 
 driver_functions! {
     cuMemAlloc(out: *mut *mut c_void, bytes: usize) => c"cuMemAlloc" @ 3020;
@@ -15,7 +15,7 @@ driver_functions! {
     cuMemHostAlloc(out: *mut *mut c_void, bytes: usize, flags: u32) => c"cuMemHostAlloc" @ 2020;
     cuMemFreeHost(address: *mut c_void) => c"cuMemFreeHost" @ 2000;
     cuMemAllocManaged(out: *mut *mut c_void, bytes: usize, flags: u32) => c"cuMemAllocManaged" @ 6000;
-    cuMemAllocAsync(out: *mut *mut c_void, bytes: usize, stream: Stream) => c"cuMemAllocAsync" @ 11020;
+    cuMemAllocAsync(out: *mut *mut c_void, bytes: usize, stream: RuntimeStream) => c"cuMemAllocAsync" @ 11020;
     cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: *const c_void) => c"cuPointerGetAttribute" @ 4000;
 }
 
@@ -27,13 +27,13 @@ entry_points! {
     context cudaHostAlloc(out: *mut *mut c_void, bytes: usize, flags: u32) = host_alloc;
     context cudaFreeHost(address: *mut c_void) = free_host;
     context cudaMallocManaged(out: *mut *mut c_void, bytes: usize, flags: u32) = malloc_managed;
-    context cudaMallocAsync | cudaMallocAsync_ptsz (out: *mut *mut c_void, bytes: usize, stream: Stream) = malloc_async;
+    context cudaMallocAsync | cudaMallocAsync_ptsz (out: *mut *mut c_void, bytes: usize, stream: RuntimeStream) = malloc_async;
     driver cudaPointerGetAttributes(out: *mut PointerAttributes, address: *const c_void) = pointer_attributes;
 }
 
 passed_on! {
     context cudaMemGetInfo(free: *mut usize, total: *mut usize) => c"cuMemGetInfo" @ 3020;
-    context cudaFreeAsync | cudaFreeAsync_ptsz (address: *mut c_void, stream: Stream) => c"cuMemFreeAsync" @ 11020;
+    context cudaFreeAsync | cudaFreeAsync_ptsz (address: *mut c_void, stream: RuntimeStream) => c"cuMemFreeAsync" @ 11020;
     context cudaHostGetDevicePointer(out: *mut *mut c_void, host: *mut c_void, flags: u32) => c"cuMemHostGetDevicePointer" @ 3020;
     context cudaHostGetFlags(flags: *mut u32, host: *mut c_void) => c"cuMemHostGetFlags" @ 2030;
     context cudaHostRegister(address: *mut c_void, bytes: usize, flags: u32) => c"cuMemHostRegister" @ 6050;
@@ -117,7 +117,7 @@ fn malloc_managed(out: *mut *mut c_void, bytes: usize, flags: u32) -> Outcome {
     cuMemAllocManaged(out, bytes, flags)
 }
 
-fn malloc_async(out: *mut *mut c_void, bytes: usize, stream: Stream) -> Outcome {
+fn malloc_async(out: *mut *mut c_void, bytes: usize, stream: RuntimeStream) -> Outcome {
     take(out, bytes, |out| cuMemAllocAsync(out, bytes, stream))
 }
 
@@ -150,7 +150,7 @@ fn pointer_attributes(out: *mut PointerAttributes, address: *const c_void) -> Ou
     Ok(())
 }
 
-fn known_attributes(address: *const c_void) -> Result<PointerAttributes, Error> {
+fn known_attributes(address: *const c_void) -> Result<PointerAttributes, CudartError> {
     if context::current()?.is_null() {
         return Err(INVALID_VALUE);
     }

@@ -2,11 +2,11 @@
 
 use std::ffi::c_void;
 
-use crate::default_stream::Stream;
+use crate::default_stream::RuntimeStream;
 use crate::entry::passed_on;
 
 passed_on! {
-    context cudaMallocFromPoolAsync | cudaMallocFromPoolAsync_ptsz (out: *mut *mut c_void, bytes: usize, pool: *mut c_void, stream: Stream) => c"cuMemAllocFromPoolAsync" @ 11020;
+    context cudaMallocFromPoolAsync | cudaMallocFromPoolAsync_ptsz (out: *mut *mut c_void, bytes: usize, pool: *mut c_void, stream: RuntimeStream) => c"cuMemAllocFromPoolAsync" @ 11020;
     driver cudaMemPoolCreate(out: *mut *mut c_void, properties: *const c_void) => c"cuMemPoolCreate" @ 11020;
     driver cudaMemPoolDestroy(pool: *mut c_void) => c"cuMemPoolDestroy" @ 11020;
     driver cudaMemPoolTrimTo(pool: *mut c_void, keep: usize) => c"cuMemPoolTrimTo" @ 11020;

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void};
 use crate::context;
 use crate::driver::{cuDeviceGetAttribute, driver_functions};
 use crate::entry::entry_points;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudartError, INVALID_VALUE, Outcome};
 
 driver_functions! {
     cuDeviceGetName(text: *mut c_char, room: i32, device: i32) => c"cuDeviceGetName" @ 2000;
@@ -22,7 +22,7 @@ entry_points! {
 
 /// Which layouts have a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum In {
+enum FieldLayouts {
     All,
     /// CUDA 11 and 12.
     Older,
@@ -34,7 +34,7 @@ enum In {
 
 /// What a field holds.
 #[derive(Debug, Clone, Copy)]
-enum Field {
+enum PropertyField {
     /// The name, in 256 bytes.
     Name,
     /// 16 bytes.
@@ -49,11 +49,11 @@ enum Field {
     Size(u32),
 }
 
-use Field::{Luid, Memory, Name, Numbers, Size, Uuid};
-use In::{All, Newer, Newest, Older};
+use FieldLayouts::{All, Newer, Newest, Older};
+use PropertyField::{Luid, Memory, Name, Numbers, Size, Uuid};
 
 /// The structure in its order; numbers are those of `CUdevice_attribute`.
-const FIELDS: &[(In, Field)] = &[
+const FIELDS: &[(FieldLayouts, PropertyField)] = &[
     (All, Name),
     (All, Uuid),
     (All, Luid),
@@ -105,13 +105,13 @@ const BYTES_12: usize = 1032;
 const BYTES_13: usize = 1008;
 
 /// A structure that is written from its start to its end, each field at a multiple of its size.
-struct Writer {
+struct StructWriter {
     out: *mut u8,
     at: usize,
     room: usize,
 }
 
-impl Writer {
+impl StructWriter {
     /// What does not fit is no part of the structure.
     fn put<T>(&mut self, value: T) {
         let start = self.at.next_multiple_of(align_of::<T>());
@@ -137,14 +137,14 @@ fn properties_13(out: *mut u8, device: i32) -> Outcome {
     fill(out, device, BYTES_13, |field| field != Older)
 }
 
-fn fill(out: *mut u8, device: i32, bytes: usize, has: impl Fn(In) -> bool) -> Outcome {
+fn fill(out: *mut u8, device: i32, bytes: usize, has: impl Fn(FieldLayouts) -> bool) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
     context::check_device(device)?;
     // SAFETY: the program gave a structure of this size.
     unsafe { out.write_bytes(0, bytes) };
-    let mut writer = Writer {
+    let mut writer = StructWriter {
         out,
         at: 0,
         room: bytes,
@@ -162,7 +162,7 @@ fn attribute(attribute: u32, device: i32) -> i32 {
     asked.map_or(0, |()| value)
 }
 
-fn put(writer: &mut Writer, field: Field, device: i32) -> Result<(), Error> {
+fn put(writer: &mut StructWriter, field: PropertyField, device: i32) -> Result<(), CudartError> {
     match field {
         Name => {
             let mut name = [0_u8; 256];

@@ -4,17 +4,17 @@ use std::ffi::c_void;
 
 use crate::code::{variable, variable_bytes};
 use crate::copy::{copy, copy_async};
-use crate::default_stream::Stream;
+use crate::default_stream::RuntimeStream;
 use crate::entry::entry_points;
-use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::error::{CudartError, INVALID_VALUE, Outcome};
 
 entry_points! {
     context cudaGetSymbolAddress(out: *mut *mut c_void, symbol: *const c_void) = address;
     nothing cudaGetSymbolSize(out: *mut usize, symbol: *const c_void) = size;
     context cudaMemcpyToSymbol(symbol: *const c_void, from: *const c_void, bytes: usize, offset: usize, kind: u32) = to_symbol;
     context cudaMemcpyFromSymbol(to: *mut c_void, symbol: *const c_void, bytes: usize, offset: usize, kind: u32) = from_symbol;
-    context cudaMemcpyToSymbolAsync | cudaMemcpyToSymbolAsync_ptsz (symbol: *const c_void, from: *const c_void, bytes: usize, offset: usize, kind: u32, stream: Stream) = to_symbol_async;
-    context cudaMemcpyFromSymbolAsync | cudaMemcpyFromSymbolAsync_ptsz (to: *mut c_void, symbol: *const c_void, bytes: usize, offset: usize, kind: u32, stream: Stream) = from_symbol_async;
+    context cudaMemcpyToSymbolAsync | cudaMemcpyToSymbolAsync_ptsz (symbol: *const c_void, from: *const c_void, bytes: usize, offset: usize, kind: u32, stream: RuntimeStream) = to_symbol_async;
+    context cudaMemcpyFromSymbolAsync | cudaMemcpyFromSymbolAsync_ptsz (to: *mut c_void, symbol: *const c_void, bytes: usize, offset: usize, kind: u32, stream: RuntimeStream) = from_symbol_async;
 }
 
 fn address(out: *mut *mut c_void, symbol: *const c_void) -> Outcome {
@@ -38,7 +38,7 @@ fn size(out: *mut usize, symbol: *const c_void) -> Outcome {
 }
 
 /// A part of a variable, which lies inside it.
-fn part(symbol: *const c_void, bytes: usize, offset: usize) -> Result<*mut c_void, Error> {
+fn part(symbol: *const c_void, bytes: usize, offset: usize) -> Result<*mut c_void, CudartError> {
     let (address, whole) = variable(symbol)?;
     let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;
     if end > whole {
@@ -73,7 +73,7 @@ fn to_symbol_async(
     bytes: usize,
     offset: usize,
     kind: u32,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     copy_async(part(symbol, bytes, offset)?, from, bytes, kind, stream)
 }
@@ -84,7 +84,7 @@ fn from_symbol_async(
     bytes: usize,
     offset: usize,
     kind: u32,
-    stream: Stream,
+    stream: RuntimeStream,
 ) -> Outcome {
     copy_async(to, part(symbol, bytes, offset)?, bytes, kind, stream)
 }

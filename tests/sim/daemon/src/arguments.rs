@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use apportion_sim_machine::{Config, Driver};
+use apportion_sim_machine::{DriverGeneration, MachineConfig};
 use clap::{Parser, ValueEnum};
 
 /// Simulate the GPUs and the NVIDIA driver of one machine for all processes of this host.
 #[derive(Debug, Parser)]
 #[command(version, about)]
-pub(crate) struct Arguments {
+pub(crate) struct DaemonArguments {
     /// Socket to serve [default: the socket that the simulated driver's libraries use]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     gpu_memory: u64,
     /// Version of the simulated driver
     #[arg(long, value_name = "VERSION", default_value = "580")]
-    driver: Generation,
+    driver: GenerationArgument,
     /// Exit after this many seconds without a client
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u64>,
@@ -35,14 +35,14 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Generation {
+enum GenerationArgument {
     #[value(name = "580")]
     R580,
     #[value(name = "615")]
     R615,
 }
 
-impl Arguments {
+impl DaemonArguments {
     pub(crate) fn socket(&self) -> PathBuf {
         self.socket
             .clone()
@@ -53,13 +53,13 @@ impl Arguments {
         self.idle_exit.map(Duration::from_secs)
     }
 
-    pub(crate) fn config(&self) -> anyhow::Result<Config> {
+    pub(crate) fn config(&self) -> anyhow::Result<MachineConfig> {
         let Some(path) = &self.config else {
             let driver = match self.driver {
-                Generation::R580 => Driver::R580,
-                Generation::R615 => Driver::R615,
+                GenerationArgument::R580 => DriverGeneration::R580,
+                GenerationArgument::R615 => DriverGeneration::R615,
             };
-            return Ok(Config::uniform(self.gpus, self.gpu_memory, driver));
+            return Ok(MachineConfig::uniform(self.gpus, self.gpu_memory, driver));
         };
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("failed to read {}", path.display()))?;
@@ -107,6 +107,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        <Arguments as clap::CommandFactory>::command().debug_assert();
+        <DaemonArguments as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -8,9 +8,9 @@ use apportion_sim_machine::{EXPORTED, Pid};
 
 /// The descriptors that are open, as far as it is known, with the handles of their memory.
 #[derive(Default)]
-pub(crate) struct Descriptors(Vec<(u64, File)>);
+pub(crate) struct OpenDescriptors(Vec<(u64, File)>);
 
-impl Descriptors {
+impl OpenDescriptors {
     /// Enters one by its number in a process. False if it cannot be seen from here.
     pub(crate) fn enter(&mut self, pid: Pid, handle: u64, descriptor: i32) -> bool {
         let file = File::open(format!("/proc/{pid}/fd/{descriptor}"));

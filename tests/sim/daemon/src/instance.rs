@@ -12,15 +12,15 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// Who serves the socket.
-pub(crate) enum Claim {
+pub(crate) enum SocketClaim {
     /// We do.
-    Ours(Instance),
+    Ours(SocketLease),
     /// Somebody else does.
     ServedAlready,
 }
 
 /// The right to serve a socket.
-pub(crate) struct Instance {
+pub(crate) struct SocketLease {
     pub(crate) listener: UnixListener,
     socket: PathBuf,
     _lock: Flock<File>,
@@ -29,9 +29,9 @@ pub(crate) struct Instance {
 /// The holder of the lock may be about to listen, or about to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Instance {
+impl SocketLease {
     /// Becomes the server of a socket, or finds that there is one.
-    pub(crate) fn claim(socket: &Path) -> anyhow::Result<Claim> {
+    pub(crate) fn claim(socket: &Path) -> anyhow::Result<SocketClaim> {
         if let Some(parent) = socket.parent() {
             DirBuilder::new()
                 .recursive(true)
@@ -42,10 +42,10 @@ impl Instance {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(lock) = lock(&socket.with_extension("lock"))? {
-                return Self::listen(socket, lock).map(Claim::Ours);
+                return Self::listen(socket, lock).map(SocketClaim::Ours);
             }
             if UnixStream::connect(socket).is_ok() {
-                return Ok(Claim::ServedAlready);
+                return Ok(SocketClaim::ServedAlready);
             }
             if Instant::now() > deadline {
                 bail!(
@@ -78,7 +78,7 @@ impl Instance {
     }
 }
 
-impl Drop for Instance {
+impl Drop for SocketLease {
     /// A socket that is left behind does no harm: the next server clears it.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.socket);

@@ -14,14 +14,14 @@ use anyhow::Context;
 use apportion_sim_machine::Machine;
 use clap::Parser;
 
-use crate::arguments::Arguments;
-use crate::instance::{Claim, Instance};
+use crate::arguments::DaemonArguments;
+use crate::instance::{SocketClaim, SocketLease};
 
 /// The exit code of a command line or configuration that makes no sense.
 const BAD_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match DaemonArguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+fn run(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
     let socket = arguments.socket();
     if let Some(request) = &arguments.ask {
         return ask(&socket, request);
@@ -52,9 +52,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(BAD_USAGE));
         }
     };
-    match Instance::claim(&socket)? {
-        Claim::ServedAlready => Ok(ExitCode::SUCCESS),
-        Claim::Ours(instance) => {
+    match SocketLease::claim(&socket)? {
+        SocketClaim::ServedAlready => Ok(ExitCode::SUCCESS),
+        SocketClaim::Ours(instance) => {
             serve::serve(&instance, machine, arguments.idle_exit())?;
             Ok(ExitCode::SUCCESS)
         }
@@ -64,7 +64,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// Puts one request, as JSON, to the machine that serves, and prints its answer.
 fn ask(socket: &std::path::Path, request: &str) -> anyhow::Result<ExitCode> {
     let request = serde_json::from_str(request).context("failed to read the request")?;
-    let machine = apportion_sim_client::Machine::at(socket.to_owned());
+    let machine = apportion_sim_client::MachineClient::at(socket.to_owned());
     let answer = machine.ask(None, request)?;
     println!("{}", serde_json::to_string(&answer.reply)?);
     Ok(ExitCode::SUCCESS)

@@ -13,36 +13,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use apportion_sim_machine::{Machine, Peer, Pid};
+use apportion_sim_machine::{Machine, PeerIdentity, Pid};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use crate::descriptors::Descriptors;
+use crate::descriptors::OpenDescriptors;
 
 /// The machine and the processes that it serves.
-pub(crate) struct Served {
-    state: Mutex<State>,
+pub(crate) struct MachineServer {
+    state: Mutex<ServerState>,
 }
 
-struct State {
+struct ServerState {
     machine: Machine,
-    processes: HashMap<Pid, Client>,
+    processes: HashMap<Pid, ClientProcess>,
     /// Processes that were served and live, connected or not: one that became another program may yet come
     /// back, so the machine stays for it.
     watched: usize,
     idle_since: Instant,
     connections: u64,
-    descriptors: Descriptors,
+    descriptors: OpenDescriptors,
 }
 
 /// A process that is served, and its connections by number.
-struct Client {
+struct ClientProcess {
     process: Arc<OwnedFd>,
     has_ended: bool,
     connections: HashMap<u64, UnixStream>,
 }
 
-impl Client {
+impl ClientProcess {
     /// Whether nobody has the other end of any of its connections.
     fn is_left(&self) -> bool {
         self.connections.values().all(is_hung_up)
@@ -51,28 +51,28 @@ impl Client {
 
 /// One connection of a process that is served.
 #[derive(Clone)]
-pub(crate) struct Guest {
+pub(crate) struct ProcessConnection {
     pid: Pid,
     process: Arc<OwnedFd>,
     connection: u64,
 }
 
-impl Guest {
+impl ProcessConnection {
     /// The process, as the host sees it.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 }
 
-impl Served {
+impl MachineServer {
     pub(crate) fn new(machine: Machine) -> Self {
-        let state = State {
+        let state = ServerState {
             machine,
             processes: HashMap::new(),
             watched: 0,
             idle_since: Instant::now(),
             connections: 0,
-            descriptors: Descriptors::default(),
+            descriptors: OpenDescriptors::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -82,12 +82,12 @@ impl Served {
     /// Does something with the machine on behalf of a guest; nothing for one that is gone.
     pub(crate) fn machine<T>(
         &self,
-        guest: &Guest,
+        guest: &ProcessConnection,
         step: impl FnOnce(&mut Machine) -> T,
     ) -> Option<T> {
         let mut state = self.state();
         state.bury();
-        let State {
+        let ServerState {
             machine,
             descriptors,
             ..
@@ -97,7 +97,7 @@ impl Served {
     }
 
     /// Watches a descriptor that a guest made of a handle's memory.
-    pub(crate) fn watch_descriptor(&self, guest: &Guest, handle: u64, descriptor: i32) {
+    pub(crate) fn watch_descriptor(&self, guest: &ProcessConnection, handle: u64, descriptor: i32) {
         let mut state = self.state();
         if !state.descriptors.enter(guest.pid, handle, descriptor) {
             state.machine.descriptor_closed(handle);
@@ -115,7 +115,7 @@ impl Served {
     }
 
     /// Finds out who is at the other end of a connection and serves it from now on.
-    pub(crate) fn welcome(self: &Arc<Self>, stream: &UnixStream) -> io::Result<Guest> {
+    pub(crate) fn welcome(self: &Arc<Self>, stream: &UnixStream) -> io::Result<ProcessConnection> {
         let credentials = getsockopt(stream, PeerCredentials)?;
         let pid = credentials.pid();
         if pid <= 0 {
@@ -132,7 +132,7 @@ impl Served {
             Some(client) if !client.has_ended && !client.is_left() => {
                 client.connections.insert(connection, copy);
                 let process = Arc::clone(&client.process);
-                return Ok(Guest {
+                return Ok(ProcessConnection {
                     pid,
                     process,
                     connection,
@@ -146,14 +146,14 @@ impl Served {
         state
             .machine
             .process_came(pid, peer(pid, credentials.uid()));
-        let client = Client {
+        let client = ClientProcess {
             process: Arc::clone(&process),
             has_ended: false,
             connections: HashMap::from([(connection, copy)]),
         };
         state.processes.insert(pid, client);
         drop(state);
-        let guest = Guest {
+        let guest = ProcessConnection {
             pid,
             process,
             connection,
@@ -163,7 +163,7 @@ impl Served {
     }
 
     /// Waits in the background for the end of a process: nobody might ask for long.
-    fn watch(self: &Arc<Self>, guest: Guest) -> io::Result<()> {
+    fn watch(self: &Arc<Self>, guest: ProcessConnection) -> io::Result<()> {
         let served = Arc::clone(self);
         let name = format!("watch-{}", guest.pid);
         let watch = move || {
@@ -182,7 +182,7 @@ impl Served {
     }
 
     /// Ends a connection.
-    pub(crate) fn farewell(&self, guest: &Guest) {
+    pub(crate) fn farewell(&self, guest: &ProcessConnection) {
         let mut state = self.state();
         if !state.serves(guest) {
             return;
@@ -196,19 +196,19 @@ impl Served {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn serves(&self, guest: &Guest) -> bool {
+impl ServerState {
+    fn serves(&self, guest: &ProcessConnection) -> bool {
         let client = self.processes.get(&guest.pid);
         client.is_some_and(|client| Arc::ptr_eq(&client.process, &guest.process))
     }
 
     /// Whether a guest can ask for something: what a dead one asked for last may still be on the way.
-    fn hears(&self, guest: &Guest) -> bool {
+    fn hears(&self, guest: &ProcessConnection) -> bool {
         let client = self.processes.get(&guest.pid);
         self.serves(guest) && client.is_some_and(|client| !client.has_ended)
     }
@@ -273,13 +273,13 @@ fn open_process(pid: Pid) -> io::Result<OwnedFd> {
     Ok(process)
 }
 
-fn peer(pid: Pid, uid: u32) -> Peer {
+fn peer(pid: Pid, uid: u32) -> PeerIdentity {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let cgroup = text
         .lines()
         .find_map(|line| line.strip_prefix("0::"))
         .unwrap_or("/");
-    Peer {
+    PeerIdentity {
         cgroup: cgroup.to_owned(),
         uid,
     }

@@ -9,25 +9,27 @@ use std::{io, thread};
 
 use anyhow::Context;
 use apportion_sim_client::{receive, send};
-use apportion_sim_machine::{Admission, Answer, Call, Machine, Refusal, Reply, Request};
+use apportion_sim_machine::{
+    CallAdmission, CudaRefusal, Machine, MachineAnswer, MachineCall, MachineReply, MachineRequest,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::instance::Instance;
-use crate::processes::{Guest, Served};
+use crate::instance::SocketLease;
+use crate::processes::{MachineServer, ProcessConnection};
 
 /// How often an idle server looks at the clock.
 const TICK: u16 = 200;
 
 /// Serves until a signal, or until nobody has been there for `idle_exit`.
 pub(crate) fn serve(
-    instance: &Instance,
+    instance: &SocketLease,
     machine: Machine,
     idle_exit: Option<Duration>,
 ) -> anyhow::Result<()> {
     let signals = signals().context("failed to take over signals")?;
-    let served = Arc::new(Served::new(machine));
+    let served = Arc::new(MachineServer::new(machine));
     loop {
         let mut fds = [
             PollFd::new(instance.listener.as_fd(), PollFlags::POLLIN),
@@ -57,7 +59,7 @@ fn signals() -> nix::Result<SignalFd> {
 }
 
 /// A peer that is gone before it was welcomed gets no answer.
-fn attend(served: &Arc<Served>, stream: UnixStream) {
+fn attend(served: &Arc<MachineServer>, stream: UnixStream) {
     let Ok(()) = stream.set_nonblocking(false) else {
         return;
     };
@@ -76,7 +78,11 @@ fn attend(served: &Arc<Served>, stream: UnixStream) {
     }
 }
 
-fn converse(served: &Served, guest: &Guest, mut stream: UnixStream) -> io::Result<()> {
+fn converse(
+    served: &MachineServer,
+    guest: &ProcessConnection,
+    mut stream: UnixStream,
+) -> io::Result<()> {
     while let Some(call) = receive(&mut stream)? {
         let Some(answer) = answer(served, guest, call) else {
             return Ok(());
@@ -87,28 +93,32 @@ fn converse(served: &Served, guest: &Guest, mut stream: UnixStream) -> io::Resul
 }
 
 /// The answer to a call; none for a process that is gone, whose last words may still be on the way.
-fn answer(served: &Served, guest: &Guest, call: Call) -> Option<Answer> {
+fn answer(
+    served: &MachineServer,
+    guest: &ProcessConnection,
+    call: MachineCall,
+) -> Option<MachineAnswer> {
     let admission = match &call.function {
         Some(function) => served.machine(guest, |machine| machine.admit(function))?,
-        None => Admission::default(),
+        None => CallAdmission::default(),
     };
     if !admission.delay.is_zero() {
         thread::sleep(admission.delay);
     }
     match admission.error {
-        Some(code) => Some(Answer {
-            reply: Reply::Refused(Refusal::Code(code)),
+        Some(code) => Some(MachineAnswer {
+            reply: MachineReply::Refused(CudaRefusal::Code(code)),
             gone: Vec::new(),
         }),
         None => {
             let made = match call.request {
-                Request::HandleExport { handle, descriptor } => Some((handle, descriptor)),
+                MachineRequest::HandleExport { handle, descriptor } => Some((handle, descriptor)),
                 _ => None,
             };
             let answer =
                 served.machine(guest, |machine| machine.apply(guest.pid(), call.request))?;
             if let Some((handle, descriptor)) = made
-                && answer.reply == Reply::Done
+                && answer.reply == MachineReply::Done
             {
                 served.watch_descriptor(guest, handle, descriptor);
             }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use apportion_sim_client::Machine;
-use apportion_sim_machine::{Effect, Refusal, Reply, Request, Rule};
+use apportion_sim_client::MachineClient;
+use apportion_sim_machine::{CudaRefusal, FaultEffect, FaultRule, MachineReply, MachineRequest};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_apportion-simd");
 const MIB: u64 = 1 << 20;
@@ -13,13 +13,13 @@ const MIB: u64 = 1 << 20;
 const SOCKET: &str = "SERVING_SOCKET";
 
 /// A server that ends with the test.
-struct Server {
+struct ServerProcess {
     _directory: tempfile::TempDir,
     socket: PathBuf,
     process: Child,
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -36,16 +36,16 @@ fn start(socket: &Path, arguments: &[&str]) -> Child {
     command.spawn().expect("the server can be started")
 }
 
-fn serve(arguments: &[&str]) -> (Server, Machine) {
+fn serve(arguments: &[&str]) -> (ServerProcess, MachineClient) {
     let directory = tempfile::tempdir().expect("there is room for a directory");
     let socket = directory.path().join("driver.sock");
     let process = start(&socket, arguments);
-    let machine = Machine::at(socket.clone());
+    let machine = MachineClient::at(socket.clone());
     eventually("the server answers", || {
-        machine.ask(None, Request::Hello).is_ok()
+        machine.ask(None, MachineRequest::Hello).is_ok()
     });
     (
-        Server {
+        ServerProcess {
             _directory: directory,
             socket,
             process,
@@ -62,16 +62,16 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn ask(machine: &Machine, request: Request) -> Reply {
+fn ask(machine: &MachineClient, request: MachineRequest) -> MachineReply {
     machine
         .ask(None, request)
         .expect("the server answers")
         .reply
 }
 
-fn free_bytes(machine: &Machine) -> u64 {
-    match ask(machine, Request::MemoryInfo(0)) {
-        Reply::Memory { free, .. } => free,
+fn free_bytes(machine: &MachineClient) -> u64 {
+    match ask(machine, MachineRequest::MemoryInfo(0)) {
+        MachineReply::Memory { free, .. } => free,
         other => panic!("no memory info but {other:?}"),
     }
 }
@@ -87,7 +87,11 @@ fn many_that_start_at_once_are_one() {
             .filter_map(|one| one.try_wait().expect("a child of ours"));
         left.inspect(|status| assert!(status.success())).count() == 3
     });
-    assert!(Machine::at(socket).ask(None, Request::Hello).is_ok());
+    assert!(
+        MachineClient::at(socket)
+            .ask(None, MachineRequest::Hello)
+            .is_ok()
+    );
     for mut one in all {
         let _ = one.kill();
         let _ = one.wait();
@@ -109,18 +113,18 @@ fn a_server_that_nobody_uses_leaves_and_takes_its_socket_along() {
 fn a_signal_ends_a_server_and_a_new_one_starts_afresh() {
     let (mut server, machine) = serve(&[]);
     assert!(matches!(
-        ask(&machine, Request::PrimaryRetain(0)),
-        Reply::Created(_)
+        ask(&machine, MachineRequest::PrimaryRetain(0)),
+        MachineReply::Created(_)
     ));
     let pid = i32::try_from(server.process.id()).expect("pids are small");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM)
         .expect("the server is ours");
     assert!(server.process.wait().expect("a child of ours").success());
-    assert!(machine.ask(None, Request::Hello).is_err());
+    assert!(machine.ask(None, MachineRequest::Hello).is_err());
     server.process = start(&server.socket, &[]);
-    let machine = Machine::at(server.socket.clone());
+    let machine = MachineClient::at(server.socket.clone());
     eventually("the new server answers", || {
-        machine.ask(None, Request::Hello).is_ok()
+        machine.ask(None, MachineRequest::Hello).is_ok()
     });
     assert_eq!(free_bytes(&machine), (16384 - 256) * MIB);
 }
@@ -149,13 +153,13 @@ fn holds_memory_until_it_is_killed() {
     let Some(socket) = std::env::var_os(SOCKET) else {
         return;
     };
-    let machine = Machine::at(socket.into());
-    let Reply::Created(context) = ask(&machine, Request::PrimaryRetain(0)) else {
+    let machine = MachineClient::at(socket.into());
+    let MachineReply::Created(context) = ask(&machine, MachineRequest::PrimaryRetain(0)) else {
         panic!("no context")
     };
     ask(
         &machine,
-        Request::Allocate {
+        MachineRequest::Allocate {
             context,
             bytes: 100 * MIB,
         },
@@ -169,27 +173,34 @@ fn holds_memory_until_it_is_killed() {
 fn a_rule_makes_the_nth_call_of_a_function_fail_and_another_slow() {
     let (_server, machine) = serve(&[]);
     let rule = |function: &str, nth, effect| {
-        Request::AddRule(Rule {
+        MachineRequest::AddRule(FaultRule {
             function: function.to_owned(),
             nth,
             effect,
         })
     };
-    ask(&machine, rule("cuMemAlloc_v2", Some(2), Effect::Error(2)));
     ask(
         &machine,
-        rule("cuMemFree_v2", None, Effect::Microseconds(20_000)),
+        rule("cuMemAlloc_v2", Some(2), FaultEffect::Error(2)),
+    );
+    ask(
+        &machine,
+        rule("cuMemFree_v2", None, FaultEffect::Microseconds(20_000)),
     );
     let call = |function| {
         machine
-            .ask(Some(function), Request::Touch)
+            .ask(Some(function), MachineRequest::Touch)
             .expect("it answers")
             .reply
     };
     let replies = [(); 3].map(|()| call("cuMemAlloc_v2"));
     assert_eq!(
         replies,
-        [Reply::Done, Reply::Refused(Refusal::Code(2)), Reply::Done]
+        [
+            MachineReply::Done,
+            MachineReply::Refused(CudaRefusal::Code(2)),
+            MachineReply::Done
+        ]
     );
     let start = Instant::now();
     call("cuMemFree_v2");

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where an allocation lies: a part of a block. The library maps the block; the machine counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
+pub struct BlockPlacement {
     /// The block's name, unique in the machine.
     pub block: u64,
     /// The block's size in bytes.
@@ -23,11 +23,11 @@ pub struct Placement {
 pub(crate) struct Arena {
     granule: u64,
     shared_up_to: u64,
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, ArenaBlock>,
 }
 
 #[derive(Debug)]
-struct Block {
+struct ArenaBlock {
     bytes: u64,
     holes: BTreeMap<u64, u64>,
 }
@@ -51,14 +51,14 @@ impl Arena {
     }
 
     /// Puts a request into the first hole that takes it.
-    pub(crate) fn place(&mut self, bytes: u64) -> Option<Placement> {
+    pub(crate) fn place(&mut self, bytes: u64) -> Option<BlockPlacement> {
         let bytes = rounded(bytes)?;
         if bytes > self.shared_up_to {
             return None;
         }
         self.blocks.iter_mut().find_map(|(&id, block)| {
             let offset = block.take(bytes)?;
-            Some(Placement {
+            Some(BlockPlacement {
                 block: id,
                 block_bytes: block.bytes,
                 offset,
@@ -67,7 +67,7 @@ impl Arena {
     }
 
     /// Adds a block and puts a request at its start. A block for one large request has no holes.
-    pub(crate) fn grow(&mut self, id: u64, block_bytes: u64, bytes: u64) -> Placement {
+    pub(crate) fn grow(&mut self, id: u64, block_bytes: u64, bytes: u64) -> BlockPlacement {
         let taken = match rounded(bytes) {
             Some(taken) if taken <= self.shared_up_to => taken,
             _ => block_bytes,
@@ -75,12 +75,12 @@ impl Arena {
         let holes = (taken < block_bytes).then_some((taken, block_bytes - taken));
         self.blocks.insert(
             id,
-            Block {
+            ArenaBlock {
                 bytes: block_bytes,
                 holes: holes.into_iter().collect(),
             },
         );
-        Placement {
+        BlockPlacement {
             block: id,
             block_bytes,
             offset: 0,
@@ -88,7 +88,7 @@ impl Arena {
     }
 
     /// Takes a request out of its block.
-    pub(crate) fn remove(&mut self, placement: Placement, bytes: u64) {
+    pub(crate) fn remove(&mut self, placement: BlockPlacement, bytes: u64) {
         let shared = rounded(bytes).filter(|taken| *taken <= self.shared_up_to);
         if let Some(block) = self.blocks.get_mut(&placement.block) {
             block.give(placement.offset, shared.unwrap_or(block.bytes));
@@ -128,7 +128,7 @@ impl Arena {
     }
 }
 
-impl Block {
+impl ArenaBlock {
     fn take(&mut self, bytes: u64) -> Option<u64> {
         let (&offset, &length) = self.holes.iter().find(|(_, length)| **length >= bytes)?;
         self.holes.remove(&offset);

@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::{CardConfig, Pid, Refusal};
+use crate::{CardConfig, CudaRefusal, Pid};
 
 /// One card and what is held on it.
 #[derive(Debug)]
-pub(crate) struct Card {
+pub(crate) struct SimulatedCard {
     pub(crate) config: CardConfig,
     held: BTreeMap<Pid, u64>,
     high: u64,
 }
 
-impl Card {
+impl SimulatedCard {
     pub(crate) fn new(config: CardConfig) -> Self {
         Self {
             config,
@@ -23,9 +23,9 @@ impl Card {
     }
 
     /// Takes memory for a process, or nothing.
-    pub(crate) fn take(&mut self, pid: Pid, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn take(&mut self, pid: Pid, bytes: u64) -> Result<(), CudaRefusal> {
         if bytes > self.free() {
-            return Err(Refusal::OutOfMemory);
+            return Err(CudaRefusal::OutOfMemory);
         }
         if bytes > 0 {
             *self.held.entry(pid).or_default() += bytes;

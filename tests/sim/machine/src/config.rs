@@ -2,25 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::Rule;
+use crate::rules::FaultRule;
 
 const MIB: u64 = 1 << 20;
 
 /// A machine to simulate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub struct MachineConfig {
     /// The driver generation.
-    pub driver: Driver,
+    pub driver: DriverGeneration,
     /// The cards in PCI order.
     pub cards: Vec<CardConfig>,
     /// Faults and latencies that are there from the start.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FaultRule>,
 }
 
 /// A driver generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Driver {
+pub enum DriverGeneration {
     /// Like R580: CUDA 13.0, no memory limits of its own.
     #[serde(rename = "580")]
     R580,
@@ -81,10 +81,10 @@ pub enum ConfigError {
     Twice(usize, String),
 }
 
-impl Default for Config {
+impl Default for MachineConfig {
     fn default() -> Self {
         Self {
-            driver: Driver::R580,
+            driver: DriverGeneration::R580,
             cards: vec![CardConfig::default()],
             rules: Vec::new(),
         }
@@ -110,10 +110,10 @@ impl Default for CardConfig {
     }
 }
 
-impl Config {
+impl MachineConfig {
     /// `cards` equal cards with `memory` bytes each.
     #[must_use]
-    pub fn uniform(cards: usize, memory: u64, driver: Driver) -> Self {
+    pub fn uniform(cards: usize, memory: u64, driver: DriverGeneration) -> Self {
         let card = CardConfig {
             memory,
             ..CardConfig::default()
@@ -183,7 +183,7 @@ impl CardConfig {
     }
 }
 
-impl Driver {
+impl DriverGeneration {
     /// The CUDA version that the driver speaks, as `cuDriverGetVersion` gives it.
     #[must_use]
     pub fn cuda_version(self) -> i32 {
@@ -230,7 +230,8 @@ mod tests {
     #[test]
     fn a_file_names_only_what_matters_to_it() {
         let text = r#"{"driver": "615", "cards": [{"memory": 1073741824}, {"model": "Small"}]}"#;
-        let config: Config = serde_json::from_str(text).expect("the text is a configuration");
+        let config: MachineConfig =
+            serde_json::from_str(text).expect("the text is a configuration");
         let config = config.validate().expect("the machine can be");
         assert_eq!(config.cards[0].memory, 1 << 30);
         assert_ne!(config.cards[0].uuid[..8], config.cards[1].uuid[..8]);
@@ -238,27 +239,27 @@ mod tests {
 
     #[test]
     fn refuses_machines_that_cannot_be() {
-        let none = Config {
+        let none = MachineConfig {
             cards: Vec::new(),
-            ..Config::default()
+            ..MachineConfig::default()
         };
         assert_eq!(none.validate(), Err(ConfigError::Cards(0)));
         let twin = CardConfig {
             uuid: made_uuid(7),
             ..CardConfig::default()
         };
-        let twins = Config {
+        let twins = MachineConfig {
             cards: vec![twin.clone(), twin],
-            ..Config::default()
+            ..MachineConfig::default()
         };
         assert!(matches!(twins.validate(), Err(ConfigError::Twice(1, _))));
         let odd = CardConfig {
             uuid: "GPU-1".to_owned(),
             ..CardConfig::default()
         };
-        let odd = Config {
+        let odd = MachineConfig {
             cards: vec![odd],
-            ..Config::default()
+            ..MachineConfig::default()
         };
         assert!(matches!(odd.validate(), Err(ConfigError::Uuid(0, _))));
     }

@@ -1,20 +1,28 @@
 //! Contexts, the code that is loaded into them and the memory that is allocated in them.
 
 use crate::machine::Machine;
-use crate::process::{Allocation, Context, Home, Primary};
-use crate::wire::Reply;
-use crate::{ContextLimit, Pid, Refusal};
+use crate::process::{AllocationOrigin, CardContext, MachineAllocation, PrimaryRetention};
+use crate::wire::MachineReply;
+use crate::{ContextLimit, CudaRefusal, Pid};
 
 impl Machine {
-    pub(crate) fn create_context(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    pub(crate) fn create_context(
+        &mut self,
+        pid: Pid,
+        card: usize,
+    ) -> Result<MachineReply, CudaRefusal> {
         let context = self.name();
         self.open_context(pid, card, context)
     }
 
-    pub(crate) fn retain_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    pub(crate) fn retain_primary(
+        &mut self,
+        pid: Pid,
+        card: usize,
+    ) -> Result<MachineReply, CudaRefusal> {
         self.card(card)?;
         let name = self.name();
-        let fresh = Primary {
+        let fresh = PrimaryRetention {
             context: name,
             retained: 0,
         };
@@ -26,43 +34,55 @@ impl Machine {
         if let Some(primary) = self.process(pid)?.primaries.get_mut(&card) {
             primary.retained += 1;
         }
-        Ok(Reply::Created(context))
+        Ok(MachineReply::Created(context))
     }
 
-    pub(crate) fn release_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    pub(crate) fn release_primary(
+        &mut self,
+        pid: Pid,
+        card: usize,
+    ) -> Result<MachineReply, CudaRefusal> {
         let primary = self.process(pid)?.primaries.get_mut(&card);
         let primary = primary.filter(|primary| primary.retained > 0);
-        let primary = primary.ok_or(Refusal::InvalidContext)?;
+        let primary = primary.ok_or(CudaRefusal::InvalidContext)?;
         primary.retained -= 1;
         let (last, context) = (primary.retained == 0, primary.context);
         // A reset has ended it already for those who retain it still.
         if last && self.process(pid)?.contexts.contains_key(&context) {
             self.close_context(pid, context)?;
         }
-        Ok(Reply::Value(u64::from(!last)))
+        Ok(MachineReply::Value(u64::from(!last)))
     }
 
     /// The context ends whoever retains it; each of those still releases it.
-    pub(crate) fn reset_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    pub(crate) fn reset_primary(
+        &mut self,
+        pid: Pid,
+        card: usize,
+    ) -> Result<MachineReply, CudaRefusal> {
         self.card(card)?;
         let Some(primary) = self.process(pid)?.primaries.get(&card) else {
-            return Ok(Reply::Done);
+            return Ok(MachineReply::Done);
         };
         let context = primary.context;
         if self.process(pid)?.contexts.contains_key(&context) {
             self.close_context(pid, context)?;
         }
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     /// A primary context is not destroyed but released.
-    pub(crate) fn destroy_context(&mut self, pid: Pid, context: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn destroy_context(
+        &mut self,
+        pid: Pid,
+        context: u64,
+    ) -> Result<MachineReply, CudaRefusal> {
         let mut primaries = self.process(pid)?.primaries.values();
         if primaries.any(|primary| primary.context == context) {
-            return Err(Refusal::InvalidContext);
+            return Err(CudaRefusal::InvalidContext);
         }
         self.close_context(pid, context)?;
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     pub(crate) fn limit_context(
@@ -71,7 +91,7 @@ impl Machine {
         context: u64,
         limit: ContextLimit,
         value: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         let card = self.context(pid, context)?.card;
         let cost = limit.cost(value, self.card(card)?.config.multiprocessors);
         let owner = self.context(pid, context)?;
@@ -89,7 +109,7 @@ impl Machine {
             self.context(pid, context)?.limits.insert(limit, stood);
             return Err(refusal);
         }
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     pub(crate) fn load_module(
@@ -97,7 +117,7 @@ impl Machine {
         pid: Pid,
         context: u64,
         bytes: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         let module = self.name();
         let owner = self.context(pid, context)?;
         let (card, before) = (owner.card, owner.code_bytes());
@@ -107,7 +127,7 @@ impl Machine {
             self.context(pid, context)?.modules.remove(&module);
             return Err(refusal);
         }
-        Ok(Reply::Created(module))
+        Ok(MachineReply::Created(module))
     }
 
     pub(crate) fn grow_module(
@@ -116,11 +136,11 @@ impl Machine {
         context: u64,
         module: u64,
         bytes: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         let owner = self.context(pid, context)?;
         let (card, before) = (owner.card, owner.code_bytes());
         let held = owner.modules.get_mut(&module);
-        let held = held.ok_or(Refusal::InvalidValue)?;
+        let held = held.ok_or(CudaRefusal::InvalidValue)?;
         let had = std::mem::replace(held, bytes.max(1));
         // A module that was small and is not any more leaves the blocks that small ones share.
         let after = owner.code_bytes();
@@ -130,7 +150,7 @@ impl Machine {
             self.context(pid, context)?.modules.insert(module, had);
             return Err(refusal);
         }
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     pub(crate) fn unload_module(
@@ -138,16 +158,16 @@ impl Machine {
         pid: Pid,
         context: u64,
         module: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         let context = self.context(pid, context)?;
         let (card, before) = (context.card, context.code_bytes());
         context
             .modules
             .remove(&module)
-            .ok_or(Refusal::InvalidValue)?;
+            .ok_or(CudaRefusal::InvalidValue)?;
         let freed = before - context.code_bytes();
         self.cards[card].give(pid, freed);
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     pub(crate) fn allocate(
@@ -155,56 +175,67 @@ impl Machine {
         pid: Pid,
         context: u64,
         bytes: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         if bytes == 0 {
-            return Err(Refusal::InvalidValue);
+            return Err(CudaRefusal::InvalidValue);
         }
         let (name, block) = (self.name(), self.name());
         let owner = self.context(pid, context)?;
         let placement = match owner.arena.place(bytes) {
             Some(placement) => placement,
             None => {
-                let grown = owner.arena.block_bytes(bytes).ok_or(Refusal::OutOfMemory)?;
+                let grown = owner
+                    .arena
+                    .block_bytes(bytes)
+                    .ok_or(CudaRefusal::OutOfMemory)?;
                 let card = owner.card;
                 self.take_or_trim(pid, card, grown)?;
                 self.context(pid, context)?.arena.grow(block, grown, bytes)
             }
         };
-        let allocation = Allocation {
-            home: Home::Context(context),
+        let allocation = MachineAllocation {
+            home: AllocationOrigin::Context(context),
             placement,
             bytes,
         };
         self.process(pid)?.allocations.insert(name, allocation);
-        Ok(Reply::Allocated {
+        Ok(MachineReply::Allocated {
             allocation: name,
             placement,
         })
     }
 
-    pub(crate) fn free(&mut self, pid: Pid, name: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn free(&mut self, pid: Pid, name: u64) -> Result<MachineReply, CudaRefusal> {
         let process = self.process(pid)?;
         let allocation = process
             .allocations
             .remove(&name)
-            .ok_or(Refusal::InvalidValue)?;
+            .ok_or(CudaRefusal::InvalidValue)?;
         match allocation.home {
-            Home::Context(id) => {
+            AllocationOrigin::Context(id) => {
                 let context = self.context(pid, id)?;
                 context.arena.remove(allocation.placement, allocation.bytes);
                 let (card, empty) = (context.card, context.arena.trim(0));
                 self.lose(pid, Some(card), empty);
             }
-            Home::Pool(id) => {
-                let pool = process.pools.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+            AllocationOrigin::Pool(id) => {
+                let pool = process
+                    .pools
+                    .get_mut(&id)
+                    .ok_or(CudaRefusal::InvalidValue)?;
                 pool.left(&allocation);
                 self.end_pool(pid, id)?;
             }
         }
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
-    fn open_context(&mut self, pid: Pid, card: usize, name: u64) -> Result<Reply, Refusal> {
+    fn open_context(
+        &mut self,
+        pid: Pid,
+        card: usize,
+        name: u64,
+    ) -> Result<MachineReply, CudaRefusal> {
         let config = &self.card(card)?.config;
         let (first, further) = (config.context_bytes, config.further_context_bytes);
         let bytes = if self.process(pid)?.is_on(card) {
@@ -215,20 +246,25 @@ impl Machine {
         self.take_or_trim(pid, card, bytes)?;
         self.process(pid)?
             .contexts
-            .insert(name, Context::new(card, bytes));
-        Ok(Reply::Created(name))
+            .insert(name, CardContext::new(card, bytes));
+        Ok(MachineReply::Created(name))
     }
 
     /// The pools of a card's own are emptied with the last context there.
-    fn close_context(&mut self, pid: Pid, name: u64) -> Result<(), Refusal> {
+    fn close_context(&mut self, pid: Pid, name: u64) -> Result<(), CudaRefusal> {
         let context = self
             .process(pid)?
             .contexts
             .remove(&name)
-            .ok_or(Refusal::InvalidContext)?;
+            .ok_or(CudaRefusal::InvalidContext)?;
         let card = context.card;
         self.cards[card].give(pid, context.bytes() - context.arena.reserved());
-        self.empty(pid, Home::Context(name), Some(card), context.arena);
+        self.empty(
+            pid,
+            AllocationOrigin::Context(name),
+            Some(card),
+            context.arena,
+        );
         let process = self.process(pid)?;
         if process.is_on(card) {
             return Ok(());
@@ -239,16 +275,16 @@ impl Machine {
         ];
         for id in own.into_iter().flatten() {
             if let Some(pool) = self.process(pid)?.pools.remove(&id) {
-                self.empty(pid, Home::Pool(id), Some(card), pool.arena);
+                self.empty(pid, AllocationOrigin::Pool(id), Some(card), pool.arena);
             }
         }
         Ok(())
     }
 
-    fn context(&mut self, pid: Pid, context: u64) -> Result<&mut Context, Refusal> {
+    fn context(&mut self, pid: Pid, context: u64) -> Result<&mut CardContext, CudaRefusal> {
         self.process(pid)?
             .contexts
             .get_mut(&context)
-            .ok_or(Refusal::InvalidContext)
+            .ok_or(CudaRefusal::InvalidContext)
     }
 }

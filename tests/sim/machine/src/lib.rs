@@ -23,15 +23,18 @@ mod snapshot;
 mod virtual_memory;
 mod wire;
 
-pub use arena::Placement;
-pub use config::{CardConfig, Config, ConfigError, Driver};
+pub use arena::BlockPlacement;
+pub use config::{CardConfig, ConfigError, DriverGeneration, MachineConfig};
 pub use machine::Machine;
 pub use pool::{PoolAttribute, PoolLocation};
-pub use process::Peer;
-pub use refusal::Refusal;
-pub use rules::{Admission, Effect, Rule};
+pub use process::PeerIdentity;
+pub use refusal::CudaRefusal;
+pub use rules::{CallAdmission, FaultEffect, FaultRule};
 pub use snapshot::*;
-pub use wire::{Answer, Call, CardFacts, ContextLimit, EXPORTED, Facts, Location, Reply, Request};
+pub use wire::{
+    CardFacts, ContextLimit, EXPORTED, MachineAnswer, MachineCall, MachineFacts, MachineLocation,
+    MachineReply, MachineRequest,
+};
 
 /// A process, by the identity that the host gives it.
 pub type Pid = i32;

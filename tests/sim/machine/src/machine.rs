@@ -3,29 +3,30 @@
 use std::collections::BTreeMap;
 
 use crate::arena::Arena;
-use crate::card::Card;
+use crate::card::SimulatedCard;
 use crate::nvml_limits::GroupLimits;
 use crate::nvml_state::NvmlState;
-use crate::process::{Home, Process};
-use crate::rules::Rules;
-use crate::virtual_memory::{Physical, Step};
-use crate::wire::{Answer, Reply};
+use crate::process::{AllocationOrigin, MachineProcess};
+use crate::rules::FaultRules;
+use crate::virtual_memory::{Physical, ReferenceChange};
+use crate::wire::{MachineAnswer, MachineReply};
 use crate::{
-    Admission, CardFacts, Config, ConfigError, Driver, Facts, Location, Peer, Pid, Refusal, Request,
+    CallAdmission, CardFacts, ConfigError, CudaRefusal, DriverGeneration, MachineConfig,
+    MachineFacts, MachineLocation, MachineRequest, PeerIdentity, Pid,
 };
 
 /// Cards, processes and what they hold.
 #[derive(Debug)]
 pub struct Machine {
-    pub(crate) driver: Driver,
-    pub(crate) cards: Vec<Card>,
-    pub(crate) processes: BTreeMap<Pid, Process>,
+    pub(crate) driver: DriverGeneration,
+    pub(crate) cards: Vec<SimulatedCard>,
+    pub(crate) processes: BTreeMap<Pid, MachineProcess>,
     pub(crate) physical: BTreeMap<u64, Physical>,
     /// The handles of blocks that other processes can get at.
     pub(crate) shared_blocks: BTreeMap<u64, u64>,
     pub(crate) nvml: NvmlState,
     pub(crate) group_limits: GroupLimits,
-    rules: Rules,
+    rules: FaultRules,
     names: u64,
     lost_blocks: Vec<u64>,
 }
@@ -35,14 +36,14 @@ impl Machine {
     ///
     /// # Errors
     /// If there can be no such machine.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
+    pub fn new(config: MachineConfig) -> Result<Self, ConfigError> {
         let config = config.validate()?;
-        let mut rules = Rules::default();
+        let mut rules = FaultRules::default();
         config.rules.into_iter().for_each(|rule| rules.add(rule));
         Ok(Self {
             driver: config.driver,
             nvml: NvmlState::of(&config.cards),
-            cards: config.cards.into_iter().map(Card::new).collect(),
+            cards: config.cards.into_iter().map(SimulatedCard::new).collect(),
             processes: BTreeMap::new(),
             physical: BTreeMap::new(),
             shared_blocks: BTreeMap::new(),
@@ -54,10 +55,10 @@ impl Machine {
     }
 
     /// A process has come. One that is there already stays as it is.
-    pub fn process_came(&mut self, pid: Pid, peer: Peer) {
+    pub fn process_came(&mut self, pid: Pid, peer: PeerIdentity) {
         self.processes
             .entry(pid)
-            .or_insert_with(|| Process::new(peer));
+            .or_insert_with(|| MachineProcess::new(peer));
     }
 
     /// A process is gone, and with it all that it held and nobody shares.
@@ -70,81 +71,93 @@ impl Machine {
     }
 
     /// What the rules say about a call that is about to be made.
-    pub fn admit(&mut self, function: &str) -> Admission {
+    pub fn admit(&mut self, function: &str) -> CallAdmission {
         self.rules.admit(function)
     }
 
     /// Does what a process asks, or nothing.
-    pub fn apply(&mut self, pid: Pid, request: Request) -> Answer {
-        let reply = self.perform(pid, request).unwrap_or_else(Reply::Refused);
-        Answer {
+    pub fn apply(&mut self, pid: Pid, request: MachineRequest) -> MachineAnswer {
+        let reply = self
+            .perform(pid, request)
+            .unwrap_or_else(MachineReply::Refused);
+        MachineAnswer {
             reply,
             gone: std::mem::take(&mut self.lost_blocks),
         }
     }
 
-    fn perform(&mut self, pid: Pid, request: Request) -> Result<Reply, Refusal> {
+    fn perform(&mut self, pid: Pid, request: MachineRequest) -> Result<MachineReply, CudaRefusal> {
         match request {
-            Request::Hello => Ok(Reply::Facts(self.facts())),
-            Request::Touch => Ok(Reply::Done),
-            Request::PrimaryRetain(card) => self.retain_primary(pid, card),
-            Request::PrimaryRelease(card) => self.release_primary(pid, card),
-            Request::PrimaryReset(card) => self.reset_primary(pid, card),
-            Request::ContextCreate(card) => self.create_context(pid, card),
-            Request::ContextDestroy(context) => self.destroy_context(pid, context),
-            Request::ContextLimit {
+            MachineRequest::Hello => Ok(MachineReply::Facts(self.facts())),
+            MachineRequest::Touch => Ok(MachineReply::Done),
+            MachineRequest::PrimaryRetain(card) => self.retain_primary(pid, card),
+            MachineRequest::PrimaryRelease(card) => self.release_primary(pid, card),
+            MachineRequest::PrimaryReset(card) => self.reset_primary(pid, card),
+            MachineRequest::ContextCreate(card) => self.create_context(pid, card),
+            MachineRequest::ContextDestroy(context) => self.destroy_context(pid, context),
+            MachineRequest::ContextLimit {
                 context,
                 limit,
                 bytes,
             } => self.limit_context(pid, context, limit, bytes),
-            Request::ModuleLoad { context, bytes } => self.load_module(pid, context, bytes),
-            Request::ModuleGrow {
+            MachineRequest::ModuleLoad { context, bytes } => self.load_module(pid, context, bytes),
+            MachineRequest::ModuleGrow {
                 context,
                 module,
                 bytes,
             } => self.grow_module(pid, context, module, bytes),
-            Request::ModuleUnload { context, module } => self.unload_module(pid, context, module),
-            Request::Allocate { context, bytes } => self.allocate(pid, context, bytes),
-            Request::Free(allocation) => self.free(pid, allocation),
-            Request::HandleCreate { location, bytes } => self.create_handle(pid, location, bytes),
-            Request::HandleRetain(handle) => self.refer(pid, handle, Step::Retain),
-            Request::HandleRelease(handle) => self.refer(pid, handle, Step::Release),
-            Request::HandleImport(handle) => self.import_handle(pid, handle),
-            Request::HandleExport { handle, .. } => self.export_handle(pid, handle),
-            Request::BlockShare(allocation) => self.share_block(pid, allocation),
-            Request::Map(handle) => self.refer(pid, handle, Step::Map),
-            Request::Unmap(handle) => self.refer(pid, handle, Step::Unmap),
-            Request::DefaultPool(card) => self.default_pool(pid, card),
-            Request::GraphPool(card) => self.graph_pool(pid, card),
-            Request::PoolCreate {
+            MachineRequest::ModuleUnload { context, module } => {
+                self.unload_module(pid, context, module)
+            }
+            MachineRequest::Allocate { context, bytes } => self.allocate(pid, context, bytes),
+            MachineRequest::Free(allocation) => self.free(pid, allocation),
+            MachineRequest::HandleCreate { location, bytes } => {
+                self.create_handle(pid, location, bytes)
+            }
+            MachineRequest::HandleRetain(handle) => {
+                self.refer(pid, handle, ReferenceChange::Retain)
+            }
+            MachineRequest::HandleRelease(handle) => {
+                self.refer(pid, handle, ReferenceChange::Release)
+            }
+            MachineRequest::HandleImport(handle) => self.import_handle(pid, handle),
+            MachineRequest::HandleExport { handle, .. } => self.export_handle(pid, handle),
+            MachineRequest::BlockShare(allocation) => self.share_block(pid, allocation),
+            MachineRequest::Map(handle) => self.refer(pid, handle, ReferenceChange::Map),
+            MachineRequest::Unmap(handle) => self.refer(pid, handle, ReferenceChange::Unmap),
+            MachineRequest::DefaultPool(card) => self.default_pool(pid, card),
+            MachineRequest::GraphPool(card) => self.graph_pool(pid, card),
+            MachineRequest::PoolCreate {
                 location,
                 max_bytes,
             } => self.create_pool(pid, location, max_bytes),
-            Request::PoolDestroy(pool) => self.destroy_pool(pid, pool),
-            Request::PoolAllocate { pool, bytes } => self.pool_allocate(pid, pool, bytes),
-            Request::PoolTrim { pool, keep } => self.pool_trim(pid, pool, keep),
-            Request::PoolGet(pool, attribute) => self.pool_get(pid, pool, attribute),
-            Request::PoolSet(pool, attribute, value) => self.pool_set(pid, pool, attribute, value),
-            Request::Synchronize => self.synchronize(pid),
-            Request::MemoryInfo(card) => self.memory_info(pid, card),
-            Request::HighWater(card) => {
-                let card = self.cards.get_mut(card).ok_or(Refusal::InvalidDevice)?;
-                Ok(Reply::Value(card.take_high()))
+            MachineRequest::PoolDestroy(pool) => self.destroy_pool(pid, pool),
+            MachineRequest::PoolAllocate { pool, bytes } => self.pool_allocate(pid, pool, bytes),
+            MachineRequest::PoolTrim { pool, keep } => self.pool_trim(pid, pool, keep),
+            MachineRequest::PoolGet(pool, attribute) => self.pool_get(pid, pool, attribute),
+            MachineRequest::PoolSet(pool, attribute, value) => {
+                self.pool_set(pid, pool, attribute, value)
             }
-            Request::AddRule(rule) => {
+            MachineRequest::Synchronize => self.synchronize(pid),
+            MachineRequest::MemoryInfo(card) => self.memory_info(pid, card),
+            MachineRequest::HighWater(card) => {
+                let card = self.cards.get_mut(card).ok_or(CudaRefusal::InvalidDevice)?;
+                Ok(MachineReply::Value(card.take_high()))
+            }
+            MachineRequest::AddRule(rule) => {
                 self.rules.add(rule);
-                Ok(Reply::Done)
+                Ok(MachineReply::Done)
             }
-            Request::ClearRules => {
+            MachineRequest::ClearRules => {
                 self.rules.clear();
-                Ok(Reply::Done)
+                Ok(MachineReply::Done)
             }
-            Request::Nvml(request) => Ok(Reply::Nvml(self.answer_nvml(pid, request))),
+            MachineRequest::Nvml(request) => Ok(MachineReply::Nvml(self.answer_nvml(pid, request))),
         }
     }
 
-    fn facts(&self) -> Facts {
-        let facts = |card: &Card| CardFacts {
+    fn facts(&self) -> MachineFacts {
+        let facts = |card: &SimulatedCard| CardFacts {
             model: card.config.model.clone(),
             uuid: card.config.uuid.clone(),
             uuid_bytes: card.config.uuid_bytes().unwrap_or_default(),
@@ -153,18 +166,18 @@ impl Machine {
             compute_capability: card.config.compute_capability,
             multiprocessors: card.config.multiprocessors,
         };
-        Facts {
+        MachineFacts {
             cuda_version: self.driver.cuda_version(),
             cards: self.cards.iter().map(facts).collect(),
             watched: self.rules.functions(),
         }
     }
 
-    fn memory_info(&self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    fn memory_info(&self, pid: Pid, card: usize) -> Result<MachineReply, CudaRefusal> {
         let room = self.driver_room(pid, card).unwrap_or(u64::MAX);
         let limit = self.driver_limit(pid, card).unwrap_or(u64::MAX);
         let card = self.card(card)?;
-        Ok(Reply::Memory {
+        Ok(MachineReply::Memory {
             free: card.free().min(room),
             total: card.usable().min(limit),
         })
@@ -176,12 +189,14 @@ impl Machine {
         self.names
     }
 
-    pub(crate) fn card(&self, card: usize) -> Result<&Card, Refusal> {
-        self.cards.get(card).ok_or(Refusal::InvalidDevice)
+    pub(crate) fn card(&self, card: usize) -> Result<&SimulatedCard, CudaRefusal> {
+        self.cards.get(card).ok_or(CudaRefusal::InvalidDevice)
     }
 
-    pub(crate) fn process(&mut self, pid: Pid) -> Result<&mut Process, Refusal> {
-        self.processes.get_mut(&pid).ok_or(Refusal::InvalidContext)
+    pub(crate) fn process(&mut self, pid: Pid) -> Result<&mut MachineProcess, CudaRefusal> {
+        self.processes
+            .get_mut(&pid)
+            .ok_or(CudaRefusal::InvalidContext)
     }
 
     /// Takes memory of a card; if there is not enough, after the process's pools have given back
@@ -191,7 +206,7 @@ impl Machine {
         pid: Pid,
         card: usize,
         bytes: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CudaRefusal> {
         if self.take(pid, card, bytes).is_ok() {
             return Ok(());
         }
@@ -199,9 +214,9 @@ impl Machine {
         self.take(pid, card, bytes)
     }
 
-    fn take(&mut self, pid: Pid, card: usize, bytes: u64) -> Result<(), Refusal> {
+    fn take(&mut self, pid: Pid, card: usize, bytes: u64) -> Result<(), CudaRefusal> {
         if self.driver_room(pid, card).is_some_and(|room| bytes > room) {
-            return Err(Refusal::OutOfMemory);
+            return Err(CudaRefusal::OutOfMemory);
         }
         self.cards[card].take(pid, bytes)
     }
@@ -219,7 +234,13 @@ impl Machine {
     }
 
     /// Ends an arena and all allocations in it.
-    pub(crate) fn empty(&mut self, pid: Pid, home: Home, card: Option<usize>, arena: Arena) {
+    pub(crate) fn empty(
+        &mut self,
+        pid: Pid,
+        home: AllocationOrigin,
+        card: Option<usize>,
+        arena: Arena,
+    ) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process
                 .allocations
@@ -229,7 +250,7 @@ impl Machine {
     }
 }
 
-impl Location {
+impl MachineLocation {
     /// The card, if it is on one.
     #[must_use]
     pub fn card(self) -> Option<usize> {

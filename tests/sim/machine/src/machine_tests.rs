@@ -8,45 +8,52 @@ use crate::{ContextLimit, PoolAttribute};
 const MIB: u64 = 1 << 20;
 
 fn machine(cards: usize) -> Machine {
-    let mut machine =
-        Machine::new(Config::uniform(cards, 2048 * MIB, Driver::R580)).expect("valid");
-    machine.process_came(1, Peer::default());
-    machine.process_came(2, Peer::default());
+    let mut machine = Machine::new(MachineConfig::uniform(
+        cards,
+        2048 * MIB,
+        DriverGeneration::R580,
+    ))
+    .expect("valid");
+    machine.process_came(1, PeerIdentity::default());
+    machine.process_came(2, PeerIdentity::default());
     machine
 }
 
-fn created(machine: &mut Machine, pid: Pid, request: Request) -> u64 {
+fn created(machine: &mut Machine, pid: Pid, request: MachineRequest) -> u64 {
     match machine.apply(pid, request).reply {
-        Reply::Created(id) | Reply::Allocated { allocation: id, .. } => id,
+        MachineReply::Created(id) | MachineReply::Allocated { allocation: id, .. } => id,
         other => panic!("expected an object, got {other:?}"),
     }
 }
 
-fn allocate(context: u64, bytes: u64) -> Request {
-    Request::Allocate { context, bytes }
+fn allocate(context: u64, bytes: u64) -> MachineRequest {
+    MachineRequest::Allocate { context, bytes }
 }
 
 #[test]
 fn a_context_costs_its_overhead_and_gives_it_back() {
     let mut machine = machine(1);
-    let context = created(&mut machine, 1, Request::PrimaryRetain(0));
+    let context = created(&mut machine, 1, MachineRequest::PrimaryRetain(0));
     assert_eq!(machine.cards[0].used(), 384 * MIB);
-    assert_eq!(created(&mut machine, 1, Request::PrimaryRetain(0)), context);
-    machine.apply(1, Request::PrimaryRelease(0));
+    assert_eq!(
+        created(&mut machine, 1, MachineRequest::PrimaryRetain(0)),
+        context
+    );
+    machine.apply(1, MachineRequest::PrimaryRelease(0));
     assert_eq!(machine.cards[0].used(), 384 * MIB);
-    machine.apply(1, Request::PrimaryRelease(0));
+    machine.apply(1, MachineRequest::PrimaryRelease(0));
     assert_eq!(machine.cards[0].used(), 0);
 }
 
 #[test]
 fn refuses_what_the_card_does_not_have_and_changes_nothing() {
     let mut machine = machine(1);
-    let context = created(&mut machine, 1, Request::PrimaryRetain(0));
+    let context = created(&mut machine, 1, MachineRequest::PrimaryRetain(0));
     let before = machine.cards[0].used();
     let reply = machine
         .apply(1, allocate(context, machine.cards[0].free() + 1))
         .reply;
-    assert_eq!(reply, Reply::Refused(Refusal::OutOfMemory));
+    assert_eq!(reply, MachineReply::Refused(CudaRefusal::OutOfMemory));
     assert_eq!(machine.cards[0].used(), before);
     let free = machine.cards[0].free();
     created(&mut machine, 1, allocate(context, free));
@@ -56,10 +63,14 @@ fn refuses_what_the_card_does_not_have_and_changes_nothing() {
 #[test]
 fn code_that_is_loaded_later_counts_with_its_module() {
     let mut machine = machine(1);
-    let context = created(&mut machine, 1, Request::PrimaryRetain(0));
+    let context = created(&mut machine, 1, MachineRequest::PrimaryRetain(0));
     let before = machine.cards[0].used();
-    let module = created(&mut machine, 1, Request::ModuleLoad { context, bytes: 0 });
-    let grow = |bytes| Request::ModuleGrow {
+    let module = created(
+        &mut machine,
+        1,
+        MachineRequest::ModuleLoad { context, bytes: 0 },
+    );
+    let grow = |bytes| MachineRequest::ModuleGrow {
         context,
         module,
         bytes,
@@ -68,48 +79,52 @@ fn code_that_is_loaded_later_counts_with_its_module() {
     assert_eq!(machine.cards[0].used(), before + 6 * MIB);
     let too_much = machine.cards[0].free() + 8 * MIB;
     let reply = machine.apply(1, grow(too_much)).reply;
-    assert_eq!(reply, Reply::Refused(Refusal::OutOfMemory));
+    assert_eq!(reply, MachineReply::Refused(CudaRefusal::OutOfMemory));
     assert_eq!(machine.cards[0].used(), before + 6 * MIB, "nothing changed");
-    machine.apply(1, Request::ModuleUnload { context, module });
+    machine.apply(1, MachineRequest::ModuleUnload { context, module });
     assert_eq!(machine.cards[0].used(), before);
 }
 
 #[test]
 fn a_freed_stream_ordered_allocation_stays_reserved_until_a_synchronisation() {
     let mut machine = machine(1);
-    let pool = created(&mut machine, 1, Request::DefaultPool(0));
-    let allocation = created(&mut machine, 1, Request::PoolAllocate { pool, bytes: MIB });
-    machine.apply(1, Request::Free(allocation));
+    let pool = created(&mut machine, 1, MachineRequest::DefaultPool(0));
+    let allocation = created(
+        &mut machine,
+        1,
+        MachineRequest::PoolAllocate { pool, bytes: MIB },
+    );
+    machine.apply(1, MachineRequest::Free(allocation));
     assert_eq!(machine.cards[0].used(), 32 * MIB);
-    assert_eq!(machine.apply(1, Request::Synchronize).gone.len(), 1);
+    assert_eq!(machine.apply(1, MachineRequest::Synchronize).gone.len(), 1);
     assert_eq!(machine.cards[0].used(), 0);
 }
 
 #[test]
 fn a_release_threshold_keeps_memory_until_someone_needs_it() {
     let mut machine = machine(1);
-    let pool = created(&mut machine, 1, Request::DefaultPool(0));
+    let pool = created(&mut machine, 1, MachineRequest::DefaultPool(0));
     machine.apply(
         1,
-        Request::PoolSet(pool, PoolAttribute::ReleaseThreshold, u64::MAX),
+        MachineRequest::PoolSet(pool, PoolAttribute::ReleaseThreshold, u64::MAX),
     );
     let allocation = created(
         &mut machine,
         1,
-        Request::PoolAllocate {
+        MachineRequest::PoolAllocate {
             pool,
             bytes: 64 * MIB,
         },
     );
-    machine.apply(1, Request::Free(allocation));
-    machine.apply(1, Request::Synchronize);
+    machine.apply(1, MachineRequest::Free(allocation));
+    machine.apply(1, MachineRequest::Synchronize);
     assert_eq!(machine.cards[0].used(), 64 * MIB);
     let all = machine.cards[0].usable();
     created(
         &mut machine,
         1,
-        Request::HandleCreate {
-            location: Location::Card(0),
+        MachineRequest::HandleCreate {
+            location: MachineLocation::Card(0),
             bytes: all,
         },
     );
@@ -119,55 +134,63 @@ fn a_release_threshold_keeps_memory_until_someone_needs_it() {
 #[test]
 fn a_destroyed_pool_keeps_what_it_has_until_its_last_allocation_is_freed() {
     let mut machine = machine(1);
-    let request = Request::PoolCreate {
-        location: Location::Card(0),
+    let request = MachineRequest::PoolCreate {
+        location: MachineLocation::Card(0),
         max_bytes: 0,
     };
     let pool = created(&mut machine, 1, request);
     let bytes = 64 * MIB;
-    let first = created(&mut machine, 1, Request::PoolAllocate { pool, bytes });
-    let last = created(&mut machine, 1, Request::PoolAllocate { pool, bytes });
-    machine.apply(1, Request::PoolDestroy(pool));
-    machine.apply(1, Request::Free(first));
-    machine.apply(1, Request::Synchronize);
+    let first = created(
+        &mut machine,
+        1,
+        MachineRequest::PoolAllocate { pool, bytes },
+    );
+    let last = created(
+        &mut machine,
+        1,
+        MachineRequest::PoolAllocate { pool, bytes },
+    );
+    machine.apply(1, MachineRequest::PoolDestroy(pool));
+    machine.apply(1, MachineRequest::Free(first));
+    machine.apply(1, MachineRequest::Synchronize);
     assert_eq!(machine.cards[0].used(), 128 * MIB);
     let attribute = PoolAttribute::Reserved;
     for request in [
-        Request::PoolGet(pool, attribute),
-        Request::PoolAllocate { pool, bytes },
-        Request::PoolDestroy(pool),
+        MachineRequest::PoolGet(pool, attribute),
+        MachineRequest::PoolAllocate { pool, bytes },
+        MachineRequest::PoolDestroy(pool),
     ] {
         let reply = machine.apply(1, request).reply;
-        assert_eq!(reply, Reply::Refused(Refusal::InvalidValue));
+        assert_eq!(reply, MachineReply::Refused(CudaRefusal::InvalidValue));
     }
-    assert_eq!(machine.apply(1, Request::Free(last)).gone.len(), 2);
+    assert_eq!(machine.apply(1, MachineRequest::Free(last)).gone.len(), 2);
     assert_eq!(machine.cards[0].used(), 0);
 }
 
 #[test]
 fn a_released_handle_lives_while_it_is_mapped() {
     let mut machine = machine(1);
-    let request = Request::HandleCreate {
-        location: Location::Card(0),
+    let request = MachineRequest::HandleCreate {
+        location: MachineLocation::Card(0),
         bytes: 4 * MIB,
     };
     let handle = created(&mut machine, 1, request);
-    machine.apply(1, Request::Map(handle));
-    machine.apply(1, Request::HandleRelease(handle));
+    machine.apply(1, MachineRequest::Map(handle));
+    machine.apply(1, MachineRequest::HandleRelease(handle));
     assert_eq!(machine.cards[0].used(), 4 * MIB);
-    machine.apply(1, Request::Unmap(handle));
+    machine.apply(1, MachineRequest::Unmap(handle));
     assert_eq!(machine.cards[0].used(), 0);
 }
 
 #[test]
 fn shared_memory_outlives_its_creator_and_is_counted_for_the_importer() {
     let mut machine = machine(1);
-    let request = Request::HandleCreate {
-        location: Location::Card(0),
+    let request = MachineRequest::HandleCreate {
+        location: MachineLocation::Card(0),
         bytes: 4 * MIB,
     };
     let handle = created(&mut machine, 1, request);
-    machine.apply(2, Request::HandleImport(handle));
+    machine.apply(2, MachineRequest::HandleImport(handle));
     assert_eq!(
         (machine.cards[0].held_by(1), machine.cards[0].held_by(2)),
         (4 * MIB, 0)
@@ -184,26 +207,28 @@ fn shared_memory_outlives_its_creator_and_is_counted_for_the_importer() {
 #[test]
 fn a_shared_block_outlives_its_context_and_is_counted_for_who_opened_it() {
     let mut machine = machine(1);
-    let context = created(&mut machine, 1, Request::ContextCreate(0));
+    let context = created(&mut machine, 1, MachineRequest::ContextCreate(0));
     let bytes = 4 * MIB;
-    let reply = machine.apply(1, Request::Allocate { context, bytes }).reply;
-    let Reply::Allocated { allocation, .. } = reply else {
+    let reply = machine
+        .apply(1, MachineRequest::Allocate { context, bytes })
+        .reply;
+    let MachineReply::Allocated { allocation, .. } = reply else {
         unreachable!("there is room");
     };
-    let handle = created(&mut machine, 1, Request::BlockShare(allocation));
+    let handle = created(&mut machine, 1, MachineRequest::BlockShare(allocation));
     assert_eq!(
-        created(&mut machine, 1, Request::BlockShare(allocation)),
+        created(&mut machine, 1, MachineRequest::BlockShare(allocation)),
         handle
     );
     let before = machine.cards[0].used();
-    machine.apply(2, Request::HandleImport(handle));
+    machine.apply(2, MachineRequest::HandleImport(handle));
     assert_eq!(machine.cards[0].used(), before, "it is the same memory");
-    machine.apply(1, Request::ContextDestroy(context));
+    machine.apply(1, MachineRequest::ContextDestroy(context));
     assert_eq!(
         (machine.cards[0].held_by(1), machine.cards[0].held_by(2)),
         (0, bytes)
     );
-    machine.apply(2, Request::HandleRelease(handle));
+    machine.apply(2, MachineRequest::HandleRelease(handle));
     assert_eq!(machine.cards[0].used(), 0);
 }
 
@@ -213,25 +238,29 @@ fn host_memory_costs_no_card_anything() {
     created(
         &mut machine,
         1,
-        Request::HandleCreate {
-            location: Location::Host,
+        MachineRequest::HandleCreate {
+            location: MachineLocation::Host,
             bytes: 4 * MIB,
         },
     );
-    let request = Request::PoolCreate {
-        location: Location::Host,
+    let request = MachineRequest::PoolCreate {
+        location: MachineLocation::Host,
         max_bytes: 0,
     };
     let pool = created(&mut machine, 1, request);
-    created(&mut machine, 1, Request::PoolAllocate { pool, bytes: MIB });
+    created(
+        &mut machine,
+        1,
+        MachineRequest::PoolAllocate { pool, bytes: MIB },
+    );
     assert_eq!(machine.cards[0].used(), 0);
 }
 
 #[test]
 fn a_process_that_never_came_gets_nothing() {
     let mut machine = machine(1);
-    let reply = machine.apply(3, Request::ContextCreate(0)).reply;
-    assert_eq!(reply, Reply::Refused(Refusal::InvalidContext));
+    let reply = machine.apply(3, MachineRequest::ContextCreate(0)).reply;
+    assert_eq!(reply, MachineReply::Refused(CudaRefusal::InvalidContext));
     assert_eq!(machine.cards[0].used(), 0);
 }
 
@@ -254,55 +283,61 @@ fn counted(machine: &Machine, pid: Pid, card: usize) -> u64 {
 }
 
 /// Requests whose names are often, but not always, those of objects that exist.
-fn requests() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = MachineRequest> {
     let id = || 1..60_u64;
     let card = || 0..3_usize;
     let bytes = || prop_oneof![0..3 * MIB, 0..900 * MIB];
     let handles = (1..400_u64).prop_map(|granules| granules * 2 * MIB);
-    let place = || prop_oneof![card().prop_map(Location::Card), Just(Location::Host)];
+    let place = || {
+        prop_oneof![
+            card().prop_map(MachineLocation::Card),
+            Just(MachineLocation::Host)
+        ]
+    };
     let limit = prop_oneof![Just(ContextLimit::MallocHeap), Just(ContextLimit::Stack)];
     prop_oneof![
-        card().prop_map(Request::PrimaryRetain),
-        card().prop_map(Request::PrimaryRelease),
-        card().prop_map(Request::PrimaryReset),
-        card().prop_map(Request::ContextCreate),
-        id().prop_map(Request::ContextDestroy),
-        (id(), limit, bytes()).prop_map(|(context, limit, bytes)| Request::ContextLimit {
+        card().prop_map(MachineRequest::PrimaryRetain),
+        card().prop_map(MachineRequest::PrimaryRelease),
+        card().prop_map(MachineRequest::PrimaryReset),
+        card().prop_map(MachineRequest::ContextCreate),
+        id().prop_map(MachineRequest::ContextDestroy),
+        (id(), limit, bytes()).prop_map(|(context, limit, bytes)| MachineRequest::ContextLimit {
             context,
             limit,
             bytes
         }),
-        (id(), bytes()).prop_map(|(context, bytes)| Request::ModuleLoad { context, bytes }),
-        (id(), id(), bytes()).prop_map(|(context, module, bytes)| Request::ModuleGrow {
+        (id(), bytes()).prop_map(|(context, bytes)| MachineRequest::ModuleLoad { context, bytes }),
+        (id(), id(), bytes()).prop_map(|(context, module, bytes)| MachineRequest::ModuleGrow {
             context,
             module,
             bytes
         }),
-        (id(), id()).prop_map(|(context, module)| Request::ModuleUnload { context, module }),
+        (id(), id()).prop_map(|(context, module)| MachineRequest::ModuleUnload { context, module }),
         (id(), bytes()).prop_map(|(context, bytes)| allocate(context, bytes)),
-        id().prop_map(Request::Free),
-        (place(), handles).prop_map(|(location, bytes)| Request::HandleCreate { location, bytes }),
-        id().prop_map(Request::HandleRetain),
-        id().prop_map(Request::HandleRelease),
-        id().prop_map(Request::HandleImport),
-        id().prop_map(|handle| Request::HandleExport {
+        id().prop_map(MachineRequest::Free),
+        (place(), handles)
+            .prop_map(|(location, bytes)| MachineRequest::HandleCreate { location, bytes }),
+        id().prop_map(MachineRequest::HandleRetain),
+        id().prop_map(MachineRequest::HandleRelease),
+        id().prop_map(MachineRequest::HandleImport),
+        id().prop_map(|handle| MachineRequest::HandleExport {
             handle,
             descriptor: 3
         }),
-        id().prop_map(Request::Map),
-        id().prop_map(Request::Unmap),
-        card().prop_map(Request::DefaultPool),
-        (place(), bytes()).prop_map(|(location, max_bytes)| Request::PoolCreate {
+        id().prop_map(MachineRequest::Map),
+        id().prop_map(MachineRequest::Unmap),
+        card().prop_map(MachineRequest::DefaultPool),
+        (place(), bytes()).prop_map(|(location, max_bytes)| MachineRequest::PoolCreate {
             location,
             max_bytes
         }),
-        id().prop_map(Request::PoolDestroy),
-        (id(), bytes()).prop_map(|(pool, bytes)| Request::PoolAllocate { pool, bytes }),
-        (id(), bytes()).prop_map(|(pool, keep)| Request::PoolTrim { pool, keep }),
+        id().prop_map(MachineRequest::PoolDestroy),
+        (id(), bytes()).prop_map(|(pool, bytes)| MachineRequest::PoolAllocate { pool, bytes }),
+        (id(), bytes()).prop_map(|(pool, keep)| MachineRequest::PoolTrim { pool, keep }),
         (id(), bytes()).prop_map(|(pool, value)| {
-            Request::PoolSet(pool, PoolAttribute::ReleaseThreshold, value)
+            MachineRequest::PoolSet(pool, PoolAttribute::ReleaseThreshold, value)
         }),
-        Just(Request::Synchronize),
+        Just(MachineRequest::Synchronize),
     ]
 }
 
@@ -311,15 +346,15 @@ proptest! {
     fn memory_is_neither_lost_nor_made(steps in proptest::collection::vec((1..3_i32, requests()), 1..120)) {
         let mut machine = machine(2);
         for (pid, request) in steps {
-            let before: Vec<u64> = machine.cards.iter().map(Card::used).collect();
-            let grows = matches!(request, Request::Allocate { .. } | Request::HandleCreate { .. });
+            let before: Vec<u64> = machine.cards.iter().map(SimulatedCard::used).collect();
+            let grows = matches!(request, MachineRequest::Allocate { .. } | MachineRequest::HandleCreate { .. });
             let answer = machine.apply(pid, request);
             for (card, before) in before.iter().enumerate() {
                 prop_assert!(machine.cards[card].used() <= machine.cards[card].usable());
                 for pid in [1, 2] {
                     prop_assert_eq!(machine.cards[card].held_by(pid), counted(&machine, pid, card));
                 }
-                if grows && matches!(answer.reply, Reply::Refused(_)) {
+                if grows && matches!(answer.reply, MachineReply::Refused(_)) {
                     prop_assert!(machine.cards[card].used() <= *before);
                 }
             }

@@ -1,10 +1,10 @@
 //! What the machine answers to NVML.
 
-use crate::card::Card;
+use crate::card::SimulatedCard;
 use crate::machine::Machine;
 use crate::{
-    CardSnapshot, Driver, DriverVersions, NvmlControl, NvmlRefusal, NvmlReply, NvmlRequest,
-    PciAddress, Pid, ProcessSnapshot, Snapshot,
+    CardSnapshot, DriverGeneration, DriverVersions, MachineSnapshot, NvmlControl, NvmlRefusal,
+    NvmlReply, NvmlRequest, PciAddress, Pid, ProcessSnapshot,
 };
 
 impl Machine {
@@ -39,9 +39,9 @@ impl Machine {
         Err(NvmlRefusal::InvalidArgument)
     }
 
-    fn snapshot(&self, pid: Pid) -> Snapshot {
+    fn snapshot(&self, pid: Pid) -> MachineSnapshot {
         let cards = self.cards.iter().enumerate();
-        Snapshot {
+        MachineSnapshot {
             driver: self.driver.versions(),
             cards: cards
                 .map(|(position, card)| self.card_snapshot(pid, position, card))
@@ -49,7 +49,7 @@ impl Machine {
         }
     }
 
-    fn card_snapshot(&self, pid: Pid, position: usize, card: &Card) -> CardSnapshot {
+    fn card_snapshot(&self, pid: Pid, position: usize, card: &SimulatedCard) -> CardSnapshot {
         let hardware = u32::try_from(position)
             .map(|position| self.nvml.card(position))
             .unwrap_or_default();
@@ -78,7 +78,12 @@ impl Machine {
         }
     }
 
-    fn processes_on(&self, position: usize, card: &Card, known: bool) -> Vec<ProcessSnapshot> {
+    fn processes_on(
+        &self,
+        position: usize,
+        card: &SimulatedCard,
+        known: bool,
+    ) -> Vec<ProcessSnapshot> {
         let on = self
             .processes
             .iter()
@@ -92,7 +97,7 @@ impl Machine {
     }
 }
 
-impl Driver {
+impl DriverGeneration {
     fn versions(self) -> DriverVersions {
         DriverVersions {
             driver: self.version().to_owned(),
@@ -106,23 +111,23 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Peer, Request};
+    use crate::{MachineConfig, MachineRequest, PeerIdentity};
 
     const MONITOR: Pid = 1;
     const PROGRAM: Pid = 2;
 
     fn machine() -> Machine {
-        let config = Config::uniform(2, 16 << 30, Driver::R580);
+        let config = MachineConfig::uniform(2, 16 << 30, DriverGeneration::R580);
         let mut machine = Machine::new(config).expect("the machine can be");
-        machine.process_came(MONITOR, Peer::default());
-        machine.process_came(PROGRAM, Peer::default());
+        machine.process_came(MONITOR, PeerIdentity::default());
+        machine.process_came(PROGRAM, PeerIdentity::default());
         machine
     }
 
     #[test]
     fn a_process_is_listed_on_the_card_that_it_has_a_context_on() {
         let mut machine = machine();
-        machine.apply(PROGRAM, Request::PrimaryRetain(1));
+        machine.apply(PROGRAM, MachineRequest::PrimaryRetain(1));
         let cards = machine.snapshot(MONITOR).cards;
         assert_eq!(cards[0].processes, []);
         let context = machine.cards[1].config.context_bytes;
@@ -137,7 +142,7 @@ mod tests {
     #[test]
     fn a_card_that_cannot_tell_lists_processes_without_numbers() {
         let mut machine = machine();
-        machine.apply(PROGRAM, Request::PrimaryRetain(0));
+        machine.apply(PROGRAM, MachineRequest::PrimaryRetain(0));
         let control = NvmlControl::ProcessMemory {
             card: 0,
             known: false,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::machine::Machine;
-use crate::{Driver, GroupView, MemoryLimits, NO_LIMIT, NvmlRefusal, Pid};
+use crate::{DriverGeneration, GroupView, MemoryLimits, NO_LIMIT, NvmlRefusal, Pid};
 
 /// Soft and hard limit of every group that has one, by card.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl Machine {
     }
 
     fn limitable(&self, card: u32) -> Result<usize, NvmlRefusal> {
-        if self.driver != Driver::R615 {
+        if self.driver != DriverGeneration::R615 {
             return Err(NvmlRefusal::NotSupported);
         }
         let card = usize::try_from(card).map_err(|_| NvmlRefusal::InvalidArgument)?;
@@ -125,20 +125,20 @@ fn ancestors(group: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Peer, Reply, Request};
+    use crate::{MachineConfig, MachineReply, MachineRequest, PeerIdentity};
 
     const MIB: u64 = 1 << 20;
     const ROOT: Pid = 1;
 
-    fn machine(driver: Driver) -> Machine {
-        let config = Config::uniform(1, 16384 * MIB, driver);
+    fn machine(driver: DriverGeneration) -> Machine {
+        let config = MachineConfig::uniform(1, 16384 * MIB, driver);
         let mut machine = Machine::new(config).expect("the machine can be");
         machine.process_came(ROOT, peer("/"));
         machine
     }
 
-    fn peer(cgroup: &str) -> Peer {
-        Peer {
+    fn peer(cgroup: &str) -> PeerIdentity {
+        PeerIdentity {
             cgroup: cgroup.to_owned(),
             uid: 0,
         }
@@ -150,8 +150,8 @@ mod tests {
 
     /// Takes a context on the card, and says whether that went well.
     fn take_context(machine: &mut Machine, pid: Pid) -> bool {
-        let answer = machine.apply(pid, Request::PrimaryRetain(0));
-        matches!(answer.reply, Reply::Created(_))
+        let answer = machine.apply(pid, MachineRequest::PrimaryRetain(0));
+        matches!(answer.reply, MachineReply::Created(_))
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_nearest_limit_decides_and_its_group_shares_it() {
-        let mut machine = machine(Driver::R615);
+        let mut machine = machine(DriverGeneration::R615);
         set(&mut machine, "/pods", 100 * MIB).expect("the limit is in order");
         set(&mut machine, "/pods/one", 800 * MIB).expect("the limit is in order");
         for pid in 10..13 {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_cleared_limit_is_not_found() {
-        let mut machine = machine(Driver::R615);
+        let mut machine = machine(DriverGeneration::R615);
         set(&mut machine, "/pod", MIB).expect("the limit is in order");
         let read = machine.get_memory_limits(0, "/pod".to_owned());
         assert_eq!(read.map(|limits| limits.hard), Ok(MIB));
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn refuses_limits_that_make_no_sense() {
-        let mut machine = machine(Driver::R615);
+        let mut machine = machine(DriverGeneration::R615);
         let above_card = set(&mut machine, "/pod", 16385 * MIB);
         assert_eq!(above_card, Err(NvmlRefusal::InvalidArgument));
         let soft_above_hard = machine.set_memory_limits(ROOT, 0, "/pod".to_owned(), (2, 1));
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn only_root_sets_limits_and_only_on_a_driver_that_has_them() {
-        let mut old = machine(Driver::R580);
+        let mut old = machine(DriverGeneration::R580);
         assert_eq!(set(&mut old, "/pod", MIB), Err(NvmlRefusal::NotSupported));
-        let mut machine = machine(Driver::R615);
+        let mut machine = machine(DriverGeneration::R615);
         machine.process_came(
             20,
-            Peer {
+            PeerIdentity {
                 uid: 1000,
                 ..peer("/")
             },

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{CardConfig, Event, NvmlControl, Rows, Utilisation};
+use crate::{CardConfig, CardUtilization, NvmlControl, RemappedRows, XidEvent};
 
 /// How many events are kept for programs that are slow to ask.
 const EVENTS_KEPT: usize = 1024;
@@ -11,30 +11,30 @@ const EVENTS_KEPT: usize = 1024;
 /// The state of the hardware, apart from its memory.
 #[derive(Debug, Default)]
 pub(crate) struct NvmlState {
-    cards: BTreeMap<u32, Hardware>,
-    events: VecDeque<Event>,
+    cards: BTreeMap<u32, CardHardware>,
+    events: VecDeque<XidEvent>,
     newest: u64,
 }
 
 /// The state of one card.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Hardware {
-    pub(crate) utilisation: Utilisation,
+pub(crate) struct CardHardware {
+    pub(crate) utilisation: CardUtilization,
     pub(crate) lost: bool,
     pub(crate) recovery: u32,
-    pub(crate) rows: Rows,
+    pub(crate) rows: RemappedRows,
     pub(crate) throttled: u64,
     pub(crate) memory_info: bool,
     pub(crate) process_memory: bool,
 }
 
-impl Default for Hardware {
+impl Default for CardHardware {
     fn default() -> Self {
         Self {
-            utilisation: Utilisation::default(),
+            utilisation: CardUtilization::default(),
             lost: false,
             recovery: 0,
-            rows: Rows::default(),
+            rows: RemappedRows::default(),
             throttled: 0,
             memory_info: true,
             process_memory: true,
@@ -45,10 +45,10 @@ impl Default for Hardware {
 impl NvmlState {
     /// The hardware as it is at the start.
     pub(crate) fn of(cards: &[CardConfig]) -> Self {
-        let hardware = |config: &CardConfig| Hardware {
+        let hardware = |config: &CardConfig| CardHardware {
             memory_info: config.memory_info,
             process_memory: config.process_memory,
-            ..Hardware::default()
+            ..CardHardware::default()
         };
         Self {
             cards: (0..).zip(cards.iter().map(hardware)).collect(),
@@ -57,7 +57,7 @@ impl NvmlState {
     }
 
     /// How a card is.
-    pub(crate) fn card(&self, position: u32) -> Hardware {
+    pub(crate) fn card(&self, position: u32) -> CardHardware {
         self.cards.get(&position).copied().unwrap_or_default()
     }
 
@@ -82,19 +82,19 @@ impl NvmlState {
     }
 
     /// The events after `since`, oldest first, and the number of the newest of all.
-    pub(crate) fn events_after(&self, since: u64) -> (Vec<Event>, u64) {
+    pub(crate) fn events_after(&self, since: u64) -> (Vec<XidEvent>, u64) {
         let newer = self.events.iter().filter(|event| event.sequence > since);
         (newer.copied().collect(), self.newest)
     }
 
-    fn hardware(&mut self, card: u32) -> &mut Hardware {
+    fn hardware(&mut self, card: u32) -> &mut CardHardware {
         self.cards.entry(card).or_default()
     }
 
     fn report(&mut self, card: u32, xid: u64) {
         self.newest += 1;
         let sequence = self.newest;
-        self.events.push_back(Event {
+        self.events.push_back(XidEvent {
             sequence,
             card,
             xid,
@@ -133,7 +133,7 @@ mod tests {
         let (events, newest) = state.events_after(0);
         assert_eq!(
             events,
-            [Event {
+            [XidEvent {
                 sequence: 1,
                 card: 0,
                 xid: 31

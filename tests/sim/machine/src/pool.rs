@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
 use crate::machine::Machine;
-use crate::process::{Allocation, Home};
-use crate::wire::Reply;
-use crate::{Location, Pid, Refusal};
+use crate::process::{AllocationOrigin, MachineAllocation};
+use crate::wire::MachineReply;
+use crate::{CudaRefusal, MachineLocation, Pid};
 
 /// A pool grows by this much.
 const GRANULE: u64 = 32 << 20;
 
 /// Where a pool's memory is.
-pub type PoolLocation = Location;
+pub type PoolLocation = MachineLocation;
 
 /// What can be asked of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub enum PoolAttribute {
 
 /// A pool of one process.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct ProcessPool {
     pub(crate) location: PoolLocation,
     pub(crate) arena: Arena,
     max_bytes: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Pool {
     is_destroyed: bool,
 }
 
-impl Pool {
+impl ProcessPool {
     pub(crate) fn new(location: PoolLocation, max_bytes: u64) -> Self {
         Self {
             location,
@@ -67,8 +67,8 @@ impl Pool {
     /// The card that the pool's memory is on, if it is on one.
     pub(crate) fn card(&self) -> Option<usize> {
         match self.location {
-            Location::Card(card) => Some(card),
-            Location::Host => None,
+            MachineLocation::Card(card) => Some(card),
+            MachineLocation::Host => None,
         }
     }
 
@@ -79,7 +79,7 @@ impl Pool {
     }
 
     /// Takes an allocation out; its memory stays reserved.
-    pub(crate) fn left(&mut self, allocation: &Allocation) {
+    pub(crate) fn left(&mut self, allocation: &MachineAllocation) {
         self.arena.remove(allocation.placement, allocation.bytes);
         self.used = self.used.saturating_sub(allocation.bytes);
     }
@@ -101,14 +101,14 @@ impl Pool {
     }
 
     /// The high-water marks can only be set to zero, which means: to what is now.
-    fn set(&mut self, attribute: PoolAttribute, value: u64) -> Result<(), Refusal> {
+    fn set(&mut self, attribute: PoolAttribute, value: u64) -> Result<(), CudaRefusal> {
         match (attribute, value) {
             (PoolAttribute::ReleaseThreshold, _) => self.threshold = value,
             (PoolAttribute::ReservedHigh, 0) => self.reserved_high = self.arena.reserved(),
             (PoolAttribute::UsedHigh, 0) => self.used_high = self.used,
             (PoolAttribute::ReservedHigh | PoolAttribute::UsedHigh, _)
             | (PoolAttribute::Reserved | PoolAttribute::Used | PoolAttribute::MaxBytes, _) => {
-                return Err(Refusal::InvalidValue);
+                return Err(CudaRefusal::InvalidValue);
             }
         }
         Ok(())
@@ -116,31 +116,41 @@ impl Pool {
 }
 
 impl Machine {
-    pub(crate) fn default_pool(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    pub(crate) fn default_pool(
+        &mut self,
+        pid: Pid,
+        card: usize,
+    ) -> Result<MachineReply, CudaRefusal> {
         self.card(card)?;
         if let Some(pool) = self.process(pid)?.default_pools.get(&card) {
-            return Ok(Reply::Created(*pool));
+            return Ok(MachineReply::Created(*pool));
         }
         let id = self.name();
         let process = self.process(pid)?;
         process.default_pools.insert(card, id);
-        process.pools.insert(id, Pool::new(Location::Card(card), 0));
-        Ok(Reply::Created(id))
+        process
+            .pools
+            .insert(id, ProcessPool::new(MachineLocation::Card(card), 0));
+        Ok(MachineReply::Created(id))
     }
 
     /// What graphs free is kept for the next launch, whoever synchronises.
-    pub(crate) fn graph_pool(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    pub(crate) fn graph_pool(
+        &mut self,
+        pid: Pid,
+        card: usize,
+    ) -> Result<MachineReply, CudaRefusal> {
         self.card(card)?;
         if let Some(pool) = self.process(pid)?.graph_pools.get(&card) {
-            return Ok(Reply::Created(*pool));
+            return Ok(MachineReply::Created(*pool));
         }
         let id = self.name();
-        let mut pool = Pool::new(Location::Card(card), 0);
+        let mut pool = ProcessPool::new(MachineLocation::Card(card), 0);
         pool.threshold = u64::MAX;
         let process = self.process(pid)?;
         process.graph_pools.insert(card, id);
         process.pools.insert(id, pool);
-        Ok(Reply::Created(id))
+        Ok(MachineReply::Created(id))
     }
 
     pub(crate) fn create_pool(
@@ -148,30 +158,30 @@ impl Machine {
         pid: Pid,
         location: PoolLocation,
         max_bytes: u64,
-    ) -> Result<Reply, Refusal> {
-        if let Location::Card(card) = location {
+    ) -> Result<MachineReply, CudaRefusal> {
+        if let MachineLocation::Card(card) = location {
             self.card(card)?;
         }
         let id = self.name();
         self.process(pid)?
             .pools
-            .insert(id, Pool::new(location, max_bytes));
-        Ok(Reply::Created(id))
+            .insert(id, ProcessPool::new(location, max_bytes));
+        Ok(MachineReply::Created(id))
     }
 
     /// A default pool outlives every attempt to destroy it.
-    pub(crate) fn destroy_pool(&mut self, pid: Pid, id: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn destroy_pool(&mut self, pid: Pid, id: u64) -> Result<MachineReply, CudaRefusal> {
         let process = self.process(pid)?;
         if process.default_pools.values().any(|default| *default == id) {
-            return Err(Refusal::InvalidValue);
+            return Err(CudaRefusal::InvalidValue);
         }
         self.pool(pid, id)?.is_destroyed = true;
         self.end_pool(pid, id)?;
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     /// Takes back what a destroyed pool has, once it is over.
-    pub(crate) fn end_pool(&mut self, pid: Pid, id: u64) -> Result<(), Refusal> {
+    pub(crate) fn end_pool(&mut self, pid: Pid, id: u64) -> Result<(), CudaRefusal> {
         let mut pools = self
             .process(pid)?
             .pools
@@ -179,7 +189,7 @@ impl Machine {
         let over = pools.next().map(|(_, pool)| pool);
         drop(pools);
         if let Some(pool) = over {
-            self.empty(pid, Home::Pool(id), pool.card(), pool.arena);
+            self.empty(pid, AllocationOrigin::Pool(id), pool.card(), pool.arena);
         }
         Ok(())
     }
@@ -189,9 +199,9 @@ impl Machine {
         pid: Pid,
         id: u64,
         bytes: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         if bytes == 0 {
-            return Err(Refusal::InvalidValue);
+            return Err(CudaRefusal::InvalidValue);
         }
         let name = self.name();
         let block = self.name();
@@ -199,10 +209,13 @@ impl Machine {
         let placement = match pool.arena.place(bytes) {
             Some(placement) => placement,
             None => {
-                let grown = pool.arena.block_bytes(bytes).ok_or(Refusal::OutOfMemory)?;
+                let grown = pool
+                    .arena
+                    .block_bytes(bytes)
+                    .ok_or(CudaRefusal::OutOfMemory)?;
                 let reserved = pool.arena.reserved().saturating_add(grown);
                 if pool.max_bytes > 0 && reserved > pool.max_bytes.next_multiple_of(GRANULE) {
-                    return Err(Refusal::OutOfMemory);
+                    return Err(CudaRefusal::OutOfMemory);
                 }
                 if let Some(card) = pool.card() {
                     self.take_or_trim(pid, card, grown)?;
@@ -211,24 +224,29 @@ impl Machine {
             }
         };
         self.pool(pid, id)?.entered(bytes);
-        let allocation = Allocation {
-            home: Home::Pool(id),
+        let allocation = MachineAllocation {
+            home: AllocationOrigin::Pool(id),
             placement,
             bytes,
         };
         self.process(pid)?.allocations.insert(name, allocation);
-        Ok(Reply::Allocated {
+        Ok(MachineReply::Allocated {
             allocation: name,
             placement,
         })
     }
 
-    pub(crate) fn pool_trim(&mut self, pid: Pid, id: u64, keep: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn pool_trim(
+        &mut self,
+        pid: Pid,
+        id: u64,
+        keep: u64,
+    ) -> Result<MachineReply, CudaRefusal> {
         let pool = self.pool(pid, id)?;
         let card = pool.card();
         let trimmed = pool.arena.trim(keep);
         self.lose(pid, card, trimmed);
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     pub(crate) fn pool_get(
@@ -236,8 +254,8 @@ impl Machine {
         pid: Pid,
         id: u64,
         attribute: PoolAttribute,
-    ) -> Result<Reply, Refusal> {
-        Ok(Reply::Value(self.pool(pid, id)?.get(attribute)))
+    ) -> Result<MachineReply, CudaRefusal> {
+        Ok(MachineReply::Value(self.pool(pid, id)?.get(attribute)))
     }
 
     pub(crate) fn pool_set(
@@ -246,14 +264,14 @@ impl Machine {
         id: u64,
         attribute: PoolAttribute,
         value: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         self.pool(pid, id)?
             .set(attribute, value)
-            .map(|()| Reply::Done)
+            .map(|()| MachineReply::Done)
     }
 
     /// Shrinks every pool of a process to its release threshold.
-    pub(crate) fn synchronize(&mut self, pid: Pid) -> Result<Reply, Refusal> {
+    pub(crate) fn synchronize(&mut self, pid: Pid) -> Result<MachineReply, CudaRefusal> {
         let pools: Vec<(u64, u64)> = self
             .process(pid)?
             .pools
@@ -264,12 +282,12 @@ impl Machine {
         for (id, threshold) in pools {
             self.pool_trim(pid, id, threshold)?;
         }
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     /// Gives back all that the pools of a process hold on a card without using it.
-    pub(crate) fn trim_pools(&mut self, pid: Pid, card: usize) -> Result<(), Refusal> {
-        let here = |pool: &Pool| pool.card() == Some(card) && !pool.is_destroyed;
+    pub(crate) fn trim_pools(&mut self, pid: Pid, card: usize) -> Result<(), CudaRefusal> {
+        let here = |pool: &ProcessPool| pool.card() == Some(card) && !pool.is_destroyed;
         let process = self.process(pid)?;
         let pools: Vec<u64> = process
             .pools
@@ -283,11 +301,11 @@ impl Machine {
         Ok(())
     }
 
-    fn pool(&mut self, pid: Pid, id: u64) -> Result<&mut Pool, Refusal> {
+    fn pool(&mut self, pid: Pid, id: u64) -> Result<&mut ProcessPool, CudaRefusal> {
         self.process(pid)?
             .pools
             .get_mut(&id)
             .filter(|pool| !pool.is_destroyed)
-            .ok_or(Refusal::InvalidValue)
+            .ok_or(CudaRefusal::InvalidValue)
     }
 }

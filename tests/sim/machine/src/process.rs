@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::arena::Arena;
-use crate::pool::Pool;
-use crate::{ContextLimit, Placement};
+use crate::pool::ProcessPool;
+use crate::{BlockPlacement, ContextLimit};
 
 const MIB: u64 = 1 << 20;
 
 /// What the host knows of a process besides its pid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerIdentity {
     /// The path of its control group below the mount, e.g. `/user.slice`.
     pub cgroup: String,
     /// The user that it runs as.
@@ -20,26 +20,26 @@ pub struct Peer {
 
 /// A process that the machine serves.
 #[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) peer: Peer,
-    pub(crate) contexts: BTreeMap<u64, Context>,
-    pub(crate) primaries: BTreeMap<usize, Primary>,
-    pub(crate) pools: BTreeMap<u64, Pool>,
+pub(crate) struct MachineProcess {
+    pub(crate) peer: PeerIdentity,
+    pub(crate) contexts: BTreeMap<u64, CardContext>,
+    pub(crate) primaries: BTreeMap<usize, PrimaryRetention>,
+    pub(crate) pools: BTreeMap<u64, ProcessPool>,
     pub(crate) default_pools: BTreeMap<usize, u64>,
     pub(crate) graph_pools: BTreeMap<usize, u64>,
-    pub(crate) allocations: HashMap<u64, Allocation>,
+    pub(crate) allocations: HashMap<u64, MachineAllocation>,
 }
 
 /// The primary context of a card: the name stays, the context comes and goes.
 #[derive(Debug)]
-pub(crate) struct Primary {
+pub(crate) struct PrimaryRetention {
     pub(crate) context: u64,
     pub(crate) retained: u32,
 }
 
 /// A context: its own cost, what was loaded into it and what was allocated in it.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct CardContext {
     pub(crate) card: usize,
     pub(crate) own_bytes: u64,
     pub(crate) limits: BTreeMap<ContextLimit, u64>,
@@ -49,21 +49,21 @@ pub(crate) struct Context {
 
 /// An allocation with an address.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Allocation {
-    pub(crate) home: Home,
-    pub(crate) placement: Placement,
+pub(crate) struct MachineAllocation {
+    pub(crate) home: AllocationOrigin,
+    pub(crate) placement: BlockPlacement,
     pub(crate) bytes: u64,
 }
 
 /// Where an allocation goes back to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum AllocationOrigin {
     Context(u64),
     Pool(u64),
 }
 
-impl Process {
-    pub(crate) fn new(peer: Peer) -> Self {
+impl MachineProcess {
+    pub(crate) fn new(peer: PeerIdentity) -> Self {
         Self {
             peer,
             contexts: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Process {
     }
 }
 
-impl Context {
+impl CardContext {
     /// Requests of up to 1 MiB share blocks of 2 MiB, larger ones are rounded up to 2 MiB.
     pub(crate) fn new(card: usize, own_bytes: u64) -> Self {
         Self {

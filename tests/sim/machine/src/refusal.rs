@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A refusal; the CUDA library turns it into the `CUresult` of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum CudaRefusal {
     /// The card, or the process's share of it, is full.
     #[error("out of memory")]
     OutOfMemory,

@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 /// What happens to calls of one function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct FaultRule {
     /// The function by its exported name, e.g. `cuMemAlloc_v2`.
     pub function: String,
     /// Only the n-th call from now on, counted from 1 over all processes; without it every call.
     #[serde(default)]
     pub nth: Option<u64>,
     /// What happens.
-    pub effect: Effect,
+    pub effect: FaultEffect,
 }
 
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effect {
+pub enum FaultEffect {
     /// It fails with this `CUresult` and changes nothing.
     Error(i32),
     /// It takes this many microseconds longer.
@@ -29,7 +29,7 @@ pub enum Effect {
 
 /// What the rules say about one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Admission {
+pub struct CallAdmission {
     /// How long the call is held back.
     pub delay: Duration,
     /// The `CUresult` that it gets in place of its work.
@@ -38,10 +38,10 @@ pub struct Admission {
 
 /// The rules in force and how many calls each has seen.
 #[derive(Debug, Default)]
-pub(crate) struct Rules(Vec<(Rule, u64)>);
+pub(crate) struct FaultRules(Vec<(FaultRule, u64)>);
 
-impl Rules {
-    pub(crate) fn add(&mut self, rule: Rule) {
+impl FaultRules {
+    pub(crate) fn add(&mut self, rule: FaultRule) {
         self.0.push((rule, 0));
     }
 
@@ -58,8 +58,8 @@ impl Rules {
     }
 
     /// Counts a call of `function` and says what happens to it.
-    pub(crate) fn admit(&mut self, function: &str) -> Admission {
-        let mut admission = Admission::default();
+    pub(crate) fn admit(&mut self, function: &str) -> CallAdmission {
+        let mut admission = CallAdmission::default();
         for (rule, calls) in self
             .0
             .iter_mut()
@@ -70,8 +70,8 @@ impl Rules {
                 continue;
             }
             match rule.effect {
-                Effect::Error(code) => admission.error = Some(code),
-                Effect::Microseconds(more) => admission.delay += Duration::from_micros(more),
+                FaultEffect::Error(code) => admission.error = Some(code),
+                FaultEffect::Microseconds(more) => admission.delay += Duration::from_micros(more),
             }
         }
         admission
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn only_the_nth_call_of_the_named_function_fails() {
-        let mut rules = Rules::default();
-        rules.add(Rule {
+        let mut rules = FaultRules::default();
+        rules.add(FaultRule {
             function: "cuInit".into(),
             nth: Some(2),
-            effect: Effect::Error(3),
+            effect: FaultEffect::Error(3),
         });
         let errors =
             ["cuInit", "cuMemFree_v2", "cuInit", "cuInit"].map(|name| rules.admit(name).error);
@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn latencies_add_up() {
-        let mut rules = Rules::default();
+        let mut rules = FaultRules::default();
         for micros in [5, 7] {
-            let effect = Effect::Microseconds(micros);
-            rules.add(Rule {
+            let effect = FaultEffect::Microseconds(micros);
+            rules.add(FaultRule {
                 function: "cuInit".into(),
                 nth: None,
                 effect,

@@ -56,7 +56,7 @@ pub enum NvmlControl {
         /// The card's position.
         card: u32,
         /// In per cent.
-        utilisation: Utilisation,
+        utilisation: CardUtilization,
     },
     /// The card is off the bus (or back on it): every query about it fails.
     Lost {
@@ -77,7 +77,7 @@ pub enum NvmlControl {
         /// The card's position.
         card: u32,
         /// What it remembers.
-        rows: Rows,
+        rows: RemappedRows,
     },
     /// What slows the card's clocks.
     Throttled {
@@ -107,11 +107,11 @@ pub enum NvmlControl {
 #[non_exhaustive]
 pub enum NvmlReply {
     /// To [`NvmlRequest::Snapshot`].
-    Snapshot(Snapshot),
+    Snapshot(MachineSnapshot),
     /// To [`NvmlRequest::Events`].
     Events {
         /// The newer events, oldest first.
-        events: Vec<Event>,
+        events: Vec<XidEvent>,
         /// The sequence number of the machine's newest event.
         newest: u64,
     },
@@ -142,7 +142,7 @@ pub enum NvmlRefusal {
 
 /// The machine at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct MachineSnapshot {
     /// The driver that the machine plays.
     pub driver: DriverVersions,
     /// The cards in PCI order.
@@ -184,13 +184,13 @@ pub struct CardSnapshot {
     /// The driver's own limit for the asking process, where one is set.
     pub group: Option<GroupView>,
     /// How busy the card is, in per cent.
-    pub utilisation: Utilisation,
+    pub utilisation: CardUtilization,
     /// Every query about a lost card fails.
     pub lost: bool,
     /// What the driver says must be done to the card; 0 is nothing.
     pub recovery: u32,
     /// What it remembers of its worn memory.
-    pub rows: Rows,
+    pub rows: RemappedRows,
     /// What slows its clocks, in NVML's bits.
     pub throttled: u64,
     /// The cards at the other ends of its NVLinks, by position.
@@ -203,7 +203,7 @@ pub struct CardSnapshot {
 
 /// The rows of a card's memory that have failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rows {
+pub struct RemappedRows {
     /// Some are to be remapped at the next reset.
     pub pending: bool,
     /// One could not be.
@@ -232,7 +232,7 @@ pub struct PciAddress {
 
 /// How busy the engines of a card are, in per cent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Utilisation {
+pub struct CardUtilization {
     /// Time in which a kernel ran.
     pub gpu: u32,
     /// Time in which memory was read or written.
@@ -254,7 +254,7 @@ pub struct ProcessSnapshot {
 
 /// Something that the hardware reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct XidEvent {
     /// Grows by one with each event.
     pub sequence: u64,
     /// The card's position.

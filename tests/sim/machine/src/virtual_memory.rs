@@ -5,32 +5,32 @@
 use std::collections::BTreeMap;
 
 use crate::machine::Machine;
-use crate::process::{Allocation, Home};
-use crate::wire::Reply;
-use crate::{Location, Pid, Refusal};
+use crate::process::{AllocationOrigin, MachineAllocation};
+use crate::wire::MachineReply;
+use crate::{CudaRefusal, MachineLocation, Pid};
 
 const GRANULE: u64 = 2 << 20;
 
 /// Physical memory and who refers to it.
 #[derive(Debug)]
 pub(crate) struct Physical {
-    location: Location,
+    location: MachineLocation,
     bytes: u64,
     holder: Pid,
-    references: BTreeMap<Pid, References>,
+    references: BTreeMap<Pid, HandleReferences>,
     /// How many descriptors of its holder's keep it.
     descriptors: u32,
 }
 
 #[derive(Debug, Default)]
-struct References {
+struct HandleReferences {
     handles: u32,
     mappings: u32,
 }
 
 /// What a request does to the references of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ReferenceChange {
     Retain,
     Release,
     Map,
@@ -41,20 +41,20 @@ impl Machine {
     pub(crate) fn create_handle(
         &mut self,
         pid: Pid,
-        location: Location,
+        location: MachineLocation,
         bytes: u64,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<MachineReply, CudaRefusal> {
         if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
-            return Err(Refusal::InvalidValue);
+            return Err(CudaRefusal::InvalidValue);
         }
         self.process(pid)?;
-        if let Location::Card(card) = location {
+        if let MachineLocation::Card(card) = location {
             self.card(card)?;
             self.take_or_trim(pid, card, bytes)?;
         }
         let references = BTreeMap::from([(
             pid,
-            References {
+            HandleReferences {
                 handles: 1,
                 mappings: 0,
             },
@@ -70,14 +70,17 @@ impl Machine {
                 descriptors: 0,
             },
         );
-        Ok(Reply::Created(id))
+        Ok(MachineReply::Created(id))
     }
 
-    pub(crate) fn import_handle(&mut self, pid: Pid, id: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn import_handle(&mut self, pid: Pid, id: u64) -> Result<MachineReply, CudaRefusal> {
         self.process(pid)?;
-        let physical = self.physical.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+        let physical = self
+            .physical
+            .get_mut(&id)
+            .ok_or(CudaRefusal::InvalidValue)?;
         physical.references.entry(pid).or_default().handles += 1;
-        Ok(Reply::Imported {
+        Ok(MachineReply::Imported {
             location: physical.location,
             bytes: physical.bytes,
         })
@@ -85,33 +88,46 @@ impl Machine {
 
     /// A process moves only its own references. A mapping can be retained: that is how a program
     /// gets a handle back from an address.
-    pub(crate) fn refer(&mut self, pid: Pid, id: u64, step: Step) -> Result<Reply, Refusal> {
-        let physical = self.physical.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+    pub(crate) fn refer(
+        &mut self,
+        pid: Pid,
+        id: u64,
+        step: ReferenceChange,
+    ) -> Result<MachineReply, CudaRefusal> {
+        let physical = self
+            .physical
+            .get_mut(&id)
+            .ok_or(CudaRefusal::InvalidValue)?;
         let held = physical
             .references
             .get_mut(&pid)
-            .ok_or(Refusal::InvalidValue)?;
+            .ok_or(CudaRefusal::InvalidValue)?;
         match step {
-            Step::Retain => held.handles += 1,
-            Step::Map if held.handles > 0 => held.mappings += 1,
-            Step::Release if held.handles > 0 => held.handles -= 1,
-            Step::Unmap if held.mappings > 0 => held.mappings -= 1,
-            Step::Map | Step::Release | Step::Unmap => return Err(Refusal::InvalidValue),
+            ReferenceChange::Retain => held.handles += 1,
+            ReferenceChange::Map if held.handles > 0 => held.mappings += 1,
+            ReferenceChange::Release if held.handles > 0 => held.handles -= 1,
+            ReferenceChange::Unmap if held.mappings > 0 => held.mappings -= 1,
+            ReferenceChange::Map | ReferenceChange::Release | ReferenceChange::Unmap => {
+                return Err(CudaRefusal::InvalidValue);
+            }
         }
         if held.handles == 0 && held.mappings == 0 {
             self.drop_references(id, pid);
         }
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     /// A descriptor of memory is made, which keeps it for as long as it is open and its maker lives.
-    pub(crate) fn export_handle(&mut self, pid: Pid, id: u64) -> Result<Reply, Refusal> {
-        let physical = self.physical.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+    pub(crate) fn export_handle(&mut self, pid: Pid, id: u64) -> Result<MachineReply, CudaRefusal> {
+        let physical = self
+            .physical
+            .get_mut(&id)
+            .ok_or(CudaRefusal::InvalidValue)?;
         if !physical.references.contains_key(&pid) {
-            return Err(Refusal::InvalidValue);
+            return Err(CudaRefusal::InvalidValue);
         }
         physical.descriptors += 1;
-        Ok(Reply::Done)
+        Ok(MachineReply::Done)
     }
 
     /// A descriptor is closed everywhere.
@@ -140,28 +156,32 @@ impl Machine {
     }
 
     /// What a context's allocation lies in becomes memory that others can refer to. It stays counted as it is.
-    pub(crate) fn share_block(&mut self, pid: Pid, allocation: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn share_block(
+        &mut self,
+        pid: Pid,
+        allocation: u64,
+    ) -> Result<MachineReply, CudaRefusal> {
         let process = self.process(pid)?;
         let known = process.allocations.get(&allocation);
-        let Allocation {
-            home: Home::Context(context),
+        let MachineAllocation {
+            home: AllocationOrigin::Context(context),
             placement,
             ..
-        } = *known.ok_or(Refusal::InvalidValue)?
+        } = *known.ok_or(CudaRefusal::InvalidValue)?
         else {
-            return Err(Refusal::InvalidValue);
+            return Err(CudaRefusal::InvalidValue);
         };
         let context = process.contexts.get(&context);
-        let card = context.ok_or(Refusal::InvalidContext)?.card;
+        let card = context.ok_or(CudaRefusal::InvalidContext)?.card;
         if let Some(known) = self.shared_blocks.get(&placement.block) {
-            return Ok(Reply::Created(*known));
+            return Ok(MachineReply::Created(*known));
         }
-        let references = References {
+        let references = HandleReferences {
             handles: 1,
             mappings: 0,
         };
         let physical = Physical {
-            location: Location::Card(card),
+            location: MachineLocation::Card(card),
             bytes: placement.block_bytes,
             holder: pid,
             references: BTreeMap::from([(pid, references)]),
@@ -170,7 +190,7 @@ impl Machine {
         let id = self.name();
         self.physical.insert(id, physical);
         self.shared_blocks.insert(placement.block, id);
-        Ok(Reply::Created(id))
+        Ok(MachineReply::Created(id))
     }
 
     pub(crate) fn drop_references(&mut self, id: u64, pid: Pid) {
@@ -183,7 +203,7 @@ impl Machine {
         match heir {
             Some(heir) if holder == pid => {
                 physical.holder = heir;
-                if let Location::Card(card) = location {
+                if let MachineLocation::Card(card) = location {
                     self.cards[card].pass(holder, heir, bytes);
                 }
             }
@@ -191,7 +211,7 @@ impl Machine {
             None if physical.descriptors > 0 => {}
             None => {
                 self.physical.remove(&id);
-                if let Location::Card(card) = location {
+                if let MachineLocation::Card(card) = location {
                     self.cards[card].give(holder, bytes);
                 }
             }
@@ -202,7 +222,7 @@ impl Machine {
     #[cfg(test)]
     pub(crate) fn handle_bytes(&self, pid: Pid, card: usize) -> u64 {
         let here = |physical: &&Physical| {
-            physical.holder == pid && physical.location == Location::Card(card)
+            physical.holder == pid && physical.location == MachineLocation::Card(card)
         };
         self.physical
             .values()

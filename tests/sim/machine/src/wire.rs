@@ -5,16 +5,18 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NvmlReply, NvmlRequest, Placement, PoolAttribute, PoolLocation, Refusal, Rule};
+use crate::{
+    BlockPlacement, CudaRefusal, FaultRule, NvmlReply, NvmlRequest, PoolAttribute, PoolLocation,
+};
 
 /// A request and the driver function that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
+pub struct MachineCall {
     /// The exported name of the function, for the rules; only on the first request of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<Cow<'static, str>>,
     /// What it asks.
-    pub request: Request,
+    pub request: MachineRequest,
 }
 
 /// Where the driver's own lock lies on a descriptor of memory: so many bytes, from so far on.
@@ -22,18 +24,18 @@ pub const EXPORTED: (i64, i64) = (i64::MAX - 4, 2);
 
 /// What a process asks of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
-    /// What there is: answered with [`Reply::Facts`].
+pub enum MachineRequest {
+    /// What there is: answered with [`MachineReply::Facts`].
     Hello,
     /// Nothing, but the rules shall see the call.
     Touch,
-    /// Retains the primary context of a card: [`Reply::Created`].
+    /// Retains the primary context of a card: [`MachineReply::Created`].
     PrimaryRetain(usize),
     /// Releases it; the last release destroys it.
     PrimaryRelease(usize),
     /// Destroys it whoever retains it.
     PrimaryReset(usize),
-    /// Creates a context on a card: [`Reply::Created`].
+    /// Creates a context on a card: [`MachineReply::Created`].
     ContextCreate(usize),
     /// Destroys a context and what is in it.
     ContextDestroy(u64),
@@ -46,7 +48,7 @@ pub enum Request {
         /// The new value in bytes.
         bytes: u64,
     },
-    /// Loads code of that size: [`Reply::Created`].
+    /// Loads code of that size: [`MachineReply::Created`].
     ModuleLoad {
         /// The context that it is loaded into.
         context: u64,
@@ -69,19 +71,19 @@ pub enum Request {
         /// The module.
         module: u64,
     },
-    /// Allocates memory in a context: [`Reply::Allocated`].
+    /// Allocates memory in a context: [`MachineReply::Allocated`].
     Allocate {
         /// The context.
         context: u64,
         /// How much.
         bytes: u64,
     },
-    /// Frees what [`Request::Allocate`] or [`Request::PoolAllocate`] gave.
+    /// Frees what [`MachineRequest::Allocate`] or [`MachineRequest::PoolAllocate`] gave.
     Free(u64),
-    /// Creates physical memory without an address: [`Reply::Created`].
+    /// Creates physical memory without an address: [`MachineReply::Created`].
     HandleCreate {
         /// Where.
-        location: Location,
+        location: MachineLocation,
         /// How much.
         bytes: u64,
     },
@@ -89,7 +91,7 @@ pub enum Request {
     HandleRetain(u64),
     /// Gives a reference back.
     HandleRelease(u64),
-    /// Gets a reference to a handle of another process: [`Reply::Imported`].
+    /// Gets a reference to a handle of another process: [`MachineReply::Imported`].
     HandleImport(u64),
     /// A descriptor was made of a handle's memory, with a lock on it at [`EXPORTED`], and keeps that.
     HandleExport {
@@ -99,17 +101,17 @@ pub enum Request {
         descriptor: i32,
     },
     /// The handle by which other processes get at the block that an allocation lies in:
-    /// [`Reply::Created`]. The block itself is this process's reference to it.
+    /// [`MachineReply::Created`]. The block itself is this process's reference to it.
     BlockShare(u64),
     /// Maps a handle: a reference of its own.
     Map(u64),
     /// Unmaps it.
     Unmap(u64),
-    /// The default pool of a card: [`Reply::Created`].
+    /// The default pool of a card: [`MachineReply::Created`].
     DefaultPool(usize),
-    /// The pool of a card's graphs, which keeps what it has until it is trimmed: [`Reply::Created`].
+    /// The pool of a card's graphs, which keeps what it has until it is trimmed: [`MachineReply::Created`].
     GraphPool(usize),
-    /// Creates a pool: [`Reply::Created`].
+    /// Creates a pool: [`MachineReply::Created`].
     PoolCreate {
         /// Where its memory is.
         location: PoolLocation,
@@ -118,7 +120,7 @@ pub enum Request {
     },
     /// Destroys a pool and what is in it.
     PoolDestroy(u64),
-    /// Allocates from a pool: [`Reply::Allocated`].
+    /// Allocates from a pool: [`MachineReply::Allocated`].
     PoolAllocate {
         /// The pool.
         pool: u64,
@@ -132,19 +134,19 @@ pub enum Request {
         /// How much it may keep.
         keep: u64,
     },
-    /// Reads an attribute: [`Reply::Value`].
+    /// Reads an attribute: [`MachineReply::Value`].
     PoolGet(u64, PoolAttribute),
     /// Writes an attribute.
     PoolSet(u64, PoolAttribute, u64),
     /// A point of synchronisation: pools shrink to their release threshold.
     Synchronize,
-    /// Free and total bytes of a card: [`Reply::Memory`].
+    /// Free and total bytes of a card: [`MachineReply::Memory`].
     MemoryInfo(usize),
     /// The most that all processes together have held of a card since this was last asked:
-    /// [`Reply::Value`].
+    /// [`MachineReply::Value`].
     HighWater(usize),
     /// Puts a rule in force.
-    AddRule(Rule),
+    AddRule(FaultRule),
     /// Ends all rules.
     ClearRules,
     /// The NVML side of the machine.
@@ -153,13 +155,13 @@ pub enum Request {
 
 /// What the machine answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
+pub enum MachineReply {
     /// Done.
     Done,
     /// Refused, and nothing changed.
-    Refused(Refusal),
-    /// To [`Request::Hello`].
-    Facts(Facts),
+    Refused(CudaRefusal),
+    /// To [`MachineRequest::Hello`].
+    Facts(MachineFacts),
     /// The name of a new object.
     Created(u64),
     /// A new allocation.
@@ -167,33 +169,33 @@ pub enum Reply {
         /// Its name.
         allocation: u64,
         /// Where it lies.
-        placement: Placement,
+        placement: BlockPlacement,
     },
     /// An imported handle.
     Imported {
         /// The card that its memory is on, if it is on one.
-        location: Location,
+        location: MachineLocation,
         /// Its size.
         bytes: u64,
     },
     /// One number.
     Value(u64),
-    /// To [`Request::MemoryInfo`].
+    /// To [`MachineRequest::MemoryInfo`].
     Memory {
         /// What could be allocated now.
         free: u64,
         /// What there is.
         total: u64,
     },
-    /// To [`Request::Nvml`].
+    /// To [`MachineRequest::Nvml`].
     Nvml(NvmlReply),
 }
 
 /// A reply, and the blocks that the process has lost by the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct MachineAnswer {
     /// The reply proper.
-    pub reply: Reply,
+    pub reply: MachineReply,
     /// Blocks that are no longer there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<u64>,
@@ -201,7 +203,7 @@ pub struct Answer {
 
 /// Where memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Location {
+pub enum MachineLocation {
     /// On a card.
     Card(usize),
     /// In the host, where it costs no card anything.
@@ -226,7 +228,7 @@ pub enum ContextLimit {
 
 /// What the machine is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct MachineFacts {
     /// The CUDA version of the driver.
     pub cuda_version: i32,
     /// The cards in PCI order.

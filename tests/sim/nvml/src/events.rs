@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apportion_sim_machine::Event;
+use apportion_sim_machine::XidEvent;
 use nvml_wrapper_sys::bindings::nvmlEventData_t;
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::session;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 const XID: c_ulonglong = 8;
 
@@ -24,7 +24,7 @@ const SUPPORTED: c_ulonglong = 1 | 2 | 4 | XID | 16;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Every event set of the process by its handle. Invariant: a handle is never used twice.
-static SETS: Mutex<Sets> = Mutex::new(Sets {
+static SETS: Mutex<EventSets> = Mutex::new(EventSets {
     newest: 0,
     sets: BTreeMap::new(),
 });
@@ -38,32 +38,32 @@ pub(crate) struct EventSet(usize);
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct EventData {
-    device: Device,
+    device: DeviceHandle,
     kind: c_ulonglong,
     data: c_ulonglong,
 }
 
-struct Sets {
+struct EventSets {
     newest: usize,
-    sets: BTreeMap<usize, Interest>,
+    sets: BTreeMap<usize, EventInterest>,
 }
 
 /// What one set waits for: kinds by card, and the last event that it has seen.
 #[derive(Debug, Clone, Default)]
-struct Interest {
+struct EventInterest {
     kinds: BTreeMap<u32, c_ulonglong>,
     seen: u64,
 }
 
-impl Interest {
-    fn wants(&self, event: &Event) -> bool {
+impl EventInterest {
+    fn wants(&self, event: &XidEvent) -> bool {
         let kinds = self.kinds.get(&event.card);
         event.sequence > self.seen && kinds.is_some_and(|kinds| kinds & XID != 0)
     }
 }
 
 /// `nvmlEventSetCreate`.
-pub(crate) fn create(set: Foreign<EventSet>) -> Result<(), Status> {
+pub(crate) fn create(set: ForeignPointer<EventSet>) -> Result<(), NvmlStatus> {
     session::running()?;
     let handle = {
         let mut sets = lock();
@@ -71,33 +71,43 @@ pub(crate) fn create(set: Foreign<EventSet>) -> Result<(), Status> {
         sets.newest
     };
     set.put(EventSet(handle))?;
-    lock().sets.insert(handle, Interest::default());
+    lock().sets.insert(handle, EventInterest::default());
     Ok(())
 }
 
 /// `nvmlEventSetFree`.
-pub(crate) fn free(set: EventSet) -> Result<(), Status> {
+pub(crate) fn free(set: EventSet) -> Result<(), NvmlStatus> {
     session::running()?;
     let freed = lock().sets.remove(&set.0);
-    freed.map(drop).ok_or(Status::InvalidArgument)
+    freed.map(drop).ok_or(NvmlStatus::InvalidArgument)
 }
 
 /// `nvmlDeviceGetSupportedEventTypes`.
-pub(crate) fn supported(device: Device, kinds: Foreign<c_ulonglong>) -> Result<(), Status> {
+pub(crate) fn supported(
+    device: DeviceHandle,
+    kinds: ForeignPointer<c_ulonglong>,
+) -> Result<(), NvmlStatus> {
     device.card()?;
     kinds.put(SUPPORTED)
 }
 
 /// `nvmlDeviceRegisterEvents`: what happened before a set knows of a card is not told.
-pub(crate) fn register(device: Device, kinds: c_ulonglong, set: EventSet) -> Result<(), Status> {
+pub(crate) fn register(
+    device: DeviceHandle,
+    kinds: c_ulonglong,
+    set: EventSet,
+) -> Result<(), NvmlStatus> {
     device.card()?;
     if kinds & !SUPPORTED != 0 {
-        return Err(Status::NotSupported);
+        return Err(NvmlStatus::NotSupported);
     }
     let position = device.position()?;
     let (_, newest) = session::events(u64::MAX)?;
     let mut sets = lock();
-    let interest = sets.sets.get_mut(&set.0).ok_or(Status::InvalidArgument)?;
+    let interest = sets
+        .sets
+        .get_mut(&set.0)
+        .ok_or(NvmlStatus::InvalidArgument)?;
     if interest.kinds.is_empty() {
         interest.seen = newest;
     }
@@ -108,9 +118,9 @@ pub(crate) fn register(device: Device, kinds: c_ulonglong, set: EventSet) -> Res
 /// `nvmlEventSetWait`.
 pub(crate) fn wait_v1(
     set: EventSet,
-    data: Foreign<EventData>,
+    data: ForeignPointer<EventData>,
     milliseconds: c_uint,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     let (device, xid) = next(set, milliseconds)?;
     data.put(EventData {
         device,
@@ -122,9 +132,9 @@ pub(crate) fn wait_v1(
 /// `nvmlEventSetWait_v2`.
 pub(crate) fn wait_v2(
     set: EventSet,
-    data: Foreign<nvmlEventData_t>,
+    data: ForeignPointer<nvmlEventData_t>,
     milliseconds: c_uint,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     let (device, xid) = next(set, milliseconds)?;
     data.put(nvmlEventData_t {
         device: device.pointer(),
@@ -136,30 +146,30 @@ pub(crate) fn wait_v2(
 }
 
 /// The next event of a set. A card of the set that is lost is an error once its events are told.
-fn next(set: EventSet, milliseconds: c_uint) -> Result<(Device, u64), Status> {
+fn next(set: EventSet, milliseconds: c_uint) -> Result<(DeviceHandle, u64), NvmlStatus> {
     let end = Instant::now() + Duration::from_millis(milliseconds.into());
     loop {
         let interest = interest(set)?;
         let (events, _) = session::events(interest.seen)?;
         if let Some(event) = events.iter().find(|event| interest.wants(event)) {
             see(set, event.sequence);
-            return Ok((Device::at(event.card)?, event.xid));
+            return Ok((DeviceHandle::at(event.card)?, event.xid));
         }
         session::none_lost(interest.kinds.keys())?;
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Status::Timeout);
+            return Err(NvmlStatus::Timeout);
         }
         thread::sleep(left.min(LOOK_EVERY));
     }
 }
 
-fn interest(set: EventSet) -> Result<Interest, Status> {
+fn interest(set: EventSet) -> Result<EventInterest, NvmlStatus> {
     lock()
         .sets
         .get(&set.0)
         .cloned()
-        .ok_or(Status::InvalidArgument)
+        .ok_or(NvmlStatus::InvalidArgument)
 }
 
 fn see(set: EventSet, sequence: u64) {
@@ -168,7 +178,7 @@ fn see(set: EventSet, sequence: u64) {
     }
 }
 
-fn lock() -> MutexGuard<'static, Sets> {
+fn lock() -> MutexGuard<'static, EventSets> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -176,7 +186,7 @@ fn lock() -> MutexGuard<'static, Sets> {
 mod tests {
     use super::*;
 
-    const FIRST: Event = Event {
+    const FIRST: XidEvent = XidEvent {
         sequence: 4,
         card: 1,
         xid: 79,
@@ -184,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_set_is_told_of_the_cards_that_it_registered() {
-        let mut interest = Interest::default();
+        let mut interest = EventInterest::default();
         assert!(!interest.wants(&FIRST));
         interest.kinds.insert(0, XID);
         assert!(!interest.wants(&FIRST));
@@ -195,7 +205,7 @@ mod tests {
     #[test]
     fn a_set_is_told_once() {
         let kinds = BTreeMap::from([(1, XID)]);
-        let interest = Interest { kinds, seen: 4 };
+        let interest = EventInterest { kinds, seen: 4 };
         assert!(!interest.wants(&FIRST));
     }
 }

@@ -12,14 +12,15 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::events::{self, EventData, EventSet};
-use crate::foreign::Foreign;
-use crate::handles::{self, Device};
+use crate::foreign::ForeignPointer;
+use crate::handles::{self, DeviceHandle};
 use crate::identity::{PciInfoV1, PciInfoV2};
-use crate::limits::{self, GetLimits, SetLimits};
+use crate::limits::{self, GetMemoryLimits, SetMemoryLimits};
 use crate::rows::{calls, texts, unsupported, values};
-use crate::status::Status;
+use crate::status::NvmlStatus;
 use crate::{
-    absent, fields, health, identity, links, memory, modes, processes, session, system, topology,
+    fields, health, identity, links, memory, modes, processes, session, system, topology,
+    unsupported,
 };
 
 calls! {
@@ -28,152 +29,152 @@ calls! {
     nvmlInitWithFlags(flags: c_uint) = session::init_with_flags;
     nvmlShutdown() = session::shutdown;
 
-    nvmlSystemGetDriverVersion(text: Foreign<c_char>, length: c_uint) = system::driver_version;
-    nvmlSystemGetNVMLVersion(text: Foreign<c_char>, length: c_uint) = system::nvml_version;
-    nvmlSystemGetCudaDriverVersion(version: Foreign<c_int>) = system::cuda_version;
-    nvmlSystemGetCudaDriverVersion_v2(version: Foreign<c_int>) = system::cuda_version;
-    nvmlSystemGetDriverBranch(branch: Foreign<nvmlSystemDriverBranchInfo_t>, length: c_uint)
+    nvmlSystemGetDriverVersion(text: ForeignPointer<c_char>, length: c_uint) = system::driver_version;
+    nvmlSystemGetNVMLVersion(text: ForeignPointer<c_char>, length: c_uint) = system::nvml_version;
+    nvmlSystemGetCudaDriverVersion(version: ForeignPointer<c_int>) = system::cuda_version;
+    nvmlSystemGetCudaDriverVersion_v2(version: ForeignPointer<c_int>) = system::cuda_version;
+    nvmlSystemGetDriverBranch(branch: ForeignPointer<nvmlSystemDriverBranchInfo_t>, length: c_uint)
         = system::driver_branch;
-    nvmlSystemGetProcessName(pid: c_uint, text: Foreign<c_char>, length: c_uint)
+    nvmlSystemGetProcessName(pid: c_uint, text: ForeignPointer<c_char>, length: c_uint)
         = system::process_name;
     nvmlSystemGetTopologyGpuSet(
-        processor: c_uint, count: Foreign<c_uint>, list: Foreign<Device>,
+        processor: c_uint, count: ForeignPointer<c_uint>, list: ForeignPointer<DeviceHandle>,
     ) = topology::near_processor;
-    nvmlSystemGetHicVersion(count: Foreign<c_uint>, list: Foreign<u8>) = absent::no_hosts;
-    nvmlGetExcludedDeviceCount(count: Foreign<c_uint>) = absent::none;
-    nvmlGetBlacklistDeviceCount(count: Foreign<c_uint>) = absent::none;
-    nvmlGetExcludedDeviceInfoByIndex(index: c_uint, info: Foreign<u8>) = absent::no_excluded;
-    nvmlGetBlacklistDeviceInfoByIndex(index: c_uint, info: Foreign<u8>) = absent::no_excluded;
-    nvmlGpmQueryDeviceSupport(device: Device, support: Foreign<nvmlGpmSupport_t>)
-        = absent::no_counters;
-    nvmlUnitGetCount(count: Foreign<c_uint>) = system::unit_count;
+    nvmlSystemGetHicVersion(count: ForeignPointer<c_uint>, list: ForeignPointer<u8>) = unsupported::no_hosts;
+    nvmlGetExcludedDeviceCount(count: ForeignPointer<c_uint>) = unsupported::none;
+    nvmlGetBlacklistDeviceCount(count: ForeignPointer<c_uint>) = unsupported::none;
+    nvmlGetExcludedDeviceInfoByIndex(index: c_uint, info: ForeignPointer<u8>) = unsupported::no_excluded;
+    nvmlGetBlacklistDeviceInfoByIndex(index: c_uint, info: ForeignPointer<u8>) = unsupported::no_excluded;
+    nvmlGpmQueryDeviceSupport(device: DeviceHandle, support: ForeignPointer<nvmlGpmSupport_t>)
+        = unsupported::no_counters;
+    nvmlUnitGetCount(count: ForeignPointer<c_uint>) = system::unit_count;
 
-    nvmlDeviceGetCount(count: Foreign<c_uint>) = identity::count;
-    nvmlDeviceGetCount_v2(count: Foreign<c_uint>) = identity::count;
-    nvmlDeviceGetHandleByIndex(index: c_uint, device: Foreign<Device>) = handles::by_index;
-    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Foreign<Device>) = handles::by_index;
-    nvmlDeviceGetHandleByUUID(uuid: Foreign<c_char>, device: Foreign<Device>) = identity::by_uuid;
-    nvmlDeviceGetHandleByUUIDV(uuid: Foreign<nvmlUUID_t>, device: Foreign<Device>)
+    nvmlDeviceGetCount(count: ForeignPointer<c_uint>) = identity::count;
+    nvmlDeviceGetCount_v2(count: ForeignPointer<c_uint>) = identity::count;
+    nvmlDeviceGetHandleByIndex(index: c_uint, device: ForeignPointer<DeviceHandle>) = handles::by_index;
+    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: ForeignPointer<DeviceHandle>) = handles::by_index;
+    nvmlDeviceGetHandleByUUID(uuid: ForeignPointer<c_char>, device: ForeignPointer<DeviceHandle>) = identity::by_uuid;
+    nvmlDeviceGetHandleByUUIDV(uuid: ForeignPointer<nvmlUUID_t>, device: ForeignPointer<DeviceHandle>)
         = identity::by_uuid_value;
-    nvmlDeviceGetHandleBySerial(number: Foreign<c_char>, device: Foreign<Device>)
+    nvmlDeviceGetHandleBySerial(number: ForeignPointer<c_char>, device: ForeignPointer<DeviceHandle>)
         = identity::by_serial;
-    nvmlDeviceGetHandleByPciBusId(bus_id: Foreign<c_char>, device: Foreign<Device>)
+    nvmlDeviceGetHandleByPciBusId(bus_id: ForeignPointer<c_char>, device: ForeignPointer<DeviceHandle>)
         = identity::by_pci;
-    nvmlDeviceGetHandleByPciBusId_v2(bus_id: Foreign<c_char>, device: Foreign<Device>)
+    nvmlDeviceGetHandleByPciBusId_v2(bus_id: ForeignPointer<c_char>, device: ForeignPointer<DeviceHandle>)
         = identity::by_pci;
-    nvmlDeviceGetIndex(device: Device, index: Foreign<c_uint>) = handles::index;
-    nvmlDeviceGetMinorNumber(device: Device, number: Foreign<c_uint>) = handles::index;
+    nvmlDeviceGetIndex(device: DeviceHandle, index: ForeignPointer<c_uint>) = handles::index;
+    nvmlDeviceGetMinorNumber(device: DeviceHandle, number: ForeignPointer<c_uint>) = handles::index;
     nvmlDeviceGetCudaComputeCapability(
-        device: Device, major: Foreign<c_int>, minor: Foreign<c_int>,
+        device: DeviceHandle, major: ForeignPointer<c_int>, minor: ForeignPointer<c_int>,
     ) = identity::compute_capability;
-    nvmlDeviceOnSameBoard(first: Device, second: Device, same: Foreign<c_int>)
+    nvmlDeviceOnSameBoard(first: DeviceHandle, second: DeviceHandle, same: ForeignPointer<c_int>)
         = topology::on_same_board;
-    nvmlDeviceGetNvLinkState(device: Device, link: c_uint, state: Foreign<c_uint>)
+    nvmlDeviceGetNvLinkState(device: DeviceHandle, link: c_uint, state: ForeignPointer<c_uint>)
         = links::state;
-    nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Device, link: c_uint, info: Foreign<nvmlPciInfo_t>)
+    nvmlDeviceGetNvLinkRemotePciInfo_v2(device: DeviceHandle, link: c_uint, info: ForeignPointer<nvmlPciInfo_t>)
         = links::remote;
-    nvmlDeviceGetTopologyCommonAncestor(first: Device, second: Device, level: Foreign<c_uint>)
+    nvmlDeviceGetTopologyCommonAncestor(first: DeviceHandle, second: DeviceHandle, level: ForeignPointer<c_uint>)
         = topology::common_ancestor;
-    nvmlDeviceGetP2PStatus(first: Device, second: Device, kind: c_uint, status: Foreign<c_int>)
+    nvmlDeviceGetP2PStatus(first: DeviceHandle, second: DeviceHandle, kind: c_uint, status: ForeignPointer<c_int>)
         = topology::peer_status;
-    nvmlDeviceGetCpuAffinity(device: Device, words: c_uint, set: Foreign<c_ulong>)
+    nvmlDeviceGetCpuAffinity(device: DeviceHandle, words: c_uint, set: ForeignPointer<c_ulong>)
         = topology::cpu_affinity;
     nvmlDeviceGetCpuAffinityWithinScope(
-        device: Device, words: c_uint, set: Foreign<c_ulong>, scope: c_uint,
+        device: DeviceHandle, words: c_uint, set: ForeignPointer<c_ulong>, scope: c_uint,
     ) = topology::cpu_affinity_within;
     nvmlDeviceGetMemoryAffinity(
-        device: Device, words: c_uint, set: Foreign<c_ulong>, scope: c_uint,
+        device: DeviceHandle, words: c_uint, set: ForeignPointer<c_ulong>, scope: c_uint,
     ) = topology::memory_affinity;
     nvmlDeviceGetTopologyNearestGpus(
-        device: Device, level: c_uint, count: Foreign<c_uint>, list: Foreign<Device>,
+        device: DeviceHandle, level: c_uint, count: ForeignPointer<c_uint>, list: ForeignPointer<DeviceHandle>,
     ) = topology::nearest;
-    nvmlDeviceGetPciInfoExt(device: Device, info: Foreign<nvmlPciInfoExt_t>)
+    nvmlDeviceGetPciInfoExt(device: DeviceHandle, info: ForeignPointer<nvmlPciInfoExt_t>)
         = identity::pci_info_ext;
-    nvmlDeviceGetAddressingMode(device: Device, mode: Foreign<nvmlDeviceAddressingMode_t>)
+    nvmlDeviceGetAddressingMode(device: DeviceHandle, mode: ForeignPointer<nvmlDeviceAddressingMode_t>)
         = modes::addressing;
 
-    nvmlDeviceGetMemoryInfo_v2(device: Device, memory: Foreign<nvmlMemory_v2_t>) = memory::info_v2;
-    nvmlDeviceSetMemoryLimits_v1(device: Device, limits: Foreign<SetLimits>) = limits::set;
-    nvmlDeviceGetMemoryLimits_v1(device: Device, limits: Foreign<GetLimits>) = limits::get;
+    nvmlDeviceGetMemoryInfo_v2(device: DeviceHandle, memory: ForeignPointer<nvmlMemory_v2_t>) = memory::info_v2;
+    nvmlDeviceSetMemoryLimits_v1(device: DeviceHandle, limits: ForeignPointer<SetMemoryLimits>) = limits::set;
+    nvmlDeviceGetMemoryLimits_v1(device: DeviceHandle, limits: ForeignPointer<GetMemoryLimits>) = limits::get;
 
     nvmlDeviceGetComputeRunningProcesses(
-        device: Device, count: Foreign<c_uint>, list: Foreign<nvmlProcessInfo_v1_t>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<nvmlProcessInfo_v1_t>,
     ) = processes::compute_v1;
     nvmlDeviceGetComputeRunningProcesses_v2(
-        device: Device, count: Foreign<c_uint>, list: Foreign<nvmlProcessInfo_v2_t>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<nvmlProcessInfo_v2_t>,
     ) = processes::compute_v3;
     nvmlDeviceGetComputeRunningProcesses_v3(
-        device: Device, count: Foreign<c_uint>, list: Foreign<nvmlProcessInfo_v2_t>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<nvmlProcessInfo_v2_t>,
     ) = processes::compute_v3;
-    nvmlDeviceGetGraphicsRunningProcesses(device: Device, count: Foreign<c_uint>, list: Foreign<u8>)
+    nvmlDeviceGetGraphicsRunningProcesses(device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<u8>)
         = processes::none;
     nvmlDeviceGetGraphicsRunningProcesses_v2(
-        device: Device, count: Foreign<c_uint>, list: Foreign<u8>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<u8>,
     ) = processes::none;
     nvmlDeviceGetGraphicsRunningProcesses_v3(
-        device: Device, count: Foreign<c_uint>, list: Foreign<u8>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<u8>,
     ) = processes::none;
     nvmlDeviceGetMPSComputeRunningProcesses(
-        device: Device, count: Foreign<c_uint>, list: Foreign<u8>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<u8>,
     ) = processes::none;
     nvmlDeviceGetMPSComputeRunningProcesses_v2(
-        device: Device, count: Foreign<c_uint>, list: Foreign<u8>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<u8>,
     ) = processes::none;
     nvmlDeviceGetMPSComputeRunningProcesses_v3(
-        device: Device, count: Foreign<c_uint>, list: Foreign<u8>,
+        device: DeviceHandle, count: ForeignPointer<c_uint>, list: ForeignPointer<u8>,
     ) = processes::none;
-    nvmlDeviceGetRunningProcessDetailList(device: Device, list: Foreign<nvmlProcessDetailList_t>)
+    nvmlDeviceGetRunningProcessDetailList(device: DeviceHandle, list: ForeignPointer<nvmlProcessDetailList_t>)
         = processes::detail_list;
     nvmlDeviceGetProcessUtilization(
-        device: Device, list: Foreign<nvmlProcessUtilizationSample_t>, count: Foreign<c_uint>,
+        device: DeviceHandle, list: ForeignPointer<nvmlProcessUtilizationSample_t>, count: ForeignPointer<c_uint>,
         last_seen: c_ulonglong,
     ) = processes::utilisation;
 
     nvmlDeviceGetEncoderUtilization(
-        device: Device, utilisation: Foreign<c_uint>, period: Foreign<c_uint>,
+        device: DeviceHandle, utilisation: ForeignPointer<c_uint>, period: ForeignPointer<c_uint>,
     ) = health::encoder;
     nvmlDeviceGetDecoderUtilization(
-        device: Device, utilisation: Foreign<c_uint>, period: Foreign<c_uint>,
+        device: DeviceHandle, utilisation: ForeignPointer<c_uint>, period: ForeignPointer<c_uint>,
     ) = health::decoder;
-    nvmlDeviceGetTemperature(device: Device, sensor: c_uint, degrees: Foreign<c_uint>)
+    nvmlDeviceGetTemperature(device: DeviceHandle, sensor: c_uint, degrees: ForeignPointer<c_uint>)
         = health::temperature;
-    nvmlDeviceGetTemperatureV(device: Device, temperature: Foreign<nvmlTemperature_t>)
+    nvmlDeviceGetTemperatureV(device: DeviceHandle, temperature: ForeignPointer<nvmlTemperature_t>)
         = health::temperature_value;
-    nvmlDeviceGetTemperatureThreshold(device: Device, threshold: c_uint, degrees: Foreign<c_uint>)
+    nvmlDeviceGetTemperatureThreshold(device: DeviceHandle, threshold: c_uint, degrees: ForeignPointer<c_uint>)
         = health::temperature_threshold;
     nvmlDeviceGetPowerManagementLimitConstraints(
-        device: Device, least: Foreign<c_uint>, most: Foreign<c_uint>,
+        device: DeviceHandle, least: ForeignPointer<c_uint>, most: ForeignPointer<c_uint>,
     ) = health::power_constraints;
-    nvmlDeviceGetClockInfo(device: Device, kind: c_uint, clock: Foreign<c_uint>) = health::clock;
-    nvmlDeviceGetMaxClockInfo(device: Device, kind: c_uint, clock: Foreign<c_uint>)
+    nvmlDeviceGetClockInfo(device: DeviceHandle, kind: c_uint, clock: ForeignPointer<c_uint>) = health::clock;
+    nvmlDeviceGetMaxClockInfo(device: DeviceHandle, kind: c_uint, clock: ForeignPointer<c_uint>)
         = health::max_clock;
-    nvmlDeviceGetPcieThroughput(device: Device, counter: c_uint, throughput: Foreign<c_uint>)
+    nvmlDeviceGetPcieThroughput(device: DeviceHandle, counter: c_uint, throughput: ForeignPointer<c_uint>)
         = health::pcie_throughput;
-    nvmlDeviceGetFieldValues(device: Device, count: c_int, values: Foreign<nvmlFieldValue_t>)
+    nvmlDeviceGetFieldValues(device: DeviceHandle, count: c_int, values: ForeignPointer<nvmlFieldValue_t>)
         = fields::values;
 
-    nvmlDeviceGetEccMode(device: Device, current: Foreign<c_uint>, pending: Foreign<c_uint>)
+    nvmlDeviceGetEccMode(device: DeviceHandle, current: ForeignPointer<c_uint>, pending: ForeignPointer<c_uint>)
         = modes::ecc;
     nvmlDeviceGetTotalEccErrors(
-        device: Device, kind: c_uint, counter: c_uint, errors: Foreign<c_ulonglong>,
+        device: DeviceHandle, kind: c_uint, counter: c_uint, errors: ForeignPointer<c_ulonglong>,
     ) = modes::ecc_errors;
     nvmlDeviceGetRemappedRows(
-        device: Device, corrected: Foreign<c_uint>, uncorrected: Foreign<c_uint>,
-        pending: Foreign<c_uint>, failed: Foreign<c_uint>,
+        device: DeviceHandle, corrected: ForeignPointer<c_uint>, uncorrected: ForeignPointer<c_uint>,
+        pending: ForeignPointer<c_uint>, failed: ForeignPointer<c_uint>,
     ) = modes::remapped_rows;
-    nvmlDeviceGetMigMode(device: Device, current: Foreign<c_uint>, pending: Foreign<c_uint>)
+    nvmlDeviceGetMigMode(device: DeviceHandle, current: ForeignPointer<c_uint>, pending: ForeignPointer<c_uint>)
         = modes::mig;
-    nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: c_uint, part: Foreign<Device>)
+    nvmlDeviceGetMigDeviceHandleByIndex(device: DeviceHandle, index: c_uint, part: ForeignPointer<DeviceHandle>)
         = modes::mig_device;
 
-    nvmlEventSetCreate(set: Foreign<EventSet>) = events::create;
+    nvmlEventSetCreate(set: ForeignPointer<EventSet>) = events::create;
     nvmlEventSetFree(set: EventSet) = events::free;
-    nvmlEventSetWait(set: EventSet, data: Foreign<EventData>, milliseconds: c_uint)
+    nvmlEventSetWait(set: EventSet, data: ForeignPointer<EventData>, milliseconds: c_uint)
         = events::wait_v1;
-    nvmlEventSetWait_v2(set: EventSet, data: Foreign<nvmlEventData_t>, milliseconds: c_uint)
+    nvmlEventSetWait_v2(set: EventSet, data: ForeignPointer<nvmlEventData_t>, milliseconds: c_uint)
         = events::wait_v2;
-    nvmlDeviceRegisterEvents(device: Device, kinds: c_ulonglong, set: EventSet) = events::register;
-    nvmlDeviceGetSupportedEventTypes(device: Device, kinds: Foreign<c_ulonglong>)
+    nvmlDeviceRegisterEvents(device: DeviceHandle, kinds: c_ulonglong, set: EventSet) = events::register;
+    nvmlDeviceGetSupportedEventTypes(device: DeviceHandle, kinds: ForeignPointer<c_ulonglong>)
         = events::supported;
 }
 

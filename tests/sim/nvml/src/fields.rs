@@ -3,15 +3,15 @@
 
 use std::ffi::{c_int, c_uint};
 
-use apportion_sim_machine::{CardSnapshot, Rows};
+use apportion_sim_machine::{CardSnapshot, RemappedRows};
 use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::health;
 use crate::model;
 use crate::processes::now_micros;
-use crate::status::{SUCCESS, Status};
+use crate::status::{NvmlStatus, SUCCESS};
 
 /// `NVML_FI_DEV_POWER_INSTANT`, in milliwatts.
 const POWER_INSTANT: c_uint = 186;
@@ -30,12 +30,12 @@ const UNSIGNED_INT: c_uint = 1;
 
 /// Answers each question in the caller's array in place.
 pub(crate) fn values(
-    device: Device,
+    device: DeviceHandle,
     count: c_int,
-    values: Foreign<nvmlFieldValue_t>,
-) -> Result<(), Status> {
+    values: ForeignPointer<nvmlFieldValue_t>,
+) -> Result<(), NvmlStatus> {
     let card = device.card()?;
-    let count = usize::try_from(count).map_err(|_| Status::InvalidArgument)?;
+    let count = usize::try_from(count).map_err(|_| NvmlStatus::InvalidArgument)?;
     values.update_each(count, |field| answer(&card, field))
 }
 
@@ -54,18 +54,18 @@ fn answer(card: &CardSnapshot, field: &mut nvmlFieldValue_t) {
     }
 }
 
-fn value(card: &CardSnapshot, field: c_uint) -> Result<c_uint, Status> {
+fn value(card: &CardSnapshot, field: c_uint) -> Result<c_uint, NvmlStatus> {
     match field {
         POWER_INSTANT => health::power(card),
         REMAP_PENDING => rows(card).map(|rows| rows.pending.into()),
         REMAP_FAILED => rows(card).map(|rows| rows.failed.into()),
         RECOVERY_ACTION => Ok(card.recovery),
-        _ => Err(Status::NotSupported),
+        _ => Err(NvmlStatus::NotSupported),
     }
 }
 
 /// What a card remembers of its worn memory, where its memory can be repaired at all.
-pub(crate) fn rows(card: &CardSnapshot) -> Result<Rows, Status> {
+pub(crate) fn rows(card: &CardSnapshot) -> Result<RemappedRows, NvmlStatus> {
     let has = model::of(card).data_centre;
-    has.then_some(card.rows).ok_or(Status::NotSupported)
+    has.then_some(card.rows).ok_or(NvmlStatus::NotSupported)
 }

@@ -4,32 +4,32 @@
 
 use std::ffi::{CStr, c_char, c_uint};
 
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// A pointer argument of an exported function. Only C callers make one, and each keeps NVML's
 /// contract: null, or valid for reads and writes of what the function's documentation says.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Foreign<T>(*mut T);
+pub(crate) struct ForeignPointer<T>(*mut T);
 
-impl<T> Clone for Foreign<T> {
+impl<T> Clone for ForeignPointer<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Foreign<T> {}
+impl<T> Copy for ForeignPointer<T> {}
 
-impl<T: Copy> Foreign<T> {
+impl<T: Copy> ForeignPointer<T> {
     /// What the caller wrote there; a null pointer is an invalid argument.
-    pub(crate) fn get(self) -> Result<T, Status> {
+    pub(crate) fn get(self) -> Result<T, NvmlStatus> {
         let place = self.place()?;
         // SAFETY: not null, and by NVML's contract readable as a `T`; alignment is not assumed.
         Ok(unsafe { place.read_unaligned() })
     }
 
     /// Writes the answer; a null pointer is an invalid argument.
-    pub(crate) fn put(self, value: T) -> Result<(), Status> {
+    pub(crate) fn put(self, value: T) -> Result<(), NvmlStatus> {
         let place = self.place()?;
         // SAFETY: not null, and by NVML's contract writable as a `T`; alignment is not assumed.
         unsafe { place.write_unaligned(value) };
@@ -38,12 +38,16 @@ impl<T: Copy> Foreign<T> {
 
     /// Writes `items` into an array of `*count` places and the number of items into `count`. The
     /// caller learns the number also when its array is too small.
-    pub(crate) fn put_list(self, count: Foreign<c_uint>, items: &[T]) -> Result<(), Status> {
+    pub(crate) fn put_list(
+        self,
+        count: ForeignPointer<c_uint>,
+        items: &[T],
+    ) -> Result<(), NvmlStatus> {
         let room = count.get()?;
-        let needed = c_uint::try_from(items.len()).map_err(|_| Status::Unknown)?;
+        let needed = c_uint::try_from(items.len()).map_err(|_| NvmlStatus::Unknown)?;
         count.put(needed)?;
         if room < needed {
-            return Err(Status::InsufficientSize);
+            return Err(NvmlStatus::InsufficientSize);
         }
         if items.is_empty() {
             return Ok(());
@@ -63,15 +67,19 @@ impl<T: Copy> Foreign<T> {
         Self(place)
     }
 
-    fn place(self) -> Result<*mut T, Status> {
+    fn place(self) -> Result<*mut T, NvmlStatus> {
         if self.0.is_null() {
-            return Err(Status::InvalidArgument);
+            return Err(NvmlStatus::InvalidArgument);
         }
         Ok(self.0)
     }
 
     /// Lets `change` have each of the `count` items of an array.
-    pub(crate) fn update_each(self, count: usize, change: impl Fn(&mut T)) -> Result<(), Status> {
+    pub(crate) fn update_each(
+        self,
+        count: usize,
+        change: impl Fn(&mut T),
+    ) -> Result<(), NvmlStatus> {
         let array = self.place()?;
         for position in 0..count {
             // SAFETY: the caller said that the array has `count` items.
@@ -99,23 +107,23 @@ impl<T: Copy> Foreign<T> {
     }
 }
 
-impl Foreign<c_char> {
+impl ForeignPointer<c_char> {
     /// The string that the caller passed.
-    pub(crate) fn text(self) -> Result<String, Status> {
+    pub(crate) fn text(self) -> Result<String, NvmlStatus> {
         let place = self.place()?;
         // SAFETY: not null, and by NVML's contract a string that ends with a zero byte.
         let text = unsafe { CStr::from_ptr(place) };
         text.to_str()
             .map(str::to_owned)
-            .map_err(|_| Status::InvalidArgument)
+            .map_err(|_| NvmlStatus::InvalidArgument)
     }
 
     /// Writes `text` and its zero byte into a buffer of `length` bytes, or nothing if it is too small.
-    pub(crate) fn put_text(self, length: c_uint, text: &str) -> Result<(), Status> {
+    pub(crate) fn put_text(self, length: c_uint, text: &str) -> Result<(), NvmlStatus> {
         let place = self.place()?;
-        let room = usize::try_from(length).map_err(|_| Status::InvalidArgument)?;
+        let room = usize::try_from(length).map_err(|_| NvmlStatus::InvalidArgument)?;
         if room <= text.len() {
-            return Err(Status::InsufficientSize);
+            return Err(NvmlStatus::InsufficientSize);
         }
         // SAFETY: the caller's buffer has `room` bytes, which is more than the text is long, and the
         // text is ours, so the two do not overlap.
@@ -146,30 +154,37 @@ mod tests {
     fn a_list_that_does_not_fit_says_how_many_places_it_needs() {
         let mut count = 1;
         let mut array = [0_u64; 1];
-        let put = Foreign::to_first(&mut array).put_list(Foreign::to(&mut count), &[7, 8]);
-        assert_eq!(put, Err(Status::InsufficientSize));
+        let put =
+            ForeignPointer::to_first(&mut array).put_list(ForeignPointer::to(&mut count), &[7, 8]);
+        assert_eq!(put, Err(NvmlStatus::InsufficientSize));
         assert_eq!((count, array), (2, [0]));
     }
 
     #[test]
     fn an_empty_list_needs_no_array() {
         let mut count = 0;
-        let put = Foreign::<u64>::null().put_list(Foreign::to(&mut count), &[]);
+        let put = ForeignPointer::<u64>::null().put_list(ForeignPointer::to(&mut count), &[]);
         assert_eq!(put, Ok(()));
     }
 
     #[test]
     fn a_text_needs_room_for_its_zero_byte() {
         let mut buffer = [1; 4];
-        let place = Foreign::to_first(&mut buffer);
-        assert_eq!(place.put_text(4, "four"), Err(Status::InsufficientSize));
+        let place = ForeignPointer::to_first(&mut buffer);
+        assert_eq!(place.put_text(4, "four"), Err(NvmlStatus::InsufficientSize));
         assert_eq!(place.put_text(4, "six"), Ok(()));
         assert_eq!(place.text().as_deref(), Ok("six"));
     }
 
     #[test]
     fn a_null_pointer_is_an_invalid_argument() {
-        assert_eq!(Foreign::null().put(1_u32), Err(Status::InvalidArgument));
-        assert_eq!(Foreign::<u32>::null().get(), Err(Status::InvalidArgument));
+        assert_eq!(
+            ForeignPointer::null().put(1_u32),
+            Err(NvmlStatus::InvalidArgument)
+        );
+        assert_eq!(
+            ForeignPointer::<u32>::null().get(),
+            Err(NvmlStatus::InvalidArgument)
+        );
     }
 }

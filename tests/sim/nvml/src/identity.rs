@@ -8,47 +8,51 @@ use nvml_wrapper_sys::bindings::{
     nvmlUUIDType_t_NVML_UUID_TYPE_BINARY as BINARY,
 };
 
-use crate::foreign::{Foreign, characters};
-use crate::handles::{self, Device};
+use crate::foreign::{ForeignPointer, characters};
+use crate::handles::{self, DeviceHandle};
 use crate::memory::version_word;
 use crate::model;
 use crate::session;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// NVIDIA's PCI vendor number, in the low half of the device id.
 const VENDOR: u32 = 0x10de;
 
 /// `nvmlDeviceGetCount`.
-pub(crate) fn count(count: Foreign<c_uint>) -> Result<(), Status> {
+pub(crate) fn count(count: ForeignPointer<c_uint>) -> Result<(), NvmlStatus> {
     let cards = session::snapshot()?.cards.len();
-    count.put(c_uint::try_from(cards).map_err(|_| Status::Unknown)?)
+    count.put(c_uint::try_from(cards).map_err(|_| NvmlStatus::Unknown)?)
 }
 
 /// `nvmlDeviceGetHandleByUUID`.
-pub(crate) fn by_uuid(uuid: Foreign<c_char>, device: Foreign<Device>) -> Result<(), Status> {
+pub(crate) fn by_uuid(
+    uuid: ForeignPointer<c_char>,
+    device: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
     let uuid = uuid.text()?;
     handles::find(device, |card| card.uuid == uuid)
 }
 
 /// `nvmlDeviceGetHandleByUUIDV`: as text or as 16 bytes.
 pub(crate) fn by_uuid_value(
-    value: Foreign<nvmlUUID_t>,
-    device: Foreign<Device>,
-) -> Result<(), Status> {
+    value: ForeignPointer<nvmlUUID_t>,
+    device: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
     let value = value.get()?;
     if value.version != version_word::<nvmlUUID_t>(1) {
-        return Err(Status::VersionMismatch);
+        return Err(NvmlStatus::VersionMismatch);
     }
     // SAFETY: both forms are arrays of bytes, so any bytes are valid as either.
     let characters = unsafe { value.value.str_ };
     let bytes = characters.map(c_char::to_ne_bytes).map(|[byte]| byte);
     match value.type_ {
         ASCII => {
-            let text = CStr::from_bytes_until_nul(&bytes).map_err(|_| Status::InvalidArgument)?;
+            let text =
+                CStr::from_bytes_until_nul(&bytes).map_err(|_| NvmlStatus::InvalidArgument)?;
             handles::find(device, |card| card.uuid.as_bytes() == text.to_bytes())
         }
         BINARY => handles::find(device, |card| bytes.starts_with(&bytes_of(&card.uuid))),
-        _ => Err(Status::InvalidArgument),
+        _ => Err(NvmlStatus::InvalidArgument),
     }
 }
 
@@ -61,36 +65,42 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
 }
 
 /// `nvmlDeviceGetHandleBySerial`.
-pub(crate) fn by_serial(number: Foreign<c_char>, device: Foreign<Device>) -> Result<(), Status> {
+pub(crate) fn by_serial(
+    number: ForeignPointer<c_char>,
+    device: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
     let number = number.text()?;
     handles::find(device, |card| serial(card).is_ok_and(|own| own == number))
 }
 
 /// `nvmlDeviceGetHandleByPciBusId`.
-pub(crate) fn by_pci(bus_id: Foreign<c_char>, device: Foreign<Device>) -> Result<(), Status> {
-    let address = parse_bus_id(&bus_id.text()?).ok_or(Status::InvalidArgument)?;
+pub(crate) fn by_pci(
+    bus_id: ForeignPointer<c_char>,
+    device: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
+    let address = parse_bus_id(&bus_id.text()?).ok_or(NvmlStatus::InvalidArgument)?;
     handles::find(device, |card| card.pci == address)
 }
 
 /// `nvmlDeviceGetName`.
-pub(crate) fn name(card: &CardSnapshot) -> Result<String, Status> {
+pub(crate) fn name(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(card.name.clone())
 }
 
 /// `nvmlDeviceGetUUID`.
-pub(crate) fn uuid(card: &CardSnapshot) -> Result<String, Status> {
+pub(crate) fn uuid(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(card.uuid.clone())
 }
 
 /// `nvmlDeviceGetSerial`: thirteen digits, here those of the UUID's end.
-pub(crate) fn serial(card: &CardSnapshot) -> Result<String, Status> {
-    let (_, end) = card.uuid.rsplit_once('-').ok_or(Status::NotSupported)?;
-    let number = u64::from_str_radix(end, 16).map_err(|_| Status::NotSupported)?;
+pub(crate) fn serial(card: &CardSnapshot) -> Result<String, NvmlStatus> {
+    let (_, end) = card.uuid.rsplit_once('-').ok_or(NvmlStatus::NotSupported)?;
+    let number = u64::from_str_radix(end, 16).map_err(|_| NvmlStatus::NotSupported)?;
     Ok(format!("{:013}", number % 10_u64.pow(13)))
 }
 
 /// `nvmlDeviceGetVbiosVersion`.
-pub(crate) fn vbios(card: &CardSnapshot) -> Result<String, Status> {
+pub(crate) fn vbios(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     let (major, minor) = card.compute_capability;
     Ok(format!("9{major}.0{minor}.45.00.01"))
 }
@@ -114,7 +124,7 @@ pub(crate) struct PciInfoV2 {
 }
 
 /// `nvmlDeviceGetPciInfo`.
-pub(crate) fn pci_info_v1(card: &CardSnapshot) -> Result<PciInfoV1, Status> {
+pub(crate) fn pci_info_v1(card: &CardSnapshot) -> Result<PciInfoV1, NvmlStatus> {
     let PciAddress {
         domain,
         bus,
@@ -128,7 +138,7 @@ pub(crate) fn pci_info_v1(card: &CardSnapshot) -> Result<PciInfoV1, Status> {
 }
 
 /// `nvmlDeviceGetPciInfo_v2`.
-pub(crate) fn pci_info_v2(card: &CardSnapshot) -> Result<PciInfoV2, Status> {
+pub(crate) fn pci_info_v2(card: &CardSnapshot) -> Result<PciInfoV2, NvmlStatus> {
     let first = pci_info_v1(card)?;
     let subsystem_id = first.device_id;
     Ok(PciInfoV2 {
@@ -139,7 +149,7 @@ pub(crate) fn pci_info_v2(card: &CardSnapshot) -> Result<PciInfoV2, Status> {
 }
 
 /// `nvmlDeviceGetPciInfo_v3`: with a bus id that has room for a long domain.
-pub(crate) fn pci_info_v3(card: &CardSnapshot) -> Result<nvmlPciInfo_t, Status> {
+pub(crate) fn pci_info_v3(card: &CardSnapshot) -> Result<nvmlPciInfo_t, NvmlStatus> {
     let PciInfoV1 {
         bus_id,
         place: [domain, bus, device],
@@ -157,13 +167,16 @@ pub(crate) fn pci_info_v3(card: &CardSnapshot) -> Result<nvmlPciInfo_t, Status> 
 }
 
 /// `nvmlDeviceGetPciInfoExt`: the same with the device's class.
-pub(crate) fn pci_info_ext(device: Device, info: Foreign<nvmlPciInfoExt_t>) -> Result<(), Status> {
+pub(crate) fn pci_info_ext(
+    device: DeviceHandle,
+    info: ForeignPointer<nvmlPciInfoExt_t>,
+) -> Result<(), NvmlStatus> {
     const DISPLAY_CONTROLLER: c_uint = 3;
     const WITHOUT_SCREEN: c_uint = 2;
     let known = pci_info_v3(&device.card()?)?;
     let version = version_word::<nvmlPciInfoExt_t>(1);
     if info.get()?.version != version {
-        return Err(Status::VersionMismatch);
+        return Err(NvmlStatus::VersionMismatch);
     }
     info.put(nvmlPciInfoExt_t {
         version,
@@ -180,22 +193,22 @@ pub(crate) fn pci_info_ext(device: Device, info: Foreign<nvmlPciInfoExt_t>) -> R
 
 /// `nvmlDeviceGetCudaComputeCapability`.
 pub(crate) fn compute_capability(
-    device: Device,
-    major: Foreign<c_int>,
-    minor: Foreign<c_int>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    major: ForeignPointer<c_int>,
+    minor: ForeignPointer<c_int>,
+) -> Result<(), NvmlStatus> {
     let capability = device.card()?.compute_capability;
     major.put(capability.0)?;
     minor.put(capability.1)
 }
 
 /// `nvmlDeviceGetArchitecture`.
-pub(crate) fn architecture(card: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn architecture(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(model::of(card).architecture)
 }
 
 /// `nvmlDeviceGetBrand`: the one before the product's name.
-pub(crate) fn brand(card: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn brand(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     const BRANDS: [(&str, c_uint); 4] = [("Tesla", 2), ("GeForce", 5), ("TITAN", 6), ("RTX", 13)];
     const NVIDIA: c_uint = 14;
     let found = BRANDS.iter().find(|(word, _)| card.name.contains(word));
@@ -203,28 +216,28 @@ pub(crate) fn brand(card: &CardSnapshot) -> Result<c_uint, Status> {
 }
 
 /// `nvmlDeviceGetNumGpuCores`.
-pub(crate) fn cores(card: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn cores(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(card.multiprocessors * model::of(card).cores_per_multiprocessor)
 }
 
 /// `nvmlDeviceGetBoardPartNumber`.
-pub(crate) fn part_number(card: &CardSnapshot) -> Result<String, Status> {
+pub(crate) fn part_number(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(format!("900-2{:04X}-0000-000", model::of(card).pci_device))
 }
 
 /// `nvmlDeviceGetBusType`.
-pub(crate) fn bus_type(_: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn bus_type(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     const PCIE: c_uint = 2;
     Ok(PCIE)
 }
 
 /// `nvmlDeviceGetModuleId`: the slot on the baseboard, which the bus tells.
-pub(crate) fn module(card: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn module(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(card.pci.bus >> 3)
 }
 
 /// `nvmlDeviceGetBoardId`.
-pub(crate) fn board(card: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn board(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok((card.pci.domain << 16) | (card.pci.bus << 8))
 }
 

@@ -5,7 +5,6 @@
 //! `exports` is the table of what is exported. A function that is not in it does not exist, which
 //! is what a program also finds on an older driver.
 
-mod absent;
 mod events;
 mod exports;
 mod fields;
@@ -24,3 +23,4 @@ mod session;
 mod status;
 mod system;
 mod topology;
+mod unsupported;

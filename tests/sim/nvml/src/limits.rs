@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use apportion_sim_machine::{NvmlReply, NvmlRequest};
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::session;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// `nvmlSetMemoryLimits_v1_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct SetLimits {
+pub(crate) struct SetMemoryLimits {
     folder: *mut c_char,
     soft: c_ulonglong,
     hard: c_ulonglong,
@@ -25,7 +25,7 @@ pub(crate) struct SetLimits {
 /// `nvmlGetMemoryLimits_v1_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct GetLimits {
+pub(crate) struct GetMemoryLimits {
     folder: *mut c_char,
     soft: c_ulonglong,
     hard: c_ulonglong,
@@ -33,7 +33,10 @@ pub(crate) struct GetLimits {
 }
 
 /// `nvmlDeviceSetMemoryLimits_v1`: for root alone, which the daemon checks.
-pub(crate) fn set(device: Device, limits: Foreign<SetLimits>) -> Result<(), Status> {
+pub(crate) fn set(
+    device: DeviceHandle,
+    limits: ForeignPointer<SetMemoryLimits>,
+) -> Result<(), NvmlStatus> {
     needs_driver_support(device)?;
     let limits = limits.get()?;
     let group = group_at(limits.folder)?;
@@ -47,7 +50,10 @@ pub(crate) fn set(device: Device, limits: Foreign<SetLimits>) -> Result<(), Stat
 }
 
 /// `nvmlDeviceGetMemoryLimits_v1`.
-pub(crate) fn get(device: Device, limits: Foreign<GetLimits>) -> Result<(), Status> {
+pub(crate) fn get(
+    device: DeviceHandle,
+    limits: ForeignPointer<GetMemoryLimits>,
+) -> Result<(), NvmlStatus> {
     needs_driver_support(device)?;
     let asked = limits.get()?;
     let reply = session::ask(NvmlRequest::GetMemoryLimits {
@@ -55,9 +61,9 @@ pub(crate) fn get(device: Device, limits: Foreign<GetLimits>) -> Result<(), Stat
         group: group_at(asked.folder)?,
     })?;
     let NvmlReply::MemoryLimits(found) = reply else {
-        return Err(Status::Unknown);
+        return Err(NvmlStatus::Unknown);
     };
-    limits.put(GetLimits {
+    limits.put(GetMemoryLimits {
         folder: asked.folder,
         soft: found.soft,
         hard: found.hard,
@@ -65,21 +71,22 @@ pub(crate) fn get(device: Device, limits: Foreign<GetLimits>) -> Result<(), Stat
     })
 }
 
-fn needs_driver_support(device: Device) -> Result<(), Status> {
+fn needs_driver_support(device: DeviceHandle) -> Result<(), NvmlStatus> {
     device.card()?;
     let has = session::snapshot()?.driver.memory_limits;
-    has.then_some(()).ok_or(Status::NotSupported)
+    has.then_some(()).ok_or(NvmlStatus::NotSupported)
 }
 
-fn group_at(folder: *mut c_char) -> Result<String, Status> {
-    let folder = PathBuf::from(Foreign::nested(folder).text()?);
+fn group_at(folder: *mut c_char) -> Result<String, NvmlStatus> {
+    let folder = PathBuf::from(ForeignPointer::nested(folder).text()?);
     let folder = folder
         .canonicalize()
         .ok()
         .filter(|folder| folder.is_dir())
-        .ok_or(Status::OperatingSystem)?;
-    let mounts = fs::read_to_string("/proc/self/mounts").map_err(|_| Status::OperatingSystem)?;
-    group_below(&mounts, &folder).ok_or(Status::OperatingSystem)
+        .ok_or(NvmlStatus::OperatingSystem)?;
+    let mounts =
+        fs::read_to_string("/proc/self/mounts").map_err(|_| NvmlStatus::OperatingSystem)?;
+    group_below(&mounts, &folder).ok_or(NvmlStatus::OperatingSystem)
 }
 
 /// The group's name below the mount of the unified hierarchy that holds its folder.

@@ -5,11 +5,11 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::nvmlPciInfo_t;
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::identity;
 use crate::session;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// As many links as any card has, `NVML_NVLINK_MAX_LINKS`.
 const MOST: c_uint = 18;
@@ -17,29 +17,33 @@ const DOWN: c_uint = 0;
 const UP: c_uint = 1;
 
 /// The card's position at the other end; nothing where the link is down.
-fn end(device: Device, link: c_uint) -> Result<Option<u32>, Status> {
+fn end(device: DeviceHandle, link: c_uint) -> Result<Option<u32>, NvmlStatus> {
     let links = device.card()?.links;
     match (links.is_empty(), link < MOST) {
-        (true, _) => Err(Status::NotSupported),
-        (false, false) => Err(Status::InvalidArgument),
+        (true, _) => Err(NvmlStatus::NotSupported),
+        (false, false) => Err(NvmlStatus::InvalidArgument),
         (false, true) => Ok(links.get(link as usize).copied()),
     }
 }
 
 /// `nvmlDeviceGetNvLinkState`.
-pub(crate) fn state(device: Device, link: c_uint, state: Foreign<c_uint>) -> Result<(), Status> {
+pub(crate) fn state(
+    device: DeviceHandle,
+    link: c_uint,
+    state: ForeignPointer<c_uint>,
+) -> Result<(), NvmlStatus> {
     let is_up = end(device, link)?.is_some();
     state.put(if is_up { UP } else { DOWN })
 }
 
 /// `nvmlDeviceGetNvLinkRemotePciInfo_v2`.
 pub(crate) fn remote(
-    device: Device,
+    device: DeviceHandle,
     link: c_uint,
-    info: Foreign<nvmlPciInfo_t>,
-) -> Result<(), Status> {
-    let other = end(device, link)?.ok_or(Status::NotSupported)?;
+    info: ForeignPointer<nvmlPciInfo_t>,
+) -> Result<(), NvmlStatus> {
+    let other = end(device, link)?.ok_or(NvmlStatus::NotSupported)?;
     let cards = session::snapshot()?.cards;
-    let card = cards.get(other as usize).ok_or(Status::Unknown)?;
+    let card = cards.get(other as usize).ok_or(NvmlStatus::Unknown)?;
     info.put(identity::pci_info_v3(card)?)
 }

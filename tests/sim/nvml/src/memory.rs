@@ -8,9 +8,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlConfComputeMemSizeInfo_t, nvmlMemory_t, nvmlMemory_v2_t,
 };
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
-use crate::status::Status;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
+use crate::status::NvmlStatus;
 
 /// What the driver keeps mapped of itself.
 const BAR1_USED: u64 = 1 << 20;
@@ -21,7 +21,7 @@ pub(crate) const fn version_word<T>(version: u32) -> c_uint {
 }
 
 /// `nvmlDeviceGetMemoryInfo`: the card's, also inside a group that the driver limits.
-pub(crate) fn info(card: &CardSnapshot) -> Result<nvmlMemory_t, Status> {
+pub(crate) fn info(card: &CardSnapshot) -> Result<nvmlMemory_t, NvmlStatus> {
     let whole = whole_card(card)?;
     Ok(nvmlMemory_t {
         total: whole.total,
@@ -31,15 +31,18 @@ pub(crate) fn info(card: &CardSnapshot) -> Result<nvmlMemory_t, Status> {
 }
 
 /// `nvmlDeviceGetMemoryInfo_v2`: inside a group that the driver limits, the group's.
-pub(crate) fn info_v2(device: Device, memory: Foreign<nvmlMemory_v2_t>) -> Result<(), Status> {
+pub(crate) fn info_v2(
+    device: DeviceHandle,
+    memory: ForeignPointer<nvmlMemory_v2_t>,
+) -> Result<(), NvmlStatus> {
     let card = device.card()?;
     if memory.get()?.version != version_word::<nvmlMemory_v2_t>(2) {
-        return Err(Status::VersionMismatch);
+        return Err(NvmlStatus::VersionMismatch);
     }
     memory.put(seen_by_caller(&card)?)
 }
 
-fn seen_by_caller(card: &CardSnapshot) -> Result<nvmlMemory_v2_t, Status> {
+fn seen_by_caller(card: &CardSnapshot) -> Result<nvmlMemory_v2_t, NvmlStatus> {
     let whole = whole_card(card)?;
     let Some(group) = card.group else {
         return Ok(whole);
@@ -54,9 +57,9 @@ fn seen_by_caller(card: &CardSnapshot) -> Result<nvmlMemory_v2_t, Status> {
     })
 }
 
-fn whole_card(card: &CardSnapshot) -> Result<nvmlMemory_v2_t, Status> {
+fn whole_card(card: &CardSnapshot) -> Result<nvmlMemory_v2_t, NvmlStatus> {
     if !card.memory_info {
-        return Err(Status::NotSupported);
+        return Err(NvmlStatus::NotSupported);
     }
     Ok(nvmlMemory_v2_t {
         version: version_word::<nvmlMemory_v2_t>(2),
@@ -68,7 +71,7 @@ fn whole_card(card: &CardSnapshot) -> Result<nvmlMemory_v2_t, Status> {
 }
 
 /// `nvmlDeviceGetBAR1MemoryInfo`: wide enough for the whole card.
-pub(crate) fn bar1(card: &CardSnapshot) -> Result<nvmlBAR1Memory_t, Status> {
+pub(crate) fn bar1(card: &CardSnapshot) -> Result<nvmlBAR1Memory_t, NvmlStatus> {
     let total = card.total.next_power_of_two();
     Ok(nvmlBAR1Memory_t {
         bar1Total: total,
@@ -78,7 +81,9 @@ pub(crate) fn bar1(card: &CardSnapshot) -> Result<nvmlBAR1Memory_t, Status> {
 }
 
 /// `nvmlDeviceGetConfComputeMemSizeInfo`: all memory is unprotected.
-pub(crate) fn confidential(card: &CardSnapshot) -> Result<nvmlConfComputeMemSizeInfo_t, Status> {
+pub(crate) fn confidential(
+    card: &CardSnapshot,
+) -> Result<nvmlConfComputeMemSizeInfo_t, NvmlStatus> {
     Ok(nvmlConfComputeMemSizeInfo_t {
         protectedMemSizeKib: 0,
         unprotectedMemSizeKib: card.total >> 10,

@@ -5,7 +5,7 @@ use apportion_sim_machine::CardSnapshot;
 
 /// One generation of cards.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct CardGeneration {
     capability: (i32, i32),
     /// `NVML_DEVICE_ARCH_…`.
     pub(crate) architecture: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Model {
 
 /// Ascending by compute capability.
 #[rustfmt::skip]
-const MODELS: [Model; 9] = [
+const MODELS: [CardGeneration; 9] = [
     row((7, 0),  5, 0x1db5,  64, 4096, 1530,   877,   300_000, false, 3),
     row((7, 5),  6, 0x1eb8,  64,  256, 1590,  5001,    70_000, false, 3),
     row((8, 0),  7, 0x20b0,  64, 5120, 1410,  1215,   400_000, true,  4),
@@ -38,7 +38,7 @@ const MODELS: [Model; 9] = [
 ];
 
 /// The card's generation: the newest one that is not newer than its compute capability.
-pub(crate) fn of(card: &CardSnapshot) -> &'static Model {
+pub(crate) fn of(card: &CardSnapshot) -> &'static CardGeneration {
     let known = MODELS.iter().rev();
     let mut fitting = known.filter(|model| model.capability <= card.compute_capability);
     fitting.next().unwrap_or(&MODELS[0])
@@ -56,8 +56,8 @@ const fn row(
     power_limit: u32,
     data_centre: bool,
     pcie_generation: u32,
-) -> Model {
-    Model {
+) -> CardGeneration {
+    CardGeneration {
         capability,
         architecture,
         pci_device,

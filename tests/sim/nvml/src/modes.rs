@@ -7,38 +7,38 @@ use apportion_sim_machine::CardSnapshot;
 use nvml_wrapper_sys::bindings::nvmlDeviceAddressingMode_t;
 
 use crate::fields;
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::memory::version_word;
 use crate::model;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// Modes that are off, counters that stand at zero.
-pub(crate) fn off(_: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn off(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(0)
 }
 
 /// Modes that are on: the daemon keeps the driver loaded, which is what persistence means.
-pub(crate) fn on(_: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn on(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(1)
 }
 
 /// `nvmlDeviceGetCurrentClocksEventReasons`: what slows the clocks.
-pub(crate) fn reasons(card: &CardSnapshot) -> Result<c_ulonglong, Status> {
+pub(crate) fn reasons(card: &CardSnapshot) -> Result<c_ulonglong, NvmlStatus> {
     Ok(card.throttled)
 }
 
 /// `nvmlDeviceGetSupportedClocksEventReasons`: all nine of the header.
-pub(crate) fn all_reasons(_: &CardSnapshot) -> Result<c_ulonglong, Status> {
+pub(crate) fn all_reasons(_: &CardSnapshot) -> Result<c_ulonglong, NvmlStatus> {
     Ok(0x1ff)
 }
 
 /// `nvmlDeviceGetEccMode`.
 pub(crate) fn ecc(
-    device: Device,
-    current: Foreign<c_uint>,
-    pending: Foreign<c_uint>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    current: ForeignPointer<c_uint>,
+    pending: ForeignPointer<c_uint>,
+) -> Result<(), NvmlStatus> {
     needs_data_centre(&device.card()?)?;
     current.put(1)?;
     pending.put(1)
@@ -46,23 +46,23 @@ pub(crate) fn ecc(
 
 /// `nvmlDeviceGetTotalEccErrors`.
 pub(crate) fn ecc_errors(
-    device: Device,
+    device: DeviceHandle,
     _kind: c_uint,
     _counter: c_uint,
-    errors: Foreign<c_ulonglong>,
-) -> Result<(), Status> {
+    errors: ForeignPointer<c_ulonglong>,
+) -> Result<(), NvmlStatus> {
     needs_data_centre(&device.card()?)?;
     errors.put(0)
 }
 
 /// `nvmlDeviceGetRemappedRows`: none was remapped so far.
 pub(crate) fn remapped_rows(
-    device: Device,
-    corrected: Foreign<c_uint>,
-    uncorrected: Foreign<c_uint>,
-    pending: Foreign<c_uint>,
-    failed: Foreign<c_uint>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    corrected: ForeignPointer<c_uint>,
+    uncorrected: ForeignPointer<c_uint>,
+    pending: ForeignPointer<c_uint>,
+    failed: ForeignPointer<c_uint>,
+) -> Result<(), NvmlStatus> {
     let rows = fields::rows(&device.card()?)?;
     corrected.put(0)?;
     uncorrected.put(0)?;
@@ -72,44 +72,44 @@ pub(crate) fn remapped_rows(
 
 /// `nvmlDeviceGetMigMode`: off where the card could be partitioned.
 pub(crate) fn mig(
-    device: Device,
-    current: Foreign<c_uint>,
-    pending: Foreign<c_uint>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    current: ForeignPointer<c_uint>,
+    pending: ForeignPointer<c_uint>,
+) -> Result<(), NvmlStatus> {
     needs_data_centre(&device.card()?)?;
     current.put(0)?;
     pending.put(0)
 }
 
 /// `nvmlDeviceGetMaxMigDeviceCount`.
-pub(crate) fn max_mig_devices(card: &CardSnapshot) -> Result<c_uint, Status> {
+pub(crate) fn max_mig_devices(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(if model::of(card).data_centre { 7 } else { 0 })
 }
 
 /// `nvmlDeviceGetMigDeviceHandleByIndex`: no card is partitioned.
 pub(crate) fn mig_device(
-    device: Device,
+    device: DeviceHandle,
     _index: c_uint,
-    _part: Foreign<Device>,
-) -> Result<(), Status> {
+    _part: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
     device.card()?;
-    Err(Status::NotFound)
+    Err(NvmlStatus::NotFound)
 }
 
 /// `nvmlDeviceGetAddressingMode`: host and card have page tables of their own.
 pub(crate) fn addressing(
-    device: Device,
-    mode: Foreign<nvmlDeviceAddressingMode_t>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    mode: ForeignPointer<nvmlDeviceAddressingMode_t>,
+) -> Result<(), NvmlStatus> {
     device.card()?;
     let version = version_word::<nvmlDeviceAddressingMode_t>(1);
     if mode.get()?.version != version {
-        return Err(Status::VersionMismatch);
+        return Err(NvmlStatus::VersionMismatch);
     }
     mode.put(nvmlDeviceAddressingMode_t { version, value: 0 })
 }
 
-fn needs_data_centre(card: &CardSnapshot) -> Result<(), Status> {
+fn needs_data_centre(card: &CardSnapshot) -> Result<(), NvmlStatus> {
     let has = model::of(card).data_centre;
-    has.then_some(()).ok_or(Status::NotSupported)
+    has.then_some(()).ok_or(NvmlStatus::NotSupported)
 }

@@ -10,10 +10,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlProcessUtilizationSample_t,
 };
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::memory::version_word;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// `NVML_VALUE_NOT_AVAILABLE`: the card cannot tell.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
@@ -23,10 +23,10 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// `nvmlDeviceGetComputeRunningProcesses`.
 pub(crate) fn compute_v1(
-    device: Device,
-    count: Foreign<c_uint>,
-    list: Foreign<nvmlProcessInfo_v1_t>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    count: ForeignPointer<c_uint>,
+    list: ForeignPointer<nvmlProcessInfo_v1_t>,
+) -> Result<(), NvmlStatus> {
     let card = device.card()?;
     let entries = entries(&card, |process| nvmlProcessInfo_v1_t {
         pid: process.pid,
@@ -37,10 +37,10 @@ pub(crate) fn compute_v1(
 
 /// `nvmlDeviceGetComputeRunningProcesses_v2` and `_v3`, which differ in name only.
 pub(crate) fn compute_v3(
-    device: Device,
-    count: Foreign<c_uint>,
-    list: Foreign<nvmlProcessInfo_v2_t>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    count: ForeignPointer<c_uint>,
+    list: ForeignPointer<nvmlProcessInfo_v2_t>,
+) -> Result<(), NvmlStatus> {
     let card = device.card()?;
     let entries = entries(&card, |process| nvmlProcessInfo_v2_t {
         pid: process.pid,
@@ -53,36 +53,39 @@ pub(crate) fn compute_v3(
 
 /// The lists of graphics processes and of MPS clients: the simulated driver has neither.
 pub(crate) fn none(
-    device: Device,
-    count: Foreign<c_uint>,
-    list: Foreign<u8>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    count: ForeignPointer<c_uint>,
+    list: ForeignPointer<u8>,
+) -> Result<(), NvmlStatus> {
     device.card()?;
     list.put_list(count, &[])
 }
 
 /// `nvmlDeviceGetRunningProcessDetailList`.
 pub(crate) fn detail_list(
-    device: Device,
-    list: Foreign<nvmlProcessDetailList_t>,
-) -> Result<(), Status> {
+    device: DeviceHandle,
+    list: ForeignPointer<nvmlProcessDetailList_t>,
+) -> Result<(), NvmlStatus> {
     const FIRST_CAPABLE: (i32, i32) = (9, 0);
     let card = device.card()?;
     let mut header = list.get()?;
     if header.version != version_word::<nvmlProcessDetailList_t>(1) {
-        return Err(Status::VersionMismatch);
+        return Err(NvmlStatus::VersionMismatch);
     }
     if card.compute_capability < FIRST_CAPABLE {
-        return Err(Status::NotSupported);
+        return Err(NvmlStatus::NotSupported);
     }
     let details = details(&card, header.mode)?;
-    let array = Foreign::nested(header.procArray);
-    let written = array.put_list(Foreign::to(&mut header.numProcArrayEntries), &details);
+    let array = ForeignPointer::nested(header.procArray);
+    let written = array.put_list(
+        ForeignPointer::to(&mut header.numProcArrayEntries),
+        &details,
+    );
     list.put(header)?;
     written
 }
 
-fn details(card: &CardSnapshot, mode: c_uint) -> Result<Vec<nvmlProcessDetail_v1_t>, Status> {
+fn details(card: &CardSnapshot, mode: c_uint) -> Result<Vec<nvmlProcessDetail_v1_t>, NvmlStatus> {
     match mode {
         0 | 3 => Ok(entries(card, |process| nvmlProcessDetail_v1_t {
             pid: process.pid,
@@ -92,23 +95,23 @@ fn details(card: &CardSnapshot, mode: c_uint) -> Result<Vec<nvmlProcessDetail_v1
             usedGpuCcProtectedMemory: 0,
         })),
         1 | 2 => Ok(Vec::new()),
-        _ => Err(Status::InvalidArgument),
+        _ => Err(NvmlStatus::InvalidArgument),
     }
 }
 
 /// `nvmlDeviceGetProcessUtilization`: the card's load, in equal parts.
 pub(crate) fn utilisation(
-    device: Device,
-    list: Foreign<nvmlProcessUtilizationSample_t>,
-    count: Foreign<c_uint>,
+    device: DeviceHandle,
+    list: ForeignPointer<nvmlProcessUtilizationSample_t>,
+    count: ForeignPointer<c_uint>,
     last_seen: c_ulonglong,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     let card = device.card()?;
     let now = now_micros();
     if card.processes.is_empty() || last_seen >= now {
-        return Err(Status::NotFound);
+        return Err(NvmlStatus::NotFound);
     }
-    let among = c_uint::try_from(card.processes.len()).map_err(|_| Status::Unknown)?;
+    let among = c_uint::try_from(card.processes.len()).map_err(|_| NvmlStatus::Unknown)?;
     let samples = entries(&card, |process| nvmlProcessUtilizationSample_t {
         pid: process.pid,
         timeStamp: now,

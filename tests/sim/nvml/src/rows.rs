@@ -6,18 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use crate::session;
-use crate::status::{SUCCESS, Status};
+use crate::status::{NvmlStatus, SUCCESS};
 
 /// Runs the body of an exported function. A panic must not cross into C.
 pub(crate) fn answer(
     call: &'static str,
-    body: impl FnOnce() -> Result<(), Status>,
+    body: impl FnOnce() -> Result<(), NvmlStatus>,
 ) -> nvmlReturn_t {
     session::begin(call);
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(status)) => status.into(),
-        Err(_) => Status::Unknown.into(),
+        Err(_) => NvmlStatus::Unknown.into(),
     }
 }
 
@@ -36,7 +36,7 @@ macro_rules! calls {
 macro_rules! values {
     ($($name:ident: $type:ty = $path:path;)*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(device: Device, value: Foreign<$type>) -> nvmlReturn_t {
+        extern "C" fn $name(device: DeviceHandle, value: ForeignPointer<$type>) -> nvmlReturn_t {
             $crate::rows::answer(stringify!($name), || {
                 let card = device.card()?;
                 value.put($path(&card)?)
@@ -49,7 +49,7 @@ macro_rules! values {
 macro_rules! texts {
     ($($name:ident = $path:path;)*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(device: Device, text: Foreign<c_char>, length: c_uint) -> nvmlReturn_t {
+        extern "C" fn $name(device: DeviceHandle, text: ForeignPointer<c_char>, length: c_uint) -> nvmlReturn_t {
             $crate::rows::answer(stringify!($name), || {
                 let card = device.card()?;
                 text.put_text(length, &$path(&card)?)
@@ -63,8 +63,8 @@ macro_rules! texts {
 macro_rules! unsupported {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(device: Device) -> nvmlReturn_t {
-            $crate::rows::answer(stringify!($name), || device.card().and(Err(Status::NotSupported)))
+        extern "C" fn $name(device: DeviceHandle) -> nvmlReturn_t {
+            $crate::rows::answer(stringify!($name), || device.card().and(Err(NvmlStatus::NotSupported)))
         }
     )*};
 }
@@ -78,6 +78,6 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_unknown_error() {
         let code = answer("", || std::panic::resume_unwind(Box::new(())));
-        assert_eq!(code, nvmlReturn_t::from(Status::Unknown));
+        assert_eq!(code, nvmlReturn_t::from(NvmlStatus::Unknown));
     }
 }

@@ -6,11 +6,13 @@ use std::ffi::{CStr, c_char, c_uint};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use apportion_sim_client::{Machine, given_cards, socket};
-use apportion_sim_machine::{Event, NvmlReply, NvmlRequest, Refusal, Reply, Request, Snapshot};
+use apportion_sim_client::{MachineClient, given_cards, socket};
+use apportion_sim_machine::{
+    CudaRefusal, MachineReply, MachineRequest, MachineSnapshot, NvmlReply, NvmlRequest, XidEvent,
+};
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
-use crate::status::{self, Status};
+use crate::status::{self, NvmlStatus};
 
 /// How often the library was initialised more than it was shut down.
 ///
@@ -21,7 +23,7 @@ static USERS: AtomicU32 = AtomicU32::new(0);
 static GIVEN: OnceLock<Option<Vec<String>>> = OnceLock::new();
 
 /// Where the simulated driver listens, as the environment said when it was first needed.
-static MACHINE: OnceLock<Machine> = OnceLock::new();
+static MACHINE: OnceLock<MachineClient> = OnceLock::new();
 
 thread_local! {
     /// The exported function that is being answered, for the machine's faults and latencies.
@@ -34,23 +36,23 @@ pub(crate) fn begin(call: &'static str) {
 }
 
 /// `nvmlInit`, `nvmlInit_v2`.
-pub(crate) fn init() -> Result<(), Status> {
+pub(crate) fn init() -> Result<(), NvmlStatus> {
     init_with_flags(0)
 }
 
 /// `nvmlInitWithFlags`: the flags say which failures to overlook; here none can happen.
-pub(crate) fn init_with_flags(_flags: c_uint) -> Result<(), Status> {
+pub(crate) fn init_with_flags(_flags: c_uint) -> Result<(), NvmlStatus> {
     exchange(NvmlRequest::Snapshot)?;
     USERS.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
 /// `nvmlShutdown`.
-pub(crate) fn shutdown() -> Result<(), Status> {
+pub(crate) fn shutdown() -> Result<(), NvmlStatus> {
     let left = USERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |users| {
         users.checked_sub(1)
     });
-    left.map(drop).map_err(|_| Status::Uninitialized)
+    left.map(drop).map_err(|_| NvmlStatus::Uninitialized)
 }
 
 /// `nvmlErrorString`, which alone works before the initialisation.
@@ -60,13 +62,13 @@ extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
 }
 
 /// An error unless the library is initialised.
-pub(crate) fn running() -> Result<(), Status> {
+pub(crate) fn running() -> Result<(), NvmlStatus> {
     let is = USERS.load(Ordering::Relaxed) > 0;
-    is.then_some(()).ok_or(Status::Uninitialized)
+    is.then_some(()).ok_or(NvmlStatus::Uninitialized)
 }
 
 /// Puts a question to the simulated driver.
-pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, Status> {
+pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, NvmlStatus> {
     running()?;
     match exchange(request)? {
         NvmlReply::Refused(refusal) => Err(refusal.into()),
@@ -75,7 +77,7 @@ pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, Status> {
 }
 
 /// The machine as it is now.
-pub(crate) fn snapshot() -> Result<Snapshot, Status> {
+pub(crate) fn snapshot() -> Result<MachineSnapshot, NvmlStatus> {
     match ask(NvmlRequest::Snapshot)? {
         NvmlReply::Snapshot(mut snapshot) => {
             if let Some(given) = GIVEN.get_or_init(given_cards) {
@@ -83,32 +85,38 @@ pub(crate) fn snapshot() -> Result<Snapshot, Status> {
             }
             Ok(snapshot)
         }
-        _ => Err(Status::Unknown),
+        _ => Err(NvmlStatus::Unknown),
     }
 }
 
 /// The events after `since`, and the number of the newest one.
-pub(crate) fn events(since: u64) -> Result<(Vec<Event>, u64), Status> {
+pub(crate) fn events(since: u64) -> Result<(Vec<XidEvent>, u64), NvmlStatus> {
     match ask(NvmlRequest::Events { since })? {
         NvmlReply::Events { events, newest } => Ok((events, newest)),
-        _ => Err(Status::Unknown),
+        _ => Err(NvmlStatus::Unknown),
     }
 }
 
 /// An error if one of these cards has fallen off the bus.
-pub(crate) fn none_lost<'a>(positions: impl Iterator<Item = &'a u32>) -> Result<(), Status> {
+pub(crate) fn none_lost<'a>(positions: impl Iterator<Item = &'a u32>) -> Result<(), NvmlStatus> {
     let cards = snapshot()?.cards;
     let mut places = positions.filter_map(|position| usize::try_from(*position).ok());
     let lost = places.any(|place| cards.get(place).is_some_and(|card| card.lost));
-    if lost { Err(Status::CardLost) } else { Ok(()) }
+    if lost {
+        Err(NvmlStatus::CardLost)
+    } else {
+        Ok(())
+    }
 }
 
-fn exchange(request: NvmlRequest) -> Result<NvmlReply, Status> {
-    let machine = MACHINE.get_or_init(|| Machine::at(socket()));
-    let answer = machine.ask(CALL.take(), Request::Nvml(request));
-    match answer.map_err(|_| Status::DriverNotLoaded)?.reply {
-        Reply::Nvml(reply) => Ok(reply),
-        Reply::Refused(Refusal::Code(code)) => Err(Status::Ruled(code.cast_unsigned())),
-        _ => Err(Status::Unknown),
+fn exchange(request: NvmlRequest) -> Result<NvmlReply, NvmlStatus> {
+    let machine = MACHINE.get_or_init(|| MachineClient::at(socket()));
+    let answer = machine.ask(CALL.take(), MachineRequest::Nvml(request));
+    match answer.map_err(|_| NvmlStatus::DriverNotLoaded)?.reply {
+        MachineReply::Nvml(reply) => Ok(reply),
+        MachineReply::Refused(CudaRefusal::Code(code)) => {
+            Err(NvmlStatus::Ruled(code.cast_unsigned()))
+        }
+        _ => Err(NvmlStatus::Unknown),
     }
 }

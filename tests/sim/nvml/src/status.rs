@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 /// A return code other than success that this library can give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum NvmlStatus {
     Uninitialized,
     InvalidArgument,
     NotSupported,
@@ -27,27 +27,27 @@ pub(crate) enum Status {
 
 pub(crate) const SUCCESS: nvmlReturn_t = 0;
 
-impl From<Status> for nvmlReturn_t {
-    fn from(status: Status) -> Self {
+impl From<NvmlStatus> for nvmlReturn_t {
+    fn from(status: NvmlStatus) -> Self {
         match status {
-            Status::Uninitialized => 1,
-            Status::InvalidArgument => 2,
-            Status::NotSupported => 3,
-            Status::NoPermission => 4,
-            Status::NotFound => 6,
-            Status::InsufficientSize => 7,
-            Status::DriverNotLoaded => 9,
-            Status::Timeout => 10,
-            Status::CardLost => 15,
-            Status::OperatingSystem => 17,
-            Status::VersionMismatch => 25,
-            Status::Unknown => 999,
-            Status::Ruled(code) => code,
+            NvmlStatus::Uninitialized => 1,
+            NvmlStatus::InvalidArgument => 2,
+            NvmlStatus::NotSupported => 3,
+            NvmlStatus::NoPermission => 4,
+            NvmlStatus::NotFound => 6,
+            NvmlStatus::InsufficientSize => 7,
+            NvmlStatus::DriverNotLoaded => 9,
+            NvmlStatus::Timeout => 10,
+            NvmlStatus::CardLost => 15,
+            NvmlStatus::OperatingSystem => 17,
+            NvmlStatus::VersionMismatch => 25,
+            NvmlStatus::Unknown => 999,
+            NvmlStatus::Ruled(code) => code,
         }
     }
 }
 
-impl From<NvmlRefusal> for Status {
+impl From<NvmlRefusal> for NvmlStatus {
     fn from(refusal: NvmlRefusal) -> Self {
         match refusal {
             NvmlRefusal::InvalidArgument => Self::InvalidArgument,
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_code_outside_the_header_is_an_unknown_error() {
-        assert_eq!(text(31), text(Status::Unknown.into()));
+        assert_eq!(text(31), text(NvmlStatus::Unknown.into()));
         assert_ne!(text(30), text(31));
     }
 }

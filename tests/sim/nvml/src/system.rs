@@ -6,37 +6,40 @@ use std::fs;
 use apportion_sim_machine::DriverVersions;
 use nvml_wrapper_sys::bindings::nvmlSystemDriverBranchInfo_t;
 
-use crate::foreign::{Foreign, characters};
+use crate::foreign::{ForeignPointer, characters};
 use crate::memory::version_word;
 use crate::session;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// `nvmlSystemGetDriverVersion`.
-pub(crate) fn driver_version(text: Foreign<c_char>, length: c_uint) -> Result<(), Status> {
+pub(crate) fn driver_version(
+    text: ForeignPointer<c_char>,
+    length: c_uint,
+) -> Result<(), NvmlStatus> {
     text.put_text(length, &versions()?.driver)
 }
 
 /// `nvmlSystemGetNVMLVersion`.
-pub(crate) fn nvml_version(text: Foreign<c_char>, length: c_uint) -> Result<(), Status> {
+pub(crate) fn nvml_version(text: ForeignPointer<c_char>, length: c_uint) -> Result<(), NvmlStatus> {
     text.put_text(length, &versions()?.nvml)
 }
 
 /// `nvmlSystemGetCudaDriverVersion`.
-pub(crate) fn cuda_version(version: Foreign<c_int>) -> Result<(), Status> {
+pub(crate) fn cuda_version(version: ForeignPointer<c_int>) -> Result<(), NvmlStatus> {
     version.put(versions()?.cuda)
 }
 
 /// `nvmlSystemGetDriverBranch`.
 pub(crate) fn driver_branch(
-    branch: Foreign<nvmlSystemDriverBranchInfo_t>,
+    branch: ForeignPointer<nvmlSystemDriverBranchInfo_t>,
     _length: c_uint,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     let version = version_word::<nvmlSystemDriverBranchInfo_t>(1);
     if branch.get()?.version != version {
-        return Err(Status::VersionMismatch);
+        return Err(NvmlStatus::VersionMismatch);
     }
     let driver = versions()?.driver;
-    let (major, _) = driver.split_once('.').ok_or(Status::Unknown)?;
+    let (major, _) = driver.split_once('.').ok_or(NvmlStatus::Unknown)?;
     branch.put(nvmlSystemDriverBranchInfo_t {
         version,
         branch: characters(&format!("r{major}_00")),
@@ -46,11 +49,11 @@ pub(crate) fn driver_branch(
 /// `nvmlSystemGetProcessName`: its command line.
 pub(crate) fn process_name(
     pid: c_uint,
-    text: Foreign<c_char>,
+    text: ForeignPointer<c_char>,
     length: c_uint,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     session::running()?;
-    let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Status::NotFound)?;
+    let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NvmlStatus::NotFound)?;
     let words: Vec<_> = line
         .split(|byte| *byte == 0)
         .filter(|word| !word.is_empty())
@@ -60,11 +63,11 @@ pub(crate) fn process_name(
 }
 
 /// `nvmlUnitGetCount`: no S-class boxes.
-pub(crate) fn unit_count(count: Foreign<c_uint>) -> Result<(), Status> {
+pub(crate) fn unit_count(count: ForeignPointer<c_uint>) -> Result<(), NvmlStatus> {
     session::running()?;
     count.put(0)
 }
 
-fn versions() -> Result<DriverVersions, Status> {
+fn versions() -> Result<DriverVersions, NvmlStatus> {
     Ok(session::snapshot()?.driver)
 }

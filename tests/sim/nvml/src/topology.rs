@@ -3,10 +3,10 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use crate::foreign::Foreign;
-use crate::handles::Device;
+use crate::foreign::ForeignPointer;
+use crate::handles::DeviceHandle;
 use crate::session;
-use crate::status::Status;
+use crate::status::NvmlStatus;
 
 /// `NVML_TOPOLOGY_INTERNAL`.
 const SAME_BOARD: c_uint = 0;
@@ -19,10 +19,10 @@ const SAME_SYSTEM: c_uint = 50;
 
 /// `nvmlDeviceGetTopologyCommonAncestor`: any two cards share no more than the node.
 pub(crate) fn common_ancestor(
-    first: Device,
-    second: Device,
-    level: Foreign<c_uint>,
-) -> Result<(), Status> {
+    first: DeviceHandle,
+    second: DeviceHandle,
+    level: ForeignPointer<c_uint>,
+) -> Result<(), NvmlStatus> {
     first.card()?;
     second.card()?;
     level.put(if first == second {
@@ -34,10 +34,10 @@ pub(crate) fn common_ancestor(
 
 /// `nvmlDeviceOnSameBoard`.
 pub(crate) fn on_same_board(
-    first: Device,
-    second: Device,
-    same: Foreign<c_int>,
-) -> Result<(), Status> {
+    first: DeviceHandle,
+    second: DeviceHandle,
+    same: ForeignPointer<c_int>,
+) -> Result<(), NvmlStatus> {
     first.card()?;
     second.card()?;
     same.put(c_int::from(first == second))
@@ -45,17 +45,17 @@ pub(crate) fn on_same_board(
 
 /// `nvmlDeviceGetCpuAffinity`: every processor is as near as the others.
 pub(crate) fn cpu_affinity(
-    device: Device,
+    device: DeviceHandle,
     words: c_uint,
-    set: Foreign<c_ulong>,
-) -> Result<(), Status> {
+    set: ForeignPointer<c_ulong>,
+) -> Result<(), NvmlStatus> {
     device.card()?;
     let online = std::thread::available_parallelism().map_or(1, usize::from);
     let bits_before = (0..words).map(|word| word as usize * c_ulong::BITS as usize);
     let mask: Vec<c_ulong> = bits_before
         .map(|before| mask_of(online.saturating_sub(before)))
         .collect();
-    set.put_list(Foreign::to(&mut words.clone()), &mask)
+    set.put_list(ForeignPointer::to(&mut words.clone()), &mask)
 }
 
 /// The lowest `count` bits of a word.
@@ -68,68 +68,68 @@ fn mask_of(count: usize) -> c_ulong {
 
 /// `nvmlDeviceGetCpuAffinityWithinScope`: node and socket are the same.
 pub(crate) fn cpu_affinity_within(
-    device: Device,
+    device: DeviceHandle,
     words: c_uint,
-    set: Foreign<c_ulong>,
+    set: ForeignPointer<c_ulong>,
     _scope: c_uint,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     cpu_affinity(device, words, set)
 }
 
 /// `nvmlDeviceGetMemoryAffinity`: all memory is in the first node.
 pub(crate) fn memory_affinity(
-    device: Device,
+    device: DeviceHandle,
     words: c_uint,
-    set: Foreign<c_ulong>,
+    set: ForeignPointer<c_ulong>,
     _scope: c_uint,
-) -> Result<(), Status> {
+) -> Result<(), NvmlStatus> {
     device.card()?;
     let mask: Vec<c_ulong> = (0..words).map(|word| c_ulong::from(word == 0)).collect();
-    set.put_list(Foreign::to(&mut words.clone()), &mask)
+    set.put_list(ForeignPointer::to(&mut words.clone()), &mask)
 }
 
 /// `nvmlDeviceGetTopologyNearestGpus`: at the level of the node all others, below it none.
 pub(crate) fn nearest(
-    device: Device,
+    device: DeviceHandle,
     level: c_uint,
-    count: Foreign<c_uint>,
-    list: Foreign<Device>,
-) -> Result<(), Status> {
+    count: ForeignPointer<c_uint>,
+    list: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
     device.card()?;
     let others = others(device.position()?, session::snapshot()?.cards.len())?;
     match level {
         SAME_NODE => list.put_list(count, &others),
         SAME_BOARD..SAME_NODE | SAME_SYSTEM => list.put_list(count, &[]),
-        _ => Err(Status::InvalidArgument),
+        _ => Err(NvmlStatus::InvalidArgument),
     }
 }
 
 /// `nvmlSystemGetTopologyGpuSet`: every processor is near all cards.
 pub(crate) fn near_processor(
     _processor: c_uint,
-    count: Foreign<c_uint>,
-    list: Foreign<Device>,
-) -> Result<(), Status> {
-    let cards = u32::try_from(session::snapshot()?.cards.len()).map_err(|_| Status::Unknown)?;
-    let all: Result<Vec<Device>, Status> = (0..cards).map(Device::at).collect();
+    count: ForeignPointer<c_uint>,
+    list: ForeignPointer<DeviceHandle>,
+) -> Result<(), NvmlStatus> {
+    let cards = u32::try_from(session::snapshot()?.cards.len()).map_err(|_| NvmlStatus::Unknown)?;
+    let all: Result<Vec<DeviceHandle>, NvmlStatus> = (0..cards).map(DeviceHandle::at).collect();
     list.put_list(count, &all?)
 }
 
-fn others(own: u32, count: usize) -> Result<Vec<Device>, Status> {
-    let count = u32::try_from(count).map_err(|_| Status::Unknown)?;
+fn others(own: u32, count: usize) -> Result<Vec<DeviceHandle>, NvmlStatus> {
+    let count = u32::try_from(count).map_err(|_| NvmlStatus::Unknown)?;
     (0..count)
         .filter(|position| *position != own)
-        .map(Device::at)
+        .map(DeviceHandle::at)
         .collect()
 }
 
 /// `nvmlDeviceGetP2PStatus`: the simulated bus carries no peer traffic.
 pub(crate) fn peer_status(
-    first: Device,
-    second: Device,
+    first: DeviceHandle,
+    second: DeviceHandle,
     _kind: c_uint,
-    status: Foreign<c_int>,
-) -> Result<(), Status> {
+    status: ForeignPointer<c_int>,
+) -> Result<(), NvmlStatus> {
     const CHIPSET_NOT_SUPPORTED: c_int = 1;
     first.card()?;
     second.card()?;

@@ -6,24 +6,24 @@
 /// How many pods there are at most, but for the rest of a gang.
 const PODS: usize = 24;
 /// Who is killed, and once in how many steps. In a shorter run each comes once.
-const KILLS: [(Kill, u64); 4] = [
-    (Kill::Agent, 500),
-    (Kill::Scheduler, 2000),
-    (Kill::Leader, 5000),
-    (Kill::ApiServer, 5000),
+const KILLS: [(KillTarget, u64); 4] = [
+    (KillTarget::Agent, 500),
+    (KillTarget::Scheduler, 2000),
+    (KillTarget::Leader, 5000),
+    (KillTarget::ApiServer, 5000),
 ];
 
 /// One arrival, deletion, edit or crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Change(Change),
+pub(crate) enum ChaosStep {
+    Change(WorkloadChange),
     /// The number says which, where there are several.
-    Kill(Kill, usize),
+    Kill(KillTarget, usize),
 }
 
 /// What dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kill {
+pub(crate) enum KillTarget {
     /// An agent, which comes back.
     Agent,
     /// The scheduler, and another starts.
@@ -36,28 +36,28 @@ pub(crate) enum Kill {
 
 /// What people do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum WorkloadChange {
     /// So many pods come together.
-    Arrive(Arrival),
+    Arrive(PodArrival),
     /// A pod is deleted; the last one of a gang takes the gang with it.
-    Leave(Pod, bool),
+    Leave(ArrivalPod, bool),
     /// A pod's work ends, well or not.
-    End(Pod, &'static str),
+    End(ArrivalPod, &'static str),
     /// A pod asks for another share: one that waits, or one that has a place and keeps what it has.
-    Edit(Pod, String),
+    Edit(ArrivalPod, String),
 }
 
 /// Pods that come together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct PodArrival {
     pub(crate) number: usize,
-    pub(crate) pods: Vec<Pod>,
-    pub(crate) ask: Ask,
+    pub(crate) pods: Vec<ArrivalPod>,
+    pub(crate) ask: ArrivalRequest,
 }
 
 /// What each of them asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum ArrivalRequest {
     Whole,
     Memory,
     Fraction(String),
@@ -65,13 +65,13 @@ pub(crate) enum Ask {
 
 /// A pod by the number of its arrival and its own in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pod {
+pub(crate) struct ArrivalPod {
     pub(crate) arrival: usize,
     pub(crate) place: usize,
     pub(crate) is_in_gang: bool,
 }
 
-impl Pod {
+impl ArrivalPod {
     pub(crate) fn name(&self) -> String {
         format!("pod-{}-{}", self.arrival, self.place)
     }
@@ -81,7 +81,7 @@ impl Pod {
     }
 }
 
-impl Change {
+impl WorkloadChange {
     /// The arrival that it concerns: changes of one keep their order.
     pub(crate) const fn arrival(&self) -> usize {
         match self {
@@ -92,9 +92,9 @@ impl Change {
 }
 
 /// A small generator.
-struct Dice(u64);
+struct StepRng(u64);
 
-impl Dice {
+impl StepRng {
     fn roll(&mut self, sides: usize) -> usize {
         self.0 = self
             .0
@@ -105,27 +105,27 @@ impl Dice {
 }
 
 /// When somebody is killed next, and where the stretch begins in which the one after that is.
-struct Due {
-    kill: Kill,
+struct ScheduledKill {
+    kill: KillTarget,
     every: u64,
     begin: u64,
     at: u64,
 }
 
 /// The steps.
-pub(crate) struct Steps {
-    dice: Dice,
+pub(crate) struct ChaosSteps {
+    dice: StepRng,
     length: u64,
     taken: u64,
     arrivals: usize,
-    alive: Vec<Pod>,
-    due: Vec<Due>,
+    alive: Vec<ArrivalPod>,
+    due: Vec<ScheduledKill>,
 }
 
-impl Steps {
+impl ChaosSteps {
     pub(crate) fn new(seed: u64, length: u64) -> Self {
         let mut steps = Self {
-            dice: Dice(seed),
+            dice: StepRng(seed),
             length,
             taken: 0,
             arrivals: 0,
@@ -135,7 +135,7 @@ impl Steps {
         for (kill, every) in KILLS {
             let every = every.min(length).max(1);
             let at = steps.moment(0, every);
-            steps.due.push(Due {
+            steps.due.push(ScheduledKill {
                 kill,
                 every,
                 begin: every,
@@ -146,7 +146,7 @@ impl Steps {
     }
 
     /// Pods that are there for sure once all steps so far were taken.
-    pub(crate) fn alive(&self) -> &[Pod] {
+    pub(crate) fn alive(&self) -> &[ArrivalPod] {
         &self.alive
     }
 
@@ -161,7 +161,7 @@ impl Steps {
     }
 
     /// Takes away one more of those that are left.
-    pub(crate) fn clear(&mut self) -> Option<Change> {
+    pub(crate) fn clear(&mut self) -> Option<WorkloadChange> {
         (!self.alive.is_empty()).then(|| self.leave())
     }
 
@@ -171,7 +171,7 @@ impl Steps {
         begin + 1 + self.dice.roll(sides) as u64
     }
 
-    fn kill(&mut self) -> Option<Step> {
+    fn kill(&mut self) -> Option<ChaosStep> {
         let place = self.due.iter().position(|due| due.at <= self.taken)?;
         let (kill, begin, every) = {
             let due = &self.due[place];
@@ -181,10 +181,10 @@ impl Steps {
         let due = &mut self.due[place];
         (due.begin, due.at) = (begin + every, at);
         let which = self.dice.roll(usize::MAX);
-        Some(Step::Kill(kill, which))
+        Some(ChaosStep::Kill(kill, which))
     }
 
-    fn change(&mut self) -> Change {
+    fn change(&mut self) -> WorkloadChange {
         let roll = self.dice.roll(100);
         match roll {
             _ if self.alive.is_empty() => self.arrive(),
@@ -192,23 +192,23 @@ impl Steps {
             0..70 => self.leave(),
             70..82 => {
                 let pod = self.any();
-                Change::End(pod, ["Succeeded", "Failed"][self.dice.roll(2)])
+                WorkloadChange::End(pod, ["Succeeded", "Failed"][self.dice.roll(2)])
             }
-            _ => Change::Edit(self.any(), self.share()),
+            _ => WorkloadChange::Edit(self.any(), self.share()),
         }
     }
 
-    fn arrive(&mut self) -> Change {
+    fn arrive(&mut self) -> WorkloadChange {
         self.arrivals += 1;
         let is_in_gang = self.dice.roll(6) == 0;
         let ask = match self.dice.roll(8) {
-            0 => Ask::Whole,
-            1 => Ask::Memory,
-            _ => Ask::Fraction(self.share()),
+            0 => ArrivalRequest::Whole,
+            1 => ArrivalRequest::Memory,
+            _ => ArrivalRequest::Fraction(self.share()),
         };
         let arrival = self.arrivals;
-        let pods: Vec<Pod> = (0..if is_in_gang { 2 } else { 1 })
-            .map(|place| Pod {
+        let pods: Vec<ArrivalPod> = (0..if is_in_gang { 2 } else { 1 })
+            .map(|place| ArrivalPod {
                 arrival,
                 place,
                 is_in_gang,
@@ -216,17 +216,17 @@ impl Steps {
             .collect();
         self.alive.extend(pods.iter().cloned());
         let number = arrival;
-        Change::Arrive(Arrival { number, pods, ask })
+        WorkloadChange::Arrive(PodArrival { number, pods, ask })
     }
 
-    fn leave(&mut self) -> Change {
+    fn leave(&mut self) -> WorkloadChange {
         let which = self.dice.roll(self.alive.len());
         let pod = self.alive.swap_remove(which);
         let is_last = !self.alive.iter().any(|other| other.arrival == pod.arrival);
-        Change::Leave(pod, is_last)
+        WorkloadChange::Leave(pod, is_last)
     }
 
-    fn any(&mut self) -> Pod {
+    fn any(&mut self) -> ArrivalPod {
         let which = self.dice.roll(self.alive.len());
         self.alive[which].clone()
     }
@@ -236,22 +236,22 @@ impl Steps {
     }
 }
 
-impl Iterator for Steps {
-    type Item = Step;
+impl Iterator for ChaosSteps {
+    type Item = ChaosStep;
 
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Option<ChaosStep> {
         if self.taken == self.length {
             return None;
         }
         self.taken += 1;
         let kill = self.kill();
-        Some(kill.unwrap_or_else(|| Step::Change(self.change())))
+        Some(kill.unwrap_or_else(|| ChaosStep::Change(self.change())))
     }
 }
 
 #[test]
 fn a_seed_has_the_same_steps_each_time_and_others_than_another_seed() {
-    let steps = |seed| Steps::new(seed, 5000).collect::<Vec<_>>();
+    let steps = |seed| ChaosSteps::new(seed, 5000).collect::<Vec<_>>();
     assert_eq!(steps(7), steps(7));
     assert_ne!(steps(7), steps(8));
 }
@@ -259,9 +259,9 @@ fn a_seed_has_the_same_steps_each_time_and_others_than_another_seed() {
 #[test]
 fn everybody_is_killed_as_often_as_it_says_and_once_in_a_short_run() {
     let count = |length, kill| {
-        let steps = Steps::new(3, length);
+        let steps = ChaosSteps::new(3, length);
         steps
-            .filter(|step| matches!(step, Step::Kill(this, _) if *this == kill))
+            .filter(|step| matches!(step, ChaosStep::Kill(this, _) if *this == kill))
             .count()
     };
     for (kill, every) in KILLS {

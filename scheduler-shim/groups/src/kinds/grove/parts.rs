@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::group::SubGroup;
-use crate::malformed::{Malformed, counted};
-use crate::object::Object;
+use crate::error::{GroupingError, counted};
+use crate::group::DerivedSubGroup;
+use crate::object::ObjectView;
 
 use super::constraint;
 
@@ -25,14 +25,14 @@ pub struct PodReference {
 /// The inner parts, and which of them holds which pod group. All that a config names must start together, be it there
 /// or not: a gang may be read before it has all its groups.
 pub(super) fn nodes(
-    gang: Object<'_>,
+    gang: ObjectView<'_>,
     topology: &str,
-) -> Result<(Vec<SubGroup>, BTreeMap<String, String>), Malformed> {
+) -> Result<(Vec<DerivedSubGroup>, BTreeMap<String, String>), GroupingError> {
     let mut nodes = Vec::new();
     let mut parents = BTreeMap::new();
     let configs = gang
         .list(&CONFIGS)
-        .map_err(|_| Malformed::Unparsed("topologyConstraintGroupConfigs"))?;
+        .map_err(|_| GroupingError::Unparsed("topologyConstraintGroupConfigs"))?;
     for (index, config) in configs.iter().enumerate() {
         let place = format!("{}[{index}]", CONFIGS.join("."));
         let config = entry(gang, config, &place)?;
@@ -43,7 +43,7 @@ pub(super) fn nodes(
             continue;
         }
         let count = i64::try_from(held.len()).unwrap_or(i64::MAX);
-        let node = SubGroup::node(name, counted(gang, "podGroupNames", count)?);
+        let node = DerivedSubGroup::node(name, counted(gang, "podGroupNames", count)?);
         let wish = constraint(config, &[], gang, topology).map_err(in_config)?;
         nodes.push(node.placed(wish));
         let of_node = held.into_iter().map(|held| (held, name.to_owned()));
@@ -52,9 +52,9 @@ pub(super) fn nodes(
     Ok((nodes, parents))
 }
 
-fn names(config: Object<'_>) -> Result<Vec<String>, Malformed> {
+fn names(config: ObjectView<'_>) -> Result<Vec<String>, GroupingError> {
     let field = ["podGroupNames"];
-    let not_text = || Malformed::Unparsed(field[0]);
+    let not_text = || GroupingError::Unparsed(field[0]);
     let all = config.list(&field)?.iter();
     all.map(|name| name.as_str().map(str::to_owned).ok_or_else(not_text))
         .collect()
@@ -62,12 +62,12 @@ fn names(config: Object<'_>) -> Result<Vec<String>, Malformed> {
 
 /// The pod groups.
 pub(super) fn leaves(
-    gang: Object<'_>,
+    gang: ObjectView<'_>,
     topology: &str,
     parents: &BTreeMap<String, String>,
-) -> Result<Vec<SubGroup>, Malformed> {
+) -> Result<Vec<DerivedSubGroup>, GroupingError> {
     let place = GROUPS.join(".");
-    let listed = gang.list(&GROUPS).map_err(|why| Malformed::Unread {
+    let listed = gang.list(&GROUPS).map_err(|why| GroupingError::Unread {
         place: place.clone(),
         object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
         why: Box::new(why),
@@ -79,7 +79,7 @@ pub(super) fn leaves(
         let leaf = parse_sub_group(listed, index, gang, topology);
         let leaf = leaf.map_err(|why| part(gang, &place, why))?;
         let parent = parents.get(&leaf.name).cloned();
-        leaves.push(SubGroup { parent, ..leaf });
+        leaves.push(DerivedSubGroup { parent, ..leaf });
     }
     Ok(leaves)
 }
@@ -88,22 +88,22 @@ pub(super) fn leaves(
 pub fn parse_sub_group(
     json: &Value,
     index: usize,
-    gang: Object<'_>,
+    gang: ObjectView<'_>,
     topology: &str,
-) -> Result<SubGroup, Malformed> {
-    let group = Object::new(json);
+) -> Result<DerivedSubGroup, GroupingError> {
+    let group = ObjectView::new(json);
     let name = required(group, "name")?;
     let least = group.whole(&["minReplicas"])?;
-    let least = least.ok_or(Malformed::Required("minReplicas"))?;
+    let least = least.ok_or(GroupingError::Required("minReplicas"))?;
     if least <= 0 {
-        return Err(Malformed::Invalid {
+        return Err(GroupingError::Invalid {
             field: "minReplicas",
             why: "Must be greater than 0",
         });
     }
     let references = group.listed(&["podReferences"])?;
-    let references = references.ok_or(Malformed::Required("podReferences"))?;
-    let mut leaf = SubGroup::leaf(name, counted(gang, "minReplicas", least)?);
+    let references = references.ok_or(GroupingError::Required("podReferences"))?;
+    let mut leaf = DerivedSubGroup::leaf(name, counted(gang, "minReplicas", least)?);
     for (number, json) in references.iter().enumerate() {
         entry(
             gang,
@@ -113,7 +113,7 @@ pub fn parse_sub_group(
         let place = format!("spec.podgroups[{index}].podreferences[{number}]");
         let pod = parse_pod_reference(json).map_err(|why| part(gang, &place, why))?;
         if pod.namespace != gang.namespace() {
-            return Err(Malformed::ForeignPod {
+            return Err(GroupingError::ForeignPod {
                 gang: gang.name().to_owned(),
                 namespace: gang.namespace().to_owned(),
                 other: pod.namespace,
@@ -125,30 +125,36 @@ pub fn parse_sub_group(
 }
 
 /// Reads one entry of a pod group's references.
-pub fn parse_pod_reference(entry: &Value) -> Result<PodReference, Malformed> {
-    let entry = Object::new(entry);
+pub fn parse_pod_reference(entry: &Value) -> Result<PodReference, GroupingError> {
+    let entry = ObjectView::new(entry);
     Ok(PodReference {
         namespace: required(entry, "namespace")?.to_owned(),
         name: required(entry, "name")?.to_owned(),
     })
 }
 
-fn required<'a>(entry: Object<'a>, field: &'static str) -> Result<&'a str, Malformed> {
-    entry.string(&[field])?.ok_or(Malformed::Required(field))
+fn required<'a>(entry: ObjectView<'a>, field: &'static str) -> Result<&'a str, GroupingError> {
+    entry
+        .string(&[field])?
+        .ok_or(GroupingError::Required(field))
 }
 
-fn entry<'a>(gang: Object<'_>, json: &'a Value, place: &str) -> Result<Object<'a>, Malformed> {
+fn entry<'a>(
+    gang: ObjectView<'_>,
+    json: &'a Value,
+    place: &str,
+) -> Result<ObjectView<'a>, GroupingError> {
     match json.is_object() {
-        true => Ok(Object::new(json)),
-        false => Err(Malformed::Entry {
+        true => Ok(ObjectView::new(json)),
+        false => Err(GroupingError::Entry {
             place: place.to_owned(),
             object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
         }),
     }
 }
 
-fn part(gang: Object<'_>, place: &str, why: Malformed) -> Malformed {
-    Malformed::Part {
+fn part(gang: ObjectView<'_>, place: &str, why: GroupingError) -> GroupingError {
+    GroupingError::Part {
         place: place.to_owned(),
         object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
         why: Box::new(why),

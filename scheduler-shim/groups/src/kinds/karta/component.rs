@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::malformed::Malformed;
-use crate::object::Object;
+use crate::error::GroupingError;
+use crate::object::ObjectView;
 
-use super::expression::Expression;
+use super::expression::JqExpression;
 
 /// What makes a component one of pods.
 const POD_SPECS: [&str; 3] = [
@@ -15,26 +15,31 @@ const POD_SPECS: [&str; 3] = [
 ];
 
 /// All components; the first is the root.
-pub(super) struct Components<'a> {
-    all: Vec<Component<'a>>,
-    owner: Object<'a>,
+pub(super) struct KartaComponents<'a> {
+    all: Vec<KartaComponent<'a>>,
+    owner: ObjectView<'a>,
 }
 
 #[derive(Clone, Copy)]
-struct Component<'a>(Object<'a>);
+struct KartaComponent<'a>(ObjectView<'a>);
 
-impl<'a> Components<'a> {
-    pub(super) fn read(karta: Object<'a>, owner: Object<'a>) -> Result<Self, Malformed> {
+impl<'a> KartaComponents<'a> {
+    pub(super) fn read(
+        karta: ObjectView<'a>,
+        owner: ObjectView<'a>,
+    ) -> Result<Self, GroupingError> {
         let path = ["spec", "structureDefinition"];
         let structure = karta
             .part(&path)
-            .ok_or_else(|| Malformed::unset(karta, &path.join(".")))?;
+            .ok_or_else(|| GroupingError::unset(karta, &path.join(".")))?;
         let root = structure.part(&["rootComponent"]);
-        let root = root.ok_or_else(|| Malformed::unset(karta, "rootComponent"))?;
+        let root = root.ok_or_else(|| GroupingError::unset(karta, "rootComponent"))?;
         let children = structure.list(&["childComponents"])?;
-        let all = [root].into_iter().chain(children.iter().map(Object::new));
+        let all = [root]
+            .into_iter()
+            .chain(children.iter().map(ObjectView::new));
         Ok(Self {
-            all: all.map(Component).collect(),
+            all: all.map(KartaComponent).collect(),
             owner,
         })
     }
@@ -43,13 +48,13 @@ impl<'a> Components<'a> {
         self.all.first().map_or("", |root| root.name())
     }
 
-    fn find(&self, name: &str) -> Option<Component<'a>> {
+    fn find(&self, name: &str) -> Option<KartaComponent<'a>> {
         let mut all = self.all.iter();
         all.find(|component| component.name() == name).copied()
     }
 
-    fn need(&self, name: &str) -> Result<Component<'a>, Malformed> {
-        self.find(name).ok_or_else(|| Malformed::Expression {
+    fn need(&self, name: &str) -> Result<KartaComponent<'a>, GroupingError> {
+        self.find(name).ok_or_else(|| GroupingError::Expression {
             expression: name.to_owned(),
             why: "the Karta has no component of this name".to_owned(),
         })
@@ -70,11 +75,16 @@ impl<'a> Components<'a> {
     }
 
     /// Whether a pod is one of a component, or of what is part of it.
-    pub(super) fn holds(&self, name: &str, pod: Object<'_>) -> Result<bool, Malformed> {
+    pub(super) fn holds(&self, name: &str, pod: ObjectView<'_>) -> Result<bool, GroupingError> {
         self.holds_within(name, pod, self.all.len())
     }
 
-    fn holds_within(&self, name: &str, pod: Object<'_>, depth: usize) -> Result<bool, Malformed> {
+    fn holds_within(
+        &self,
+        name: &str,
+        pod: ObjectView<'_>,
+        depth: usize,
+    ) -> Result<bool, GroupingError> {
         if self.need(name)?.selects(pod)? {
             return Ok(true);
         }
@@ -87,7 +97,7 @@ impl<'a> Components<'a> {
     }
 
     /// The component of a pod: the first of those with pods that selects it, or the only one.
-    pub(super) fn of_pod(&self, pod: Object<'_>) -> Result<&'a str, Malformed> {
+    pub(super) fn of_pod(&self, pod: ObjectView<'_>) -> Result<&'a str, GroupingError> {
         let with_pods: Vec<_> = self.all.iter().filter(|one| one.has_pods()).collect();
         if let [only] = with_pods.as_slice() {
             return Ok(only.name());
@@ -97,33 +107,33 @@ impl<'a> Components<'a> {
                 return Ok(component.name());
             }
         }
-        Err(Malformed::NoMember(pod.to_string()))
+        Err(GroupingError::NoMember(pod.to_string()))
     }
 
     /// The instance of its component that a pod is of, where there are several.
     pub(super) fn instance_of(
         &self,
         name: &str,
-        pod: Object<'_>,
-    ) -> Result<Option<String>, Malformed> {
+        pod: ObjectView<'_>,
+    ) -> Result<Option<String>, GroupingError> {
         let component = self.need(name)?;
         let instances = component.instances(self.owner)?;
         if instances.is_empty() || component.0.at(&["podSelector"]).is_none() {
             return Ok(None);
         }
         let path = ["podSelector", "componentInstanceSelector", "idPath"];
-        let found = Expression::parse(component.0.text(&path).unwrap_or_default())?;
+        let found = JqExpression::parse(component.0.text(&path).unwrap_or_default())?;
         let found = found.text(pod.json())?;
         match instances.contains(&found) {
             true => Ok(Some(found)),
-            false => Err(Malformed::NoMember(pod.to_string())),
+            false => Err(GroupingError::NoMember(pod.to_string())),
         }
     }
 
     /// The pods of a component (or of one instance of it) with all that is part of it. A level that says no number
     /// leaves it to the others. Where no level says one, each component of pods has one pod.
-    pub(super) fn scale(&self, name: &str, instance: Option<&str>) -> Result<i64, Malformed> {
-        let says = |one: &Component<'_>| one.0.at(&["scaleDefinition"]).is_some();
+    pub(super) fn scale(&self, name: &str, instance: Option<&str>) -> Result<i64, GroupingError> {
+        let says = |one: &KartaComponent<'_>| one.0.at(&["scaleDefinition"]).is_some();
         match self.all.iter().any(says) {
             true => self.scale_within(name, instance, self.all.len()),
             false => self.leaves_within(name, instance, self.all.len()),
@@ -135,7 +145,7 @@ impl<'a> Components<'a> {
         name: &str,
         instance: Option<&str>,
         depth: usize,
-    ) -> Result<i64, Malformed> {
+    ) -> Result<i64, GroupingError> {
         let own = self.need(name)?.scale(self.owner, instance)?;
         let mut below = 0_i64;
         for child in self.children(name).take(depth) {
@@ -153,7 +163,7 @@ impl<'a> Components<'a> {
         name: &str,
         instance: Option<&str>,
         depth: usize,
-    ) -> Result<i64, Malformed> {
+    ) -> Result<i64, GroupingError> {
         let component = self.need(name)?;
         if component.has_pods() {
             return Ok(match component.0.at(&["instanceIdPath"]).zip(instance) {
@@ -169,7 +179,7 @@ impl<'a> Components<'a> {
     }
 }
 
-impl<'a> Component<'a> {
+impl<'a> KartaComponent<'a> {
     fn name(self) -> &'a str {
         self.0.text(&["name"]).unwrap_or_default()
     }
@@ -184,11 +194,11 @@ impl<'a> Component<'a> {
             .any(|path| self.0.at(&["specDefinition", path]).is_some())
     }
 
-    fn selects(self, pod: Object<'_>) -> Result<bool, Malformed> {
+    fn selects(self, pod: ObjectView<'_>) -> Result<bool, GroupingError> {
         let Some(selector) = self.0.part(&["podSelector", "componentTypeSelector"]) else {
             return Ok(false);
         };
-        let key = Expression::parse(selector.text(&["keyPath"]).unwrap_or_default())?;
+        let key = JqExpression::parse(selector.text(&["keyPath"]).unwrap_or_default())?;
         let wanted = selector.at(&["value"]);
         let found = key.values(pod.json())?;
         Ok(found.iter().any(|found| match wanted {
@@ -198,11 +208,11 @@ impl<'a> Component<'a> {
     }
 
     /// The ids of its instances, where it has several.
-    fn instances(self, owner: Object<'_>) -> Result<Vec<String>, Malformed> {
+    fn instances(self, owner: ObjectView<'_>) -> Result<Vec<String>, GroupingError> {
         let Some(path) = self.0.text(&["instanceIdPath"]) else {
             return Ok(Vec::new());
         };
-        let path = Expression::parse(path)?;
+        let path = JqExpression::parse(path)?;
         let found = path.values(owner.json())?;
         let ids = found
             .iter()
@@ -212,7 +222,7 @@ impl<'a> Component<'a> {
     }
 
     /// Its replicas, or those of one instance; the least number that is said goes before the number.
-    fn scale(self, owner: Object<'_>, instance: Option<&str>) -> Result<i64, Malformed> {
+    fn scale(self, owner: ObjectView<'_>, instance: Option<&str>) -> Result<i64, GroupingError> {
         let Some(definition) = self.0.part(&["scaleDefinition"]) else {
             return Ok(0);
         };
@@ -235,7 +245,7 @@ impl<'a> Component<'a> {
                 "{count} numbers of replicas for {} instances",
                 instances.len()
             );
-            return Err(Malformed::field(owner, self.name(), why));
+            return Err(GroupingError::field(owner, self.name(), why));
         }
         let at = |all: &[i64], index| all.get(index).copied().filter(|count| *count > 0);
         let own = |index| at(&least, index).or_else(|| at(&all, index)).unwrap_or(0);
@@ -245,8 +255,8 @@ impl<'a> Component<'a> {
 }
 
 /// What a path yields; nothing said is zero.
-fn numbers(path: &str, owner: Object<'_>) -> Result<Vec<i64>, Malformed> {
-    let path = Expression::parse(path)?;
+fn numbers(path: &str, owner: ObjectView<'_>) -> Result<Vec<i64>, GroupingError> {
+    let path = JqExpression::parse(path)?;
     let number = |found: &Value| match found {
         Value::Null => Some(0),
         found => found.as_i64(),

@@ -8,30 +8,30 @@ use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 
-use crate::malformed::Malformed;
+use crate::error::GroupingError;
 
 mod parse;
 
 /// An expression that was understood.
 #[derive(Debug)]
-pub(super) struct Expression {
+pub(super) struct JqExpression {
     text: String,
-    node: Node,
+    node: ExpressionNode,
 }
 
 #[derive(Debug)]
-enum Node {
+enum ExpressionNode {
     Literal(Value),
-    Path(Vec<Step>),
-    Pipe(Box<Node>, Box<Node>),
-    Alternative(Box<Node>, Box<Node>),
-    Or(Box<Node>, Box<Node>),
-    And(Box<Node>, Box<Node>),
-    Compare(Box<Node>, Comparison, Box<Node>),
-    Sum(Box<Node>, Sign, Box<Node>),
-    List(Option<Box<Node>>),
-    Select(Box<Node>),
-    Map(Box<Node>),
+    Path(Vec<PathStep>),
+    Pipe(Box<ExpressionNode>, Box<ExpressionNode>),
+    Alternative(Box<ExpressionNode>, Box<ExpressionNode>),
+    Or(Box<ExpressionNode>, Box<ExpressionNode>),
+    And(Box<ExpressionNode>, Box<ExpressionNode>),
+    Compare(Box<ExpressionNode>, ComparisonOperator, Box<ExpressionNode>),
+    Sum(Box<ExpressionNode>, ArithmeticOperator, Box<ExpressionNode>),
+    List(Option<Box<ExpressionNode>>),
+    Select(Box<ExpressionNode>),
+    Map(Box<ExpressionNode>),
     Add,
     Not,
     Length,
@@ -40,21 +40,21 @@ enum Node {
 }
 
 #[derive(Debug)]
-enum Step {
+enum PathStep {
     Field(String),
     Index(i64),
     Each,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Sign {
+enum ArithmeticOperator {
     Plus,
     Minus,
     Times,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Comparison {
+enum ComparisonOperator {
     Equal,
     Unequal,
     Less,
@@ -63,26 +63,26 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-impl Expression {
-    pub(super) fn parse(text: &str) -> Result<Self, Malformed> {
+impl JqExpression {
+    pub(super) fn parse(text: &str) -> Result<Self, GroupingError> {
         match parse::expression(text) {
             Ok(node) => Ok(Self {
                 text: text.to_owned(),
                 node,
             }),
-            Err(why) => Err(Malformed::Expression {
+            Err(why) => Err(GroupingError::Expression {
                 expression: text.to_owned(),
                 why,
             }),
         }
     }
 
-    pub(super) fn values(&self, input: &Value) -> Result<Vec<Value>, Malformed> {
+    pub(super) fn values(&self, input: &Value) -> Result<Vec<Value>, GroupingError> {
         self.node.values(input).map_err(|why| self.wrong(why))
     }
 
     /// The one value that it yields, which is something.
-    pub(super) fn one(&self, input: &Value) -> Result<Value, Malformed> {
+    pub(super) fn one(&self, input: &Value) -> Result<Value, GroupingError> {
         match self.values(input)?.as_slice() {
             [one] if !one.is_null() && one != "" => Ok(one.clone()),
             other => Err(self.wrong(format!("one value is wanted, not {other:?}"))),
@@ -90,15 +90,15 @@ impl Expression {
     }
 
     /// The one value that it yields, as text.
-    pub(super) fn text(&self, input: &Value) -> Result<String, Malformed> {
+    pub(super) fn text(&self, input: &Value) -> Result<String, GroupingError> {
         Ok(match self.one(input)? {
             Value::String(text) => text,
             other => other.to_string(),
         })
     }
 
-    pub(super) fn wrong(&self, why: String) -> Malformed {
-        Malformed::Expression {
+    pub(super) fn wrong(&self, why: String) -> GroupingError {
+        GroupingError::Expression {
             expression: self.text.clone(),
             why,
         }
@@ -107,7 +107,7 @@ impl Expression {
 
 type Values = Result<Vec<Value>, String>;
 
-impl Node {
+impl ExpressionNode {
     fn values(&self, input: &Value) -> Values {
         let one = |value: Value| Ok(vec![value]);
         match self {
@@ -141,14 +141,14 @@ impl Node {
             Self::List(None) => one(Value::Array(Vec::new())),
             Self::List(Some(inner)) => one(inner.values(input)?.into()),
             Self::Map(inner) => {
-                let entries = Step::Each.values(input)?;
+                let entries = PathStep::Each.values(input)?;
                 one(each(&entries, |entry| inner.values(entry))?.into())
             }
             Self::Add => {
-                let entries = Step::Each.values(input)?;
-                let sum = entries
-                    .iter()
-                    .try_fold(Value::Null, |sum, entry| Sign::Plus.of(&sum, entry));
+                let entries = PathStep::Each.values(input)?;
+                let sum = entries.iter().try_fold(Value::Null, |sum, entry| {
+                    ArithmeticOperator::Plus.of(&sum, entry)
+                });
                 one(sum?)
             }
             Self::Select(condition) => match condition.holds(input)? {
@@ -178,7 +178,7 @@ fn each(values: &[Value], mut yields: impl FnMut(&Value) -> Values) -> Values {
     Ok(all)
 }
 
-impl Step {
+impl PathStep {
     fn values(&self, input: &Value) -> Values {
         match (self, input) {
             (Self::Field(_) | Self::Index(_), Value::Null) => Ok(vec![Value::Null]),
@@ -198,7 +198,7 @@ impl Step {
     }
 }
 
-impl Sign {
+impl ArithmeticOperator {
     fn of(self, left: &Value, right: &Value) -> Result<Value, String> {
         let wrong = || format!("{left} {self:?} {right}");
         match (self, left, right) {
@@ -227,7 +227,7 @@ impl Sign {
     }
 }
 
-impl Comparison {
+impl ComparisonOperator {
     fn holds(self, order: Ordering) -> bool {
         match self {
             Self::Equal => order.is_eq(),
@@ -306,7 +306,7 @@ mod tests {
     fn values(text: &str) -> Vec<Value> {
         let pod = json!({"metadata": {"labels": {"role": "master", "a/b": "c"}},
             "spec": {"containers": [{"limits": {"gpu": 2}}, {"limits": {}}]}});
-        let expression = Expression::parse(text).expect("it parses");
+        let expression = JqExpression::parse(text).expect("it parses");
         expression.values(&pod).expect("it has values")
     }
 
@@ -351,7 +351,7 @@ mod tests {
             "(.a",
             "def f: 1;",
         ] {
-            assert!(Expression::parse(text).is_err(), "{text}");
+            assert!(JqExpression::parse(text).is_err(), "{text}");
         }
     }
 }

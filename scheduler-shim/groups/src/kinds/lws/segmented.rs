@@ -3,10 +3,10 @@
 //! The leader is in the first segment, in a part of its own, or beside all segments. Where the workers alone fill whole
 //! segments, the leader comes on top of the first; else it takes a worker's place.
 
-use crate::group::{SubGroup, Topology};
-use crate::malformed::{Malformed, counted};
+use crate::error::{GroupingError, counted};
+use crate::group::{DerivedSubGroup, DerivedTopologyConstraint};
 use crate::names::ANNOTATION_SEGMENT_SIZE;
-use crate::object::Object;
+use crate::object::ObjectView;
 use crate::segments;
 
 use super::{LEADER, WORKER_INDEX, WORKERS, is_leader, leader, worker_index};
@@ -26,29 +26,29 @@ const POLICY_TYPE: [&str; 4] = [
 const TEMPLATE: [&str; 3] = ["spec", "leaderWorkerTemplate", "workerTemplate"];
 
 /// A group of pods that is being cut.
-pub(super) struct Segmented<'a> {
-    owner: Object<'a>,
-    pod: Object<'a>,
+pub(super) struct SegmentedGroup<'a> {
+    owner: ObjectView<'a>,
+    pod: ObjectView<'a>,
     /// The pods of a segment.
     size: i64,
     /// The workers of the group.
     workers: i64,
     /// Whether the leader is beside the segments.
     is_leader_excluded: bool,
-    wish: Option<Topology>,
+    wish: Option<DerivedTopologyConstraint>,
 }
 
-impl<'a> Segmented<'a> {
+impl<'a> SegmentedGroup<'a> {
     /// How a group of `pods` is to be cut, if it is.
     pub(super) fn read(
-        owner: Object<'a>,
-        pod: Object<'a>,
+        owner: ObjectView<'a>,
+        pod: ObjectView<'a>,
         pods: u32,
-    ) -> Result<Option<Self>, Malformed> {
+    ) -> Result<Option<Self>, GroupingError> {
         let Some(size) = size(owner, pods)? else {
             return Ok(None);
         };
-        let template = owner.field(&TEMPLATE)?.map(Object::new);
+        let template = owner.field(&TEMPLATE)?.map(ObjectView::new);
         Ok(Some(Self {
             owner,
             pod,
@@ -59,14 +59,18 @@ impl<'a> Segmented<'a> {
         }))
     }
 
-    pub(super) fn parts(self) -> Result<Vec<SubGroup>, Malformed> {
+    pub(super) fn parts(self) -> Result<Vec<DerivedSubGroup>, GroupingError> {
         let fills = self.workers % self.size == 0;
         if self.is_leader_excluded && !fills {
             let why = format!(
                 "{} workers do not fill segments of {}, which they must where the leader is in none",
                 self.workers, self.size
             );
-            return Err(Malformed::field(self.owner, &POLICY_TYPE.join("."), why));
+            return Err(GroupingError::field(
+                self.owner,
+                &POLICY_TYPE.join("."),
+                why,
+            ));
         }
         let cut = if fills {
             self.workers
@@ -80,7 +84,7 @@ impl<'a> Segmented<'a> {
             let pods = self.size.min(cut - i64::from(index) * self.size);
             let pods = counted(self.owner, ANNOTATION_SEGMENT_SIZE, pods)?;
             runs.push(
-                SubGroup::leaf(format!("segment-{index}"), pods)
+                DerivedSubGroup::leaf(format!("segment-{index}"), pods)
                     .placed(self.wish.clone())
                     .holding(self.pod, own == Some(index)),
             );
@@ -92,9 +96,9 @@ impl<'a> Segmented<'a> {
     }
 
     /// The segment of the pod, unless it is the leader.
-    fn own_segment(&self, fills: bool, number: u32) -> Result<Option<u32>, Malformed> {
+    fn own_segment(&self, fills: bool, number: u32) -> Result<Option<u32>, GroupingError> {
         let index = worker_index(self.pod)?;
-        let index = index.ok_or_else(|| Malformed::unset(self.pod, WORKER_INDEX))?;
+        let index = index.ok_or_else(|| GroupingError::unset(self.pod, WORKER_INDEX))?;
         if index == 0 {
             return Ok(None);
         }
@@ -102,12 +106,17 @@ impl<'a> Segmented<'a> {
         let own = u32::try_from(own).ok().filter(|own| *own < number);
         own.map(Some).ok_or_else(|| {
             let why = format!("its group has {} workers", self.workers);
-            Malformed::field(self.pod, WORKER_INDEX, why)
+            GroupingError::field(self.pod, WORKER_INDEX, why)
         })
     }
 
     /// The first segment gets two parts: the leader, and the workers beside it.
-    fn with_leader(&self, mut runs: Vec<SubGroup>, fills: bool, own: Option<u32>) -> Vec<SubGroup> {
+    fn with_leader(
+        &self,
+        mut runs: Vec<DerivedSubGroup>,
+        fills: bool,
+        own: Option<u32>,
+    ) -> Vec<DerivedSubGroup> {
         let Some(first) = runs.first_mut() else {
             return runs;
         };
@@ -116,10 +125,10 @@ impl<'a> Segmented<'a> {
         } else {
             first.min_member - 1
         };
-        *first = SubGroup::node(&*first.name, 2).placed(first.topology.take());
+        *first = DerivedSubGroup::node(&*first.name, 2).placed(first.topology.take());
         let root = first.name.clone();
-        let beside = SubGroup::leaf(WORKERS, workers).under(&root);
-        let leader = SubGroup::leaf(LEADER, 1).under(&root);
+        let beside = DerivedSubGroup::leaf(WORKERS, workers).under(&root);
+        let leader = DerivedSubGroup::leaf(LEADER, 1).under(&root);
         runs.push(leader.holding(self.pod, is_leader(self.pod)));
         runs.push(beside.holding(self.pod, own == Some(0)));
         runs
@@ -127,7 +136,7 @@ impl<'a> Segmented<'a> {
 }
 
 /// The size that the set's policy states, else the annotation of the set or of its workers' template.
-fn size(owner: Object<'_>, pods: u32) -> Result<Option<i64>, Malformed> {
+fn size(owner: ObjectView<'_>, pods: u32) -> Result<Option<i64>, GroupingError> {
     let template = owner.part(&TEMPLATE);
     let annotated = || {
         let of_template = || template?.given_annotation(ANNOTATION_SEGMENT_SIZE);
@@ -142,7 +151,7 @@ fn size(owner: Object<'_>, pods: u32) -> Result<Option<i64>, Malformed> {
         },
     };
     if size > i64::from(pods) {
-        return Err(Malformed::SegmentSize {
+        return Err(GroupingError::SegmentSize {
             size: size.to_string(),
             bounds: format!("<= {pods}, the pods of a group"),
         });

@@ -15,9 +15,12 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::{CAPTURED_EVENT, IMPLICIT, MODE, Mode, Recorded, Status, UNDER_WAY, UNSUPPORTED};
-use crate::driver::{Locked, tables};
-use crate::error::{Error, Outcome};
+use super::{
+    CAPTURED_EVENT, CaptureMode, CaptureStatus, CapturedEvent, IMPLICIT, MODE, UNDER_WAY,
+    UNSUPPORTED,
+};
+use crate::driver::{LockedTables, tables};
+use crate::error::{CudaError, Outcome};
 use crate::stream::{is_legacy, known};
 
 /// The functions that are potentially unsafe, without version and stream.
@@ -107,10 +110,12 @@ fn check_unsafe() -> Outcome {
         tables()
             .captures
             .invalidate(|capture| match (mode, capture.thread == here) {
-                (Mode::Relaxed, _) => false,
-                (Mode::Global | Mode::ThreadLocal, true) => capture.mode != Mode::Relaxed,
-                (Mode::Global, false) => capture.mode == Mode::Global,
-                (Mode::ThreadLocal, false) => false,
+                (CaptureMode::Relaxed, _) => false,
+                (CaptureMode::Global | CaptureMode::ThreadLocal, true) => {
+                    capture.mode != CaptureMode::Relaxed
+                }
+                (CaptureMode::Global, false) => capture.mode == CaptureMode::Global,
+                (CaptureMode::ThreadLocal, false) => false,
             });
     refused(is_forbidden, UNSUPPORTED)
 }
@@ -143,14 +148,14 @@ pub(crate) fn check_contexts(is_one: impl Fn(u64) -> bool) -> Outcome {
 }
 
 /// Whether any blocking stream of the null stream's context is being captured.
-pub(crate) fn legacy_is_in_use(null: u64) -> Result<bool, Error> {
+pub(crate) fn legacy_is_in_use(null: u64) -> Result<bool, CudaError> {
     let context = known(null)?.context();
     let tables = tables();
     let mut captured = tables.captures.streams.keys();
     Ok(captured.any(|stream| blocks(&tables, *stream, context)))
 }
 
-fn blocks(tables: &Locked, stream: u64, context: u64) -> bool {
+fn blocks(tables: &LockedTables, stream: u64, context: u64) -> bool {
     let known = tables.streams.get(&stream);
     known.is_some_and(|stream| stream.is_in(context) && stream.is_blocking())
 }
@@ -169,7 +174,7 @@ pub(crate) fn check_stream(on: u64) -> Outcome {
     };
     for id in broken {
         if let Some(capture) = tables.captures.captures.get_mut(&id) {
-            capture.status = Status::Invalidated;
+            capture.status = CaptureStatus::Invalidated;
         }
     }
     Err(IMPLICIT)
@@ -180,33 +185,33 @@ pub(crate) fn check_wait(on: u64) -> Outcome {
     check_stream(on)?;
     let mut tables = tables();
     let found = tables.captures.of(on).map(|(_, capture)| {
-        capture.status = Status::Invalidated;
+        capture.status = CaptureStatus::Invalidated;
     });
     refused(found.is_some(), UNSUPPORTED)
 }
 
 /// The same of an event that was recorded in a capture.
-pub(crate) fn check_event(recorded: Option<Recorded>) -> Outcome {
+pub(crate) fn check_event(recorded: Option<CapturedEvent>) -> Outcome {
     refused(breaks(recorded), CAPTURED_EVENT)
 }
 
 /// The same where a whole context is to wait for it.
-pub(crate) fn check_unsupported(recorded: Option<Recorded>) -> Outcome {
+pub(crate) fn check_unsupported(recorded: Option<CapturedEvent>) -> Outcome {
     refused(breaks(recorded), UNSUPPORTED)
 }
 
 /// Whether an event was recorded in a capture, which is broken then.
-fn breaks(recorded: Option<Recorded>) -> bool {
-    let Some(Recorded { capture, .. }) = recorded else {
+fn breaks(recorded: Option<CapturedEvent>) -> bool {
+    let Some(CapturedEvent { capture, .. }) = recorded else {
         return false;
     };
     if let Some(capture) = tables().captures.captures.get_mut(&capture) {
-        capture.status = Status::Invalidated;
+        capture.status = CaptureStatus::Invalidated;
     }
     true
 }
 
-fn refused(is_forbidden: bool, error: Error) -> Outcome {
+fn refused(is_forbidden: bool, error: CudaError) -> Outcome {
     match is_forbidden {
         true => Err(error),
         false => Ok(()),

@@ -1,7 +1,7 @@
 //! Cubins: ELF files for cards. Their sections say what a card holds of them and their symbols what they define; what
 //! the instructions are nobody asks.
 
-use super::{CUBIN, Image};
+use super::{CUBIN, ImageContents};
 use crate::pointer::In;
 
 /// The machine of an ELF file, `EM_CUDA`.
@@ -25,11 +25,11 @@ const ENTRY: u8 = 0x10;
 
 /// One section's head.
 #[derive(Clone, Copy)]
-struct Section {
+struct SectionHeader {
     at: In<u64>,
 }
 
-impl Section {
+impl SectionHeader {
     fn word(self, at: usize) -> Option<u64> {
         self.at.at(at).ok()
     }
@@ -44,18 +44,18 @@ impl Section {
 }
 
 /// Reads a cubin. Its code is noted as that of a bundle.
-pub(super) fn read(code: In<u8>) -> Option<Image> {
+pub(super) fn read(code: In<u8>) -> Option<ImageContents> {
     let base = code.address();
     let table = base + code.cast::<u64>().at(5).ok()?;
     let (count, named) = (
         code.cast::<u16>().at(30).ok()?,
         code.cast::<u16>().at(31).ok()?,
     );
-    let section = |at: u16| Section {
+    let section = |at: u16| SectionHeader {
         at: In::from_address(table + HEAD * u64::from(at)),
     };
     let names = base + section(named).word(3)?;
-    let mut image = Image::default();
+    let mut image = ImageContents::default();
     // Those that say how much on-chip memory a kernel has are not in the card's.
     let is_held = |at: u16| {
         let name = string(names, section(at).half(0)?)?;
@@ -76,11 +76,11 @@ pub(super) fn read(code: In<u8>) -> Option<Image> {
             let of = |at: u64| symbol(first + SYMBOL * at, strings);
             for (name, kind, bytes, place) in (0..section(at).word(4)? / SYMBOL).filter_map(of) {
                 match kind {
-                    Defined::Kernel => image.kernels.push(name),
-                    Defined::Variable if is_held(place) == Some(true) => {
+                    SymbolKind::Kernel => image.kernels.push(name),
+                    SymbolKind::Variable if is_held(place) == Some(true) => {
                         image.variables.push((name, bytes));
                     }
-                    Defined::Variable => {}
+                    SymbolKind::Variable => {}
                 }
             }
         }
@@ -91,18 +91,18 @@ pub(super) fn read(code: In<u8>) -> Option<Image> {
     Some(image)
 }
 
-enum Defined {
+enum SymbolKind {
     Kernel,
     Variable,
 }
 
 /// A symbol's name, what it is, its size and its section.
-fn symbol(at: u64, strings: u64) -> Option<(String, Defined, u64, u16)> {
+fn symbol(at: u64, strings: u64) -> Option<(String, SymbolKind, u64, u16)> {
     let bytes = In::<u8>::from_address(at);
     let (kind, mark) = (bytes.at(4).ok()? & 0xf, bytes.at(5).ok()?);
     let defined = match kind {
-        OBJECT => Defined::Variable,
-        FUNCTION if mark & ENTRY != 0 => Defined::Kernel,
+        OBJECT => SymbolKind::Variable,
+        FUNCTION if mark & ENTRY != 0 => SymbolKind::Kernel,
         _ => return None,
     };
     let name = string(strings, bytes.cast::<u32>().get().ok()?)?;
@@ -118,7 +118,7 @@ fn string(strings: u64, at: u32) -> Option<Vec<u8>> {
 }
 
 /// A file while it is written. The section of the names of sections comes last.
-struct Writer {
+struct CubinWriter {
     file: Vec<u8>,
     table: Vec<u8>,
     names: Vec<u8>,
@@ -126,7 +126,7 @@ struct Writer {
 
 /// A section to be written: its content, or how long it is without.
 #[derive(Default)]
-struct New<'a> {
+struct NewSection<'a> {
     name: &'a str,
     kind: u64,
     flags: u64,
@@ -136,8 +136,8 @@ struct New<'a> {
     table: [u64; 2],
 }
 
-impl Writer {
-    fn section(&mut self, new: &New<'_>) {
+impl CubinWriter {
+    fn section(&mut self, new: &NewSection<'_>) {
         let (name, offset) = (self.names.len() as u64, self.file.len() as u64);
         let bytes = new.content.len() as u64 + new.empty;
         let [link, each] = new.table;
@@ -154,11 +154,11 @@ impl Writer {
     fn finish(mut self) -> Vec<u8> {
         let mut names = self.names.clone();
         names.extend(b".shstrtab\0");
-        self.section(&New {
+        self.section(&NewSection {
             name: ".shstrtab",
             kind: STRINGS,
             content: &names,
-            ..New::default()
+            ..NewSection::default()
         });
         let count = self.table.len() as u64 / HEAD;
         let sections = HEAD << 16 | count << 32 | (count - 1) << 48;
@@ -177,7 +177,7 @@ const TEXT: u16 = 1;
 const SYMBOL_NAMES: u64 = 2;
 
 /// Writes a cubin that defines what an image does, with as much code.
-pub(super) fn write(image: &Image) -> Vec<u8> {
+pub(super) fn write(image: &ImageContents) -> Vec<u8> {
     let (mut strings, mut symbols) = (vec![0], vec![0; SYMBOL as usize]);
     let mut define = |name: &str, kind: u8, mark: u8, section: u16, bytes: u64| {
         symbols.extend((strings.len() as u32).to_le_bytes());
@@ -193,37 +193,37 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
     for name in &image.kernels {
         define(name, FUNCTION, ENTRY, TEXT, 0);
     }
-    let mut writer = Writer {
+    let mut writer = CubinWriter {
         file: vec![0; HEAD as usize],
         table: Vec::new(),
         names: Vec::new(),
     };
-    writer.section(&New {
+    writer.section(&NewSection {
         name: ".nv.global",
         kind: EMPTY,
         flags: WRITTEN | LOADED,
         empty: image.variables.iter().map(|variable| variable.1).sum(),
-        ..New::default()
+        ..NewSection::default()
     });
-    writer.section(&New {
+    writer.section(&NewSection {
         name: ".text.linked",
         kind: CONTENT,
         flags: LOADED | EXECUTED,
         content: &vec![0; image.bytes as usize],
-        ..New::default()
+        ..NewSection::default()
     });
-    writer.section(&New {
+    writer.section(&NewSection {
         name: ".strtab",
         kind: STRINGS,
         content: &strings,
-        ..New::default()
+        ..NewSection::default()
     });
-    writer.section(&New {
+    writer.section(&NewSection {
         name: ".symtab",
         kind: SYMBOLS,
         content: &symbols,
         table: [SYMBOL_NAMES, SYMBOL],
-        ..New::default()
+        ..NewSection::default()
     });
     writer.finish()
 }
@@ -234,11 +234,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let image = Image {
+        let image = ImageContents {
             bytes: 1000,
             kernels: vec!["one".to_owned(), "spin_5us".to_owned()],
             variables: vec![("table".to_owned(), 1 << 30), ("counter".to_owned(), 8)],
-            ..Image::default()
+            ..ImageContents::default()
         };
         let file = write(&image);
         assert_eq!(file[18], 190, "for this machine");

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use super::{Comparison, Node, Sign, Step};
+use super::{ArithmeticOperator, ComparisonOperator, ExpressionNode, PathStep};
 
 type Parsed<T> = Result<T, String>;
 
 /// Deeper nesting than anybody writes by hand.
 const MAX_DEPTH: u32 = 64;
 
-pub(super) fn expression(text: &str) -> Parsed<Node> {
-    let mut parser = Parser {
+pub(super) fn expression(text: &str) -> Parsed<ExpressionNode> {
+    let mut parser = ExpressionParser {
         rest: text,
         depth: 0,
     };
@@ -21,94 +21,98 @@ pub(super) fn expression(text: &str) -> Parsed<Node> {
     }
 }
 
-struct Parser<'a> {
+struct ExpressionParser<'a> {
     rest: &'a str,
     depth: u32,
 }
 
-const COMPARISONS: [(&str, Comparison); 6] = [
-    ("==", Comparison::Equal),
-    ("!=", Comparison::Unequal),
-    ("<=", Comparison::LessOrEqual),
-    (">=", Comparison::GreaterOrEqual),
-    ("<", Comparison::Less),
-    (">", Comparison::Greater),
+const COMPARISONS: [(&str, ComparisonOperator); 6] = [
+    ("==", ComparisonOperator::Equal),
+    ("!=", ComparisonOperator::Unequal),
+    ("<=", ComparisonOperator::LessOrEqual),
+    (">=", ComparisonOperator::GreaterOrEqual),
+    ("<", ComparisonOperator::Less),
+    (">", ComparisonOperator::Greater),
 ];
 
-impl<'a> Parser<'a> {
-    fn pipe(&mut self) -> Parsed<Node> {
+impl<'a> ExpressionParser<'a> {
+    fn pipe(&mut self) -> Parsed<ExpressionNode> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err("it is nested too deeply".to_owned());
         }
         let mut left = self.alternative()?;
         while self.takes("|") {
-            left = Node::Pipe(Box::new(left), Box::new(self.alternative()?));
+            left = ExpressionNode::Pipe(Box::new(left), Box::new(self.alternative()?));
         }
         self.depth -= 1;
         Ok(left)
     }
 
-    fn alternative(&mut self) -> Parsed<Node> {
+    fn alternative(&mut self) -> Parsed<ExpressionNode> {
         let mut all = vec![self.or()?];
         while self.takes("//") {
             all.push(self.or()?);
         }
         let last = all.pop().ok_or("it is empty")?;
         // The last binds first: `a // (b // c)`.
-        let join = |right, left| Node::Alternative(Box::new(left), Box::new(right));
+        let join = |right, left| ExpressionNode::Alternative(Box::new(left), Box::new(right));
         Ok(all.into_iter().rev().fold(last, join))
     }
 
-    fn or(&mut self) -> Parsed<Node> {
+    fn or(&mut self) -> Parsed<ExpressionNode> {
         let mut left = self.and()?;
         while self.takes_word("or") {
-            left = Node::Or(Box::new(left), Box::new(self.and()?));
+            left = ExpressionNode::Or(Box::new(left), Box::new(self.and()?));
         }
         Ok(left)
     }
 
-    fn and(&mut self) -> Parsed<Node> {
+    fn and(&mut self) -> Parsed<ExpressionNode> {
         let mut left = self.comparison()?;
         while self.takes_word("and") {
-            left = Node::And(Box::new(left), Box::new(self.comparison()?));
+            left = ExpressionNode::And(Box::new(left), Box::new(self.comparison()?));
         }
         Ok(left)
     }
 
-    fn comparison(&mut self) -> Parsed<Node> {
+    fn comparison(&mut self) -> Parsed<ExpressionNode> {
         let left = self.sum()?;
         for (sign, comparison) in COMPARISONS {
             if self.takes(sign) {
                 let right = Box::new(self.sum()?);
-                return Ok(Node::Compare(Box::new(left), comparison, right));
+                return Ok(ExpressionNode::Compare(Box::new(left), comparison, right));
             }
         }
         Ok(left)
     }
 
-    fn sum(&mut self) -> Parsed<Node> {
+    fn sum(&mut self) -> Parsed<ExpressionNode> {
         let mut left = self.product()?;
         loop {
             let sign = match (self.takes("+"), self.takes("-")) {
-                (true, false) => Sign::Plus,
-                (false, true) => Sign::Minus,
+                (true, false) => ArithmeticOperator::Plus,
+                (false, true) => ArithmeticOperator::Minus,
                 (false, false) => return Ok(left),
                 (true, true) => return Err("`+-` is not understood".to_owned()),
             };
-            left = Node::Sum(Box::new(left), sign, Box::new(self.product()?));
+            left = ExpressionNode::Sum(Box::new(left), sign, Box::new(self.product()?));
         }
     }
 
-    fn product(&mut self) -> Parsed<Node> {
+    fn product(&mut self) -> Parsed<ExpressionNode> {
         let mut left = self.primary()?;
         while self.takes("*") {
-            left = Node::Sum(Box::new(left), Sign::Times, Box::new(self.primary()?));
+            left = ExpressionNode::Sum(
+                Box::new(left),
+                ArithmeticOperator::Times,
+                Box::new(self.primary()?),
+            );
         }
         Ok(left)
     }
 
-    fn primary(&mut self) -> Parsed<Node> {
+    fn primary(&mut self) -> Parsed<ExpressionNode> {
         if self.takes("(") {
             let inner = self.pipe()?;
             self.needs(")")?;
@@ -119,78 +123,78 @@ impl<'a> Parser<'a> {
         }
         match self.rest.chars().next() {
             Some('.') => self.path(),
-            Some('"') => Ok(Node::Literal(self.text()?.into())),
-            Some('-' | '0'..='9') => self.number().map(Node::Literal),
+            Some('"') => Ok(ExpressionNode::Literal(self.text()?.into())),
+            Some('-' | '0'..='9') => self.number().map(ExpressionNode::Literal),
             _ => self.word(),
         }
     }
 
-    fn word(&mut self) -> Parsed<Node> {
+    fn word(&mut self) -> Parsed<ExpressionNode> {
         match self.name() {
-            "true" => Ok(Node::Literal(true.into())),
-            "false" => Ok(Node::Literal(false.into())),
-            "null" => Ok(Node::Literal(Value::Null)),
-            "not" => Ok(Node::Not),
-            "length" => Ok(Node::Length),
-            "tostring" => Ok(Node::ToString),
-            "tonumber" => Ok(Node::ToNumber),
-            "add" => Ok(Node::Add),
-            "select" => self.argument().map(Node::Select),
-            "map" => self.argument().map(Node::Map),
+            "true" => Ok(ExpressionNode::Literal(true.into())),
+            "false" => Ok(ExpressionNode::Literal(false.into())),
+            "null" => Ok(ExpressionNode::Literal(Value::Null)),
+            "not" => Ok(ExpressionNode::Not),
+            "length" => Ok(ExpressionNode::Length),
+            "tostring" => Ok(ExpressionNode::ToString),
+            "tonumber" => Ok(ExpressionNode::ToNumber),
+            "add" => Ok(ExpressionNode::Add),
+            "select" => self.argument().map(ExpressionNode::Select),
+            "map" => self.argument().map(ExpressionNode::Map),
             "" => Err(format!("a value is missing before `{}`", self.rest)),
             other => Err(format!("`{other}` is not supported")),
         }
     }
 
-    fn argument(&mut self) -> Parsed<Box<Node>> {
+    fn argument(&mut self) -> Parsed<Box<ExpressionNode>> {
         self.needs("(")?;
         let inner = self.pipe()?;
         self.needs(")")?;
         Ok(Box::new(inner))
     }
 
-    fn list(&mut self) -> Parsed<Node> {
+    fn list(&mut self) -> Parsed<ExpressionNode> {
         if self.takes("]") {
-            return Ok(Node::List(None));
+            return Ok(ExpressionNode::List(None));
         }
         let inner = self.pipe()?;
         self.needs("]")?;
-        Ok(Node::List(Some(Box::new(inner))))
+        Ok(ExpressionNode::List(Some(Box::new(inner))))
     }
 
-    fn path(&mut self) -> Parsed<Node> {
+    fn path(&mut self) -> Parsed<ExpressionNode> {
         let mut steps = Vec::new();
         loop {
             if let Some(rest) = self.rest.strip_prefix('.') {
                 self.rest = rest;
                 if self.rest.starts_with('"') {
-                    steps.push(Step::Field(self.text()?));
+                    steps.push(PathStep::Field(self.text()?));
                 } else {
                     match self.name() {
                         "" if steps.is_empty() => {}
                         "" if self.rest.starts_with('[') => {}
                         "" => return Err("a field is missing after `.`".to_owned()),
-                        name => steps.push(Step::Field(name.to_owned())),
+                        name => steps.push(PathStep::Field(name.to_owned())),
                     }
                 }
             } else if let Some(rest) = self.rest.strip_prefix('[') {
                 self.rest = rest;
                 steps.push(self.bracket()?);
             } else {
-                return Ok(Node::Path(steps));
+                return Ok(ExpressionNode::Path(steps));
             }
         }
     }
 
-    fn bracket(&mut self) -> Parsed<Step> {
+    fn bracket(&mut self) -> Parsed<PathStep> {
         if self.takes("]") {
-            return Ok(Step::Each);
+            return Ok(PathStep::Each);
         }
         let step = if self.rest.starts_with('"') {
-            Step::Field(self.text()?)
+            PathStep::Field(self.text()?)
         } else {
             let number = self.number()?;
-            Step::Index(number.as_i64().ok_or("an index is a whole number")?)
+            PathStep::Index(number.as_i64().ok_or("an index is a whole number")?)
         };
         self.needs("]")?;
         Ok(step)

@@ -1,0 +1,131 @@
+//! What the demonstration claims, checked against the agent's books.
+
+use std::time::{Duration, Instant};
+
+use apportion_abi::Bytes;
+use apportion_proto::v1::{Grant, ListReply};
+
+use super::program::DemoProgram;
+use crate::agent::connect_to_running;
+use crate::block_on;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+
+/// How long the agent may take to see what happened.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
+/// The granule in which drivers take memory: less than that may be left below a limit.
+const GRANULE: u64 = 2 << 20;
+/// The part of a limit that a driver may take by itself after the last byte was given (page tables); the
+/// agent enters it as overhead and nothing more is given. The simulated driver takes none.
+const DRIVERS_OWN: u64 = 64;
+/// What the driver says at the limit.
+const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
+
+/// The agent's list, once it holds what every program took: a look at NVML while a program still took memory
+/// is too old.
+pub(super) fn settled(
+    instance: &TargetInstance,
+    programs: &[DemoProgram],
+) -> Result<ListReply, CommandFailure> {
+    let is_seen = |list: &ListReply, program: &DemoProgram| {
+        let taken = program.report.as_ref().map(|report| report.taken_bytes);
+        let seen = grant(list, program).map(|grant| grant.nvml_bytes.min(grant.used_bytes));
+        seen.zip(taken).is_some_and(|(seen, taken)| seen >= taken)
+    };
+    eventually(instance, "see the programs' memory", |list| {
+        programs.iter().all(|program| is_seen(list, program))
+    })
+}
+
+/// Waits until no program of ours has anything.
+pub(super) fn all_given_back(instance: &TargetInstance) -> Result<(), CommandFailure> {
+    let is_ours = |name: &str| super::PROGRAMS.iter().any(|(ours, _)| *ours == name);
+    let gone = |list: &ListReply| list.allocations.iter().all(|found| !is_ours(&found.name));
+    eventually(instance, "see the programs end", gone).map(drop)
+}
+
+fn eventually(
+    instance: &TargetInstance,
+    what: &str,
+    is_so: impl Fn(&ListReply) -> bool,
+) -> Result<ListReply, CommandFailure> {
+    let deadline = Instant::now() + PATIENCE;
+    block_on(async {
+        let mut agent = connect_to_running(instance).await?;
+        loop {
+            let list = agent.list().await?;
+            if is_so(&list) {
+                return Ok(list);
+            }
+            if Instant::now() > deadline {
+                return Err(CommandFailure::new(format!(
+                    "the agent did not {what} in time"
+                )));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    })
+}
+
+fn grant<'a>(list: &'a ListReply, program: &DemoProgram) -> Option<&'a Grant> {
+    let allocation = list
+        .allocations
+        .iter()
+        .find(|found| found.name == program.name)?;
+    allocation.grants.first()
+}
+
+/// What does not hold, each as a sentence.
+pub(super) fn broken(list: &ListReply, programs: &[DemoProgram]) -> Vec<String> {
+    programs
+        .iter()
+        .flat_map(|program| broken_by(list, program))
+        .collect()
+}
+
+fn broken_by(list: &ListReply, program: &DemoProgram) -> Vec<String> {
+    let (Some(report), Some(grant)) = (&program.report, grant(list, program)) else {
+        return vec![format!("{} is not in the books", program.name)];
+    };
+    let limit = program.limit.0;
+    let seen = [
+        report.cuda_total_bytes,
+        report.cuda_info_total_bytes,
+        report.nvml_total_bytes,
+    ];
+    let claims = [
+        (
+            seen.iter().all(|total| *total == limit),
+            "saw a card of another size",
+        ),
+        (
+            report.refused_with == OUT_OF_MEMORY,
+            "was refused with another error",
+        ),
+        (
+            grant.claimed_bytes <= limit,
+            "was given more than its limit",
+        ),
+        (
+            grant.nvml_bytes <= limit.saturating_add(limit / DRIVERS_OWN),
+            "took more of the card than its limit",
+        ),
+        (
+            limit.saturating_sub(grant.used_bytes) < GRANULE,
+            "was refused below its limit",
+        ),
+        (grant.denied_count > 0, "has no refusal in the books"),
+    ];
+    let name = format!(
+        "{} (limit {}, used {})",
+        program.name,
+        program.limit,
+        Bytes(grant.used_bytes)
+    );
+    claims
+        .iter()
+        .filter(|(holds, _)| !holds)
+        .map(|(_, what)| format!("{name} {what}"))
+        .collect()
+}

@@ -1,0 +1,189 @@
+//! Getting a share from the agent, whatever becomes of the agent meanwhile.
+//!
+//! A proposal has a key, under which the agent gives once. So one whose answer was lost is made again as it
+//! was, to the same agent or to the next, which knows from its checkpoint what was given.
+
+use std::process;
+use std::time::{Duration, Instant};
+
+use apportion_policy::PlacementRefusal;
+use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+
+use crate::agent::{ConnectedAgent, connect_or_start};
+use crate::cards;
+use crate::failure::CommandFailure;
+use crate::instance::TargetInstance;
+use crate::request::RunRequest;
+
+/// How often cards are chosen again after somebody else took the hole.
+const ATTEMPTS: u32 = 5;
+/// After this time the agent has looked at the GPUs again. What it knows of other programs may be as old as its last
+/// look, and a program that has just ended may have been one of them.
+const NEXT_LOOK: Duration = Duration::from_millis(600);
+/// For how long a request that was lost with its agent is made again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Gets what was asked for and ties it to this process; also returns what the agent had before.
+///
+/// A signal that ends us in between waits until the allocation is tied: then it goes with us, where a mere
+/// reservation would stay until it expires.
+pub(super) async fn obtain(
+    instance: &TargetInstance,
+    ask: &RunRequest,
+    name: &str,
+) -> Result<(Allocation, ListReply), CommandFailure> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut proposal = None;
+    loop {
+        let mut agent = connect_or_start(instance).await?;
+        let held = BlockedSignals::hold()?;
+        let tied = tie(&mut agent, ask, name, &mut proposal).await;
+        drop(held);
+        match tied {
+            Err(failure) if failure.is_lost() && Instant::now() < deadline => {}
+            tied => return tied,
+        }
+    }
+}
+
+/// Signals that end a program, held back until this is dropped.
+struct BlockedSignals {
+    before: SigSet,
+}
+
+impl BlockedSignals {
+    fn hold() -> Result<Self, CommandFailure> {
+        let ends = [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+        ];
+        let ends: SigSet = ends.into_iter().collect();
+        let before = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let before =
+            before.map_err(|e| CommandFailure::new("failed to block signals").because(e))?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        let _ = self.before.thread_set_mask();
+    }
+}
+
+/// What the agent is asked for.
+struct ShareProposal {
+    key: String,
+    shares: Vec<v1::Share>,
+}
+
+impl ShareProposal {
+    /// Chooses cards among those of `list`.
+    fn choose(ask: &RunRequest, list: &ListReply) -> Result<Self, CommandFailure> {
+        let candidates = cards::only(cards::for_policy(list), &ask.cards)?;
+        let is_wanted = |card: &&v1::Card| {
+            let uuid = card.uuid.parse();
+            ask.cards.is_empty() || uuid.is_ok_and(|uuid| ask.cards.contains(&uuid))
+        };
+        let wanted: Vec<_> = list.cards.iter().filter(is_wanted).collect();
+        let is_sizeless = |card: &&v1::Card| card.allocatable_bytes == 0;
+        if let Some(card) = wanted.first().filter(|_| wanted.iter().all(is_sizeless)) {
+            return Err(sizeless(card));
+        }
+        let placement = apportion_policy::place(&ask.request, &candidates);
+        let placement = placement.map_err(|refusal| refused(&refusal))?;
+        let share = |ask: &apportion_abi::CardRequest| v1::Share {
+            card: printed(list, ask.card),
+            bytes: ask.bytes.0,
+        };
+        let key = format!("run-{}-{}", process::id(), now_nanoseconds());
+        Ok(Self {
+            key,
+            shares: placement.asks.iter().map(share).collect(),
+        })
+    }
+}
+
+/// Makes the open proposal, or a new one, until one is accepted and tied to this process.
+async fn tie(
+    agent: &mut ConnectedAgent,
+    ask: &RunRequest,
+    name: &str,
+    open: &mut Option<ShareProposal>,
+) -> Result<(Allocation, ListReply), CommandFailure> {
+    let mut refusals = 0;
+    let mut has_waited = false;
+    loop {
+        let list = agent.list().await?;
+        let proposal = match open
+            .take()
+            .map_or_else(|| ShareProposal::choose(ask, &list), Ok)
+        {
+            Err(_) if !has_waited && list.cards.iter().any(|card| card.unmanaged_bytes > 0) => {
+                has_waited = true;
+                tokio::time::sleep(NEXT_LOOK).await;
+                continue;
+            }
+            proposal => proposal?,
+        };
+        let ShareProposal { key, shares } = open.insert(proposal);
+        match agent
+            .allocate(key.clone(), name.to_owned(), shares.clone())
+            .await?
+            .result
+        {
+            Some(allocate_reply::Result::Allocation(reserved)) => {
+                return Ok((agent.commit(reserved.id, process::id()).await?, list));
+            }
+            Some(allocate_reply::Result::Shortfall(shortfall)) => {
+                *open = None;
+                refusals += 1;
+                if refusals == ATTEMPTS {
+                    return Err(CommandFailure::new(shortfall.sentence));
+                }
+            }
+            None => {
+                return Err(CommandFailure::new(
+                    "the agent's answer to the allocation is empty",
+                ));
+            }
+        }
+    }
+}
+
+/// Makes the key of an allocation unique beyond the life of a process id.
+fn now_nanoseconds() -> u128 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos())
+}
+
+/// The UUID as the agent prints it: the bytes do not tell `GPU-` from `MIG-`.
+fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
+    let is_it = |card: &&v1::Card| card.uuid.parse() == Ok(uuid);
+    list.cards
+        .iter()
+        .find(is_it)
+        .map_or_else(|| uuid.to_string(), |card| card.uuid.clone())
+}
+
+/// A card of which nobody knows how much it has.
+fn sizeless(card: &v1::Card) -> CommandFailure {
+    let v1::Card { uuid, model, .. } = card;
+    let why = format!("{uuid} ({model}) does not report its memory size, so it cannot be shared");
+    CommandFailure::new(why).hint(format!(
+        "set APPORTION_CARD_MEMORY=\"{model}=MIB\" in the agent's environment"
+    ))
+}
+
+/// A refusal as the last word of a command.
+fn refused(refusal: &PlacementRefusal) -> CommandFailure {
+    let failure = CommandFailure::new(refusal.to_string());
+    if refusal.waiting_helps() {
+        return failure.hint("ask for less, or wait; `apportion top` shows who holds the memory");
+    }
+    failure.hint("`apportion gpus` shows the memory of each GPU")
+}

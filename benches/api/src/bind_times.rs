@@ -1,0 +1,52 @@
+//! When pods are bound, as the API server shows it to whoever watches.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_stream::StreamExt;
+
+use crate::objects::NAMESPACE;
+
+/// When each pod was seen on a node, by name.
+pub(crate) type BindTimes = BTreeMap<String, Instant>;
+
+/// Watches until nobody looks.
+pub(crate) fn follow(client: Client) -> watch::Receiver<BindTimes> {
+    let (shown, looked_at) = watch::channel(BindTimes::new());
+    tokio::spawn(async move {
+        let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+        // Whoever measures takes no more of the API server than needed.
+        let with_a_node = Config::default().fields("spec.nodeName!=");
+        let mut events = pin!(watcher(pods, with_a_node));
+        while let Some(event) = events.next().await {
+            let now = Instant::now();
+            shown.send_if_modified(|bound| match event {
+                Ok(Event::Apply(pod) | Event::InitApply(pod)) => see(bound, pod, now),
+                Ok(Event::Delete(pod)) => {
+                    let name = pod.metadata.name.unwrap_or_default();
+                    bound.remove(&name).is_some()
+                }
+                Ok(Event::Init | Event::InitDone) | Err(_) => false,
+            });
+            if shown.is_closed() {
+                return;
+            }
+        }
+    });
+    looked_at
+}
+
+fn see(bound: &mut BindTimes, pod: Pod, now: Instant) -> bool {
+    let name = pod.metadata.name.unwrap_or_default();
+    let is_bound = pod.spec.is_some_and(|spec| spec.node_name.is_some());
+    if !is_bound || bound.contains_key(&name) {
+        return false;
+    }
+    bound.insert(name, now);
+    true
+}

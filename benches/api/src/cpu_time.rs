@@ -1,0 +1,54 @@
+//! What a process used of the machine, as the kernel counts it.
+
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+use apportion_abi::Bytes;
+
+/// The kernel's ticks in a second, on every Linux that Kubernetes runs on.
+const TICKS: u64 = 100;
+
+/// Time on processors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuTime(Duration);
+
+impl CpuTime {
+    /// Of a process until now.
+    pub(crate) fn of(process: u32) -> Self {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // The command may have spaces in its name; it ends with the last parenthesis.
+        let (_, rest) = text.rsplit_once(')').unwrap_or_default();
+        let fields = rest.split_whitespace().skip(11).take(2);
+        let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+        Self(Duration::from_millis(ticks * 1000 / TICKS))
+    }
+
+    /// What was used since then.
+    pub(crate) fn since(self, before: &Self) -> Self {
+        Self(self.0.saturating_sub(before.0))
+    }
+}
+
+impl CpuTime {
+    /// Which part of a processor that is over so long a time.
+    pub(crate) fn part_of(self, time: Duration) -> f64 {
+        self.0.as_secs_f64() / time.as_secs_f64()
+    }
+}
+
+impl fmt::Display for CpuTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s of a processor", self.0.as_secs_f64())
+    }
+}
+
+/// The memory that a process has resident, and the most that it had.
+pub(crate) fn resident(process: u32) -> [Bytes; 2] {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    ["VmRSS:", "VmHWM:"].map(|field| {
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+        Bytes(kib.unwrap_or(0_u64) * 1024)
+    })
+}

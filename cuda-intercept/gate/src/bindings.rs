@@ -1,0 +1,140 @@
+//! What holds physical memory beside handles and mapped addresses: tiles of sparse arrays, and multicast
+//! objects and logical endpoints that it is bound to. Memory that was released stays the card's for as long as any of them has it.
+//!
+//! A hold is known by its holder and the place in that. A place is let go of when a place around it is, or
+//! exactly it is taken by other memory; with its holder all go. Where a program lets go of parts of a place, the
+//! whole stays held until the rest is gone.
+
+use crate::contexts::ContextId;
+use crate::fallible_map::FallibleMap;
+use crate::handles::PhysicalId;
+
+/// What holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BindingHolder {
+    /// An array, with mipmaps or without.
+    Array(u64),
+    /// A multicast object.
+    Multicast(PhysicalId),
+    /// A logical endpoint, by its number.
+    Endpoint(u32),
+}
+
+/// Where in its holder: on a plane, a box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BindingRegion {
+    /// What is never taken together.
+    pub plane: [u32; 3],
+    /// Where it starts.
+    pub start: [u64; 3],
+    /// How far it goes.
+    pub extent: [u64; 3],
+}
+
+impl BindingRegion {
+    fn contains(&self, other: &Self) -> bool {
+        let end = |place: &Self, side: usize| {
+            let (start, extent) = (place.start.get(side), place.extent.get(side));
+            start
+                .zip(extent)
+                .map(|(start, extent)| start.saturating_add(*extent))
+        };
+        let side_contains = |side: usize| {
+            self.start.get(side) <= other.start.get(side) && end(other, side) <= end(self, side)
+        };
+        self.plane == other.plane && (0..3).all(side_contains)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BoundMemory {
+    physical: PhysicalId,
+    context: Option<ContextId>,
+}
+
+/// The holds of a process.
+#[derive(Debug, Default)]
+pub(crate) struct BindingTable(FallibleMap<(BindingHolder, BindingRegion), BoundMemory>);
+
+impl BindingTable {
+    /// Enters a hold, that is in a context if its holder is. Returns what was in exactly this place.
+    pub(crate) fn enter(
+        &mut self,
+        (holder, place): (BindingHolder, BindingRegion),
+        context: Option<ContextId>,
+        physical: PhysicalId,
+    ) -> Option<PhysicalId> {
+        let before = self.0.remove((holder, place)).map(|held| held.physical);
+        self.0
+            .enter((holder, place), BoundMemory { physical, context });
+        before
+    }
+
+    /// Takes out one hold in a place.
+    pub(crate) fn take(
+        &mut self,
+        holder: BindingHolder,
+        place: BindingRegion,
+    ) -> Option<PhysicalId> {
+        self.take_where(|of, at, _| of == holder && place.contains(&at))
+    }
+
+    /// Takes out one hold of a holder.
+    pub(crate) fn take_of(&mut self, holder: BindingHolder) -> Option<PhysicalId> {
+        self.take_where(|of, _, _| of == holder)
+    }
+
+    /// Takes out one hold in a context.
+    pub(crate) fn take_in(&mut self, context: ContextId) -> Option<PhysicalId> {
+        self.take_where(|_, _, held| held.context == Some(context))
+    }
+
+    fn take_where(
+        &mut self,
+        chosen: impl Fn(BindingHolder, BindingRegion, &BoundMemory) -> bool,
+    ) -> Option<PhysicalId> {
+        let found = self.0.remove_where(|(of, at), held| chosen(of, at, held));
+        found.map(|(_, held)| held.physical)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: ContextId = ContextId::first();
+    const ARRAY: BindingHolder = BindingHolder::Array(7);
+
+    fn tile(level: u32, x: u64, width: u64) -> BindingRegion {
+        BindingRegion {
+            plane: [0, level, 0],
+            start: [x, 0, 0],
+            extent: [width, 64, 1],
+        }
+    }
+
+    #[test]
+    fn a_place_is_let_go_of_with_the_place_around_it() {
+        let mut holds = BindingTable::default();
+        for (level, x, physical) in [(0, 0, 1), (0, 64, 2), (1, 0, 3)] {
+            assert_eq!(
+                holds.enter((ARRAY, tile(level, x, 64)), None, physical),
+                None
+            );
+        }
+        assert_eq!(holds.take(ARRAY, tile(0, 0, 32)), None);
+        assert_eq!(holds.take(BindingHolder::Array(8), tile(0, 0, 128)), None);
+        let mut taken = [(); 3].map(|()| holds.take(ARRAY, tile(0, 0, 128)));
+        taken.sort_unstable();
+        assert_eq!(taken, [None, Some(1), Some(2)]);
+        assert_eq!(holds.take_of(ARRAY), Some(3));
+    }
+
+    #[test]
+    fn other_memory_in_a_place_takes_the_first_s() {
+        let mut holds = BindingTable::default();
+        assert_eq!(holds.enter((ARRAY, tile(0, 0, 64)), Some(HERE), 1), None);
+        assert_eq!(holds.enter((ARRAY, tile(0, 0, 64)), Some(HERE), 2), Some(1));
+        assert_eq!((holds.take_in(HERE), holds.take_in(HERE)), (Some(2), None));
+    }
+}

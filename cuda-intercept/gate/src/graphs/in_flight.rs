@@ -1,0 +1,141 @@
+//! Launches of graphs that allocate and may still run, by the event behind each.
+//!
+//! A launch is entered before the driver is asked, without an event, and then counts as running: of two that begin
+//! at once each sees the other. Several threads may ask the driver about one event; it is forgotten when the last
+//! of them has its answer. Launches of one graph run one after the other, so only the last of each is kept.
+
+use crate::Card;
+use crate::fallible_map::FallibleMap;
+
+/// A launch on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GraphLaunch {
+    /// The executable graph.
+    pub exec: u64,
+    /// The stream that it was launched into.
+    pub stream: u64,
+    /// The card.
+    pub card: Card,
+    /// What it takes there.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LaunchEntry {
+    flight: GraphLaunch,
+    event: Option<u64>,
+    askers: u32,
+    is_over: bool,
+}
+
+/// The launches of a process.
+#[derive(Debug, Default)]
+pub struct InFlightLaunches {
+    all: FallibleMap<u64, LaunchEntry>,
+    last: u64,
+}
+
+impl InFlightLaunches {
+    /// A launch begins. Returns its number.
+    pub fn begin(&mut self, flight: GraphLaunch) -> u64 {
+        self.last = self.last.wrapping_add(1);
+        let entry = LaunchEntry {
+            flight,
+            event: None,
+            askers: 0,
+            is_over: false,
+        };
+        self.all.enter(self.last, entry);
+        self.last
+    }
+
+    /// It was launched: `event` happens when it is done. Without one nobody can tell, and it counts as done.
+    /// Returns an event of one before that is of no use any more; to be called until there is none.
+    pub fn launched(&mut self, number: u64, event: Option<u64>) -> Option<u64> {
+        let flight = match self.all.get_mut(number) {
+            Some(entry) if event.is_some() => {
+                entry.event = event;
+                entry.flight
+            }
+            Some(_) | None => {
+                self.all.remove(number);
+                return None;
+            }
+        };
+        let is_before = |at: u64, entry: &LaunchEntry| {
+            let (of, on) = (entry.flight.exec, entry.flight.card);
+            at < number && of == flight.exec && on == flight.card && entry.event.is_some()
+        };
+        let idle = self
+            .all
+            .remove_where(|at, entry| is_before(at, entry) && entry.askers == 0);
+        idle.and_then(|(_, entry)| entry.event)
+    }
+
+    /// The next launch after a number, and its event if it is to be asked about; ends with [`InFlightLaunches::asked`].
+    pub fn ask_after(&mut self, after: u64) -> Option<(u64, GraphLaunch, Option<u64>)> {
+        let later = self.all.iter().map(|(at, _)| at).filter(|at| *at > after);
+        let number = later.min()?;
+        let entry = self.all.get_mut(number)?;
+        entry.askers = entry.askers.saturating_add(1);
+        Some((number, entry.flight, entry.event))
+    }
+
+    /// The driver was asked about a launch. Returns the event that is of no use any more.
+    pub fn asked(&mut self, number: u64, is_over: bool) -> Option<u64> {
+        let entry = self.all.get_mut(number)?;
+        entry.askers = entry.askers.saturating_sub(1);
+        entry.is_over |= is_over;
+        if !entry.is_over || entry.askers > 0 {
+            return None;
+        }
+        self.all.remove(number).and_then(|entry| entry.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLIGHT: GraphLaunch = GraphLaunch {
+        exec: 7,
+        stream: 1,
+        card: 0,
+        bytes: 100,
+    };
+
+    #[test]
+    fn a_launch_counts_until_nobody_asks_about_it_any_more() {
+        let mut flights = InFlightLaunches::default();
+        let number = flights.begin(FLIGHT);
+        assert_eq!(flights.ask_after(0), Some((number, FLIGHT, None)));
+        assert_eq!(flights.asked(number, false), None);
+        assert_eq!(flights.launched(number, Some(5)), None);
+        for _ in 0..2 {
+            assert_eq!(flights.ask_after(0), Some((number, FLIGHT, Some(5))));
+        }
+        assert_eq!(flights.asked(number, true), None, "another still asks");
+        assert_eq!(flights.asked(number, false), Some(5));
+        assert_eq!(flights.ask_after(0), None);
+    }
+
+    #[test]
+    fn of_launches_of_one_graph_the_last_is_kept() {
+        let mut flights = InFlightLaunches::default();
+        let first = flights.begin(FLIGHT);
+        flights.launched(first, Some(5));
+        let second = flights.begin(FLIGHT);
+        assert_eq!(flights.launched(second, Some(6)), Some(5));
+        assert_eq!(flights.launched(second, Some(6)), None);
+        assert_eq!(flights.ask_after(0).map(|next| next.0), Some(second));
+        assert_eq!(flights.ask_after(second), None);
+    }
+
+    #[test]
+    fn a_launch_that_failed_is_forgotten() {
+        let mut flights = InFlightLaunches::default();
+        let number = flights.begin(FLIGHT);
+        assert_eq!(flights.launched(number, None), None);
+        assert_eq!(flights.ask_after(0), None);
+    }
+}

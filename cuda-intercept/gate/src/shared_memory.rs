@@ -1,0 +1,131 @@
+//! Memory that this process holds together with others of its account: what it said of that in the account,
+//! to take back when it gives the memory up.
+//!
+//! Each piece has a key by which all its holders know it. What stands in the account is two words here, which
+//! only the account understands. Memory can have several keys: the driver may name it anew each time.
+
+use crate::contexts::ContextId;
+use crate::fallible_map::FallibleMap;
+use crate::handles::PhysicalId;
+
+/// The account's two words.
+pub type Hold = [u64; 2];
+
+/// A piece of memory, as this process has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldMemory {
+    /// Physical memory that handles and mappings refer to.
+    Physical(PhysicalId),
+    /// Plain memory of its own at an address.
+    Linear(u64),
+    /// Plain memory of another process, opened at an address.
+    Opened(u64),
+    /// It was given up, and a descriptor keeps it.
+    Adrift(u64),
+    /// It ended with its context.
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SharedMemoryEntry {
+    memory: HeldMemory,
+    context: Option<ContextId>,
+    key: u64,
+    hold: Hold,
+}
+
+/// The shared memory of a process.
+#[derive(Debug, Default)]
+pub struct SharedMemoryTable {
+    all: FallibleMap<u64, SharedMemoryEntry>,
+    next: u64,
+}
+
+impl SharedMemoryTable {
+    /// Enters memory under a key, with what stands in the account. False if there is no room for it.
+    pub fn enter(
+        &mut self,
+        (memory, context): (HeldMemory, Option<ContextId>),
+        key: u64,
+        hold: Hold,
+    ) -> bool {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let shared = SharedMemoryEntry {
+            memory,
+            context,
+            key,
+            hold,
+        };
+        self.all.enter(number, shared)
+    }
+
+    /// A key by which memory is known to others.
+    #[must_use]
+    pub fn key_of(&self, memory: HeldMemory) -> Option<u64> {
+        let mut all = self.all.iter();
+        all.find_map(|(_, shared)| (shared.memory == memory).then_some(shared.key))
+    }
+
+    /// Whether memory is known to others by this key.
+    #[must_use]
+    pub fn is_known(&self, memory: HeldMemory, key: u64) -> bool {
+        let mut all = self.all.iter();
+        all.any(|(_, shared)| shared.memory == memory && shared.key == key)
+    }
+
+    /// Takes out one entry of memory that was given up.
+    pub fn take(&mut self, memory: HeldMemory) -> Option<Hold> {
+        let found = self.all.remove_where(|_, shared| shared.memory == memory);
+        found.map(|(_, shared)| shared.hold)
+    }
+
+    /// Memory has another name from now on.
+    pub fn rename(&mut self, from: HeldMemory, to: HeldMemory) {
+        let all = self.all.values_mut();
+        let of_it = all.filter(|shared| shared.memory == from);
+        of_it.for_each(|shared| {
+            shared.memory = to;
+            shared.context = None;
+        });
+    }
+
+    /// A context has ended, and all that was in it.
+    pub(crate) fn ended(&mut self, context: ContextId) {
+        let all = self.all.values_mut();
+        let inside = all.filter(|shared| shared.context == Some(context));
+        inside.for_each(|shared| shared.memory = HeldMemory::Ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: ContextId = ContextId::first();
+
+    #[test]
+    fn memory_can_have_several_keys() {
+        let mut shares = SharedMemoryTable::default();
+        let memory = HeldMemory::Physical(7);
+        for key in [1, 2] {
+            assert!(shares.enter((memory, None), key, [key, 0]));
+            assert!(shares.is_known(memory, key));
+        }
+        assert!(shares.key_of(memory).is_some());
+        let taken = [shares.take(memory), shares.take(memory)];
+        assert!(taken.contains(&Some([1, 0])) && taken.contains(&Some([2, 0])));
+        assert_eq!((shares.take(memory), shares.key_of(memory)), (None, None));
+    }
+
+    #[test]
+    fn what_is_in_a_context_ends_with_it() {
+        let mut shares = SharedMemoryTable::default();
+        shares.enter((HeldMemory::Linear(0x1000), Some(HERE)), 1, [1, 0]);
+        shares.enter((HeldMemory::Physical(0), None), 2, [2, 0]);
+        shares.ended(HERE);
+        assert_eq!(shares.take(HeldMemory::Ended), Some([1, 0]));
+        assert_eq!(shares.take(HeldMemory::Ended), None);
+        assert_eq!(shares.take(HeldMemory::Physical(0)), Some([2, 0]));
+    }
+}

@@ -1,0 +1,233 @@
+//! Processes that are in the account and live no more: when they are looked for, and among whom.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use apportion_abi::Bytes;
+use apportion_abi::account::{AccountUsage, SlotOwner};
+
+use super::liveness::LivenessProbe;
+use super::{MappedAccount, peers, throttle};
+use crate::errno;
+
+/// How many milliseconds a question may be behind with processes that nobody waited for.
+pub(super) const LOOK: u64 = 10;
+/// How many milliseconds pass between full looks.
+pub(super) const DEEP_LOOK: u64 = 1000;
+
+impl MappedAccount {
+    /// Takes processes that are gone out of the account, for a charge that would fail otherwise. True if the charge is
+    /// worth another try: also if nobody was gone any more, as another process may have been quicker.
+    ///
+    /// Nobody is looked for where that cannot help: where what this process holds, and so keeps, leaves no room, and
+    /// among those who have nothing on the card. See [`super::throttle`] for why all others are asked about at each such charge.
+    pub(crate) fn retire_for(&self, card: usize, bytes: u64) -> bool {
+        let could_fit = self.could_fit(card, bytes);
+        if could_fit {
+            self.retire(|usage, other| usage.may_count(other, card));
+        }
+        could_fit
+    }
+
+    /// Whether so much would fit if this process were alone in the account.
+    fn could_fit(&self, card: usize, bytes: u64) -> bool {
+        let held = self.slot.lock().held.get(card).copied();
+        let limits = self.limits.cards().get(card).map(|card| card.limits());
+        held.zip(limits).is_some_and(|(held, limits)| {
+            Bytes(held).plus(Bytes(bytes)).plus(limits.overhead) <= limits.limit
+        })
+    }
+
+    /// Takes every process that is gone out of the account.
+    pub(super) fn retire_the_dead(&self) {
+        self.retire(|_, _| true);
+    }
+
+    /// The same of those that matter.
+    ///
+    /// Who has a lifeline is taken to live, but for a full look at all once in a while: a child that was forked in the
+    /// very moment in which a lifeline was made keeps it.
+    fn retire(&self, matters: impl Fn(&AccountUsage<'_>, SlotOwner) -> bool) {
+        let _kept = errno::ErrnoGuard::now();
+        let usage = self.usage.usage();
+        let own = self.slot.lock().owner;
+        let mut others = usage
+            .processes()
+            .filter(|other| Some(other.owner) != own)
+            .peekable();
+        if others.peek().is_none() {
+            return;
+        }
+        let is_deep = self.deep_looks.is_due();
+        let others = others.filter(|other| is_deep || matters(&usage, other.owner));
+        let lifelines = match is_deep {
+            true => {
+                self.hold_lifeline();
+                None
+            }
+            false => self.path.get().and_then(LivenessProbe::open),
+        };
+        let is_held = |owner: SlotOwner| {
+            let lifelines = lifelines.as_ref();
+            lifelines.is_some_and(|lifelines| lifelines.is_held(owner.number()))
+        };
+        let here = peers::namespace();
+        let dead = others.filter(|other| {
+            peers::is_from(other.registration, here)
+                && !is_held(other.owner)
+                && peers::is_dead(other.registration, here)
+        });
+        for process in dead {
+            usage.retire(process.owner);
+        }
+    }
+
+    /// The same for a question, which costs the same whoever is in the account: at most once in [`LOOK`]
+    /// milliseconds, and when a child of this process has ended and was waited for.
+    pub(crate) fn retire_the_dead_in_time(&self) {
+        let children = throttle::children();
+        let has_lost = self.children.load(Relaxed) != children;
+        if self.looks.is_due() || has_lost {
+            self.children.store(children, Relaxed);
+            self.retire_the_dead();
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a test may")]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    use apportion_abi::account::{JoinOutcome, LimitsMap, NewCard, ProcessRegistration, UsageMap};
+    use apportion_abi::{CardUuid, place};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CARDS: usize = 2;
+    const MOST: u64 = 100;
+
+    /// Somebody else in the account. All sizes are in MiB.
+    #[derive(Clone, Debug)]
+    struct OtherProcess {
+        lives: bool,
+        claims: [u64; CARDS],
+    }
+
+    /// Memory that one of them made and others hold, by their places.
+    #[derive(Clone, Debug)]
+    struct SharedAllocation {
+        maker: prop::sample::Index,
+        holders: Vec<prop::sample::Index>,
+        card: usize,
+        bytes: u64,
+    }
+
+    fn other() -> impl Strategy<Value = OtherProcess> {
+        let claim = prop_oneof![Just(0), 0..MOST];
+        (any::<bool>(), [claim.clone(), claim])
+            .prop_map(|(lives, claims)| OtherProcess { lives, claims })
+    }
+
+    fn common() -> impl Strategy<Value = SharedAllocation> {
+        let place = any::<prop::sample::Index>;
+        let holders = prop::collection::vec(place(), 0..4);
+        (place(), holders, 0..CARDS, 1..MOST).prop_map(|(maker, holders, card, bytes)| {
+            SharedAllocation {
+                maker,
+                holders,
+                card,
+                bytes,
+            }
+        })
+    }
+
+    fn account(folder: &std::path::Path, limit: u64, overhead: u64) -> MappedAccount {
+        let at = |file| {
+            let path = folder.join(file);
+            CString::new(path.as_os_str().as_bytes()).expect("paths hold no zero")
+        };
+        let card = |number| NewCard {
+            uuid: CardUuid([number; 16]),
+            total: Bytes(1 << 40),
+            limit: Bytes::from_mib(limit),
+            context_reserve: Bytes(0),
+        };
+        UsageMap::create(&at(place::USAGE_FILE), CARDS).expect("it is new");
+        let limits = LimitsMap::create(&at(place::LIMITS_FILE), &[card(1), card(2)]);
+        for card in limits.expect("it is new").cards() {
+            card.set_overhead(Bytes::from_mib(overhead));
+        }
+        MappedAccount::open(folder.as_os_str().as_bytes()).expect("it is good")
+    }
+
+    /// This process's parent lives; a pid that no system gives is nobody's.
+    fn enter(usage: &AccountUsage<'_>, place: usize, lives: bool) -> SlotOwner {
+        let nobody = 0x7fff_0000_u32.saturating_add(u32::try_from(place).expect("they are few"));
+        let who = ProcessRegistration {
+            pid: match lives {
+                true => std::os::unix::process::parent_id(),
+                false => nobody,
+            },
+            start_time: 0,
+            pid_namespace: peers::namespace(),
+        };
+        usage.register(who).expect("there is a slot")
+    }
+
+    proptest! {
+        /// A charge is granted exactly if it fits beside those who live, whoever else is in the account, whatever they
+        /// hold together, and whether or not this is one of the full looks.
+        #[test]
+        fn a_charge_is_refused_only_if_it_does_not_fit_beside_the_living(
+            own in 0..MOST,
+            others in prop::collection::vec(other(), 0..6),
+            commons in prop::collection::vec(common(), 0..3),
+            (ask, limit, overhead) in (1..MOST, 1..4 * MOST, 0..MOST / 4),
+            card in 0..CARDS,
+            is_deep in any::<bool>(),
+        ) {
+            let folder = tempfile::tempdir().expect("room");
+            let account = account(folder.path(), limit, overhead);
+            if !is_deep {
+                prop_assert!(account.deep_looks.is_due());
+            }
+            account.charge_anyway(card, Bytes::from_mib(own).0);
+            let usage = account.usage.usage();
+            let owners: Vec<SlotOwner> = (others.iter().enumerate())
+                .map(|(place, other)| enter(&usage, place, other.lives))
+                .collect();
+            let claim = |owner: &SlotOwner, card, bytes| {
+                assert!(usage.claim_anyway(*owner, card, Bytes::from_mib(bytes)), "it is in the account");
+            };
+            for (other, owner) in others.iter().zip(&owners) {
+                for (card, bytes) in other.claims.iter().enumerate() {
+                    claim(owner, card, *bytes);
+                }
+            }
+            let mut living = own;
+            living += others.iter().filter(|other| other.lives).map(|other| other.claims[card]).sum::<u64>();
+            for (key, common) in commons.iter().enumerate().filter(|_| !others.is_empty()) {
+                let key = u64::try_from(key).expect("they are few") + 1;
+                let at = |index: &prop::sample::Index| index.index(others.len());
+                let maker = at(&common.maker);
+                claim(&owners[maker], common.card, common.bytes);
+                prop_assert!(usage.offer(owners[maker], common.card, key, Bytes::from_mib(common.bytes)).is_some());
+                for holder in common.holders.iter().map(at) {
+                    let joined = usage.join(owners[holder], key, |card| account.limits.cards().get(card));
+                    prop_assert!(matches!(joined, JoinOutcome::Joined(_)));
+                }
+                let mut all = common.holders.iter().map(at).chain([maker]);
+                if common.card == card && all.any(|holder| others[holder].lives) {
+                    living += common.bytes;
+                }
+            }
+            let asked = Bytes::from_mib(ask).0;
+            let charge = || account.charge(card, asked);
+            let granted = charge() || (account.retire_for(card, asked) && charge());
+            // A share is a whole number of 2 MiB.
+            prop_assert_eq!(granted, living + ask + overhead <= limit - limit % 2);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Waiting until the agent has opened the account to this process.
+//!
+//! An account is its user's alone. A program that was started as another user (`setpriv`, `su`, `runuser`) may open it
+//! once the agent has seen it, which looks for new processes once a second.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use apportion_abi::account::AccountOpenError;
+
+/// How often is looked, in all the process's life.
+const LOOKS: u32 = 150;
+/// How long is waited between looks, in nanoseconds.
+const PAUSE: libc::c_long = 20_000_000;
+
+/// How many looks are left.
+/// Written by: whoever waits. Read by: the same. Relaxed: it only bounds the time.
+static LEFT: AtomicU32 = AtomicU32::new(LOOKS);
+
+/// Tries again while the kernel says that this user may not, for about three seconds in all.
+pub(super) fn wait<T>(
+    mut open: impl FnMut() -> Result<T, AccountOpenError>,
+) -> Result<T, AccountOpenError> {
+    loop {
+        match open() {
+            Err(AccountOpenError::System("open", libc::EACCES)) if take() => pause(),
+            outcome => return outcome,
+        }
+    }
+}
+
+fn take() -> bool {
+    let one_less = |left: u32| left.checked_sub(1);
+    LEFT.fetch_update(Relaxed, Relaxed, one_less).is_ok()
+}
+
+fn pause() {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: PAUSE,
+    };
+    // SAFETY: the time is valid, and what is left of it is not asked for.
+    unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_the_user_is_waited_for_and_not_for_ever() {
+        let tries = |error: AccountOpenError, succeeds_at: u32| {
+            let mut tries = 0;
+            let outcome = wait(|| {
+                tries += 1;
+                if tries == succeeds_at {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            });
+            (outcome.is_ok(), tries)
+        };
+        let refused = AccountOpenError::System("open", libc::EACCES);
+        assert_eq!(
+            tries(AccountOpenError::System("open", libc::ENOENT), 2),
+            (false, 1)
+        );
+        assert_eq!(tries(refused, 3), (true, 3));
+        LEFT.store(2, Relaxed);
+        assert_eq!(tries(refused, 9), (false, 3));
+        assert_eq!(tries(refused, 9), (false, 1));
+    }
+}

@@ -1,0 +1,266 @@
+//! The second door: our own `dlsym` and `dlvsym`.
+//!
+//! Both are naked functions. For every name but the driver's they jump to the real one with the stack as
+//! they found it, so that the real one sees its real caller; with an ordinary call in between,
+//! `dlsym(RTLD_NEXT, ..)` in another library would search from here and find that library again, and
+//! again.
+//!
+//! For the name of a row, the real one is asked for the pointer that the caller would have got, and if
+//! that is the driver's own function the hook is handed out in its place. Anything else is handed out as
+//! it is: a library that stands between the program and the driver reaches the driver by these same
+//! doors, and a hook that stood in for *its* function would call it in a circle.
+//!
+//! The names of the doors themselves are looked up too: who asks the C library for its `dlsym` or `dlopen`,
+//! in this or in another namespace, gets ours, which does what was asked.
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_char, c_void};
+use core::ops::ControlFlow;
+
+use crate::table::{DriverLibrary, HookedFunction, ROWS};
+use crate::{driver, elf, process, table};
+
+mod loader;
+mod open;
+
+use loader::{DLSYM, DLVSYM, InterposedFunction};
+pub use open::{dlmopen, dlopen};
+
+/// What becomes of a call: the caller gets `value`, or the call goes on at `value`.
+#[repr(C)]
+struct DlsymOutcome {
+    is_answer: u64,
+    value: usize,
+}
+
+const fn answer(value: usize) -> DlsymOutcome {
+    DlsymOutcome {
+        is_answer: 1,
+        value,
+    }
+}
+
+/// Stands in for the C library's `dlsym`.
+///
+/// # Safety
+/// As for `dlsym`.
+#[unsafe(naked)]
+#[cfg_attr(feature = "exported", unsafe(no_mangle))]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "xor edx, edx",
+        "mov rcx, [rsp + 24]",
+        "call {way}",
+        "mov r11, rdx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp r11",
+        "2:",
+        "mov rax, r11",
+        "ret",
+        way = sym dlsym_way,
+    )
+}
+
+/// Stands in for the C library's `dlvsym`.
+///
+/// # Safety
+/// As for `dlvsym`.
+#[unsafe(naked)]
+#[cfg_attr(feature = "exported", unsafe(no_mangle))]
+pub unsafe extern "C" fn dlvsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rcx, [rsp + 24]",
+        "call {way}",
+        "mov r11, rdx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp r11",
+        "2:",
+        "mov rax, r11",
+        "ret",
+        way = sym dlvsym_way,
+    )
+}
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+unsafe extern "C" fn dlsym_way(
+    handle: *mut c_void,
+    name: *const c_char,
+    _: *const c_char,
+    caller: usize,
+) -> DlsymOutcome {
+    let Some(real) = DLSYM.real() else {
+        return answer(0);
+    };
+    // SAFETY: the address is that of the next library's `dlsym`.
+    let ask = unsafe { core::mem::transmute::<usize, Dlsym>(real) };
+    // SAFETY: the arguments are the caller's own.
+    let ask = |handle| unsafe { ask(handle, name) } as usize;
+    // SAFETY: the caller passes a string, or null, as to `dlsym`.
+    unsafe { way(name, real, handle, caller, ask) }
+}
+
+unsafe extern "C" fn dlvsym_way(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: usize,
+) -> DlsymOutcome {
+    let Some(real) = DLVSYM.real() else {
+        return answer(0);
+    };
+    // SAFETY: the address is that of the next library's `dlvsym`.
+    let ask = unsafe { core::mem::transmute::<usize, Dlvsym>(real) };
+    // SAFETY: the arguments are the caller's own.
+    let ask = |handle| unsafe { ask(handle, name, version) } as usize;
+    // SAFETY: the caller passes a string, or null, as to `dlvsym`.
+    unsafe { way(name, real, handle, caller, ask) }
+}
+
+/// # Safety
+/// `name` must be null or a string.
+unsafe fn way(
+    name: *const c_char,
+    real: usize,
+    handle: *mut c_void,
+    caller: usize,
+    ask: impl Fn(*mut c_void) -> usize,
+) -> DlsymOutcome {
+    let forward = DlsymOutcome {
+        is_answer: 0,
+        value: real,
+    };
+    if name.is_null() {
+        return forward;
+    }
+    // SAFETY: it is not null, so it is a string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if let Some(door) = InterposedFunction::of(name) {
+        return door.look_up(name, handle, ask).map_or(forward, answer);
+    }
+    let Some(library) = library_of(name) else {
+        return forward;
+    };
+    let Some((place, row)) = row_of(name) else {
+        return match handle {
+            libc::RTLD_NEXT | libc::RTLD_DEFAULT => forward,
+            handle => answer(in_the_one_driver(library, name, ask(handle), caller)),
+        };
+    };
+    let substitute =
+        |found| substitute(place, row, in_the_one_driver(library, name, found, caller));
+    if handle == libc::RTLD_NEXT {
+        return match next_after(caller, row.symbol).or_else(|| driver::real(place, row.library)) {
+            Some(found) => answer(substitute(found)),
+            None => {
+                // There is none; asking leaves the message that the caller expects.
+                ask(handle);
+                answer(0)
+            }
+        };
+    }
+    let mut found = ask(handle);
+    if elf::is_ours(found) {
+        // Without this library the search would have gone on behind it,
+        found = ask(libc::RTLD_NEXT);
+        if found == 0 && handle == libc::RTLD_DEFAULT {
+            // and for a library that was opened for itself among what it is linked with.
+            found = linked_with(caller, place, row).unwrap_or(0);
+        }
+    }
+    answer(substitute(found))
+}
+
+/// The hook, if `found` is the driver's function of that row; else `found`.
+fn substitute(place: usize, row: &HookedFunction, found: usize) -> usize {
+    match found != 0 && driver::real(place, row.library) == Some(found) {
+        true => row.hook_or(found),
+        false => found,
+    }
+}
+
+/// The same function of the driver that is hooked, if `found` lies in another copy of it: what one copy
+/// takes means nothing to the other, so a limited process has one. A driver that stands in front of another,
+/// as under WSL, is not sent back to itself.
+fn in_the_one_driver(library: DriverLibrary, name: &CStr, found: usize, caller: usize) -> usize {
+    if found == 0 || driver::is_in(library, found) {
+        return found;
+    }
+    let is_in_a_copy = |address| {
+        let named = elf::for_each(|object| match object.span().contains(&address) {
+            true => ControlFlow::Break(object.is_named(library.soname())),
+            false => ControlFlow::Continue(()),
+        });
+        named == Some(true)
+    };
+    match is_in_a_copy(found) && !is_in_a_copy(caller) && process::may_be_limited() {
+        true => driver::function(library, name).unwrap_or(found),
+        false => found,
+    }
+}
+
+/// The library that a name belongs to.
+fn library_of(name: &CStr) -> Option<DriverLibrary> {
+    let (library, rest) = match name.to_bytes() {
+        [b'c', b'u', rest @ ..] => (DriverLibrary::Cuda, rest),
+        [b'n', b'v', b'm', b'l', rest @ ..] => (DriverLibrary::Nvml, rest),
+        _ => return None,
+    };
+    let is_a_function_s = rest.first().is_some_and(u8::is_ascii_uppercase);
+    is_a_function_s.then_some(library)
+}
+
+/// The row of a name, if it has one.
+fn row_of(name: &CStr) -> Option<(usize, &'static HookedFunction)> {
+    let place = table::find(name)?;
+    ROWS.get(place).map(|row| (place, row))
+}
+
+/// What `RTLD_NEXT` means to a caller at this address: the first definition in an object that was
+/// loaded after the caller's. This library's own does not count.
+fn next_after(caller: usize, symbol: &CStr) -> Option<usize> {
+    let mut passed = false;
+    elf::for_each(|object| {
+        if !passed {
+            passed = object.span().contains(&caller);
+            return ControlFlow::Continue(());
+        }
+        match object.symbol(symbol) {
+            Some(found) if !object.is_ours() => ControlFlow::Break(found),
+            Some(_) | None => ControlFlow::Continue(()),
+        }
+    })
+}
+
+/// What a library finds beyond the scope that all share: the driver, where it is loaded. The program
+/// itself sees that scope only.
+fn linked_with(caller: usize, place: usize, row: &HookedFunction) -> Option<usize> {
+    let is_library = elf::for_each(|object| match object.span().contains(&caller) {
+        true => ControlFlow::Break(object.is_library()),
+        false => ControlFlow::Continue(()),
+    });
+    let found = is_library?.then(|| driver::real(place, row.library))??;
+    driver::forget_message();
+    Some(found)
+}

@@ -1,0 +1,331 @@
+//! What holds physical memory beside handles and mapped addresses: sparse arrays, tile by tile, multicast
+//! objects and logical endpoints. It was charged when it was created, and stays charged while any of them has it.
+//!
+//! Tiles change in the order of a stream, so what they drop is given back when that gets there.
+//!
+//! # Decision: a shared multicast object keeps what is bound
+//! It ends when the last process gives it up, which nobody here can see. So what this process bound to one that
+//! it exported or imported stays charged until it unbinds it (as NCCL and PyTorch do) or ends.
+
+use apportion_gate::{
+    BindingHolder, BindingRegion, Card, EndingContext, PhysicalName, PoolSettlement,
+    ProcessAllocations,
+};
+
+use crate::driver;
+use crate::foreign::{ArrayMap, Device, DevicePointer, Handle, Opaque, SUCCESS, Status, Stream};
+use crate::process::ProcessState;
+
+use super::deferred_free;
+use super::vmm::{counted, give_back, give_back_with};
+
+type MapArray = unsafe extern "C" fn(*const ArrayMap, u32, Stream) -> Status;
+type Create = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
+type Bind = unsafe extern "C" fn(Handle, usize, Handle, usize, usize, u64) -> Status;
+type BindOn = unsafe extern "C" fn(Handle, Device, usize, Handle, usize, usize, u64) -> Status;
+type BindAddress = unsafe extern "C" fn(Handle, usize, DevicePointer, usize, u64) -> Status;
+type BindAddressOn =
+    unsafe extern "C" fn(Handle, Device, usize, DevicePointer, usize, u64) -> Status;
+type Unbind = unsafe extern "C" fn(Handle, Device, usize, usize) -> Status;
+type BindToEndpoint = unsafe extern "C" fn(u32, Device, usize, Handle, usize, usize, u64) -> Status;
+type BindAddressToEndpoint =
+    unsafe extern "C" fn(u32, Device, usize, DevicePointer, usize, u64) -> Status;
+type UnbindFromEndpoint = unsafe extern "C" fn(u32, Device, usize, usize) -> Status;
+type DestroyEndpoint = unsafe extern "C" fn(u32) -> Status;
+
+/// `CU_MEM_OPERATION_TYPE_MAP`.
+const MAP: u32 = 1;
+
+/// A holder is gone, with all that it held.
+pub(super) fn let_go_of(process: &ProcessState, holder: BindingHolder) {
+    loop {
+        let dropped = process.books.lock().let_go_of(holder);
+        let Some(dropped) = dropped else { return };
+        give_back(process, dropped);
+    }
+}
+
+/// A context is gone, with all arrays in it.
+pub(super) fn let_go_in(process: &ProcessState, ended: EndingContext) {
+    loop {
+        let dropped = process.books.lock().let_go_in(ended);
+        let Some(dropped) = dropped else { return };
+        give_back(process, dropped);
+    }
+}
+
+/// A tile that is mapped takes the place of what was there.
+fn move_tile(process: &ProcessState, tile: &ArrayMap, stream: Stream) {
+    let at = (BindingHolder::Array(tile.array), tile.place());
+    let context = driver::context_of(stream).or_else(driver::current_context);
+    let next = || {
+        let mut books = process.books.lock();
+        let context = context.and_then(|context| books.context(context as u64));
+        match tile.operation {
+            MAP => {
+                let (id, _) = books.memory_of(PhysicalName::Handle(tile.handle))?;
+                books.hold(at, context.map(|(id, _)| id), id)
+            }
+            _ => books.let_go(at),
+        }
+    };
+    while let Some(dropped) = next() {
+        give_back_with(process, dropped, |card, bytes| {
+            deferred_free::settle(process, PoolSettlement::GiveBack(card, bytes), stream);
+        });
+        if tile.operation == MAP {
+            return;
+        }
+    }
+}
+
+pub(crate) unsafe fn map_array(
+    real: MapArray,
+    tiles: *const ArrayMap,
+    count: u32,
+    stream: Stream,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(tiles, count, stream) };
+    let Some(process) = counted().filter(|_| status == SUCCESS && !tiles.is_null()) else {
+        return status;
+    };
+    // SAFETY: the driver has read so many.
+    let tiles = unsafe { core::slice::from_raw_parts(tiles, count as usize) };
+    for tile in tiles {
+        move_tile(process, tile, stream);
+    }
+    status
+}
+
+pub(crate) unsafe fn create_multicast(
+    real: Create,
+    object: *mut Handle,
+    properties: Opaque,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(object, properties) };
+    if status == SUCCESS
+        && let Some(process) = counted()
+        // SAFETY: the driver accepted the pointer and wrote the handle.
+        && let Some(object) = unsafe { object.as_ref() }
+    {
+        process.books.lock().create_handle(*object, None);
+    }
+    status
+}
+
+/// A range of an object, on a card where that is known.
+fn range(card: Option<Card>, offset: usize, bytes: usize) -> BindingRegion {
+    let card = card.and_then(|card| u32::try_from(card).ok());
+    BindingRegion {
+        plane: [card.map_or(0, |card| card.saturating_add(1)), 0, 0],
+        start: [offset as u64, 0, 0],
+        extent: [bytes as u64, 0, 0],
+    }
+}
+
+/// An object that memory is bound to.
+#[derive(Clone, Copy)]
+enum BindTarget {
+    Multicast(Handle),
+    Endpoint(u32),
+}
+
+impl BindTarget {
+    fn holder(self, books: &mut ProcessAllocations) -> Option<BindingHolder> {
+        match self {
+            Self::Multicast(handle) => books.multicast(handle),
+            Self::Endpoint(number) => Some(BindingHolder::Endpoint(number)),
+        }
+    }
+}
+
+/// Counts memory as bound, on the device that is named or else on its own. What is of a pool has no name here: it
+/// is charged for as long as the pool reserves it.
+fn bound(
+    status: Status,
+    object: BindTarget,
+    memory: PhysicalName,
+    device: Option<Device>,
+    (offset, bytes): (usize, usize),
+) -> Status {
+    let Some(process) = counted().filter(|_| status == SUCCESS) else {
+        return status;
+    };
+    let card = device.and_then(|device| process.card_of(device));
+    let dropped = {
+        let mut books = process.books.lock();
+        let found = books.memory_of(memory).zip(object.holder(&mut books));
+        found.and_then(|((id, charged), holder)| {
+            let card = card.or(charged.map(|(card, _)| card));
+            books.hold((holder, range(card, offset, bytes)), None, id)
+        })
+    };
+    if let Some(dropped) = dropped {
+        give_back(process, dropped);
+    }
+    status
+}
+
+/// Counts a range as let go of. What was bound without naming a card may be known without one.
+fn unbound(
+    status: Status,
+    object: BindTarget,
+    device: Device,
+    (offset, bytes): (usize, usize),
+) -> Status {
+    let Some(process) = counted().filter(|_| status == SUCCESS) else {
+        return status;
+    };
+    let card = process.card_of(device);
+    let next = || {
+        let mut books = process.books.lock();
+        let holder = object.holder(&mut books)?;
+        let dropped = books.let_go((holder, range(card, offset, bytes)));
+        dropped.or_else(|| books.let_go((holder, range(None, offset, bytes))))
+    };
+    while let Some(dropped) = next() {
+        give_back(process, dropped);
+    }
+    status
+}
+
+pub(crate) unsafe fn bind(
+    real: Bind,
+    object: Handle,
+    offset: usize,
+    handle: Handle,
+    at: usize,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(object, offset, handle, at, bytes, flags) };
+    let (object, memory) = (BindTarget::Multicast(object), PhysicalName::Handle(handle));
+    bound(status, object, memory, None, (offset, bytes))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
+pub(crate) unsafe fn bind_on(
+    real: BindOn,
+    object: Handle,
+    device: Device,
+    offset: usize,
+    handle: Handle,
+    at: usize,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(object, device, offset, handle, at, bytes, flags) };
+    let (object, memory) = (BindTarget::Multicast(object), PhysicalName::Handle(handle));
+    bound(status, object, memory, Some(device), (offset, bytes))
+}
+
+pub(crate) unsafe fn bind_address(
+    real: BindAddress,
+    object: Handle,
+    offset: usize,
+    address: DevicePointer,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(object, offset, address, bytes, flags) };
+    let (object, memory) = (BindTarget::Multicast(object), PhysicalName::At(address));
+    bound(status, object, memory, None, (offset, bytes))
+}
+
+pub(crate) unsafe fn bind_address_on(
+    real: BindAddressOn,
+    object: Handle,
+    device: Device,
+    offset: usize,
+    address: DevicePointer,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(object, device, offset, address, bytes, flags) };
+    let (object, memory) = (BindTarget::Multicast(object), PhysicalName::At(address));
+    bound(status, object, memory, Some(device), (offset, bytes))
+}
+
+pub(crate) unsafe fn unbind(
+    real: Unbind,
+    object: Handle,
+    device: Device,
+    offset: usize,
+    bytes: usize,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(object, device, offset, bytes) };
+    unbound(
+        status,
+        BindTarget::Multicast(object),
+        device,
+        (offset, bytes),
+    )
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
+pub(crate) unsafe fn bind_to_endpoint(
+    real: BindToEndpoint,
+    endpoint: u32,
+    device: Device,
+    offset: usize,
+    handle: Handle,
+    at: usize,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(endpoint, device, offset, handle, at, bytes, flags) };
+    let (object, memory) = (BindTarget::Endpoint(endpoint), PhysicalName::Handle(handle));
+    bound(status, object, memory, Some(device), (offset, bytes))
+}
+
+pub(crate) unsafe fn bind_address_to_endpoint(
+    real: BindAddressToEndpoint,
+    endpoint: u32,
+    device: Device,
+    offset: usize,
+    address: DevicePointer,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(endpoint, device, offset, address, bytes, flags) };
+    let (object, memory) = (BindTarget::Endpoint(endpoint), PhysicalName::At(address));
+    bound(status, object, memory, Some(device), (offset, bytes))
+}
+
+pub(crate) unsafe fn unbind_from_endpoint(
+    real: UnbindFromEndpoint,
+    endpoint: u32,
+    device: Device,
+    offset: usize,
+    bytes: usize,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(endpoint, device, offset, bytes) };
+    unbound(
+        status,
+        BindTarget::Endpoint(endpoint),
+        device,
+        (offset, bytes),
+    )
+}
+
+/// What this process bound to it is unbound, whoever else has it.
+pub(crate) unsafe fn destroy_endpoint(real: DestroyEndpoint, endpoint: u32) -> Status {
+    // SAFETY: there is only a number.
+    let status = unsafe { real(endpoint) };
+    if status == SUCCESS
+        && let Some(process) = counted()
+    {
+        let_go_of(process, BindingHolder::Endpoint(endpoint));
+    }
+    status
+}

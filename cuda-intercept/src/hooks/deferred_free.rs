@@ -1,0 +1,44 @@
+//! Charges that wait for a stream: see the gate's `LateFrees`.
+
+use apportion_gate::{Card, DeferredFree, PoolSettlement};
+
+use crate::driver;
+use crate::foreign::Stream;
+use crate::process::ProcessState;
+
+/// Does what a pool's settlement says, for what it gives back when the stream gets there.
+pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: Stream) {
+    let PoolSettlement::GiveBack(card, bytes) = settled else {
+        return process.settle(settled);
+    };
+    // Without an event it cannot be told, and NVML shows what is left.
+    let behind = Some(stream).filter(|stream| !driver::is_capturing(*stream));
+    match behind.and_then(driver::event_behind) {
+        Some(event) => {
+            let event = event as u64;
+            process
+                .books
+                .lock()
+                .late
+                .wait(DeferredFree { event, card, bytes });
+        }
+        None => process.uncharge(card, bytes),
+    }
+}
+
+/// Gives back for every stream that got there. True if any did on this card.
+pub(super) fn look(process: &ProcessState, card: Option<Card>) -> bool {
+    let (mut last, mut any) = (None, false);
+    loop {
+        let next = process.books.lock().late.take_after(last);
+        let Some(free) = next else { return any };
+        last = Some(free.event);
+        if driver::is_pending(free.event) {
+            process.books.lock().late.wait(free);
+            continue;
+        }
+        driver::forget_event(free.event);
+        process.uncharge(free.card, free.bytes);
+        any |= card == Some(free.card);
+    }
+}

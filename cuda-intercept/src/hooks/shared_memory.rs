@@ -1,0 +1,282 @@
+//! Memory that several processes hold: by an exported handle or by a handle for other processes.
+//!
+//! It counts once in its account, for as long as any process of it holds it (see the account's shares). Its
+//! maker charged it and offers it here, before anybody else can know it; who imports it joins, before the
+//! driver is asked. What comes from outside the account costs nothing here: its maker's account pays while the
+//! maker lives.
+//!
+//! Both sides know memory by a key: a mark on the descriptor, or what the 64 bytes of a handle come to.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+
+use apportion_gate::{Card, HeldMemory, Hold, PhysicalName, worst_case};
+
+use crate::account::{JoinedMemory, MappedAccount};
+use crate::driver;
+use crate::foreign::{DevicePointer, Handle, IpcHandle, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
+use crate::process::{self, ProcessState};
+
+type Export = unsafe extern "C" fn(Opaque, Handle, u32, u64) -> Status;
+type Import = unsafe extern "C" fn(*mut Handle, Opaque, u32) -> Status;
+type GetHandle = unsafe extern "C" fn(*mut IpcHandle, DevicePointer) -> Status;
+type OpenHandle = unsafe extern "C" fn(*mut DevicePointer, IpcHandle, u32) -> Status;
+type CloseHandle = unsafe extern "C" fn(DevicePointer) -> Status;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, `CU_MEM_HANDLE_TYPE_FABRIC`.
+const DESCRIPTOR: u32 = 1;
+const FABRIC: u32 = 8;
+
+/// Whether this process shares anything.
+/// Written by: offers and joins. Read by: every free. Relaxed: who frees memory has seen it shared.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+fn counted() -> Option<(&'static ProcessState, &'static MappedAccount)> {
+    process::current().and_then(|process| Some((process, process.account()?)))
+}
+
+/// What 64 bytes come to (FNV-1a).
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Says in the account that this process has given memory up. Comes before its charge is given back.
+pub(super) fn leave(process: &ProcessState, memory: HeldMemory) {
+    let Some(account) = process.account().filter(|_| ANY.load(Relaxed)) else {
+        return;
+    };
+    loop {
+        let taken = process.books.lock().shares.take(memory);
+        let Some(hold) = taken else { return };
+        account.leave(hold);
+    }
+}
+
+/// Enters what was said in the account, or takes it back if the memory is gone.
+fn keep(process: &ProcessState, account: &MappedAccount, memory: HeldMemory, key: u64, hold: Hold) {
+    ANY.store(true, Relaxed);
+    let current = driver::current_context().map(|context| context as u64);
+    if !process.books.lock().share(memory, current, key, hold) {
+        account.leave(hold);
+    }
+}
+
+/// Offers memory that is charged, unless it is offered by this key already.
+fn offer(
+    process: &ProcessState,
+    account: &MappedAccount,
+    memory: HeldMemory,
+    key: u64,
+    (card, bytes): (Card, u64),
+) {
+    let is_known = process.books.lock().shares.is_known(memory, key);
+    if !is_known && let Some(hold) = account.offer(card, key, bytes) {
+        keep(process, account, memory, key, hold);
+    }
+}
+
+/// Memory that was imported is exported under the key that it has, and offered by its maker alone.
+pub(crate) unsafe fn export(
+    real: Export,
+    shared: Opaque,
+    handle: Handle,
+    kind: u32,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(shared, handle, kind, flags) };
+    if status != SUCCESS {
+        return status;
+    }
+    let Some((process, account)) = counted() else {
+        return status;
+    };
+    let (found, known) = {
+        let mut books = process.books.lock();
+        let found = books.memory_of(PhysicalName::Handle(handle));
+        if let Some((id, _)) = found {
+            books.share_memory(id);
+        }
+        let known = found.and_then(|(id, _)| books.shares.key_of(HeldMemory::Physical(id)));
+        (found, known)
+    };
+    let Some((id, charged)) = found else {
+        return status;
+    };
+    // SAFETY: the driver wrote what a handle of this kind is.
+    let key = unsafe { key_for(shared, kind, known, charged.is_some()) };
+    if let Some((key, charged)) = key.zip(charged) {
+        if kind == DESCRIPTOR
+            // SAFETY: the driver wrote a descriptor.
+            && let Some(descriptor) = unsafe { shared.cast::<i32>().as_ref() }
+        {
+            super::exported_descriptors::enter(process, HeldMemory::Physical(id), *descriptor, key);
+        }
+        offer(process, account, HeldMemory::Physical(id), key, charged);
+    }
+    status
+}
+
+/// The key of what was just exported; a descriptor gets one.
+///
+/// # Safety
+/// As for [`key_of`].
+unsafe fn key_for(shared: Opaque, kind: u32, known: Option<u64>, is_ours: bool) -> Option<u64> {
+    match kind {
+        DESCRIPTOR if known.is_some() || is_ours => {
+            // SAFETY: the caller guarantees it.
+            let descriptor = unsafe { shared.cast::<i32>().as_ref() }?;
+            MappedAccount::put_key_on(*descriptor, known)
+        }
+        // SAFETY: the caller guarantees it.
+        _ => unsafe { key_of(shared, kind) },
+    }
+}
+
+/// The key of what a caller wants to import.
+///
+/// # Safety
+/// `shared` must be what the driver takes, or gives, for a handle of this kind.
+unsafe fn key_of(shared: Opaque, kind: u32) -> Option<u64> {
+    match kind {
+        DESCRIPTOR => MappedAccount::key_on(i32::try_from(shared as usize).ok()?),
+        FABRIC => {
+            // SAFETY: the caller guarantees it.
+            let bytes = unsafe { shared.cast::<[u8; 64]>().as_ref() }?;
+            Some(digest(bytes))
+        }
+        _ => None,
+    }
+}
+
+/// Joins those who hold what a key stands for and calls `ask`. `Err` is what the program gets.
+fn join(
+    account: &MappedAccount,
+    key: Option<u64>,
+    ask: impl FnOnce() -> Status,
+) -> Result<Option<(u64, Hold)>, Status> {
+    let held = match key.map(|key| (key, account.join(key))) {
+        Some((_, JoinedMemory::Refused)) => return Err(OUT_OF_MEMORY),
+        Some((key, JoinedMemory::Held(hold))) => Some((key, hold)),
+        Some((_, JoinedMemory::Foreign)) | None => None,
+    };
+    match (ask(), held) {
+        (SUCCESS, held) => Ok(held),
+        (status, Some((_, hold))) => {
+            account.leave(hold);
+            Err(status)
+        }
+        (status, None) => Err(status),
+    }
+}
+
+pub(crate) unsafe fn import(
+    real: Import,
+    handle: *mut Handle,
+    shared: Opaque,
+    kind: u32,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let ask = || unsafe { real(handle, shared, kind) };
+    let Some((process, account)) = counted() else {
+        return ask();
+    };
+    // SAFETY: the caller passes what the driver takes.
+    let key = unsafe { key_of(shared, kind) };
+    let held = match join(account, key, ask) {
+        Ok(held) => held,
+        Err(status) => return status,
+    };
+    // SAFETY: the driver accepted the pointer and wrote the handle.
+    let Some(handle) = (unsafe { handle.as_ref() }) else {
+        return SUCCESS;
+    };
+    let memory = process.books.lock().import_handle(*handle);
+    match (memory, held) {
+        (Some(id), Some((key, hold))) => {
+            keep(process, account, HeldMemory::Physical(id), key, hold);
+        }
+        // It was held already, and by more than this.
+        (None, Some((_, hold))) => account.leave(hold),
+        (_, None) => {}
+    }
+    SUCCESS
+}
+
+/// Plain memory is shared in whole blocks.
+pub(crate) unsafe fn get_handle(
+    real: GetHandle,
+    handle: *mut IpcHandle,
+    address: DevicePointer,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(handle, address) };
+    if status == SUCCESS
+        && let Some((process, account)) = counted()
+        // SAFETY: the driver accepted the pointer and wrote the handle.
+        && let Some(IpcHandle(bytes)) = unsafe { handle.as_ref() }
+    {
+        let found = process.books.lock().allocation_at(address);
+        if let Some((start, size, card, _)) = found {
+            let memory = HeldMemory::Linear(start);
+            let charged = (card, worst_case(size));
+            offer(process, account, memory, digest(bytes), charged);
+        }
+    }
+    status
+}
+
+pub(crate) unsafe fn open_handle(
+    real: OpenHandle,
+    address: *mut DevicePointer,
+    handle: IpcHandle,
+    flags: u32,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let ask = || unsafe { real(address, handle, flags) };
+    let Some((process, account)) = counted() else {
+        return ask();
+    };
+    let held = match join(account, Some(digest(&handle.0)), ask) {
+        Ok(held) => held,
+        Err(status) => return status,
+    };
+    // SAFETY: the driver accepted the pointer and wrote the address.
+    let opened = unsafe { address.as_ref() };
+    if let Some((address, (key, hold))) = opened.zip(held) {
+        keep(process, account, HeldMemory::Opened(*address), key, hold);
+    }
+    SUCCESS
+}
+
+/// Memory that was opened twice at one address is closed as often.
+pub(crate) unsafe fn close_handle(real: CloseHandle, address: DevicePointer) -> Status {
+    // SAFETY: the address is the caller's own.
+    let status = unsafe { real(address) };
+    if status == SUCCESS
+        && let Some((process, account)) = counted()
+    {
+        let taken = process
+            .books
+            .lock()
+            .shares
+            .take(HeldMemory::Opened(address));
+        if let Some(hold) = taken {
+            account.leave(hold);
+        }
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_that_differ_have_other_keys() {
+        assert_ne!(digest(&[0; 64]), digest(&[1; 64]));
+        assert_ne!(digest(&[0; 63]), digest(&[0; 64]));
+    }
+}

@@ -1,0 +1,124 @@
+//! A lock for a few instructions of bookkeeping.
+//!
+//! It is never held while the driver, the dynamic linker, a file or another process is waited for: a
+//! thread that is cancelled in a system call would take it along. A thread that finds it taken spins a little, then yields, then sleeps. It does not survive `fork`: what it guards is
+//! given up in the child (see [`crate::process`]), so a copy that was taken at the fork is never waited
+//! for.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A value behind a spinning lock.
+#[derive(Debug, Default)]
+pub(crate) struct SpinLock<T> {
+    /// Written by: whoever takes or leaves. Read by: whoever waits. Acquire/Release with the value.
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands the value to one thread at a time.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+/// The lock, held.
+#[derive(Debug)]
+pub(crate) struct SpinGuard<'a, T>(&'a SpinLock<T>);
+
+impl<T> SpinLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        let mut turns = 0_u32;
+        while self
+            .taken
+            .compare_exchange_weak(false, true, Acquire, Relaxed)
+            .is_err()
+        {
+            turns = turns.saturating_add(1);
+            wait(turns);
+        }
+        SpinGuard(self)
+    }
+}
+
+/// Tries until there is an answer; `None` after some seconds without one.
+pub(crate) fn wait_for<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
+    (1..PATIENCE.saturating_mul(16)).find_map(|turns| {
+        let answer = attempt();
+        if answer.is_none() {
+            wait(turns);
+        }
+        answer
+    })
+}
+
+/// How many turns a thread waits before it sleeps between them.
+const PATIENCE: u32 = 64 * 64;
+
+fn wait(turns: u32) {
+    match turns {
+        PATIENCE.. => rest(),
+        // SAFETY: yielding has no preconditions.
+        _ if turns.is_multiple_of(64) => drop(unsafe { libc::sched_yield() }),
+        _ => core::hint::spin_loop(),
+    }
+}
+
+/// Sleeps for an instant. A thread of a real-time class that only yields would never let a lesser one on
+/// the same processor give up the lock. The C library's functions that sleep are points at which a thread
+/// can be cancelled; the bare call is none.
+fn rest() {
+    let kept = crate::errno::ErrnoGuard::now();
+    let instant = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000,
+    };
+    let nowhere = core::ptr::null_mut::<libc::timespec>();
+    // SAFETY: the kernel reads the time and, told of no other place, writes nothing.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const instant, nowhere) };
+    drop(kept);
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held, so nobody else refers to the value.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, so nobody else refers to the value.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_addition_is_lost() {
+        let sum = SpinLock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *sum.lock() += 1));
+            }
+        });
+        assert_eq!(*sum.lock(), 40_000);
+    }
+}

@@ -1,0 +1,156 @@
+//! How allocations and cards come and go: reserved → allocated → draining → gone.
+//!
+//! Memory goes back to the card only with the allocation's last process, because the driver frees a
+//! process's memory when the process ends and not before.
+
+use apportion_abi::{Bytes, CardCapacity, CardUuid};
+
+use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPhase};
+use crate::card::{Health, LedgerCard};
+use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, LedgerNotice, NoticeKind};
+use crate::ledger::Ledger;
+
+impl Ledger {
+    pub(crate) fn card_found(
+        &mut self,
+        card: CardUuid,
+        capacity: CardCapacity,
+    ) -> Vec<LedgerEffect> {
+        match self.cards.get_mut(&card) {
+            Some(known) => {
+                known.capacity = capacity;
+                Vec::new()
+            }
+            None => {
+                self.cards.insert(card, LedgerCard::new(capacity));
+                vec![of_card(NoticeKind::CardFound, card)]
+            }
+        }
+    }
+
+    /// Does something to a card, and tells where that changed its health.
+    pub(crate) fn card_changes(
+        &mut self,
+        card: CardUuid,
+        change: impl FnOnce(&mut LedgerCard),
+    ) -> Vec<LedgerEffect> {
+        let Some(known) = self.cards.get_mut(&card) else {
+            return Vec::new();
+        };
+        let before = known.health;
+        change(known);
+        if known.health == before {
+            return Vec::new();
+        }
+        let kind = match known.health {
+            Health::Healthy => NoticeKind::CardHealthy,
+            Health::Unhealthy => NoticeKind::CardUnhealthy,
+            Health::Lost => NoticeKind::CardLost,
+        };
+        vec![of_card(kind, card)]
+    }
+
+    pub(crate) fn adopt(&mut self, mut allocation: Allocation) -> Vec<LedgerEffect> {
+        let id = allocation.id.clone();
+        for grant in &mut allocation.grants {
+            // Whether the limit was lowered below what is used is not known: the first sample is.
+            grant.allowed = Bytes(u64::MAX);
+        }
+        self.allocations.insert(id.clone(), allocation);
+        vec![LedgerEffect::OpenAccount(id), LedgerEffect::Save]
+    }
+
+    pub(crate) fn commit(
+        &mut self,
+        id: &AllocationId,
+        owner: AllocationOwner,
+    ) -> Vec<LedgerEffect> {
+        let state = match self.find(id) {
+            Ok(allocation) => &mut allocation.state,
+            Err(refusal) => return vec![LedgerEffect::Answer(Err(refusal))],
+        };
+        let answer = match state {
+            AllocationPhase::Allocated(present) if *present == owner => Ok(id.clone()),
+            AllocationPhase::Allocated(_) => Err(AllocationRefusal::Committed(id.clone())),
+            AllocationPhase::Draining => Err(AllocationRefusal::Draining(id.clone())),
+            AllocationPhase::Reserved { .. } => {
+                *state = AllocationPhase::Allocated(owner);
+                let committed = self.notice(NoticeKind::Committed, id);
+                return vec![
+                    LedgerEffect::Save,
+                    committed,
+                    LedgerEffect::Answer(Ok(id.clone())),
+                ];
+            }
+        };
+        vec![LedgerEffect::Answer(answer)]
+    }
+
+    /// Gives back. What is not there has been given back already.
+    pub(crate) fn release(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        let mut effects = match self.allocations.get(id).map(|allocation| &allocation.state) {
+            Some(AllocationPhase::Reserved { .. }) => self.remove(id, NoticeKind::Released),
+            Some(AllocationPhase::Allocated(_)) => self.drain(id),
+            Some(AllocationPhase::Draining) | None => Vec::new(),
+        };
+        effects.push(LedgerEffect::Answer(Ok(id.clone())));
+        effects
+    }
+
+    pub(crate) fn owner_gone(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        match self.allocations.get(id).map(|allocation| &allocation.state) {
+            Some(AllocationPhase::Allocated(_)) => self.drain(id),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn emptied(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        match self.allocations.get(id).map(|allocation| &allocation.state) {
+            Some(AllocationPhase::Draining) => self.remove(id, NoticeKind::Released),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn expire(&mut self, now: EpochMillis) -> Vec<LedgerEffect> {
+        let overdue = |allocation: &&Allocation| match allocation.state {
+            AllocationPhase::Reserved { expires } => expires <= now,
+            _ => false,
+        };
+        let ids: Vec<_> = self
+            .allocations
+            .values()
+            .filter(overdue)
+            .map(|a| a.id.clone())
+            .collect();
+        ids.iter()
+            .flat_map(|id| self.remove(id, NoticeKind::Expired))
+            .collect()
+    }
+
+    fn drain(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        if let Some(allocation) = self.allocations.get_mut(id) {
+            allocation.state = AllocationPhase::Draining;
+        }
+        vec![LedgerEffect::Save, self.notice(NoticeKind::Draining, id)]
+    }
+
+    fn remove(&mut self, id: &AllocationId, why: NoticeKind) -> Vec<LedgerEffect> {
+        let notice = self.notice(why, id);
+        self.allocations.remove(id);
+        self.offences.remove(id);
+        vec![
+            LedgerEffect::Save,
+            LedgerEffect::CloseAccount(id.clone()),
+            notice,
+        ]
+    }
+}
+
+fn of_card(kind: NoticeKind, card: CardUuid) -> LedgerEffect {
+    LedgerEffect::Notice(LedgerNotice {
+        kind,
+        allocation: None,
+        card: Some(card),
+        process: None,
+    })
+}

@@ -1,0 +1,276 @@
+//! All slots, and the one way to change them.
+
+use std::collections::BTreeMap;
+
+use super::slot::{SlotId, SlotState};
+use crate::allocation::AllocationId;
+
+/// Something that happened to slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotEvent {
+    /// A grant lay on disk when the agent started, and its allocation lives.
+    Found {
+        /// The slot that it is for.
+        slot: SlotId,
+        /// The pod that it is for.
+        pod: String,
+        /// What it grants.
+        allocation: AllocationId,
+    },
+    /// The kubelet gives a slot to some container.
+    Handed(SlotId),
+    /// A container of this pod, which holds the slot, is about to start.
+    Prepare {
+        /// The slot.
+        slot: SlotId,
+        /// The pod's UID.
+        pod: String,
+        /// What the pod was given.
+        allocation: AllocationId,
+    },
+    /// All slots that the kubelet says are held, with the UIDs of the pods.
+    Held(BTreeMap<SlotId, String>),
+    /// The ledger has let an allocation go.
+    Gone(AllocationId),
+}
+
+/// What the agent must do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotEffect {
+    /// Write the slot's grant, or write it again.
+    Write {
+        /// The slot.
+        slot: SlotId,
+        /// What it grants.
+        allocation: AllocationId,
+    },
+    /// Take the slot's grant away.
+    Remove(SlotId),
+    /// Tell the kubelet which slots can be had.
+    List,
+    /// The slot cannot be prepared.
+    Refuse(SlotRefusal),
+}
+
+/// Why a container on a slot must not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlotRefusal {
+    /// There is no such slot.
+    #[error("this node has no slot {0}")]
+    Unknown(SlotId),
+    /// The pod before has not gone altogether.
+    #[error("processes of pod {pod}, the previous holder of slot {slot}, are still running")]
+    Draining {
+        /// The slot.
+        slot: SlotId,
+        /// The pod's UID.
+        pod: String,
+    },
+    /// Another pod is there.
+    #[error("slot {slot} is in use by pod {pod}")]
+    Taken {
+        /// The slot.
+        slot: SlotId,
+        /// The pod's UID.
+        pod: String,
+    },
+}
+
+/// The node's slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotTable {
+    slots: BTreeMap<SlotId, SlotState>,
+    /// How many there are to be; those beyond have been found, and go with their pods.
+    count: u16,
+}
+
+impl SlotTable {
+    /// So many free slots.
+    #[must_use]
+    pub fn new(count: u16) -> Self {
+        let slots = (1..=count).map(|number| (SlotId(number), SlotState::Free));
+        Self {
+            slots: slots.collect(),
+            count,
+        }
+    }
+
+    /// Each slot and whether it can be offered.
+    pub fn offers(&self) -> impl Iterator<Item = (SlotId, bool)> + '_ {
+        let offer =
+            |(id, slot): (&SlotId, &SlotState)| (*id, !matches!(slot, SlotState::Draining { .. }));
+        self.slots.iter().map(offer)
+    }
+
+    /// The slots that have a grant, with what it grants.
+    pub fn prepared(&self) -> impl Iterator<Item = (SlotId, &AllocationId)> + '_ {
+        self.slots.iter().filter_map(|(id, slot)| match slot {
+            SlotState::Prepared { allocation, .. } => Some((*id, allocation)),
+            SlotState::Free | SlotState::Handed | SlotState::Draining { .. } => None,
+        })
+    }
+
+    /// How many slots have come how far, in one word each.
+    #[must_use]
+    pub fn tally(&self) -> BTreeMap<&'static str, usize> {
+        let mut tally = BTreeMap::from(SlotState::WORDS.map(|word| (word, 0)));
+        for slot in self.slots.values() {
+            *tally.entry(slot.word()).or_default() += 1;
+        }
+        tally
+    }
+
+    /// Whether an allocation is delivered through a slot.
+    #[must_use]
+    pub fn deliver(&self, id: &AllocationId) -> bool {
+        self.slots.values().any(|slot| match slot {
+            SlotState::Prepared { allocation, .. } | SlotState::Draining { allocation, .. } => {
+                allocation == id
+            }
+            SlotState::Free | SlotState::Handed => false,
+        })
+    }
+
+    /// One slot.
+    #[must_use]
+    pub fn slot(&self, id: SlotId) -> Option<&SlotState> {
+        self.slots.get(&id)
+    }
+
+    /// Enters what happened and says what must be done.
+    #[must_use]
+    pub fn apply(&mut self, event: SlotEvent) -> Vec<SlotEffect> {
+        let mut effects = match event {
+            SlotEvent::Found {
+                slot,
+                pod,
+                allocation,
+            } => self.found(slot, pod, allocation),
+            SlotEvent::Handed(slot) => self.handed(slot),
+            SlotEvent::Prepare {
+                slot,
+                pod,
+                allocation,
+            } => self.prepare(slot, pod, allocation),
+            SlotEvent::Held(held) => self.held(&held),
+            SlotEvent::Gone(allocation) => self.gone(&allocation),
+        };
+        effects.extend(self.retire());
+        effects
+    }
+
+    /// Takes out the slots beyond the present number that nobody has any more.
+    fn retire(&mut self) -> Option<SlotEffect> {
+        let before = self.slots.len();
+        let count = self.count;
+        self.slots
+            .retain(|id, slot| id.0 <= count || *slot != SlotState::Free);
+        (self.slots.len() < before).then_some(SlotEffect::List)
+    }
+
+    /// A slot beyond the present number stays until its pod has left it; no new pod gets it.
+    fn found(&mut self, id: SlotId, pod: String, allocation: AllocationId) -> Vec<SlotEffect> {
+        self.slots
+            .insert(id, SlotState::Prepared { pod, allocation });
+        Vec::new()
+    }
+
+    /// The kubelet gives out only what it holds to be free, so the pod before has left it.
+    fn handed(&mut self, id: SlotId) -> Vec<SlotEffect> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return vec![SlotEffect::Refuse(SlotRefusal::Unknown(id))];
+        };
+        match slot {
+            SlotState::Free | SlotState::Handed => {
+                *slot = SlotState::Handed;
+                Vec::new()
+            }
+            SlotState::Prepared { .. } => leave(id, slot),
+            SlotState::Draining { .. } => Vec::new(),
+        }
+    }
+
+    fn prepare(&mut self, id: SlotId, pod: String, allocation: AllocationId) -> Vec<SlotEffect> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return vec![SlotEffect::Refuse(SlotRefusal::Unknown(id))];
+        };
+        let refusal = match slot {
+            SlotState::Prepared { pod: present, .. } if *present != pod => SlotRefusal::Taken {
+                slot: id,
+                pod: present.clone(),
+            },
+            SlotState::Draining { pod: present, .. } if *present != pod => SlotRefusal::Draining {
+                slot: id,
+                pod: present.clone(),
+            },
+            SlotState::Free
+            | SlotState::Handed
+            | SlotState::Prepared { .. }
+            | SlotState::Draining { .. } => {
+                let effects = written(id, slot, &allocation);
+                *slot = SlotState::Prepared { pod, allocation };
+                return effects;
+            }
+        };
+        vec![SlotEffect::Refuse(refusal)]
+    }
+
+    fn held(&mut self, held: &BTreeMap<SlotId, String>) -> Vec<SlotEffect> {
+        let mut effects = Vec::new();
+        for (id, slot) in &mut self.slots {
+            match (&*slot, held.get(id)) {
+                (SlotState::Handed, None) => *slot = SlotState::Free,
+                (SlotState::Prepared { pod, .. }, holder) if holder != Some(pod) => {
+                    effects.extend(leave(*id, slot));
+                }
+                (SlotState::Draining { pod, allocation }, Some(holder)) if holder == pod => {
+                    let (pod, allocation) = (pod.clone(), allocation.clone());
+                    effects.extend(written(*id, slot, &allocation));
+                    *slot = SlotState::Prepared { pod, allocation };
+                }
+                _ => {}
+            }
+        }
+        effects
+    }
+
+    fn gone(&mut self, gone: &AllocationId) -> Vec<SlotEffect> {
+        let mut effects = Vec::new();
+        for (id, slot) in &mut self.slots {
+            match slot {
+                SlotState::Prepared { allocation, .. } if allocation == gone => {
+                    *slot = SlotState::Handed;
+                    effects.push(SlotEffect::Remove(*id));
+                }
+                SlotState::Draining { allocation, .. } if allocation == gone => {
+                    *slot = SlotState::Free;
+                    effects.push(SlotEffect::List);
+                }
+                SlotState::Free
+                | SlotState::Handed
+                | SlotState::Prepared { .. }
+                | SlotState::Draining { .. } => {}
+            }
+        }
+        effects
+    }
+}
+
+/// The pod has left its slot.
+fn leave(id: SlotId, slot: &mut SlotState) -> Vec<SlotEffect> {
+    if let SlotState::Prepared { pod, allocation } = std::mem::take(slot) {
+        *slot = SlotState::Draining { pod, allocation };
+    }
+    vec![SlotEffect::Remove(id), SlotEffect::List]
+}
+
+fn written(slot: SlotId, before: &SlotState, allocation: &AllocationId) -> Vec<SlotEffect> {
+    let write = SlotEffect::Write {
+        slot,
+        allocation: allocation.clone(),
+    };
+    match before {
+        SlotState::Draining { .. } => vec![write, SlotEffect::List],
+        SlotState::Free | SlotState::Handed | SlotState::Prepared { .. } => vec![write],
+    }
+}

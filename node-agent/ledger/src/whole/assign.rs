@@ -1,0 +1,160 @@
+//! Giving a pod its cards, once it is known which pod has the devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use apportion_abi::CardUuid;
+
+use super::WholeCardId;
+use super::table::idle;
+use crate::allocation::{AllocationId, AllocationOwner, AllocationPhase};
+use crate::ledger::Ledger;
+use crate::topology::GpuTopology;
+
+/// What must be done for a pod to have its cards, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeCardPlan {
+    /// Holds that make room for it.
+    pub release: Vec<AllocationId>,
+    /// The key and the cards of an allocation to make, if one is.
+    pub ask: Option<(String, Vec<CardUuid>)>,
+    /// What is reserved for it and to be committed.
+    pub commit: Vec<AllocationId>,
+}
+
+/// Why a device cannot have a card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WholeCardRefusal {
+    /// There is no such device.
+    #[error("this node has no whole GPU {0}")]
+    Unknown(WholeCardId),
+    /// There are not enough cards with nothing on them.
+    #[error("asked for {}; {idle} of {cards} GPUs are idle{}", CardCount(*asked), HolderList(holders))]
+    NoCard {
+        /// How many were wanted.
+        asked: usize,
+        /// How many there are to give.
+        idle: usize,
+        /// How many there are.
+        cards: usize,
+        /// Who has something of the others.
+        holders: Vec<String>,
+    },
+}
+
+/// How many holders a refusal names.
+const NAMED: usize = 4;
+
+struct CardCount(usize);
+
+impl fmt::Display for CardCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("a whole GPU"),
+            count => write!(f, "{count} whole GPUs"),
+        }
+    }
+}
+
+struct HolderList<'a>(&'a [String]);
+
+impl fmt::Display for HolderList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let named = self.0.iter().take(NAMED).map(String::as_str);
+        write!(
+            f,
+            "; the others are held by {}",
+            named.collect::<Vec<_>>().join(", ")
+        )?;
+        match self.0.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+impl WholeCardRefusal {
+    pub(super) fn no_card(ledger: &Ledger, topology: &GpuTopology, asked: usize) -> Self {
+        let holders: BTreeSet<_> = ledger.allocations.values().map(|of| &of.name).collect();
+        Self::NoCard {
+            asked,
+            idle: idle(ledger, topology).len(),
+            cards: topology.cards().len(),
+            holders: holders.into_iter().cloned().collect(),
+        }
+    }
+}
+
+impl Ledger {
+    /// The cards that a pod has whole or that are reserved for it, in the order of its devices.
+    #[must_use]
+    pub fn cards_of(&self, pod: &str) -> Vec<CardUuid> {
+        let its = self.whole_of_pods().filter(|(_, of)| *of == pod);
+        its.flat_map(|(allocation, _)| allocation.grants.iter().map(|grant| grant.card))
+            .collect()
+    }
+
+    /// The allocation of one of these cards.
+    #[must_use]
+    pub fn whole_with(&self, pod: &str, card: CardUuid) -> Option<&AllocationId> {
+        let mut its = self.whole_of_pods().filter(|(_, of)| *of == pod);
+        its.find(|(allocation, _)| allocation.grant(card).is_some())
+            .map(|(allocation, _)| &allocation.id)
+    }
+
+    /// How a pod gets cards for its devices: those that are reserved for it, those that were held for the
+    /// devices, and others where these do not suffice.
+    ///
+    /// # Errors
+    /// If there are not enough.
+    pub fn plan_whole(
+        &self,
+        topology: &GpuTopology,
+        pod: &str,
+        ids: &BTreeSet<WholeCardId>,
+    ) -> Result<WholeCardPlan, WholeCardRefusal> {
+        let holds: BTreeMap<WholeCardId, _> =
+            self.holds().filter(|(id, _)| ids.contains(id)).collect();
+        let has = self.cards_of(pod);
+        let lacking: Vec<WholeCardId> = ids.iter().skip(has.len()).copied().collect();
+        let mut ask = Vec::new();
+        if !lacking.is_empty() {
+            let of = |id: &WholeCardId| Some(holds.get(id)?.grants.first()?.card);
+            let held: Vec<Option<CardUuid>> = lacking.iter().map(of).collect();
+            let must: BTreeSet<CardUuid> = has
+                .into_iter()
+                .chain(held.iter().copied().flatten())
+                .collect();
+            let mut free = idle(self, topology);
+            free.extend(&must);
+            let missing = held.iter().filter(|card| card.is_none()).count();
+            let best = topology.best(&free, &must, must.len() + missing);
+            let mut others = best.into_iter().filter(|card| !must.contains(card));
+            let cards: Option<Vec<_>> = held
+                .into_iter()
+                .map(|card| card.or_else(|| others.next()))
+                .collect();
+            ask = cards.ok_or_else(|| WholeCardRefusal::no_card(self, topology, lacking.len()))?;
+        }
+        Ok(WholeCardPlan {
+            release: holds.values().map(|hold| hold.id.clone()).collect(),
+            ask: lacking
+                .first()
+                .filter(|_| !ask.is_empty())
+                .map(|id| (format!("{pod}/{id}"), ask)),
+            commit: self.reserved_for(pod),
+        })
+    }
+
+    fn reserved_for(&self, pod: &str) -> Vec<AllocationId> {
+        let its = self.whole_of_pods().filter(|(allocation, of)| {
+            *of == pod
+                && allocation.state
+                    != AllocationPhase::Allocated(AllocationOwner::Pod(pod.to_owned()))
+        });
+        its.map(|(allocation, _)| allocation.id.clone()).collect()
+    }
+}

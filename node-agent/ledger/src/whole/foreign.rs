@@ -1,0 +1,85 @@
+//! Cards that another device plugin gave to a pod.
+//!
+//! They are in the book so that nobody else gets anything of them, until the pod has left: also where the
+//! plugin is gone and the pod has yet to use its card. The kubelet counts these pods' devices among the other
+//! plugin's, so they are none of [`Wholes`](super::WholeCardTable). A card of which somebody has a share already was
+//! given twice before anybody here could know; the book keeps who was first.
+
+use apportion_abi::CardUuid;
+
+use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant};
+use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, NoticeKind};
+use crate::ledger::Ledger;
+
+/// What the keys of such allocations begin with.
+const TAKEN: &str = "other-plugin/";
+
+/// Whether another plugin gave it.
+pub(super) fn is_of_others(allocation: &Allocation) -> bool {
+    allocation.key.starts_with(TAKEN)
+}
+
+impl Ledger {
+    pub(crate) fn taken_whole(
+        &mut self,
+        now: EpochMillis,
+        pod: &str,
+        name: String,
+        cards: &[CardUuid],
+    ) -> Vec<LedgerEffect> {
+        let key = format!("{TAKEN}{pod}");
+        let free = cards
+            .iter()
+            .filter(|card| self.grants(**card).next().is_none());
+        let grants: Vec<CardGrant> = free
+            .filter_map(|card| {
+                let mut grant = CardGrant::new(*card, self.card(*card)?.capacity.allocatable());
+                // What its processes use already is no offence.
+                grant.allowed = apportion_abi::Bytes(u64::MAX);
+                Some(grant)
+            })
+            .collect();
+        let known = self.allocations.values_mut().find(|of| of.key == key);
+        match known {
+            Some(known) if grants.is_empty() => vec![LedgerEffect::Answer(Ok(known.id.clone()))],
+            Some(known) => {
+                known.grants.extend(grants);
+                vec![
+                    LedgerEffect::Save,
+                    LedgerEffect::Answer(Ok(known.id.clone())),
+                ]
+            }
+            None if grants.is_empty() => {
+                let why = "its GPUs belong to another allocation";
+                vec![LedgerEffect::Answer(Err(AllocationRefusal::Malformed(why)))]
+            }
+            None => self.enter_taken(now, pod, (key, name), grants),
+        }
+    }
+
+    fn enter_taken(
+        &mut self,
+        now: EpochMillis,
+        pod: &str,
+        (key, name): (String, String),
+        grants: Vec<CardGrant>,
+    ) -> Vec<LedgerEffect> {
+        let id: AllocationId = self.next_id();
+        let allocation = Allocation {
+            id: id.clone(),
+            key,
+            name,
+            state: AllocationPhase::Allocated(AllocationOwner::Pod(pod.to_owned())),
+            created: now,
+            grants,
+            is_whole: true,
+        };
+        self.allocations.insert(id.clone(), allocation);
+        vec![
+            LedgerEffect::OpenAccount(id.clone()),
+            LedgerEffect::Save,
+            self.notice(NoticeKind::Committed, &id),
+            LedgerEffect::Answer(Ok(id)),
+        ]
+    }
+}

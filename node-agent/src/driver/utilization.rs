@@ -1,0 +1,52 @@
+//! How much of a card's time the kernels of each process take.
+//!
+//! The driver keeps a process's samples for some seconds and adds a few in each; they are asked for once a
+//! second, because they cost more than the other questions. A process of which nothing was noted since then
+//! ran nothing. Cards before Maxwell, and some drivers in containers, do not say it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+
+/// How often it is asked.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What one card said last.
+#[derive(Debug, Default)]
+pub(super) struct UtilizationSampler {
+    asked: Option<Instant>,
+    /// The driver's clock at its newest sample, in microseconds.
+    newest: u64,
+    by_pid: Option<BTreeMap<u32, u32>>,
+}
+
+impl UtilizationSampler {
+    /// In per cent of the card's time, by pid; `None` where the card does not say.
+    pub(super) fn of(&mut self, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
+        if self.asked.is_none_or(|at| at.elapsed() >= EVERY) {
+            self.asked = Some(Instant::now());
+            self.by_pid = self.ask(device);
+        }
+        self.by_pid.clone()
+    }
+
+    fn ask(&mut self, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
+        let known = self.newest;
+        let samples = match device.process_utilization_stats(known) {
+            Err(NvmlError::NotFound) => Vec::new(),
+            samples => samples.ok()?,
+        };
+        let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        // A list may be longer than what is new: entries of before, or of nobody.
+        for sample in samples.iter().filter(|sample| sample.timestamp > known) {
+            self.newest = self.newest.max(sample.timestamp);
+            let (sum, count) = sums.entry(sample.pid).or_default();
+            *sum += sample.sm_util.min(100);
+            *count += 1;
+        }
+        let mean = |(pid, (sum, count))| (pid, sum / count);
+        Some(sums.into_iter().map(mean).collect())
+    }
+}

@@ -1,0 +1,107 @@
+//! A node without a driver: the agent waits there, says so once, and serves when the driver appears.
+//!
+//! A DaemonSet has a pod on every node, and most nodes of a cluster have no GPU. Such a pod must not fail, and must not
+//! keep a rollout waiting: it is healthy and ready, its metrics say that it is idle, and it publishes no `GpuNode`.
+//!
+//! The driver is looked for every few seconds, because its libraries appear in a folder that the container already has
+//! (`driverRoot`). A container runtime that brings the libraries does so only at a container's start. So where the
+//! kernel module is loaded and no library comes, the agent ends, and the kubelet starts its container again.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_abi::place;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::driver::{DriverError, NvmlDriver};
+use crate::failure::{AgentFailure, chain};
+use crate::http;
+use crate::instance::ServedInstance;
+use crate::options::AgentOptions;
+use crate::publish;
+use crate::stop;
+use crate::view::AgentView;
+
+/// How often the driver is looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long the kernel module may be loaded before the agent no longer waits for the libraries beside it.
+const LOADED_FOR: Duration = Duration::from_secs(60);
+/// What says that the kernel module is loaded; it is in no namespace.
+const MODULE: &str = "/proc/driver/nvidia/version";
+
+const HINT: &str = "install the NVIDIA driver, or use simulated GPUs with --sim";
+const HINT_LOADED: &str = "the kernel module is loaded, but the driver's libraries are not in the agent's container: \
+     set runtimeClassName or driverRoot of the chart";
+
+/// The driver, once there is one; nothing if the agent is told to stop before. Where no kubelet starts pods, the absence
+/// of a driver is a failure.
+pub(crate) async fn driver(
+    options: &AgentOptions,
+    instance: &ServedInstance,
+) -> Result<Option<NvmlDriver>, AgentFailure> {
+    let absence = match start(options).await {
+        Ok(driver) => return Ok(Some(driver)),
+        Err(error) if error.is_absence() && options.kubelet_dir.is_some() => error,
+        Err(error) => return Err(AgentFailure::running(&error, HINT)),
+    };
+    let reason = chain(&absence);
+    warn!(
+        reason,
+        "No NVIDIA driver with GPUs on this node, waiting for one"
+    );
+    let view = AgentView::empty(Some(format!("no NVIDIA driver with GPUs: {reason}")));
+    let file = instance.path(place::METRICS_ADDRESS);
+    let (listener, _) = http::open(options.metrics, &file).await?;
+    let (_shows, shown) = watch::channel(Arc::new(view.clone()));
+    let served = async {
+        match listener {
+            Some(listener) => http::serve(listener, shown, Vec::new()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let published = async {
+        if let Some(node) = &options.node {
+            publish::publish_absence(node, &view).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        driver = appears(options) => driver.map(Some),
+        () = served => Ok(None),
+        () = published => Ok(None),
+        () = stop::stopped()? => {
+            info!("Agent stopped, no driver appeared");
+            Ok(None)
+        }
+    }
+}
+
+async fn start(options: &AgentOptions) -> Result<NvmlDriver, DriverError> {
+    NvmlDriver::start(options.nvml.clone(), options.card_memory.clone()).await
+}
+
+/// Looks for the driver until it is there, or never will be for this container.
+async fn appears(options: &AgentOptions) -> Result<NvmlDriver, AgentFailure> {
+    let mut loaded = None;
+    loop {
+        sleep(LOOK_EVERY).await;
+        let error = match start(options).await {
+            Ok(driver) => return Ok(driver),
+            Err(error) => error,
+        };
+        if !error.is_absence() {
+            return Err(AgentFailure::running(&error, HINT));
+        }
+        let is_loaded = matches!(error, DriverError::Load { .. }) && Path::new(MODULE).exists();
+        match loaded.filter(|_| is_loaded) {
+            Some(since) if Instant::now() >= since + LOADED_FOR => {
+                return Err(AgentFailure::running(&error, HINT_LOADED));
+            }
+            Some(_) => {}
+            None => loaded = is_loaded.then(Instant::now),
+        }
+    }
+}

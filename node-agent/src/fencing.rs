@@ -1,0 +1,70 @@
+//! Terms of schedulers: only the newest that was heard of may ask.
+//!
+//! A scheduler that was stopped while it led, and goes on after another came to lead, still believes that
+//! it may; its requests carry its term and are refused. The newest term is written down, so that a new
+//! agent refuses what the one before refused. Callers without a term are programs on this machine, which
+//! no other replaces.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use tonic::Status;
+use tracing::{info, warn};
+
+use crate::atomic_write;
+
+/// The terms that were heard of.
+#[derive(Debug)]
+pub(crate) struct FencingTokenStore {
+    path: PathBuf,
+    /// Invariant: never falls.
+    newest: Mutex<u64>,
+}
+
+impl FencingTokenStore {
+    /// Goes on from what was written down.
+    pub(crate) fn load(path: PathBuf) -> Self {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let newest = Mutex::new(text.trim().parse().unwrap_or(0));
+        Self { path, newest }
+    }
+
+    /// Hears a request of a term.
+    pub(crate) fn hear(&self, term: u64) -> Result<(), Status> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if term < *newest {
+            let text = format!(
+                "this request is of term {term}, but a scheduler of term {newest} leads: the sender has lost the lease"
+            );
+            return Err(Status::failed_precondition(text));
+        }
+        if term > *newest {
+            *newest = term;
+            info!(term, "Scheduler leader changed");
+            if let Err(problem) = atomic_write::replace(&self.path, term.to_string().as_bytes()) {
+                warn!(%problem, term, "Failed to save the leader's term");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_term_is_refused_also_by_the_next_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("term");
+        let terms = FencingTokenStore::load(path.clone());
+        assert!(terms.hear(7).is_ok());
+        assert!(terms.hear(7).is_ok());
+        assert!(terms.hear(6).is_err());
+        let next = FencingTokenStore::load(path);
+        let refused = next.hear(6).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+        assert!(refused.message().contains("term 7"), "{refused}");
+        assert!(next.hear(8).is_ok());
+    }
+}

@@ -1,0 +1,65 @@
+//! What the kubelet is told of a slot that it gives to a container, before anybody knows the pod: the name
+//! of a device that is yet to be described, or, for a runtime without CDI, files that are yet to be put
+//! in place.
+
+use std::collections::HashMap;
+
+use apportion_proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use apportion_runtime_class::slot::Kind;
+use apportion_runtime_class::{ContainerFiles, cdi, slot};
+
+use crate::slot_folders::SlotFolders;
+
+/// How slots are answered for.
+#[derive(Clone, Debug)]
+pub(crate) enum AllocateStrategy {
+    /// By a CDI device.
+    Cdi,
+    /// By a folder of the slot's own.
+    Folders(SlotFolders, ContainerFiles),
+}
+
+impl AllocateStrategy {
+    /// Whether a pod's own mounts come over those of the answer.
+    pub(super) fn can_be_covered(&self) -> bool {
+        matches!(self, Self::Folders(..))
+    }
+
+    /// The answer for the devices of a container. The first brings all that the container gets.
+    pub(super) fn of(&self, devices: &[String], kind: Kind) -> ContainerAllocateResponse {
+        let named = |device: &String| CdiDevice {
+            name: cdi::device_name(device),
+        };
+        match (self, devices.first()) {
+            (Self::Folders(folders, files), Some(first)) => {
+                let folder = folders.path(first).display().to_string();
+                translated(slot::answer(first, &folder, files, kind))
+            }
+            (Self::Cdi, _) | (_, None) => ContainerAllocateResponse {
+                cdi_devices: devices.iter().map(named).collect(),
+                ..ContainerAllocateResponse::default()
+            },
+        }
+    }
+}
+
+fn translated(answer: slot::SlotResponse) -> ContainerAllocateResponse {
+    let env = answer.env.into_iter();
+    let envs: HashMap<_, _> = env.map(|(name, value)| (name.to_owned(), value)).collect();
+    let mounts = answer.mounts.into_iter().map(|mount| Mount {
+        read_only: mount.options.contains(&"ro"),
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+    });
+    let (host_path, container_path) = answer.devices;
+    ContainerAllocateResponse {
+        envs,
+        mounts: mounts.collect(),
+        devices: vec![DeviceSpec {
+            container_path: container_path.to_owned(),
+            host_path,
+            permissions: "rw".to_owned(),
+        }],
+        ..ContainerAllocateResponse::default()
+    }
+}

@@ -1,0 +1,209 @@
+//! GPUs that NVIDIA's DRA driver gives to pods by resource claims: they are the pods' in the ledger, as those of another
+//! device plugin are, and while the driver offers GPUs of this node nothing of any GPU is given.
+//!
+//! Which claim has which device, the kubelet's pod resources service says. A device is called by a number there; which
+//! GPU that is, the `ResourceSlice` of the driver says. Where the API server does not say it, the number is that of the
+//! device file.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::CardUuid;
+use apportion_proto::podresources::PodResources;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tracing::{debug, info, warn};
+
+use super::foreign_holders::{ForeignCardId, ForeignHolder};
+use super::pods::{self, RETRY};
+use crate::failure::chain;
+
+/// The name under which NVIDIA's DRA driver offers GPUs.
+pub(super) const DRIVER: &str = "gpu.nvidia.com";
+
+/// The GPUs of this node that the driver offers, by the names of its devices. A part of a GPU stands for it.
+pub(super) type Published = BTreeMap<String, CardUuid>;
+
+/// The pods with claimed GPUs, by UID, or by name where the UID is not known.
+pub(super) fn holders(
+    listed: &[PodResources],
+    published: &Published,
+    uid_of: impl Fn(&str) -> Option<String>,
+) -> BTreeMap<String, ForeignHolder> {
+    let mut holders: BTreeMap<String, ForeignHolder> = BTreeMap::new();
+    for pod in listed {
+        let claims = pod.containers.iter().flat_map(|of| &of.dynamic_resources);
+        let devices = claims.flat_map(|claim| &claim.claim_resources);
+        let ours = devices.filter(|device| device.driver_name == DRIVER);
+        let cards = ours.filter_map(|device| card(&device.device_name, published));
+        let cards: Vec<ForeignCardId> = cards.collect();
+        if cards.is_empty() {
+            continue;
+        }
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let uid = uid_of(&name).unwrap_or_else(|| name.clone());
+        let holder = holders.entry(uid).or_default();
+        holder.name = Some(name);
+        holder.cards.extend(cards);
+    }
+    holders
+}
+
+/// The GPU of a device such as `gpu-0` or `gpu-0-mig-1g.10gb-0`.
+fn card(device: &str, published: &Published) -> Option<ForeignCardId> {
+    if let Some(uuid) = published.get(device) {
+        return Some(ForeignCardId::Uuid(*uuid));
+    }
+    let number = device.strip_prefix("gpu-")?.split('-').next()?;
+    number.parse().ok().map(ForeignCardId::Minor)
+}
+
+/// Follows what the driver offers of this node. Without an API server it is not known.
+pub(super) fn watch(node: Option<String>) -> watch::Receiver<Published> {
+    let (published, seen) = watch::channel(Published::new());
+    if let Some(node) = node {
+        tokio::spawn(async move {
+            match pods::client().await {
+                Ok(client) => follow(client, &node, &published).await,
+                Err(problem) => debug!(problem, "ResourceSlices of the node unknown"),
+            }
+        });
+    }
+    seen
+}
+
+async fn follow(client: Client, node: &str, published: &watch::Sender<Published>) {
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+    let mut events = Box::pin(watcher(Api::<ResourceSlice>::all(client), config));
+    let mut slices: BTreeMap<String, Published> = BTreeMap::new();
+    let mut is_failing = false;
+    while let Some(event) = events.next().await {
+        let is_complete = match event {
+            Ok(watcher::Event::Init) => {
+                slices.clear();
+                false
+            }
+            Ok(watcher::Event::InitApply(slice)) => {
+                slices.insert(slice.name_any(), offered(&slice));
+                false
+            }
+            Ok(watcher::Event::Apply(slice)) => {
+                slices.insert(slice.name_any(), offered(&slice));
+                true
+            }
+            Ok(watcher::Event::Delete(slice)) => {
+                slices.remove(&slice.name_any());
+                true
+            }
+            Ok(watcher::Event::InitDone) => true,
+            Err(error) => {
+                // An API server without resource claims has none to tell of.
+                let is_old = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
+                if !is_failing && !is_old {
+                    warn!(
+                        error = chain(&error),
+                        "Failed to watch the ResourceSlices of the node"
+                    );
+                }
+                is_failing = true;
+                tokio::time::sleep(if is_old { RETRY * 60 } else { RETRY }).await;
+                continue;
+            }
+        };
+        is_failing = false;
+        if is_complete {
+            let all: Published = slices
+                .values()
+                .flatten()
+                .map(|(name, uuid)| (name.clone(), *uuid))
+                .collect();
+            published.send_if_modified(|known| {
+                let is_new = *known != all;
+                if is_new {
+                    info!(gpus = all.len(), "GPUs offered by NVIDIA's DRA driver");
+                    *known = all;
+                }
+                is_new
+            });
+        }
+    }
+}
+
+/// The GPUs of a slice.
+fn offered(slice: &ResourceSlice) -> Published {
+    let devices = slice.spec.devices.iter().flatten();
+    let ours = devices.filter(|_| slice.spec.driver == DRIVER);
+    let card = |device: &k8s_openapi::api::resource::v1::Device| {
+        let attribute = |name: &str| device.attributes.as_ref()?.get(name)?.string.clone();
+        let uuid = attribute("parentUUID").or_else(|| attribute("uuid"))?;
+        Some((device.name.clone(), uuid.parse().ok()?))
+    };
+    ours.filter_map(card).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use apportion_proto::podresources::{ClaimResource, ContainerResources, DynamicResource};
+    use serde_json::json;
+
+    use super::*;
+
+    const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+    fn pod(name: &str, claimed: &[(&str, &str)]) -> PodResources {
+        let claim = |(driver, device): &(&str, &str)| ClaimResource {
+            driver_name: (*driver).to_owned(),
+            pool_name: "node".to_owned(),
+            device_name: (*device).to_owned(),
+        };
+        PodResources {
+            name: name.to_owned(),
+            namespace: "team".to_owned(),
+            containers: vec![ContainerResources {
+                name: "main".to_owned(),
+                dynamic_resources: vec![DynamicResource {
+                    claim_resources: claimed.iter().map(claim).collect(),
+                    ..DynamicResource::default()
+                }],
+                ..ContainerResources::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn a_pod_holds_the_gpus_of_its_claims_and_nothing_of_another_drivers() {
+        let uuid = UUID.parse().unwrap();
+        let published = Published::from([("gpu-7".to_owned(), uuid)]);
+        let listed = [
+            pod("a", &[(DRIVER, "gpu-7"), (DRIVER, "gpu-2-mig-1g.10gb-0")]),
+            pod("b", &[("nic.example.com", "gpu-1"), (DRIVER, "gpu-vfio-1")]),
+            pod("c", &[]),
+        ];
+        let uid_of = |name: &str| (name == "team/a").then(|| "u1".to_owned());
+        let holders = holders(&listed, &published, uid_of);
+        assert_eq!(holders.keys().collect::<Vec<_>>(), ["u1"]);
+        let expected = [ForeignCardId::Uuid(uuid), ForeignCardId::Minor(2)];
+        assert_eq!(holders["u1"].cards, expected.into());
+        assert_eq!(holders["u1"].name.as_deref(), Some("team/a"));
+        let nobody = super::holders(&listed, &published, |_| None);
+        assert_eq!(nobody.keys().collect::<Vec<_>>(), ["team/a"]);
+    }
+
+    #[test]
+    fn a_slice_names_the_gpus_of_its_devices_also_of_parts() {
+        let slice = |driver: &str| -> ResourceSlice {
+            let text = |value: &str| json!({"string": value});
+            serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"driver": driver, "nodeName": "n",
+                "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "devices": [
+                    {"name": "gpu-0", "attributes": {"uuid": text(UUID)}},
+                    {"name": "gpu-0-mig-1", "attributes": {"uuid": text("MIG-1"), "parentUUID": text(UUID)}},
+                    {"name": "gpu-vfio-0", "attributes": {}}]}}))
+            .unwrap()
+        };
+        let names: Vec<_> = offered(&slice(DRIVER)).into_keys().collect();
+        assert_eq!(names, ["gpu-0", "gpu-0-mig-1"]);
+        assert!(offered(&slice("compute-domain.nvidia.com")).is_empty());
+    }
+}

@@ -1,0 +1,254 @@
+//! Looking at the kubelet: which slot is held by which pod, now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use apportion_ledger::SlotId;
+use apportion_proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use apportion_proto::podresources::{ListPodResourcesRequest, PodResources};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, warn};
+
+use super::checkpoint::{self, KubeletCheckpointError};
+use super::dra_claims::{self, Published};
+use super::foreign_holders::{self, ForeignHolder};
+use super::merge_sources::{agreed, in_use, on_record, only};
+use super::pods::NodePods;
+use super::stats::KubeletEvent;
+use super::whole_card_holders::{self, WholeCardSnapshot};
+use crate::failure::chain;
+use crate::request::AgentRequest;
+
+/// How often the kubelet is asked while nothing happens. The service frees the devices of pods that have
+/// ended when it is asked and not before.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long after its start a kubelet may not yet know all of its pods.
+const SETTLES_IN: Duration = Duration::from_secs(30);
+
+/// The kubelet, to be looked at.
+#[derive(Debug)]
+pub(crate) struct KubeletPoller {
+    dir: PathBuf,
+    pods: watch::Receiver<NodePods>,
+    /// The GPUs that NVIDIA's DRA driver offers.
+    published: watch::Receiver<Published>,
+    requests: mpsc::Sender<AgentRequest>,
+    /// What was seen first is told first: an older look after a newer one would take a grant away.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The holder of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    /// The pod's UID.
+    pub(crate) pod: String,
+    /// Namespace and name, where the kubelet said them.
+    pub(crate) name: Option<String>,
+    /// The containers; an init container leaves its slot to another one.
+    pub(crate) containers: BTreeSet<String>,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KubeletSnapshot {
+    pub(crate) held: BTreeMap<SlotId, Holder>,
+    /// Whether the kubelet's service spoke, beside its record.
+    pub(crate) is_listed: bool,
+    /// The slots of which it cannot be said who holds them, and why not.
+    pub(crate) disputed: BTreeMap<SlotId, SlotDispute>,
+    /// The pods with whole cards.
+    pub(crate) whole: WholeCardSnapshot,
+    /// The pods with cards of another device plugin or of a DRA driver, by UID.
+    pub(crate) others: BTreeMap<String, ForeignHolder>,
+    /// Whether a slot that is not there is held by nobody.
+    pub(crate) is_complete: bool,
+    /// The pods that the kubelet or the API server says have ended or are no more.
+    pub(crate) ended: BTreeSet<String>,
+    /// The pods of which, it is said there, nothing starts any more: they are being deleted, or hold a
+    /// slot and have started for good.
+    pub(crate) ending: BTreeSet<String>,
+    /// The pods that are said there not to have ended.
+    pub(crate) live: BTreeSet<String>,
+}
+
+/// Why it cannot be said who holds a slot.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeletPollError {
+    #[error(transparent)]
+    Checkpoint(#[from] KubeletCheckpointError),
+    #[error("the apportion agent is stopping")]
+    Leaving,
+}
+
+/// Why it cannot be said who holds one slot. The others are as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SlotDispute {
+    #[error("the kubelet allocated it to two pods; delete one of them")]
+    TwoPods,
+    #[error("the kubelet's checkpoint and its pod-resources API name different holders")]
+    Disagree,
+}
+
+impl KubeletPoller {
+    pub(crate) fn new(
+        dir: PathBuf,
+        pods: watch::Receiver<NodePods>,
+        published: watch::Receiver<Published>,
+        requests: mpsc::Sender<AgentRequest>,
+    ) -> Self {
+        Self {
+            dir,
+            pods,
+            published,
+            requests,
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Looks, and tells the agent what was seen.
+    pub(crate) async fn look(&self) -> Result<KubeletSnapshot, KubeletPollError> {
+        let _turn = self.turn.lock().await;
+        let looked = self.look_once().await;
+        let news = AgentRequest::Kubelet(KubeletEvent::of(&looked));
+        let told = self.requests.send(news).await;
+        told.map_err(|_| KubeletPollError::Leaving)?;
+        let seen = looked?;
+        let told = self.requests.send(AgentRequest::Seen(seen.clone())).await;
+        told.map(|()| seen).map_err(|_| KubeletPollError::Leaving)
+    }
+
+    async fn look_once(&self) -> Result<KubeletSnapshot, KubeletPollError> {
+        // In this order, so that a slot that is given out in between is missing from the list of those who
+        // hold slots, and not from the record of who they are.
+        let listed = tokio::time::timeout(PATIENCE, list(&self.dir))
+            .await
+            .ok()
+            .flatten();
+        let record = checkpoint::read(&self.plugins())?;
+        let mut seen = agreed(&record, listed.as_deref(), |uid| self.name(uid));
+        seen.is_complete &= self.is_settled();
+        let pods = self.pods.borrow();
+        let settled = on_record(&record).into_iter();
+        let settled = settled.filter(|(slot, _)| !seen.disputed.contains_key(slot));
+        for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
+            // The service lists no container that runs before the others.
+            if pods.are_init(&pod, &containers) {
+                let name = pods.get(&pod).map(|pod| pod.name.clone());
+                seen.held.entry(slot).or_insert(Holder {
+                    pod,
+                    name,
+                    containers,
+                });
+            }
+        }
+        seen.ended = pods.ended().cloned().collect();
+        let holds = |uid: &&String| seen.held.values().any(|holder| holder.pod == **uid);
+        let over = pods.started_for_good().filter(holds);
+        seen.ending = pods.ending().chain(over).cloned().collect();
+        seen.live = pods.live().cloned().collect();
+        let name_of = |uid: &str| Some(pods.get(uid)?.name.clone());
+        seen.whole = whole_card_holders::seen(&record, listed.as_deref(), &seen.live, name_of);
+        seen.others = foreign_holders::seen(&record, listed.as_deref(), &seen.live, name_of);
+        let claimed = listed.as_deref().unwrap_or_default();
+        let uid_of = |name: &str| pods.uid_of(name).cloned();
+        for (pod, holder) in dra_claims::holders(claimed, &self.published.borrow(), uid_of) {
+            let known = seen.others.entry(pod).or_default();
+            known.cards.extend(holder.cards);
+            known.name = known.name.take().or(holder.name);
+        }
+        Ok(seen)
+    }
+
+    /// The name of the pod whose running container holds a slot that the kubelet gives out as free.
+    ///
+    /// # A slot that is given twice
+    /// While the kubelet waits for our answer for one pod, a list that it makes for anybody forgets that the
+    /// slot is taken, and the next pod gets it too. Whoever is refused fails at admission and comes again.
+    pub(super) async fn holder_of_given(&self, slot: SlotId) -> Option<String> {
+        let record = checkpoint::read(&self.plugins()).ok()?;
+        // A slot that is not on record is free, and of most that are the pod has ended.
+        on_record(&record).get(&slot)?;
+        let listed = tokio::time::timeout(PATIENCE, list(&self.dir)).await;
+        let holders = in_use(&listed.ok()??).remove(&slot)?;
+        holders.into_keys().next()
+    }
+
+    /// The name of a pod, as far as it is known.
+    fn name(&self, uid: &str) -> Option<String> {
+        Some(self.pods.borrow().get(uid)?.name.clone())
+    }
+
+    /// What a pod mounts over our files, as far as it is known.
+    pub(super) fn covered(&self, uid: &str) -> Option<String> {
+        self.pods.borrow().get(uid)?.covered.clone()
+    }
+
+    /// The folder of device plugins.
+    fn plugins(&self) -> PathBuf {
+        self.dir.join("device-plugins")
+    }
+
+    /// Whether the kubelet has run long enough to know its pods: after a start its list of pods is empty.
+    fn is_settled(&self) -> bool {
+        let socket = std::fs::metadata(self.plugins().join("kubelet.sock"));
+        let since = socket.and_then(|found| found.modified());
+        let age = since
+            .ok()
+            .and_then(|since| SystemTime::now().duration_since(since).ok());
+        age.is_some_and(|age| age >= SETTLES_IN)
+    }
+}
+
+/// Tells the agent what is so, until the agent leaves.
+pub(crate) async fn keep_looking(kubelet: Arc<KubeletPoller>) {
+    let mut problem = None;
+    let mut disputed = BTreeMap::new();
+    let mut contested = BTreeMap::new();
+    loop {
+        match kubelet.look().await {
+            Ok(seen) => {
+                problem = None;
+                if disputed != seen.disputed {
+                    for (slot, dispute) in &seen.disputed {
+                        warn!(%slot, %dispute, "Slot owner unknown");
+                    }
+                    disputed = seen.disputed;
+                }
+                if contested != seen.whole.contested {
+                    for (pod, contest) in &seen.whole.contested {
+                        warn!(pod, %contest, "Whole GPU owner unknown");
+                    }
+                    contested = seen.whole.contested;
+                }
+            }
+            Err(KubeletPollError::Leaving) => return,
+            Err(error) => {
+                let error = chain(&error);
+                if problem.as_ref() != Some(&error) {
+                    warn!(error, "Failed to read slot owners from the kubelet");
+                }
+                problem = Some(error);
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn list(dir: &Path) -> Option<Vec<PodResources>> {
+    let socket = dir.join("pod-resources/kubelet.sock");
+    let channel = apportion_proto::channel(&socket).await.ok()?;
+    let asked = PodResourcesListerClient::new(channel)
+        .list(ListPodResourcesRequest {})
+        .await;
+    match asked {
+        Ok(reply) => Some(reply.into_inner().pod_resources),
+        Err(status) => {
+            debug!(%status, "Kubelet pod-resources API unavailable");
+            None
+        }
+    }
+}

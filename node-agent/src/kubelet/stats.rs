@@ -1,0 +1,76 @@
+//! What happens between the agent and the kubelet, counted for who looks from outside.
+//!
+//! The plugin and the looks are beside the agent's loop and tell it what happened; the loop alone counts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::poll::{KubeletPollError, KubeletSnapshot, SlotDispute};
+
+/// Bounds of how long the kubelet waits for its answer, in seconds: it goes on for thirty.
+const BOUNDS: [f64; 12] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(crate) enum KubeletEvent {
+    /// Whether the kubelet knows the plugin of a resource.
+    Registered(&'static str, bool),
+    /// The kubelet was looked at: by what, and what came of it.
+    Looked(&'static str, &'static str),
+    /// A container asked to start, and how long it waited for the answer.
+    Started { took: Duration, is_granted: bool },
+}
+
+/// What happened since the agent started. Nothing, where there is no kubelet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KubeletStats {
+    /// By resource.
+    pub(crate) registered: BTreeMap<&'static str, bool>,
+    /// By source and result.
+    pub(crate) looks: BTreeMap<(&'static str, &'static str), u64>,
+    /// Seconds, by result.
+    pub(crate) starts: BTreeMap<&'static str, Histogram>,
+}
+
+impl KubeletEvent {
+    /// What came of a look.
+    pub(super) fn of(looked: &Result<KubeletSnapshot, KubeletPollError>) -> Self {
+        match looked {
+            Ok(seen) => {
+                let source = if seen.is_listed { "both" } else { "checkpoint" };
+                let result = match seen.disputed.values().next() {
+                    Some(SlotDispute::TwoPods) => "two_pods",
+                    Some(SlotDispute::Disagree) => "disagree",
+                    None if !seen.whole.contested.is_empty() => "two_pods",
+                    None => "ok",
+                };
+                Self::Looked(source, result)
+            }
+            Err(KubeletPollError::Checkpoint(_)) => Self::Looked("checkpoint", "unreadable"),
+            Err(KubeletPollError::Leaving) => Self::Looked("both", "leaving"),
+        }
+    }
+}
+
+impl KubeletStats {
+    pub(crate) fn enter(&mut self, news: KubeletEvent) {
+        match news {
+            KubeletEvent::Registered(resource, is_known) => {
+                self.registered.insert(resource, is_known);
+            }
+            KubeletEvent::Looked(source, result) => {
+                *self.looks.entry((source, result)).or_default() += 1;
+            }
+            KubeletEvent::Started { took, is_granted } => {
+                let result = if is_granted { "granted" } else { "refused" };
+                let starts = self.starts.entry(result);
+                let starts = starts.or_insert_with(|| Histogram::new(BOUNDS));
+                starts.observe(took.as_secs_f64());
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The container runtime's question before each container, answered beside the agent's loop.
+//!
+//! A runtime waits two seconds and then goes on without the plugin for good. So the plugin has a thread
+//! of its own, judges by the latest book that it was shown, and tells the loop afterwards. Which
+//! containers exist is kept from what it tells: it is how a container's id becomes a name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{io, thread};
+
+use apportion_abi::names::ENV_GRANT;
+use apportion_abi::workload::ContainerRef;
+use apportion_ledger::{Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger};
+use apportion_nri::{
+    ContainerVerdict, GrantHolder, Grants, NriClientConfig, NriContainer, NriEvent, VerdictMode,
+    VerdictRules, judge,
+};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+/// Who the plugin is to the runtime, and when it is asked among others.
+const NAME: &str = "apportion";
+const INDEX: &str = "10";
+/// How many news may wait for the loop.
+const NEWS: usize = 1024;
+
+/// The plugin, as the loop sees it.
+#[derive(Debug)]
+pub(crate) struct NriPlugin {
+    rules: VerdictRules,
+    grants: watch::Sender<Arc<Grants>>,
+    news: mpsc::Receiver<NriEvent>,
+    /// By the runtime's id.
+    containers: BTreeMap<String, NriContainer>,
+    pub(crate) counts: NriStats,
+}
+
+/// What it has done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NriStats {
+    pub(crate) is_connected: bool,
+    /// By what was done and why; one that nothing is wrong with has no reason.
+    pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+impl NriPlugin {
+    /// Starts the plugin.
+    pub(crate) fn start(socket: PathBuf, rules: VerdictRules) -> io::Result<Self> {
+        let (grants, known) = watch::channel(Arc::new(Grants::new()));
+        let (told, news) = mpsc::channel(NEWS);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let plugin = NriClientConfig {
+            socket,
+            name: NAME.to_owned(),
+            index: INDEX.to_owned(),
+            rules: rules.clone(),
+        };
+        let named = thread::Builder::new().name("nri".to_owned());
+        named.spawn(move || runtime.block_on(apportion_nri::run(plugin, known, told)))?;
+        Ok(Self {
+            rules,
+            grants,
+            news,
+            containers: BTreeMap::new(),
+            counts: NriStats::default(),
+        })
+    }
+
+    /// Shows it the book, and the kubelet's ids, by which a grant is named where its name cannot be told.
+    pub(crate) fn show<'a>(
+        &self,
+        ledger: &Ledger,
+        named: impl Iterator<Item = (String, &'a AllocationId)>,
+    ) {
+        let grants = ledger.allocations().into_iter().filter_map(granted);
+        let mut grants: Grants = grants.collect();
+        for (device, id) in named {
+            let granted = grants.get(&id.0).map(|granted| GrantHolder {
+                env: vec![(ENV_GRANT.to_owned(), device.clone())],
+                ..granted.clone()
+            });
+            grants.extend(granted.map(|granted| (device, granted)));
+        }
+        self.grants.send_if_modified(|known| {
+            let is_other = **known != grants;
+            if is_other {
+                *known = Arc::new(grants);
+            }
+            is_other
+        });
+    }
+
+    /// The next news; none ever where there is no plugin. Dropping the future loses nothing.
+    pub(crate) async fn next(lock: Option<&mut Self>) -> NriEvent {
+        let news = match lock {
+            Some(lock) => lock.news.recv().await,
+            None => None,
+        };
+        match news {
+            Some(news) => news,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes news in.
+    pub(crate) fn hear(&mut self, news: NriEvent) {
+        match news {
+            NriEvent::Synchronized(running) => self.find(running),
+            NriEvent::Judged(asked, verdict) => {
+                tell(&asked, &verdict);
+                self.count(&verdict);
+                if !matches!(verdict, ContainerVerdict::Refuse(_)) {
+                    self.containers.insert(asked.id.clone(), asked);
+                }
+            }
+            NriEvent::Removed(asked) => drop(self.containers.remove(&asked.id)),
+            NriEvent::Disconnected => self.counts.is_connected = false,
+        }
+    }
+
+    /// The name of a container of a pod, by the runtime's id.
+    pub(crate) fn container(&self, pod: &str, id: &str) -> Option<&str> {
+        let known = self.containers.get(id)?;
+        (known.pod == pod).then_some(known.name.as_str())
+    }
+
+    /// Everything that runs now, and nothing that was there before. What should not run was created while
+    /// nobody was asked.
+    fn find(&mut self, running: Vec<NriContainer>) {
+        self.counts.is_connected = true;
+        let grants = self.grants.borrow().clone();
+        let rules = VerdictRules {
+            mode: VerdictMode::Audit,
+            ..self.rules.clone()
+        };
+        let before: BTreeSet<String> = self.containers.keys().cloned().collect();
+        for asked in running.iter().filter(|asked| !before.contains(&asked.id)) {
+            let verdict = judge(asked, &grants, &rules);
+            tell(asked, &verdict);
+            if !matches!(verdict, ContainerVerdict::Admit(_)) {
+                self.count(&verdict);
+            }
+        }
+        info!(
+            containers = running.len(),
+            "Running containers listed by the container runtime"
+        );
+        let by_id = |asked: NriContainer| (asked.id.clone(), asked);
+        self.containers = running.into_iter().map(by_id).collect();
+    }
+
+    fn count(&mut self, verdict: &ContainerVerdict) {
+        let words = match verdict {
+            ContainerVerdict::Admit(_) => ("admit", ""),
+            ContainerVerdict::Audit(reason) => ("audit", reason.word()),
+            ContainerVerdict::Refuse(reason) => ("refuse", reason.word()),
+        };
+        *self.counts.verdicts.entry(words).or_default() += 1;
+    }
+}
+
+/// An allocation of a pod, as the plugin must know it.
+fn granted(allocation: &Allocation) -> Option<(String, GrantHolder)> {
+    let AllocationPhase::Allocated(AllocationOwner::Pod(pod)) = &allocation.state else {
+        return None;
+    };
+    let container = ContainerRef::of(&allocation.name).map(|workload| workload.container);
+    let container = container.filter(|name| !name.is_empty());
+    let granted = GrantHolder {
+        pod: pod.clone(),
+        container: container.map(str::to_owned),
+        account: allocation.id.0.clone(),
+        env: vec![(ENV_GRANT.to_owned(), allocation.id.0.clone())],
+    };
+    Some((allocation.id.0.clone(), granted))
+}
+
+fn tell(asked: &NriContainer, verdict: &ContainerVerdict) {
+    let (namespace, pod, container) = (&asked.namespace, &asked.pod_name, &asked.name);
+    match verdict {
+        ContainerVerdict::Admit(_) => {}
+        ContainerVerdict::Audit(reason) => {
+            warn!(%namespace, %pod, %container, %reason, "Container would be refused, policy is audit");
+        }
+        ContainerVerdict::Refuse(reason) => {
+            warn!(%namespace, %pod, %container, %reason, "Container refused");
+        }
+    }
+}

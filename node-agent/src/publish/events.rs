@@ -1,0 +1,187 @@
+//! Events on pods that exceed or bypass their limit, and on the node when a card fails: their owners see
+//! no log of ours.
+//!
+//! A pod decides how often it offends, so it must not decide how often the API server hears of it: of a
+//! kind of event there is one a minute on one object. An event is told once and not again if that fails;
+//! metrics and `GpuNode` have the state.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use apportion_abi::ContainerRef;
+use apportion_proto::v1;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tracing::debug;
+
+/// Between two events of one kind on one object.
+const QUIET: Duration = Duration::from_secs(60);
+/// How many objects are remembered.
+const MOST: usize = 4096;
+
+/// Who tells.
+pub(super) struct EventPublisher {
+    recorder: Recorder,
+    node: String,
+    quiet: EventSpamFilter,
+}
+
+impl EventPublisher {
+    pub(super) fn new(client: Client, node: String) -> Self {
+        let reporter = Reporter {
+            controller: "apportion-agent".to_owned(),
+            instance: Some(node.clone()),
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            node,
+            quiet: EventSpamFilter::default(),
+        }
+    }
+
+    /// Tells what happened on whom it concerns, if anybody.
+    pub(super) async fn tell(&mut self, event: &v1::Event, list: &v1::ListReply) {
+        let Some((reason, type_)) = row(event.kind()) else {
+            return;
+        };
+        let Some(object) = self.concerned(event, list) else {
+            return;
+        };
+        let key = (object.uid.clone().or(object.name.clone()), reason);
+        if !self.quiet.passes(Instant::now(), key) {
+            return;
+        }
+        let told = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note(event, list)),
+            action: "Enforce".to_owned(),
+            secondary: None,
+        };
+        if let Err(problem) = self.recorder.publish(&told, &object).await {
+            debug!(%problem, reason, "Failed to publish an event");
+        }
+    }
+
+    fn concerned(&self, event: &v1::Event, list: &v1::ListReply) -> Option<ObjectReference> {
+        if event.allocation.is_empty() {
+            return Some(reference::<Node>(&self.node, None, Some(self.node.clone())));
+        }
+        let workload = ContainerRef::of(&event.name)?;
+        let namespace = Some(workload.namespace.to_owned());
+        let uid = pod_uid(&event.allocation, list);
+        Some(reference::<Pod>(workload.pod, namespace, uid))
+    }
+}
+
+fn reference<K: Resource<DynamicType = ()>>(
+    name: &str,
+    namespace: Option<String>,
+    uid: Option<String>,
+) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: Some(name.to_owned()),
+        namespace,
+        uid,
+        ..ObjectReference::default()
+    }
+}
+
+/// What is told: the reason, and how it is meant.
+fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
+    use v1::EventKind as Kind;
+    match kind {
+        Kind::Bypassed => Some(("GpuLimitBypassed", EventType::Warning)),
+        Kind::Overlimit => Some(("GpuLimitExceeded", EventType::Warning)),
+        Kind::Ungranted => Some(("GpuNotGranted", EventType::Warning)),
+        Kind::Killed => Some(("GpuProcessKilled", EventType::Warning)),
+        Kind::Evicted => Some(("GpuPodEvicted", EventType::Warning)),
+        Kind::Damaged => Some(("GpuAccountDamaged", EventType::Warning)),
+        Kind::CardUnhealthy => Some(("GpuUnhealthy", EventType::Warning)),
+        Kind::CardLost => Some(("GpuLost", EventType::Warning)),
+        Kind::CardHealthy => Some(("GpuHealthy", EventType::Normal)),
+        Kind::Unspecified
+        | Kind::Allocated
+        | Kind::Committed
+        | Kind::Resized
+        | Kind::Draining
+        | Kind::Released
+        | Kind::Expired
+        | Kind::CardFound => None,
+    }
+}
+
+/// The event's sentence, with the numbers that it is about.
+fn note(event: &v1::Event, list: &v1::ListReply) -> String {
+    const MIB: u64 = 1 << 20;
+    let allocations = list.allocations.iter();
+    let mut of_allocation = allocations.filter(|of| of.id == event.allocation);
+    let grant =
+        of_allocation.find_map(|of| of.grants.iter().find(|grant| grant.card == event.card));
+    let mut note = event.message.clone();
+    if !event.card.is_empty() {
+        note.push_str(&format!(" ({})", event.card));
+    }
+    if let Some(grant) = grant {
+        let (limit, used) = (grant.limit_bytes / MIB, grant.nvml_bytes / MIB);
+        note.push_str(&format!(
+            ": the limit is {limit} MiB, NVML reports {used} MiB"
+        ));
+    }
+    note
+}
+
+/// The pod that holds an allocation.
+pub(super) fn pod_uid(id: &str, list: &v1::ListReply) -> Option<String> {
+    let allocation = list.allocations.iter().find(|of| of.id == id)?;
+    match allocation.holder.as_ref()?.kind.as_ref()? {
+        v1::holder::Kind::PodUid(uid) => Some(uid.clone()),
+        v1::holder::Kind::Pid(_) => None,
+    }
+}
+
+type Key = (Option<String>, &'static str);
+
+/// Who was told what, lately.
+#[derive(Default)]
+struct EventSpamFilter(BTreeMap<Key, Instant>);
+
+impl EventSpamFilter {
+    fn passes(&mut self, now: Instant, key: Key) -> bool {
+        self.0.retain(|_, at| now.duration_since(*at) < QUIET);
+        if self.0.contains_key(&key) || self.0.len() >= MOST {
+            return false;
+        }
+        self.0.insert(key, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offender_is_told_once_a_minute() {
+        let start = Instant::now();
+        let mut quiet = EventSpamFilter::default();
+        let key = |pod: &str| (Some(pod.to_owned()), "GpuLimitBypassed");
+        assert!(quiet.passes(start, key("a")));
+        assert!(!quiet.passes(start + QUIET / 2, key("a")));
+        assert!(quiet.passes(start + QUIET / 2, key("b")));
+        assert!(quiet.passes(start + QUIET, key("a")));
+    }
+
+    #[test]
+    fn more_objects_than_are_remembered_are_not_told() {
+        let now = Instant::now();
+        let mut quiet = EventSpamFilter::default();
+        for pod in 0..MOST {
+            assert!(quiet.passes(now, (Some(pod.to_string()), "r")));
+        }
+        assert!(!quiet.passes(now, (Some("one more".to_owned()), "r")));
+    }
+}

@@ -1,0 +1,215 @@
+//! The three writes: the `GpuNode` itself, its status, and some numbers on the node.
+//!
+//! The object is applied on the server's side under the agent's own name, so that what others add to it
+//! stays. It is owned by the node, which is read for its UID. The numbers are capacities, because the
+//! kubelet derives what can be allocated from them and would undo anything else. Two of them are for reading: no
+//! pod is to ask for them, and the chart's admission policy sees to that. The other two count shares.
+
+use apportion_abi::SHARE_UNIT;
+use apportion_abi::names::{
+    RESOURCE_MEMORY, RESOURCE_MEMORY_FREE, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
+};
+use apportion_crds::{GpuNode, GpuNodeStatus};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, Resource};
+use serde_json::{Value, json};
+
+/// Under which name the agent applies.
+const FIELD_MANAGER: &str = "apportion-agent";
+const MIB: i64 = 1 << 20;
+const MILLION: u64 = 1_000_000;
+/// How many millionths fewer the webhook lets a share request than it is.
+const ROUNDING: u64 = 125;
+/// For how many shares on a node rounding is made up for: as many as there are slots unless told otherwise.
+const SHARES: u64 = 128;
+
+/// Where the node's state is published.
+pub(super) struct GpuNodePublisher {
+    node: String,
+    nodes: Api<Node>,
+    gpu_nodes: Api<GpuNode>,
+    /// The conditions as last written; `None` until the object was found or made.
+    known: Option<Vec<Condition>>,
+}
+
+impl GpuNodePublisher {
+    pub(super) fn new(client: Client, node: String) -> Self {
+        Self {
+            node,
+            nodes: Api::all(client.clone()),
+            gpu_nodes: Api::all(client),
+            known: None,
+        }
+    }
+
+    /// Writes all three. What fails is made anew the next time.
+    pub(super) async fn write(&mut self, wanted: &GpuNodeStatus) -> Result<(), kube::Error> {
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => self.make().await?,
+        };
+        let mut status = wanted.clone();
+        status.last_heartbeat_time = Some(Time(Timestamp::now()));
+        for condition in &mut status.conditions {
+            condition.last_transition_time = since(condition, &known);
+        }
+        let conditions = status.conditions.clone();
+        let applied = GpuNode {
+            status: Some(status),
+            ..GpuNode::new(&self.node, Default::default())
+        };
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        self.gpu_nodes
+            .patch_status(&self.node, &params, &Patch::Apply(&applied))
+            .await?;
+        let numbers = Patch::Merge(numbers(wanted));
+        self.nodes
+            .patch_status(&self.node, &PatchParams::default(), &numbers)
+            .await?;
+        self.known = Some(conditions);
+        Ok(())
+    }
+
+    /// Writes where an earlier agent has made the object.
+    pub(super) async fn write_if_known(
+        &mut self,
+        wanted: &GpuNodeStatus,
+    ) -> Result<(), kube::Error> {
+        match self.gpu_nodes.get_opt(&self.node).await? {
+            Some(_) => self.write(wanted).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the object if it is not there, and says which conditions it has.
+    async fn make(&self) -> Result<Vec<Condition>, kube::Error> {
+        let node = self.nodes.get(&self.node).await?;
+        let mut object = GpuNode::new(&self.node, Default::default());
+        object.meta_mut().owner_references = Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: self.node.clone(),
+            uid: node.metadata.uid.unwrap_or_default(),
+            ..OwnerReference::default()
+        }]);
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let made = self
+            .gpu_nodes
+            .patch(&self.node, &params, &Patch::Apply(&object))
+            .await?;
+        Ok(made.status.unwrap_or_default().conditions)
+    }
+}
+
+/// Since when a condition holds: since it changed, or since now.
+fn since(condition: &Condition, known: &[Condition]) -> Time {
+    let same = known
+        .iter()
+        .find(|known| known.type_ == condition.type_ && known.status == condition.status);
+    same.map_or_else(
+        || Time(Timestamp::now()),
+        |known| known.last_transition_time.clone(),
+    )
+}
+
+fn numbers(status: &GpuNodeStatus) -> Value {
+    let mib = |of: fn(&apportion_crds::GpuCard) -> i64| {
+        let bytes: i64 = status.cards.iter().map(of).sum();
+        (bytes / MIB).to_string()
+    };
+    let mut numbers = json!({
+        RESOURCE_MEMORY: mib(|card| card.allocatable_bytes),
+        RESOURCE_MEMORY_FREE: mib(|card| card.free_bytes),
+    });
+    // Whatever pods request that run must still be there when the kubelet starts anew and admits them again: a card
+    // that is in nobody's use, or out of order for now, counts, and what is known is never taken back to nothing.
+    if let Some(micro) = micro(status) {
+        numbers[RESOURCE_SHARE_MIB] = numbers[RESOURCE_MEMORY].clone();
+        numbers[RESOURCE_SHARE_MICRO] = micro.to_string().into();
+    }
+    json!({ "status": { "capacity": numbers, "allocatable": numbers } })
+}
+
+/// The millionths of its cards that pods of a node can request: a million for each card. A share may lose some because it
+/// is rounded down to a whole number of units, so that more shares fit. Each request is smaller by [`ROUNDING`] for
+/// that; where a card is so small that a share can lose more, the node offers the rest. So the kubelet takes every pod
+/// that the ledger has room for.
+fn micro(status: &GpuNodeStatus) -> Option<u64> {
+    let of_card = |card: &apportion_crds::GpuCard| u64::try_from(card.allocatable_bytes).ok();
+    let sizes = status.cards.iter().filter_map(of_card);
+    let smallest = sizes.filter(|bytes| *bytes > 0).min()?;
+    let cards = u64::try_from(status.cards.len()).ok()?;
+    let lost = (SHARE_UNIT * MILLION).div_ceil(smallest);
+    Some(cards * MILLION + SHARES * lost.saturating_sub(ROUNDING))
+}
+
+#[cfg(test)]
+mod tests {
+    use apportion_abi::{Bytes, CardCapacity, GpuFraction, Share};
+    use apportion_crds::GpuCard;
+
+    use super::*;
+
+    fn status(sizes: &[i64]) -> GpuNodeStatus {
+        let card = |mib: &i64| GpuCard {
+            allocatable_bytes: mib * MIB,
+            ..GpuCard::default()
+        };
+        GpuNodeStatus {
+            cards: sizes.iter().map(card).collect(),
+            ..GpuNodeStatus::default()
+        }
+    }
+
+    #[test]
+    fn what_pods_request_that_run_is_never_taken_back() {
+        let nothing = numbers(&status(&[]));
+        let capacity = &nothing["status"]["capacity"];
+        assert_eq!(capacity[RESOURCE_MEMORY], "0");
+        assert!(capacity.get(RESOURCE_SHARE_MIB).is_none(), "{capacity}");
+        assert!(capacity.get(RESOURCE_SHARE_MICRO).is_none(), "{capacity}");
+        let two = numbers(&status(&[81_152, 81_152]));
+        assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MIB], "162304");
+        assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MICRO], "2000000");
+    }
+
+    #[test]
+    fn the_kubelet_takes_whatever_the_ledger_has_room_for() {
+        let mut state = 7_u64;
+        let mut any = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        let mut most = 0;
+        for _ in 0..2000 {
+            let size = 1024 + any(100_000);
+            // Alike or not: what is lost by rounding adds up where all lose as much.
+            let (alike, spread) = (1 + any(300), any(2) * 20);
+            let capacity = CardCapacity {
+                total: Bytes::from_mib(size),
+                reserved: Bytes::ZERO,
+            };
+            let (mut free, mut requested, mut sum) = (capacity.total.0, 0, 0);
+            for _ in 0..SHARES {
+                let part = (alike + any(1 + spread)) * 1_000_000;
+                let fraction: GpuFraction = format!("0.{part:09}").parse().unwrap();
+                let bytes = Share::Fraction(fraction).bytes_of(capacity).0;
+                if bytes > 0 && bytes <= free {
+                    free -= bytes;
+                    let millionths = u64::from(fraction.parts_per_billion() / 1000);
+                    requested += millionths.saturating_sub(ROUNDING);
+                    sum += millionths;
+                }
+            }
+            let size = i64::try_from(size).unwrap();
+            assert!(requested <= micro(&status(&[size])).unwrap(), "{size}");
+            most = most.max(sum);
+        }
+        assert!(most > MILLION, "rounding gave nobody more: {most}");
+    }
+}

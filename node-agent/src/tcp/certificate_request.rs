@@ -1,0 +1,130 @@
+//! Asking for a certificate: a key of our own, a `CertificateSigningRequest`, and what the signer says.
+//!
+//! The key never leaves the machine. The request names nobody: for which node it is, the API server notes.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use apportion_proto::identity;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest as Request, CertificateSigningRequestSpec,
+};
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use rcgen::{CertificateParams, KeyPair};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+use tracing::warn;
+
+use crate::failure::chain;
+
+/// How long until it is asked again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How long an answer may take before somebody is told.
+const SLOW: Duration = Duration::from_secs(15);
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+enum CertificateRequestError {
+    #[error("failed to create a certificate request")]
+    Make(#[from] rcgen::Error),
+    #[error("failed to create a CertificateSigningRequest")]
+    Write(#[source] Box<kube::Error>),
+    #[error("CertificateSigningRequest {0} was refused: {1}")]
+    Refused(String, String),
+    #[error("CertificateSigningRequest {0} was deleted before it was answered")]
+    Gone(String),
+}
+
+/// A certificate and its key, as PEM; asks until it has them.
+pub(super) async fn ask(client: Client, pause: Duration) -> (String, String) {
+    tokio::time::sleep(pause).await;
+    let mut told = String::new();
+    loop {
+        match once(&client).await {
+            Ok(own) => return own,
+            Err(problem) => {
+                let problem = chain(&problem);
+                if problem != told {
+                    warn!(problem, "Failed to get a certificate for TCP, retrying");
+                    told = problem;
+                }
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn once(client: &Client) -> Result<(String, String), CertificateRequestError> {
+    let key = KeyPair::generate()?;
+    let names: Vec<String> = Vec::new();
+    let request = CertificateParams::new(names)?
+        .serialize_request(&key)?
+        .pem()?;
+    let requests: Api<Request> = Api::all(client.clone());
+    let object = Request {
+        metadata: ObjectMeta {
+            generate_name: Some("apportion-agent-".to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.into_bytes()),
+            signer_name: identity::SIGNER.to_owned(),
+            usages: Some(vec![
+                "digital signature".to_owned(),
+                "server auth".to_owned(),
+            ]),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    let made = requests.create(&PostParams::default(), &object).await;
+    let name = made
+        .map_err(|error| CertificateRequestError::Write(Box::new(error)))?
+        .name_any();
+    let certificate = answer(requests, &name).await?;
+    Ok((certificate, key.serialize_pem()))
+}
+
+/// Waits for what the signer says.
+async fn answer(requests: Api<Request>, name: &str) -> Result<String, CertificateRequestError> {
+    let mut seen = pin!(watcher::watch_object(requests, name).default_backoff());
+    let mut is_told = false;
+    loop {
+        let next = match timeout(SLOW, seen.next()).await {
+            Ok(next) => next,
+            Err(_) if is_told => continue,
+            Err(_) => {
+                let hint = "the leading scheduler signs it; see its log";
+                warn!(request = name, hint, "Certificate request not answered yet");
+                is_told = true;
+                continue;
+            }
+        };
+        match next {
+            Some(Ok(Some(request))) => {
+                if let Some(said) = said(&request) {
+                    return said
+                        .map_err(|why| CertificateRequestError::Refused(name.to_owned(), why));
+                }
+            }
+            // The watch goes on by itself.
+            Some(Err(_)) => {}
+            Some(Ok(None)) | None => return Err(CertificateRequestError::Gone(name.to_owned())),
+        }
+    }
+}
+
+/// The certificate, or why there is none; nothing where neither is said yet.
+fn said(request: &Request) -> Option<Result<String, String>> {
+    let status = request.status.as_ref()?;
+    if let Some(certificate) = &status.certificate {
+        return Some(Ok(String::from_utf8_lossy(&certificate.0).into_owned()));
+    }
+    let mut conditions = status.conditions.iter().flatten();
+    let no =
+        conditions.find(|condition| matches!(condition.type_.as_str(), "Denied" | "Failed"))?;
+    Some(Err(no.message.clone().unwrap_or_default()))
+}

@@ -1,0 +1,126 @@
+//! The agent's certificate, its key and whom it trusts: kept in a file, so that an agent that is started
+//! again is answered for at once, also while nobody signs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::pem::Pem;
+
+use crate::atomic_write;
+
+/// Why what is held can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CredentialsError {
+    #[error("failed to read a certificate or its key")]
+    Read(#[from] pem::Error),
+    #[error("failed to use the certificate")]
+    Use(#[from] rustls::Error),
+    #[error("failed to use the CA certificates")]
+    Trust(#[from] VerifierBuilderError),
+}
+
+/// What is held, as PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TlsCredentials {
+    /// For which node; a disk may come from another.
+    pub(super) node: String,
+    pub(super) certificate: String,
+    pub(super) key: String,
+    /// When it is to be renewed, in seconds since the epoch.
+    pub(super) renew_at: u64,
+    pub(super) authorities: String,
+}
+
+impl TlsCredentials {
+    /// What an earlier agent of this node wrote down, or nothing.
+    pub(super) fn load(path: &Path, node: &str) -> Self {
+        let text = std::fs::read(path).unwrap_or_default();
+        let held = serde_json::from_slice(&text).ok();
+        let held = held.filter(|held: &Self| held.node == node);
+        held.unwrap_or_else(|| Self {
+            node: node.to_owned(),
+            ..Self::default()
+        })
+    }
+
+    /// Writes it down.
+    pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
+        let text = serde_json::to_vec(self).map_err(std::io::Error::other)?;
+        atomic_write::replace(path, &text)
+    }
+
+    /// Takes a certificate in; it is renewed when a third of its life is left.
+    pub(super) fn take(&mut self, certificate: String, key: String, now: SystemTime) {
+        let left = ends(&certificate).and_then(|end| end.duration_since(now).ok());
+        let renew = now + left.unwrap_or_default() * 2 / 3;
+        let renew = renew.duration_since(SystemTime::UNIX_EPOCH);
+        self.renew_at = renew.unwrap_or_default().as_secs();
+        self.certificate = certificate;
+        self.key = key;
+    }
+
+    /// How long until another certificate is needed.
+    pub(super) fn wait(&self, now: SystemTime) -> Duration {
+        if self.certificate.is_empty() || !self.is_trusted() {
+            return Duration::ZERO;
+        }
+        let renew = SystemTime::UNIX_EPOCH + Duration::from_secs(self.renew_at);
+        renew.duration_since(now).unwrap_or_default()
+    }
+
+    /// Whether one of the authorities signed the certificate.
+    fn is_trusted(&self) -> bool {
+        let Some(Ok(own)) = Pem::iter_from_buffer(self.certificate.as_bytes()).next() else {
+            return false;
+        };
+        let Ok(own) = own.parse_x509() else {
+            return false;
+        };
+        Pem::iter_from_buffer(self.authorities.as_bytes())
+            .flatten()
+            .any(|authority| {
+                let authority = authority.parse_x509().ok();
+                authority.is_some_and(|authority| is_signed(&own, &authority))
+            })
+    }
+
+    /// What connections are answered with.
+    pub(super) fn config(&self) -> Result<Arc<ServerConfig>, CredentialsError> {
+        let provider = Arc::new(ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(self.authorities.as_bytes()) {
+            roots.add(authority?)?;
+        }
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let chain: Result<Vec<CertificateDer<'static>>, _> =
+            CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier.build()?)
+            .with_single_cert(chain?, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn is_signed(own: &X509Certificate<'_>, authority: &X509Certificate<'_>) -> bool {
+    own.issuer() == authority.subject()
+        && own.verify_signature(Some(authority.public_key())).is_ok()
+}
+
+/// When the first certificate of a PEM text ends.
+fn ends(pem: &str) -> Option<SystemTime> {
+    let pem = Pem::iter_from_buffer(pem.as_bytes()).next()?.ok()?;
+    let end = pem.parse_x509().ok()?.validity().not_after.timestamp();
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(end).ok()?))
+}

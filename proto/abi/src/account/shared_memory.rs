@@ -1,0 +1,231 @@
+//! Memory that several processes of one account hold: it is one piece of the card, and counts once for as
+//! long as any of them lives and holds it.
+//!
+//! The process that made it has charged it, and says so here before it shows it to others (an *offer*, which
+//! is paid for by the owner's own claim). Who imports it *joins* before it asks the driver, and claims
+//! nothing. When the maker gives it up or dies while others hold it, nobody's claim stands for it any more:
+//! then it counts by itself, as part of every sum, until the last holder has left.
+//!
+//! # Decision: derived, not moved
+//! Moving the charge from the maker's slot to an heir's takes two steps, and whoever does it may be killed
+//! between them; the maker may be dead already. So nothing is moved. A share says who holds it, and counts
+//! if its holder is in the account and no offer with the same key is. Retiring a slot makes all shares
+//! of its owner void by that very act, as they carry the generation of the claim that is emptied.
+//!
+//! A sum reads the claims first and the shares after, and a maker withdraws its offer before its claim: memory
+//! may be counted twice for an instant, never not at all.
+//!
+//! The shares lie in the unused words of the slots' heads, with which they have nothing else to do; where
+//! they are zero there are none. When all places are taken, further memory is not followed.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use super::layout::{CardLimit, SlotHead, fence};
+use super::slot::{SlotOwner, bytes_of, tag_of, tagged};
+use super::usage::AccountUsage;
+use crate::units::Bytes;
+
+/// Flags of a holder's word; below them the slot (32 bits up) and the generation of its claims.
+const TAKEN: u64 = 1 << 63;
+const PAID: u64 = 1 << 62;
+/// Its other words are not written yet.
+const BEGUN: u64 = 1 << 61;
+
+/// A process's hold on shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    place: usize,
+    holder: u64,
+}
+
+impl Share {
+    /// The same as two words, for books that need not know what they are.
+    #[must_use]
+    pub const fn words(self) -> [u64; 2] {
+        [self.place as u64, self.holder]
+    }
+
+    /// What the words stand for.
+    #[must_use]
+    pub const fn from_words([place, holder]: [u64; 2]) -> Self {
+        let place = place as usize;
+        Self { place, holder }
+    }
+}
+
+/// What came of joining.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinOutcome {
+    /// It is held: the driver may be asked.
+    Joined(Share),
+    /// Nobody in the account offers or holds it: it is not this account's memory.
+    Unknown,
+    /// Its maker has given it up, and the limit has no room for it.
+    Refused,
+}
+
+/// A share as it stands.
+#[derive(Clone, Copy)]
+struct HoldSnapshot {
+    place: usize,
+    holder: u64,
+    card: usize,
+    key: u64,
+    bytes: u64,
+}
+
+impl HoldSnapshot {
+    const fn is_paid(&self) -> bool {
+        self.holder & PAID != 0
+    }
+}
+
+const fn holder(owner: SlotOwner, flags: u64) -> u64 {
+    TAKEN | flags | ((owner.slot as u64) << 32) | owner.tag()
+}
+
+/// The slot and the generation that a holder's word names.
+const fn named(holder: u64) -> (usize, u64) {
+    ((holder >> 32 & 0xffff) as usize, holder & 0xffff)
+}
+
+impl AccountUsage<'_> {
+    /// Says that memory which `owner` has charged is about to be shown to others, under a key that all who
+    /// hold it will know. `None` if there is no place left.
+    #[must_use]
+    pub fn offer(&self, owner: SlotOwner, card: usize, key: u64, bytes: Bytes) -> Option<Share> {
+        self.enter_share(owner, PAID, card, key, bytes)
+    }
+
+    /// Makes `owner` a holder of what somebody in the account offers or holds. `limits` gives a card's.
+    #[must_use]
+    pub fn join<'l>(
+        &self,
+        owner: SlotOwner,
+        key: u64,
+        limits: impl Fn(usize) -> Option<&'l CardLimit>,
+    ) -> JoinOutcome {
+        let Some(known) = self.seen().find(|seen| seen.key == key) else {
+            return JoinOutcome::Unknown;
+        };
+        let bytes = Bytes(known.bytes);
+        let Some(share) = self.enter_share(owner, 0, known.card, key, bytes) else {
+            return JoinOutcome::Unknown;
+        };
+        // Either the maker sees this share, or this sees that its offer is gone.
+        fence(SeqCst);
+        if self.seen().any(|seen| seen.key == key && seen.is_paid()) {
+            return JoinOutcome::Joined(share);
+        }
+        let fits = limits(known.card).is_some_and(|card| {
+            let limits = card.limits();
+            self.claimed(known.card).plus(limits.overhead) <= limits.limit
+        });
+        if fits {
+            return JoinOutcome::Joined(share);
+        }
+        self.leave(share);
+        JoinOutcome::Refused
+    }
+
+    /// Gives a hold up: after the driver has, and before the claim of who made an offer is taken back.
+    pub fn leave(&self, share: Share) {
+        if let Some(head) = self.heads.get(share.place) {
+            let _ = head
+                .holder
+                .compare_exchange(share.holder, 0, AcqRel, Relaxed);
+        }
+        fence(SeqCst);
+    }
+
+    /// What counts on a card by itself, as its maker is gone and others hold it. With `of`, only what is
+    /// counted for that process.
+    pub(super) fn orphaned(&self, card: usize, of: Option<SlotOwner>) -> Bytes {
+        let used = self.cards.get(card).map(|card| card.shares.load(Acquire));
+        if used.unwrap_or_default() == 0 {
+            return Bytes::ZERO;
+        }
+        fence(SeqCst);
+        let here = self.seen_of(of).filter(|seen| seen.card == card);
+        let counts = here.filter(|seen| !seen.is_paid() && !self.is_counted_elsewhere(seen));
+        counts.map(|seen| Bytes(seen.bytes)).sum()
+    }
+
+    /// Whether an offer, or a holder in an earlier place, stands for the same memory.
+    fn is_counted_elsewhere(&self, one: &HoldSnapshot) -> bool {
+        let mut same = self.seen().filter(|other| other.key == one.key);
+        same.any(|other| other.is_paid() || other.place < one.place)
+    }
+
+    /// All shares whose holders are in the account.
+    fn seen(&self) -> impl Iterator<Item = HoldSnapshot> + '_ {
+        self.seen_of(None)
+    }
+
+    /// All shares, or those of one holder. Who asks for one holder after the other looks at each share so often that
+    /// those of others must cost no more than a word: a tenant can fill all places.
+    fn seen_of(&self, of: Option<SlotOwner>) -> impl Iterator<Item = HoldSnapshot> + '_ {
+        let used = self.cards.iter().map(|card| card.shares.load(Acquire));
+        let used = usize::try_from(used.max().unwrap_or(0)).unwrap_or(usize::MAX);
+        let places = self.heads.iter().take(used).enumerate();
+        places.filter_map(move |(place, head)| self.look(place, head, of))
+    }
+
+    fn look(&self, place: usize, head: &SlotHead, of: Option<SlotOwner>) -> Option<HoldSnapshot> {
+        let holder = head.holder.load(Acquire);
+        let is_asked = of.is_none_or(|owner| named(holder) == (owner.slot, owner.tag()));
+        if !is_asked || holder & TAKEN == 0 || holder & BEGUN != 0 {
+            return None;
+        }
+        let (key, amount) = (head.key.load(Acquire), head.amount.load(Acquire));
+        let card = usize::try_from(tag_of(amount)).unwrap_or(usize::MAX);
+        let is_whole = head.holder.load(Acquire) == holder && self.is_in(holder, card);
+        is_whole.then_some(HoldSnapshot {
+            place,
+            holder,
+            card,
+            key,
+            bytes: bytes_of(amount),
+        })
+    }
+
+    /// Whether the holder was not retired since.
+    fn is_in(&self, holder: u64, card: usize) -> bool {
+        let (slot, tag) = named(holder);
+        self.claim_word(slot, card)
+            .is_some_and(|claim| tag_of(claim.claimed.load(Acquire)) == tag)
+    }
+
+    /// Takes the first place that is free or whose holder is gone.
+    fn enter_share(
+        &self,
+        owner: SlotOwner,
+        flags: u64,
+        card: usize,
+        key: u64,
+        bytes: Bytes,
+    ) -> Option<Share> {
+        let words = self.cards.get(card)?;
+        for (place, head) in self.heads.iter().enumerate() {
+            let old = head.holder.load(Acquire);
+            let (slot, _) = named(old);
+            let is_void = slot >= self.heads.len() || !self.is_in(old, 0);
+            let begun = holder(owner, flags | BEGUN);
+            if (old & TAKEN != 0 && !is_void)
+                || head
+                    .holder
+                    .compare_exchange(old, begun, AcqRel, Relaxed)
+                    .is_err()
+            {
+                continue;
+            }
+            words.shares.fetch_max(place as u64 + 1, AcqRel);
+            head.key.store(key, Relaxed);
+            head.amount.store(tagged(card as u64, bytes.0), Relaxed);
+            let holder = holder(owner, flags);
+            head.holder.store(holder, Release);
+            return Some(Share { place, holder });
+        }
+        None
+    }
+}

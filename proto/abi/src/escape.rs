@@ -1,0 +1,44 @@
+//! Names on a terminal: a process, a file or an object may be named by somebody who wants the reader's terminal to
+//! obey, or one line to look like two.
+
+use core::fmt::{self, Write};
+
+/// Shows a text with its control characters escaped. So are the characters that change the direction of a line, which
+/// would show its words in another order.
+#[derive(Clone, Copy, Debug)]
+pub struct EscapedText<'a>(pub &'a str);
+
+impl fmt::Display for EscapedText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            if is_hidden(character) {
+                write!(f, "{}", character.escape_default())?;
+            } else {
+                f.write_char(character)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped_and_the_rest_stays() {
+        let plain = |text| EscapedText(text).to_string();
+        assert_eq!(plain("\x1b[31mX\x07"), "\\u{1b}[31mX\\u{7}");
+        assert_eq!(plain("a\nbind b"), "a\\nbind b");
+        assert_eq!(plain("a\u{9b}b\u{202e}c"), "a\\u{9b}b\\u{202e}c");
+        assert_eq!(plain("grün 'x' \\"), "grün 'x' \\");
+    }
+}

@@ -1,0 +1,245 @@
+//! Who may be connected: so many in all, so many from one source, and the oldest goes first.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::warn;
+
+/// How often it is said that connections are dropped.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// In all.
+    pub total: usize,
+    /// From one source.
+    pub per_source: usize,
+}
+
+/// Who is counted as one: an IPv4 address, an IPv6 network of 64 bits, or a user of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConnectionSource {
+    /// An address, or a network by its first address.
+    Network(IpAddr),
+    /// A user by number, behind a Unix socket.
+    User(u32),
+}
+
+impl From<IpAddr> for ConnectionSource {
+    /// Whoever has one IPv6 address has 2^64 of them.
+    fn from(from: IpAddr) -> Self {
+        Self::Network(match from.to_canonical() {
+            IpAddr::V6(address) if !address.is_loopback() => {
+                let network = u128::from(address) & !u128::from(u64::MAX);
+                Ipv6Addr::from(network).into()
+            }
+            address => address,
+        })
+    }
+}
+
+impl fmt::Display for ConnectionSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::User(number) => write!(f, "user {number}"),
+        }
+    }
+}
+
+/// The seats of one listener.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimiter {
+    name: &'static str,
+    bounds: ConnectionLimits,
+    table: Arc<Mutex<PermitTable>>,
+}
+
+/// A seat; it is free again when this is dropped.
+#[derive(Debug)]
+pub struct ConnectionPermit {
+    number: u64,
+    table: Arc<Mutex<PermitTable>>,
+    lost: oneshot::Receiver<()>,
+}
+
+/// Who sits. Numbers grow, so the first is the oldest.
+#[derive(Debug, Default)]
+struct PermitTable {
+    next: u64,
+    taken: BTreeMap<u64, HeldPermit>,
+    dropped: u64,
+    told: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct HeldPermit {
+    source: ConnectionSource,
+    /// Dropping it tells the seat's holder.
+    _lose: oneshot::Sender<()>,
+}
+
+impl ConnectionLimiter {
+    /// So many seats; warnings have the name.
+    #[must_use]
+    pub fn new(name: &'static str, bounds: ConnectionLimits) -> Self {
+        Self {
+            name,
+            bounds,
+            table: Arc::default(),
+        }
+    }
+
+    /// A seat for a connection from this source, which another may lose for it.
+    #[must_use]
+    pub fn take(&self, from: impl Into<ConnectionSource>) -> ConnectionPermit {
+        let source = from.into();
+        let (lose, lost) = oneshot::channel();
+        let mut table = lock(&self.table);
+        if let Some(number) = table.leaves(source, self.bounds) {
+            table.taken.remove(&number);
+            table.dropped += 1;
+            if table.told.is_none_or(|told| told.elapsed() > AGAIN) {
+                table.told = Some(Instant::now());
+                let dropped = table.dropped;
+                warn!(listener = self.name, from = %source, dropped, "Too many connections, the oldest are dropped");
+            }
+        }
+        let number = table.next;
+        table.next += 1;
+        table.taken.insert(
+            number,
+            HeldPermit {
+                source,
+                _lose: lose,
+            },
+        );
+        ConnectionPermit {
+            number,
+            table: self.table.clone(),
+            lost,
+        }
+    }
+
+    /// Their name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How many connections lost their seats so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        lock(&self.table).dropped
+    }
+}
+
+impl ConnectionPermit {
+    /// Waits until another gets the seat.
+    pub async fn lost(&mut self) {
+        std::future::poll_fn(|context| self.poll_lost(context)).await;
+    }
+
+    /// The same, for whoever polls.
+    pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        // Nobody sends; the sender's end is the message.
+        Pin::new(&mut self.lost).poll(context).map(|_| ())
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        lock(&self.table).taken.remove(&self.number);
+    }
+}
+
+impl PermitTable {
+    /// Whose seat a newcomer gets, if none is free: the oldest of its own source where that has its part, or else
+    /// the oldest of the source that has most.
+    fn leaves(&self, newcomer: ConnectionSource, bounds: ConnectionLimits) -> Option<u64> {
+        let mut sources: BTreeMap<ConnectionSource, (usize, u64)> = BTreeMap::new();
+        for (number, taken) in &self.taken {
+            sources.entry(taken.source).or_insert((0, *number)).0 += 1;
+        }
+        match sources.get(&newcomer) {
+            Some((count, oldest)) if *count >= bounds.per_source => return Some(*oldest),
+            Some(_) | None => {}
+        }
+        if self.taken.len() < bounds.total {
+            return None;
+        }
+        let most = sources.into_values();
+        let most = most.max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
+        most.map(|(_, oldest)| oldest)
+    }
+}
+
+/// A panic elsewhere leaves the table whole: each change is one step.
+fn lock(table: &Mutex<PermitTable>) -> MutexGuard<'_, PermitTable> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn is_lost(seat: &mut ConnectionPermit) -> bool {
+        seat.lost.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    }
+
+    const FEW: ConnectionLimits = ConnectionLimits {
+        total: 4,
+        per_source: 3,
+    };
+
+    #[test]
+    fn a_source_with_its_part_loses_its_own_oldest() {
+        let seats = ConnectionLimiter::new("test", FEW);
+        let mut other = seats.take(address(1));
+        let mut own: Vec<_> = (0..4).map(|_| seats.take(address(2))).collect();
+        assert!(!is_lost(&mut other));
+        let lost: Vec<_> = own.iter_mut().map(is_lost).collect();
+        assert_eq!(lost, [true, false, false, false]);
+        assert_eq!(seats.dropped(), 1);
+    }
+
+    #[test]
+    fn whoever_has_most_makes_room_for_a_newcomer() {
+        let seats = ConnectionLimiter::new("test", FEW);
+        let mut first = seats.take(address(1));
+        let mut many: Vec<_> = (0..3).map(|_| seats.take(address(2))).collect();
+        let mut newcomer = seats.take(address(3));
+        assert!(!is_lost(&mut first) && !is_lost(&mut newcomer));
+        assert!(is_lost(&mut many[0]));
+    }
+
+    #[test]
+    fn a_seat_is_free_when_its_holder_leaves() {
+        let seats = ConnectionLimiter::new("test", FEW);
+        for last in 0..100 {
+            drop(seats.take(address(last)));
+        }
+        assert_eq!(seats.dropped(), 0);
+        assert!(lock(&seats.table).taken.is_empty());
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_source_and_a_mapped_address_is_what_it_maps() {
+        let of = |text: &str| ConnectionSource::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("::1"), of("::2"));
+    }
+}

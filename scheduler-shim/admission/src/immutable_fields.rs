@@ -1,0 +1,89 @@
+//! What may no longer change once a pod has its place.
+//!
+//! KAI reads a pod's annotations anew in every cycle, so that who lowers `gpu-fraction` on a running pod gives
+//! back memory that the pod still has, and the next pod is packed on top. Here the request is taken once, when
+//! the pod is bound; a later edit would free nothing and mislead everybody who reads the pod, so it is answered.
+
+use crate::names;
+use crate::pod::Pod;
+use crate::refusal::PodRefusal;
+
+/// What an absent value is called.
+const NOTHING: &str = "nothing";
+
+/// A change that comes too late.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what} {key} of pod {namespace}/{name} cannot change from {old} to {new}: the pod is bound to node {node} and keeps its share there; delete the pod and create it anew"
+)]
+pub struct ImmutableFieldChange {
+    /// `annotation` or `label`.
+    pub what: &'static str,
+    /// The changed key.
+    pub key: String,
+    /// Where the pod is.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// What was said.
+    pub old: String,
+    /// What would be said.
+    pub new: String,
+}
+
+/// Compares a bound pod with what it is to become.
+///
+/// # Errors
+/// [`PodRefusal::Frozen`] for the first annotation or label that changes although it says what the pod has.
+pub fn check(old: &Pod, new: &Pod) -> Result<(), PodRefusal> {
+    if old.spec.node_name.is_empty() || is_over(old) {
+        return Ok(());
+    }
+    let frozen = |what, key: &String, before: Option<&String>, after: Option<&String>| {
+        let shown = |value: Option<&String>| value.map_or(NOTHING.to_owned(), |v| format!("{v:?}"));
+        Err(PodRefusal::Frozen(Box::new(ImmutableFieldChange {
+            what,
+            key: key.clone(),
+            namespace: new.metadata.namespace.clone(),
+            name: new.metadata.name.clone(),
+            node: old.spec.node_name.clone(),
+            old: shown(before),
+            new: shown(after),
+        })))
+    };
+    let (before, after) = (&old.metadata.annotations, &new.metadata.annotations);
+    let keys = before.keys().chain(after.keys());
+    for key in keys.filter(|key| says_what_is_asked(key)) {
+        if before.get(key) != after.get(key) {
+            return frozen("annotation", key, before.get(key), after.get(key));
+        }
+    }
+    let (before, after) = (&old.metadata.labels, &new.metadata.labels);
+    // A label that was not there may come: KAI's pods are adopted while they run.
+    for key in before.keys().filter(|key| says_which_card(key)) {
+        if before.get(key) != after.get(key) {
+            return frozen("label", key, before.get(key), after.get(key));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an annotation is part of a pod's request.
+#[must_use]
+pub fn says_what_is_asked(key: &str) -> bool {
+    let names_container = names::REQUEST_OF_CONTAINER
+        .iter()
+        .any(|start| key.starts_with(start));
+    names::REQUEST.contains(&key) || key == names::CONFIG_MAP || names_container
+}
+
+fn says_which_card(key: &str) -> bool {
+    let rest = key.strip_prefix(names::GROUP);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn is_over(pod: &Pod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+}

@@ -1,0 +1,97 @@
+//! What is free in the cluster, kept from one search to the next.
+//!
+//! The sum is made of sums of a few nodes each, so that a touched node costs its own and no error adds up.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::capacity_bound::ResourceVector;
+use crate::changed_nodes::ChangeCursor;
+use crate::session::Session;
+
+/// How many nodes are summed together.
+const BLOCK: usize = 64;
+
+/// What is free, or being released.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FreeCapacity {
+    seen: ChangeCursor,
+    /// By node.
+    free: Vec<ResourceVector>,
+    /// By so many nodes.
+    sums: Vec<ResourceVector>,
+    total: ResourceVector,
+    with_cards: BTreeSet<usize>,
+}
+
+impl FreeCapacity {
+    /// What is free on a node.
+    pub(crate) fn free(&self, node: usize) -> ResourceVector {
+        self.free[node]
+    }
+
+    /// What is free in all.
+    pub(crate) fn total(&self) -> ResourceVector {
+        self.total
+    }
+
+    /// The nodes where any part of a card is free.
+    pub(crate) fn with_cards(&self) -> &BTreeSet<usize> {
+        &self.with_cards
+    }
+
+    fn catch_up(&mut self, session: &Session<'_>) {
+        let blocks: BTreeSet<usize> = match session.touched.since(&mut self.seen) {
+            Some([]) => return,
+            Some(nodes) => {
+                nodes.iter().for_each(|&node| self.look_at(session, node));
+                nodes.iter().map(|node| node / BLOCK).collect()
+            }
+            None => {
+                let count = session.nodes.len();
+                self.free = vec![ResourceVector::default(); count];
+                self.sums = vec![ResourceVector::default(); count.div_ceil(BLOCK)];
+                (0..count).for_each(|node| self.look_at(session, node));
+                (0..self.sums.len()).collect()
+            }
+        };
+        let sum = |parts: &[ResourceVector]| {
+            parts
+                .iter()
+                .copied()
+                .fold(ResourceVector::default(), ResourceVector::plus)
+        };
+        for block in blocks {
+            let last = self.free.len().min((block + 1) * BLOCK);
+            self.sums[block] = sum(&self.free[block * BLOCK..last]);
+        }
+        self.total = sum(&self.sums);
+    }
+
+    fn look_at(&mut self, session: &Session<'_>, node: usize) {
+        let stock = &session.stocks[node];
+        let (idle, releasing) = (stock.idle_gpus(), stock.releasing_gpus());
+        let parts = [
+            (stock.idle.cpu + stock.releasing.cpu) as f64,
+            (stock.idle.memory + stock.releasing.memory) as f64,
+            (stock.idle.pods + stock.releasing.pods) as f64,
+            idle + releasing,
+        ];
+        self.free[node] = ResourceVector(parts.map(|part| part.max(0.0)));
+        if idle > 0.0 || releasing > 0.0 {
+            self.with_cards.insert(node);
+        } else {
+            self.with_cards.remove(&node);
+        }
+    }
+}
+
+impl Session<'_> {
+    /// What is free now.
+    pub(crate) fn ground(&self) -> Rc<FreeCapacity> {
+        let mut ground = self.ground.borrow_mut();
+        // Nobody holds it while it changes, so nothing is copied.
+        Rc::make_mut(&mut ground).catch_up(self);
+        Rc::clone(&ground)
+    }
+}

@@ -1,0 +1,153 @@
+//! Which cards pods get, by name.
+//!
+//! While a plan is made, cards of one size that nobody shares are alike. In the end those that are started at
+//! once get the cards that nobody is on now, in the order of their names; who waits for others to leave learns
+//! its cards when they have left.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::TaskStatus;
+use crate::node_resources::CardKey;
+use crate::session::{Session, TaskState};
+
+/// The names that were given out on one node in what was decided.
+#[derive(Debug, Default)]
+struct NodeCardNames {
+    opened: BTreeMap<CardKey, String>,
+    whole: BTreeMap<usize, Vec<String>>,
+}
+
+/// Tasks by their node.
+type ByNode = Vec<Vec<usize>>;
+
+/// The names that were given out, node by node as somebody asks for them.
+#[derive(Debug, Default)]
+pub(crate) struct CardNaming {
+    by_node: BTreeMap<usize, NodeCardNames>,
+    /// Who is where, and who was where when the session opened.
+    tasks: Option<(ByNode, ByNode)>,
+    /// The largest number of a name that an earlier session gave.
+    last: Option<u64>,
+}
+
+/// How cards are called that are counted and that nobody was on before, with a number behind.
+const NEW: &str = "new-";
+
+impl CardNaming {
+    fn on(&mut self, session: &Session<'_>, node: usize) -> &NodeCardNames {
+        let tasks = &mut self.tasks;
+        self.by_node.entry(node).or_insert_with(|| {
+            if !session.stocks[node].sizes.is_listed() {
+                return NodeCardNames::default();
+            }
+            let (now, before) = tasks.get_or_insert_with(|| {
+                let by_node = |standings| by_node(session.nodes.len(), standings);
+                (by_node(&session.standings), by_node(&session.opening))
+            });
+            session.names_on(node, &now[node], &before[node])
+        })
+    }
+}
+
+fn by_node(nodes: usize, standings: &[TaskState]) -> ByNode {
+    let mut by_node = vec![Vec::new(); nodes];
+    for (task, standing) in standings.iter().enumerate() {
+        if let Some(node) = standing.node {
+            by_node[node].push(task);
+        }
+    }
+    by_node
+}
+
+impl Session<'_> {
+    /// The names that cards of a node get, given who is there and who was when the session opened.
+    fn names_on(&self, node: usize, now: &[usize], before: &[usize]) -> NodeCardNames {
+        let mut names = NodeCardNames::default();
+        let mut free = self.unoccupied(node, before);
+        for &task in now {
+            let standing = &self.standings[task];
+            if standing.status != TaskStatus::Binding || self.opening[task] == *standing {
+                continue;
+            }
+            for &key in &standing.cards.shared {
+                let class = self.stocks[node].sizes.class_of(key);
+                let is_named =
+                    self.card_names.contains_key(&key) || names.opened.contains_key(&key);
+                let name = class
+                    .filter(|_| !is_named)
+                    .and_then(|class| free[class].pop());
+                names.opened.extend(name.map(|name| (key, name)));
+            }
+            let counts = standing.cards.whole.iter().enumerate();
+            let own = counts.flat_map(|(class, &count)| (0..count).map(move |_| class));
+            let own: Vec<String> = own.filter_map(|class| free[class].pop()).collect();
+            names.whole.insert(task, own);
+        }
+        names
+    }
+
+    /// The largest number of a card that was new in an earlier session, so that no name is given twice.
+    fn last_new(&self) -> u64 {
+        let names = self.card_names.values();
+        let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
+        numbers.max().map_or(0, u64::from)
+    }
+
+    /// The cards of a node on which nobody was when the session opened, by the place of their size; the last
+    /// goes first.
+    fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
+        let here = before.iter();
+        let here = here.filter(|task| self.opening[**task].status.is_active());
+        let occupied: BTreeSet<&String> =
+            here.flat_map(|&task| &self.tasks[task].task.on).collect();
+        let sizes = &self.stocks[node].sizes;
+        let mut free = vec![Vec::new(); sizes.count()];
+        let listed = self.nodes[node].listed.iter();
+        for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
+            if let Some(class) = sizes.class(card.memory) {
+                free[class].push(card.name.clone());
+            }
+        }
+        for names in &mut free {
+            names.sort_unstable_by(|left, right| right.cmp(left));
+        }
+        free
+    }
+
+    /// The names of a task's cards where it is.
+    pub(crate) fn cards_by_name(
+        &self,
+        task: usize,
+        standing: &TaskState,
+        naming: &mut CardNaming,
+    ) -> Vec<String> {
+        let Some(node) = standing.node else {
+            return Vec::new();
+        };
+        let last = *naming.last.get_or_insert_with(|| self.last_new());
+        let names = naming.on(self, node);
+        let name = |card: &CardKey| {
+            let known = self.card_names.get(card).or(names.opened.get(card));
+            known
+                .cloned()
+                .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
+        };
+        let is_listed = self.stocks[node].sizes.is_listed();
+        let stays = || {
+            let is_promised = standing.status == TaskStatus::Pipelined;
+            standing.node == self.opening[task].node && !is_promised
+        };
+        let whole = names.whole.get(&task).cloned();
+        let as_before = || {
+            let on = &self.tasks[task].task.on;
+            let is_alone = !standing.cards.whole.is_empty();
+            if is_listed && is_alone && stays() {
+                on.clone()
+            } else {
+                Vec::new()
+            }
+        };
+        let shared = standing.cards.shared.iter().map(name);
+        shared.chain(whole.unwrap_or_else(as_before)).collect()
+    }
+}

@@ -1,0 +1,72 @@
+//! Which nodes' books changed, for whoever keeps something about every node.
+//!
+//! A search looks at few nodes and there may be thousands: what is known of the others is kept and only what was
+//! touched is looked at again. Each reader remembers how far it has read. The list does not grow for ever: once
+//! it is longer than looking at everything would take, it begins anew and readers do look at everything.
+
+/// The nodes that were touched, one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct ChangedNodes {
+    /// How often the list began anew.
+    lists: u64,
+    nodes: Vec<usize>,
+    longest: usize,
+}
+
+/// How far somebody has read; at first nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangeCursor {
+    lists: u64,
+    nodes: usize,
+}
+
+impl ChangedNodes {
+    /// Nothing was touched of so many nodes.
+    pub(crate) fn none_of(nodes: usize) -> Self {
+        Self {
+            lists: 1,
+            nodes: Vec::new(),
+            longest: nodes.max(1) * 4,
+        }
+    }
+
+    /// Notes a node.
+    pub(crate) fn note(&mut self, node: usize) {
+        if self.nodes.len() == self.longest {
+            self.lists += 1;
+            self.nodes.clear();
+        }
+        self.nodes.push(node);
+    }
+
+    /// What was touched since, to be read now; none where that is no longer known, or nothing was read before.
+    pub(crate) fn since(&self, seen: &mut ChangeCursor) -> Option<&[usize]> {
+        let before = std::mem::replace(
+            seen,
+            ChangeCursor {
+                lists: self.lists,
+                nodes: self.nodes.len(),
+            },
+        );
+        (before.lists == self.lists).then(|| &self.nodes[before.nodes..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_gets_what_is_new_to_it_or_looks_at_everything() {
+        let mut touched = ChangedNodes::none_of(1);
+        let mut seen = ChangeCursor::default();
+        assert_eq!(touched.since(&mut seen), None);
+        assert_eq!(touched.since(&mut seen), Some(&[][..]));
+        touched.note(7);
+        touched.note(8);
+        assert_eq!(touched.since(&mut seen), Some(&[7, 8][..]));
+        (0..3).for_each(|node| touched.note(node));
+        assert_eq!(touched.since(&mut seen), None);
+        assert_eq!(touched.since(&mut seen), Some(&[][..]));
+    }
+}

@@ -1,0 +1,151 @@
+//! How much of what is free would be of no use to the pods that there are.
+//!
+//! Room on a node that is too small for a pod, or in too few cards, is lost to it; weighed by how many pods of
+//! each kind there are, that is what the node has in fragments. A pod goes where it makes the least more of them:
+//! known as fragmentation gradient descent. Kinds are counted roughly, bytes as parts of the smallest card, so
+//! that there are few of them; it is a matter of preference, not of whether a pod fits.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::TaskGpuRequest;
+use crate::node_resources::{CardKey, ResourceRequest};
+use crate::session::Session;
+
+/// Kinds are told apart by so many parts of a card.
+const PARTS: f64 = 100.0;
+/// More kinds than this, and the rarest are passed over.
+const KINDS: usize = 32;
+/// No node gains or loses more cards in fragments than this.
+const MOST: f64 = 16.0;
+/// Slack for parts of cards.
+const SLACK: f64 = 1e-9;
+
+/// What a kind of pods needs: that part of so many cards; all of it for whole cards.
+type Ask = (u64, u64);
+
+/// The kinds of pods, and how often there is each, of one in all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PodMix(Vec<(Ask, f64)>);
+
+/// What is free on a node.
+#[derive(Clone, Debug)]
+struct FreeCards {
+    /// Cards that nobody shares.
+    whole: i64,
+    /// Parts of cards that are shared.
+    parts: BTreeMap<CardKey, f64>,
+}
+
+impl PodMix {
+    /// The pods that run and that wait.
+    pub(crate) fn of(session: &Session<'_>) -> Self {
+        let mut counts: BTreeMap<Ask, u64> = BTreeMap::new();
+        for (task, facts) in session.tasks.iter().enumerate() {
+            if session.standings[task].status.is_alive()
+                && let Some(ask) = session.ask(&facts.task.cards)
+            {
+                *counts.entry(ask).or_default() += ask.0 * ask.1;
+            }
+        }
+        let mut counts: Vec<(Ask, u64)> = counts.into_iter().collect();
+        counts.sort_by_key(|(ask, count)| (std::cmp::Reverse(*count), *ask));
+        counts.truncate(KINDS);
+        let all: u64 = counts.iter().map(|(_, count)| count).sum();
+        let weighed = counts.into_iter();
+        Self(
+            weighed
+                .map(|(ask, count)| (ask, count as f64 / all.max(1) as f64))
+                .collect(),
+        )
+    }
+
+    /// The cards in fragments.
+    fn fragments(&self, free: &FreeCards) -> f64 {
+        let whole = free.whole.max(0) as f64;
+        let sum: f64 = free.parts.values().sum();
+        let of = |&((parts, cards), weight): &(Ask, f64)| {
+            let part = parts as f64 / PARTS;
+            let too_small = |room: &&f64| **room + SLACK < part;
+            let lost: f64 = free.parts.values().filter(too_small).sum();
+            let small = free.parts.values().filter(too_small).count();
+            let usable = whole + (free.parts.len() - small) as f64;
+            weight
+                * if usable < cards as f64 {
+                    whole + sum
+                } else {
+                    lost
+                }
+        };
+        self.0.iter().map(of).sum()
+    }
+}
+
+impl FreeCards {
+    /// What is left when a pod has come, on the cards that leave the smallest holes.
+    fn without(
+        mut self,
+        need: &ResourceRequest,
+        part_of: impl Fn(CardKey) -> Option<f64>,
+        part: f64,
+    ) -> Self {
+        self.whole -= need.stock.cards;
+        let Some(share) = need.share else {
+            return self;
+        };
+        let room = |(&key, &room): (&CardKey, &f64)| Some((room - part_of(key)?, key));
+        let mut rooms: Vec<(f64, CardKey)> = self.parts.iter().filter_map(room).collect();
+        rooms.retain(|(left, _)| *left >= -SLACK);
+        rooms.sort_by(|left, right| left.0.total_cmp(&right.0));
+        rooms.truncate(share.devices);
+        let opened = share.devices - rooms.len();
+        self.parts
+            .extend(rooms.into_iter().map(|(left, key)| (key, left)));
+        for number in 0..opened {
+            self.whole -= 1;
+            let key = CardKey::MAX - CardKey::try_from(number).unwrap_or(0);
+            self.parts.insert(key, 1.0 - part);
+        }
+        self
+    }
+}
+
+impl Session<'_> {
+    fn ask(&self, cards: &TaskGpuRequest) -> Option<Ask> {
+        let one = cards.count(self.card_sizes.0);
+        let ask = match cards {
+            TaskGpuRequest::Whole(count) => (PARTS, *count as f64),
+            TaskGpuRequest::Shared { devices, .. } => {
+                let devices = f64::from((*devices).max(1));
+                ((one / devices * PARTS).ceil().min(PARTS), devices)
+            }
+            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => return None,
+        };
+        // Both are whole and not negative, or there is nothing to ask for.
+        (ask.1 > 0.0).then_some((ask.0 as u64, ask.1 as u64))
+    }
+
+    /// How little a pod would add to a node's fragments: from one, for the most that it could take away, to zero.
+    pub(crate) fn tidiness(&self, node: usize, need: &ResourceRequest) -> f64 {
+        let stock = &self.stocks[node];
+        let mix = self.mix.get_or_init(|| PodMix::of(self));
+        let rooms = stock.shared.iter().filter(|(_, card)| card.stays() > 0);
+        let free = FreeCards {
+            whole: stock.cards_soon(),
+            parts: rooms
+                .map(|(&key, &card)| (key, 1.0 - card.fullness(stock.size(key)).min(1.0)))
+                .collect(),
+        };
+        let part_of = |card: CardKey| {
+            let size = stock.size(card);
+            let bytes = need.share?.of(size)?;
+            Some(bytes.0 as f64 / size.0.max(1) as f64)
+        };
+        let largest = stock.largest();
+        let of_largest = need.share.map_or(0.0, |share| {
+            share.on(largest).0 as f64 / largest.0.max(1) as f64
+        });
+        let before = mix.fragments(&free);
+        let after = mix.fragments(&free.without(need, part_of, of_largest));
+        0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
+    }
+}

@@ -1,0 +1,340 @@
+//! Who is next: the jobs of all queues in the order in which the queues are served.
+//!
+//! At each level of the tree the queues are compared by what they have and by what their next job would
+//! take, so the order is found anew for each job. A line of victims is the same line backwards: the queue
+//! that would be served last gives first, and of it the job that would be placed last.
+//!
+//! A queue with queues below it is compared by the next job of the queue among those that had the last turn, as in
+//! KAI, even if another of them would be next now. Who of them is next is looked at once the queue has its turn.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::amounts::ResourceAmounts;
+use crate::gang::JobView;
+use crate::jobs_by_queue::JobsByQueue;
+use crate::queue_order::{QueueChange, compare};
+use crate::session::Session;
+use crate::step::Action;
+
+/// Says whether a job may be looked at as a victim.
+pub(crate) type VictimFilter<'f> = dyn Fn(&Session<'_>, usize) -> bool + 'f;
+
+/// Jobs that wait to be looked at.
+#[derive(Clone, Default)]
+pub(crate) struct JobOrder<'f> {
+    /// By queue; the next is the last of its list.
+    leaves: BTreeMap<usize, Vec<JobView>>,
+    /// Others that take their turn and nothing else, and how many of each queue had it.
+    bystanders: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
+    /// The jobs of `leaves`, which are no bystanders.
+    own: BTreeSet<usize>,
+    /// Victims that are not in `leaves` yet: of each queue so many of the first.
+    victims: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
+    /// The victim of each queue that was last put into `leaves`; the next follows when it is taken.
+    pulled: BTreeMap<usize, usize>,
+    filter: Option<&'f VictimFilter<'f>>,
+    /// The queue that had the last turn among those below a queue, as long as it has jobs.
+    last_turn: BTreeMap<usize, usize>,
+    /// What the victims that were taken hold, by queue.
+    taken: BTreeMap<usize, ResourceAmounts>,
+}
+
+impl<'f> JobOrder<'f> {
+    /// The jobs in the order in which they are served.
+    pub(crate) fn of_jobs(session: &Session<'_>, views: impl IntoIterator<Item = JobView>) -> Self {
+        Self::default().filled(session, views)
+    }
+
+    /// The jobs that wait, of each queue as many as the action looks at.
+    pub(crate) fn of_waiting(
+        session: &Session<'_>,
+        action: Action,
+        views: impl IntoIterator<Item = JobView>,
+    ) -> Self {
+        let mut line = Self::of_jobs(session, views);
+        if let Some(&depth) = session.settings.queue_depth.get(&action) {
+            for views in line.leaves.values_mut() {
+                views.drain(..views.len().saturating_sub(depth));
+            }
+        }
+        line
+    }
+
+    /// The victims of a pool that pass `filter`, in the order in which they give.
+    pub(crate) fn of_victims(
+        session: &Session<'_>,
+        pool: &JobsByQueue,
+        filter: &'f VictimFilter<'f>,
+    ) -> Self {
+        let all = pool
+            .by_queue()
+            .map(|(queue, jobs)| (queue, (Rc::clone(jobs), jobs.len())));
+        let mut line = Self {
+            victims: all.collect(),
+            filter: Some(filter),
+            ..Self::default()
+        };
+        for (queue, _) in pool.by_queue() {
+            line.pull(session, queue);
+        }
+        line
+    }
+
+    /// The jobs in the order in which they are served among all those that wait.
+    pub(crate) fn among(
+        session: &Session<'_>,
+        views: impl IntoIterator<Item = JobView>,
+        waiting: &JobsByQueue,
+    ) -> Self {
+        let mut line = Self::of_jobs(session, views);
+        let own = line.leaves.values().flatten().map(|view| view.job);
+        line.own = own.collect();
+        let all = waiting.by_queue();
+        line.bystanders = all
+            .map(|(queue, jobs)| (queue, (Rc::clone(jobs), 0)))
+            .collect();
+        line
+    }
+
+    /// Puts the next victim of a queue in line.
+    fn pull(&mut self, session: &Session<'_>, queue: usize) {
+        self.pulled.remove(&queue);
+        let Some((jobs, left)) = self.victims.get_mut(&queue) else {
+            return;
+        };
+        while *left > 0 {
+            *left -= 1;
+            let job = jobs[*left];
+            if self.filter.is_none_or(|filter| filter(session, job)) {
+                self.pulled.insert(queue, job);
+                self.push(session, session.as_victim(&session.jobs[job].view));
+                return;
+            }
+        }
+    }
+
+    fn filled(mut self, session: &Session<'_>, views: impl IntoIterator<Item = JobView>) -> Self {
+        for view in views {
+            if let Some(queue) = session.jobs[view.job].queue {
+                self.leaves.entry(queue).or_default().push(view);
+            }
+        }
+        for views in self.leaves.values_mut() {
+            views.sort_by(|left, right| session.order_jobs(right, left));
+        }
+        self
+    }
+
+    /// Puts a job back where it belongs now.
+    pub(crate) fn push(&mut self, session: &Session<'_>, view: JobView) {
+        let Some(queue) = session.jobs[view.job].queue else {
+            return;
+        };
+        let is_of_victims = self.filter.is_some();
+        let views = self.leaves.entry(queue).or_default();
+        let place = views.partition_point(|other| {
+            let order = session.order_jobs(other, &view);
+            order
+                == if is_of_victims {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                }
+        });
+        views.insert(place, view);
+    }
+
+    /// Takes the next job; bystanders have their turn in between.
+    pub(crate) fn pop(&mut self, session: &Session<'_>) -> Option<JobView> {
+        while let Some((&only, _)) = self.leaves.first_key_value() {
+            // In the only queue the others' turns change nothing.
+            let is_only = self.leaves.len() == 1;
+            let leaf = match is_only {
+                true => only,
+                false => {
+                    self.pass_idle_bystanders(session);
+                    let leaf = self.next_leaf(session, session.queues.top(), false)?;
+                    self.note_turn(session, leaf);
+                    leaf
+                }
+            };
+            if !is_only && self.is_bystanders_turn(session, leaf) {
+                if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
+                    *passed += 1;
+                }
+                self.forget_turns(session, leaf);
+                continue;
+            }
+            let views = self.leaves.get_mut(&leaf)?;
+            let view = views.pop()?;
+            if views.is_empty() {
+                self.leaves.remove(&leaf);
+            }
+            if self.pulled.get(&leaf) == Some(&view.job) {
+                self.pull(session, leaf);
+            }
+            self.forget_turns(session, leaf);
+            if self.filter.is_some() {
+                let held = self.taken.entry(leaf).or_default();
+                *held = held.plus(session.held(&view));
+            }
+            return Some(view);
+        }
+        None
+    }
+
+    /// Drops bystanders at the head of their queues that no longer wait or are in line themselves.
+    fn pass_idle_bystanders(&mut self, session: &Session<'_>) {
+        for (jobs, passed) in self.bystanders.values_mut() {
+            while let Some(job) = jobs.get(*passed) {
+                if !self.own.contains(job) && session.is_waiting(&session.jobs[*job].view) {
+                    break;
+                }
+                *passed += 1;
+            }
+        }
+    }
+
+    fn bystander<'s>(&self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
+        let (jobs, passed) = self.bystanders.get(&leaf)?;
+        jobs.get(*passed).map(|&job| &session.jobs[job].view)
+    }
+
+    fn is_bystanders_turn(&self, session: &Session<'_>, leaf: usize) -> bool {
+        let Some(other) = self.bystander(session, leaf) else {
+            return false;
+        };
+        let own = self.leaves.get(&leaf).and_then(|views| views.last());
+        own.is_none_or(|own| session.order_jobs(other, own) == Ordering::Less)
+    }
+
+    fn head<'s>(&'s self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
+        if self.is_bystanders_turn(session, leaf) {
+            return self.bystander(session, leaf);
+        }
+        self.leaves.get(&leaf)?.last()
+    }
+
+    /// Whether a queue or one below it has jobs that are not bystanders.
+    fn has_own(&self, session: &Session<'_>, queue: usize) -> bool {
+        let mut below = session.queues.children(queue).iter();
+        self.leaves.contains_key(&queue) || below.any(|&below| self.has_own(session, below))
+    }
+
+    /// Notes at every level who has this turn.
+    fn note_turn(&mut self, session: &Session<'_>, leaf: usize) {
+        for step in session.queues.path(leaf).windows(2) {
+            self.last_turn.insert(step[0], step[1]);
+        }
+    }
+
+    /// Forgets the last turn of a queue that has no more jobs, and of those above that have none.
+    fn forget_turns(&mut self, session: &Session<'_>, leaf: usize) {
+        let path = session.queues.path(leaf);
+        for step in path.windows(2).rev() {
+            if self.speaker(session, step[1]).is_some() {
+                break;
+            }
+            self.last_turn.remove(&step[0]);
+        }
+    }
+
+    /// The queue without queues below it, among or below `members`, whose job is next.
+    ///
+    /// Queues of bystanders matter only where their turn decides between queues further up, which compete.
+    fn next_leaf(&self, session: &Session<'_>, members: &[usize], compete: bool) -> Option<usize> {
+        let counts = |member: &&usize| compete || self.has_own(session, **member);
+        let members: Vec<usize> = members.iter().filter(counts).copied().collect();
+        let next = match members.as_slice() {
+            [only] => *only,
+            several => self.best_of(session, several)?.0,
+        };
+        match self.head(session, next) {
+            Some(_) => Some(next),
+            None => {
+                let compete = compete || members.len() > 1;
+                self.next_leaf(session, session.queues.children(next), compete)
+            }
+        }
+    }
+
+    /// Who of `members` is next, and the queue without queues below it by whose job it is compared.
+    fn best_of(&self, session: &Session<'_>, members: &[usize]) -> Option<(usize, usize)> {
+        let candidates = members.iter().filter_map(|&member| {
+            let speaker = self.speaker(session, member)?;
+            let prospect = self.prospect(session, speaker, self.head(session, speaker)?);
+            Some(((member, speaker), prospect))
+        });
+        let order = |left: &((usize, usize), QueueChange),
+                     right: &((usize, usize), QueueChange)| {
+            let (l, r) = (session.queues.get(left.0.0), session.queues.get(right.0.0));
+            if session.settings.has_quotas {
+                compare((l, left.1), (r, right.1), session.total)
+            } else {
+                l.created.cmp(&r.created).then_with(|| l.uid.cmp(&r.uid))
+            }
+        };
+        let next = if self.filter.is_some() {
+            candidates.max_by(order)
+        } else {
+            candidates.min_by(order)
+        };
+        next.map(|(found, _)| found)
+    }
+
+    /// The queue without queues below it by whose next job a queue is compared.
+    fn speaker(&self, session: &Session<'_>, queue: usize) -> Option<usize> {
+        if self.head(session, queue).is_some() {
+            return Some(queue);
+        }
+        let last = self.last_turn.get(&queue);
+        let last = last.and_then(|&below| self.speaker(session, below));
+        last.or_else(|| {
+            let below = session.queues.children(queue);
+            self.best_of(session, below).map(|(_, speaker)| speaker)
+        })
+    }
+
+    fn prospect(&self, session: &Session<'_>, leaf: usize, next: &JobView) -> QueueChange {
+        if self.filter.is_some() {
+            let taken = self.taken.get(&leaf).copied().unwrap_or_default();
+            return QueueChange {
+                victims: taken.plus(session.held(next)),
+                ..QueueChange::default()
+            };
+        }
+        QueueChange {
+            job: session.wants(&session.gang(next).next(false)),
+            ..QueueChange::default()
+        }
+    }
+}
+
+impl Session<'_> {
+    /// The order of jobs in a queue: priority, how far they are with their minimum, age, name.
+    pub(crate) fn order_jobs(&self, left: &JobView, right: &JobView) -> Ordering {
+        let (l, r) = (self.jobs[left.job].job, self.jobs[right.job].job);
+        let by_priority = match self.settings.by_priority {
+            true => r.priority.cmp(&l.priority),
+            false => Ordering::Equal,
+        };
+        by_priority
+            .then_with(|| match self.settings.minimum_first {
+                true => self.gang(left).fill().cmp(&self.gang(right).fill()),
+                false => Ordering::Equal,
+            })
+            .then_with(|| l.created.cmp(&r.created))
+            .then_with(|| l.name.cmp(&r.name))
+    }
+
+    /// What the tasks of a view hold.
+    fn held(&self, view: &JobView) -> ResourceAmounts {
+        let held = view.all().filter_map(|task| {
+            let holds = self.standings[task].status.is_allocated();
+            self.charge(task).filter(|_| holds)
+        });
+        held.sum()
+    }
+}

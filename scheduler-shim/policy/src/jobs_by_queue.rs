@@ -1,0 +1,74 @@
+//! Jobs of one kind by queue, in the order in which they are served.
+//!
+//! Sorted once for an action and kept up to date with what the action decides: of thousands of jobs each
+//! decision changes a few.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::gang::JobView;
+use crate::session::Session;
+
+/// Which jobs a pool is of.
+pub(crate) type JobPredicate = fn(&Session<'_>, &JobView) -> bool;
+
+/// The jobs of a kind.
+#[derive(Clone, Debug)]
+pub(crate) struct JobsByQueue {
+    kind: JobPredicate,
+    by_queue: BTreeMap<usize, Rc<Vec<usize>>>,
+}
+
+impl JobsByQueue {
+    /// Those of the session as it is now.
+    pub(crate) fn of(session: &Session<'_>, kind: JobPredicate) -> Self {
+        let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (job, facts) in session.jobs.iter().enumerate() {
+            if let (Some(queue), true) = (facts.queue, kind(session, &facts.view)) {
+                by_queue.entry(queue).or_default().push(job);
+            }
+        }
+        for jobs in by_queue.values_mut() {
+            jobs.sort_by(|&left, &right| {
+                session.order_jobs(&session.jobs[left].view, &session.jobs[right].view)
+            });
+        }
+        let shared = by_queue.into_iter();
+        let by_queue = shared.map(|(queue, jobs)| (queue, Rc::new(jobs))).collect();
+        Self { kind, by_queue }
+    }
+
+    /// The jobs of each queue.
+    pub(crate) fn by_queue(&self) -> impl Iterator<Item = (usize, &Rc<Vec<usize>>)> {
+        self.by_queue.iter().map(|(&queue, jobs)| (queue, jobs))
+    }
+
+    /// The jobs of one queue.
+    pub(crate) fn of_queue(&self, queue: usize) -> &[usize] {
+        self.by_queue
+            .get(&queue)
+            .map_or(&[], |jobs| jobs.as_slice())
+    }
+
+    /// Takes jobs that have changed out, or puts them where they belong now.
+    pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
+        for job in changed {
+            let facts = &session.jobs[job];
+            let Some(queue) = facts.queue else {
+                continue;
+            };
+            let jobs = Rc::make_mut(self.by_queue.entry(queue).or_default());
+            if let Some(place) = jobs.iter().position(|known| *known == job) {
+                jobs.remove(place);
+            }
+            if (self.kind)(session, &facts.view) {
+                let place = jobs.partition_point(|&other| {
+                    session
+                        .order_jobs(&session.jobs[other].view, &facts.view)
+                        .is_lt()
+                });
+                jobs.insert(place, job);
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Which evictions a plan may have, and who is held back by that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::session::Session;
+
+/// A job that may not make others leave in this step, because it would be in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBackJob {
+    /// The job.
+    pub job: String,
+    /// The jobs that would get the place before it; none where too many plans were tried to say.
+    pub by: Vec<String>,
+}
+
+/// Jobs that may not make others leave, and who would get the place before each; unknown for those that were never
+/// tried.
+pub(crate) type BarredJobs = BTreeMap<usize, Option<BTreeSet<usize>>>;
+
+/// Which evictions a plan may have.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum EvictionCaution {
+    /// All that the rules of the queues allow, as in KAI.
+    #[default]
+    None,
+    /// Those for jobs that are not barred, of jobs that would not push out lesser ones in turn.
+    Cautious(BarredJobs),
+    /// Those for jobs that are not barred; but nobody only moves: nobody has a claim to another place for others.
+    Bold(BarredJobs),
+}
+
+impl EvictionCaution {
+    /// Whether a job may evict others.
+    pub(crate) fn bars(&self, job: usize) -> bool {
+        self.barred()
+            .is_some_and(|barred| barred.contains_key(&job))
+    }
+
+    /// Whether jobs may be moved together.
+    pub(crate) fn may_move(&self) -> bool {
+        !matches!(self, Self::Bold(_))
+    }
+
+    /// Whether jobs stay that would push out lesser ones in turn.
+    pub(crate) fn spares(&self) -> bool {
+        matches!(self, Self::Cautious(_))
+    }
+
+    fn barred(&self) -> Option<&BarredJobs> {
+        match self {
+            Self::None => None,
+            Self::Cautious(barred) | Self::Bold(barred) => Some(barred),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// The jobs that wait and may not make others leave in this step, by name.
+    #[must_use]
+    pub fn held_back(&self) -> Vec<HeldBackJob> {
+        let name = |job: &usize| self.jobs[*job].job.name.clone();
+        let held = self.withheld();
+        let tried = held
+            .iter()
+            .filter_map(|(job, by)| Some((job, by.as_ref()?)));
+        tried
+            .filter(|(job, _)| self.is_waiting(&self.jobs[**job].view))
+            .map(|(job, by)| HeldBackJob {
+                job: name(job),
+                by: by.iter().map(name).collect(),
+            })
+            .collect()
+    }
+
+    /// The jobs that may not evict, and those that did not because they would have taken a job that is spared.
+    pub(super) fn withheld(&self) -> BarredJobs {
+        let mut held = self.caution.barred().cloned().unwrap_or_default();
+        let waits = |job: usize| self.is_waiting(&self.jobs[job].view);
+        for (&job, spared) in self.sparing.iter().filter(|(job, _)| waits(**job)) {
+            held.entry(job).or_insert_with(|| Some(spared.clone()));
+        }
+        held
+    }
+}

@@ -1,0 +1,208 @@
+//! What comes of a plan in the steps after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::amounts::{ResourceKind, UNLIMITED};
+use crate::card_naming::CardNaming;
+use crate::cluster::{Cluster, TaskStatus};
+use crate::lookahead::{BarredJobs, LookaheadBudget, cautious};
+use crate::session::Session;
+use crate::step::Action;
+
+/// How many steps a bold plan may take until nothing changes.
+const STEPS_TO_REST: usize = 8;
+
+/// Slack for sums of shares.
+const SLACK: f64 = 1e-6;
+
+/// A job and those of its tasks and of its victims' that were promised a place.
+#[derive(Clone, Debug)]
+pub(crate) struct EvictionCommitment {
+    pub(crate) job: usize,
+    pub(crate) tasks: Vec<usize>,
+}
+
+impl Session<'_> {
+    /// The jobs that others are evicted for.
+    pub(super) fn promised(&self) -> BTreeSet<usize> {
+        self.promises.iter().map(|promise| promise.job).collect()
+    }
+
+    /// The jobs that would not get in the next step what others are evicted for in this one, and who gets a place
+    /// there then.
+    pub(super) fn broken_promises(&self, cluster: &Cluster) -> BarredJobs {
+        if self.promises.is_empty() {
+            return BarredJobs::new();
+        }
+        let next = self.carried_out(cluster);
+        let mut ahead = Session::open(self.now, &next);
+        ahead.run(Action::Allocate);
+        // The same jobs and tasks have the same numbers, because they have the same names.
+        let only_moves = self.only_moves();
+        let is_broken = |promise: &&EvictionCommitment| {
+            let tasks = promise.tasks.iter().copied();
+            let lost: Vec<usize> = tasks.filter(|&task| !ahead.has_place(task)).collect();
+            let is_own = |task: &usize| self.tasks[*task].job == promise.job;
+            let gives_way = || only_moves && self.gives_way(&lost, &ahead);
+            !lost.is_empty() && (lost.iter().any(is_own) || !gives_way())
+        };
+        let broken = self.promises.iter().filter(is_broken);
+        broken
+            .map(|promise| {
+                let nodes = self.nodes_of(promise);
+                let by = (0..ahead.tasks.len()).filter(|&task| {
+                    let standing = &ahead.standings[task];
+                    standing.status == TaskStatus::Binding && nodes.contains(&standing.node)
+                });
+                let by = by.map(|task| ahead.tasks[task].job);
+                let others = by.filter(|&job| job != promise.job);
+                (promise.job, Some(others.collect()))
+            })
+            .collect()
+    }
+
+    /// Whether the plan evicts nobody who has no other place then.
+    fn only_moves(&self) -> bool {
+        let mut standings = self.opening.iter().zip(&self.standings);
+        standings.all(|(before, after)| {
+            !before.status.is_active_allocated() || after.status != TaskStatus::Releasing
+        })
+    }
+
+    /// Whether those who were only to move lose their places to jobs of higher priority in their queues: each of these
+    /// queues has no fewer GPUs for it in the next step.
+    fn gives_way(&self, lost: &[usize], ahead: &Session<'_>) -> bool {
+        let job = |task: usize| &self.jobs[self.tasks[task].job];
+        let comes = |task: usize| {
+            let was = self.standings[task].status;
+            was == TaskStatus::Pending && ahead.standings[task].status == TaskStatus::Binding
+        };
+        let queues: BTreeSet<Option<usize>> = lost.iter().map(|&task| job(task).queue).collect();
+        queues.into_iter().all(|queue| {
+            let of_queue = |task: &usize| job(*task).queue == queue;
+            let lost: Vec<usize> = lost.iter().copied().filter(of_queue).collect();
+            let priority = lost.iter().map(|&task| job(task).job.priority).max();
+            let coming = (0..self.tasks.len()).filter(of_queue);
+            let coming =
+                coming.filter(|&task| comes(task) && Some(job(task).job.priority) > priority);
+            let gained: f64 = coming.map(|task| ahead.gpus_of(task)).sum();
+            let given: f64 = lost.iter().map(|&task| self.gpus_of(task)).sum();
+            self.settings.by_priority && gained > 0.0 && gained + SLACK >= given
+        })
+    }
+
+    /// The cluster once nothing changes any more, if the evictions serve those for whom they are made, or others with a
+    /// claim, then; nobody is evicted for jobs that are `idle`. It is given up, as if they did not, once the budget is
+    /// spent.
+    pub(super) fn pays_off(
+        &self,
+        cluster: &Cluster,
+        idle: &BarredJobs,
+        budget: &mut LookaheadBudget,
+    ) -> Option<Cluster> {
+        if self.promises.is_empty() {
+            return None;
+        }
+        let mut at = self.carried_out(cluster);
+        for _ in 0..STEPS_TO_REST {
+            if budget.is_spent() {
+                return None;
+            }
+            let ahead = cautious(self.now, &at, idle, budget, &mut |_, _| ());
+            if !ahead.changes_something() {
+                let opening = Session::open(self.now, cluster);
+                let mut promises = self.promises.iter();
+                let pays_off = promises.all(|promise| self.is_served(promise, &opening, &ahead));
+                drop(ahead);
+                return pays_off.then_some(at);
+            }
+            at = ahead.carried_out(&at);
+        }
+        None
+    }
+
+    /// Whether a job, or another with a claim, has at the end the room that is made for it now.
+    fn is_served(
+        &self,
+        promise: &EvictionCommitment,
+        opening: &Session<'_>,
+        end: &Session<'_>,
+    ) -> bool {
+        let nodes: BTreeSet<Option<usize>> = self.nodes_of(promise);
+        let mut tasks = 0..self.tasks.len();
+        tasks.any(|task| {
+            let came = self.opening[task].status == TaskStatus::Pending && end.has_place(task);
+            let job = self.tasks[task].job;
+            let takes_room = || nodes.contains(&end.standings[task].node);
+            came && (promise.tasks.contains(&task)
+                || takes_room() && opening.has_claim(job, promise.job))
+        })
+    }
+
+    fn nodes_of(&self, promise: &EvictionCommitment) -> BTreeSet<Option<usize>> {
+        let tasks = promise.tasks.iter();
+        tasks.map(|&task| self.standings[task].node).collect()
+    }
+
+    /// Whether a task runs, or has a place that becomes free without anybody being evicted.
+    fn has_place(&self, task: usize) -> bool {
+        let status = self.standings[task].status;
+        status.is_active_allocated() || status == TaskStatus::Pipelined
+    }
+
+    /// Whether a job that gets the room made for `other` had a right to it, too: its queues hold less than they may,
+    /// or it is in the same queue and not of lower priority.
+    fn has_claim(&self, job: usize, other: usize) -> bool {
+        let (job, other) = (&self.jobs[job], &self.jobs[other]);
+        let holds_less = |queue: usize| {
+            let queue = self.queues.get(queue);
+            let gpu = queue.of(ResourceKind::Gpu);
+            gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
+        };
+        let is_below_share = job
+            .queue
+            .is_some_and(|queue| self.queues.upward(queue).all(holds_less));
+        is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
+    }
+
+    /// Whether anything starts or ends; places that are only reserved change nothing.
+    pub(super) fn changes_something(&self) -> bool {
+        let mut standings = self.opening.iter().zip(&self.standings);
+        standings.any(|(before, after)| {
+            let starts =
+                after.status == TaskStatus::Binding && before.status != TaskStatus::Binding;
+            let ends = before.status.is_allocated() && !after.status.is_allocated();
+            starts || ends
+        })
+    }
+
+    /// The cluster after the plan: what is bound runs, what is evicted waits.
+    fn carried_out(&self, cluster: &Cluster) -> Cluster {
+        let changed = (0..self.tasks.len())
+            .filter(|&task| self.opening[task] != self.standings[task])
+            .map(|task| (self.tasks[task].task.name.as_str(), task));
+        let changed: BTreeMap<&str, usize> = changed.collect();
+        let mut names = CardNaming::default();
+        let mut next = cluster.clone();
+        for task in next.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
+            let Some(&number) = changed.get(task.name.as_str()) else {
+                continue;
+            };
+            let standing = &self.standings[number];
+            let is_bound = standing.status == TaskStatus::Binding;
+            let place = self.place_of(number, standing, &mut names);
+            let place = place.filter(|_| is_bound);
+            task.status = if is_bound {
+                TaskStatus::Running
+            } else {
+                TaskStatus::Pending
+            };
+            task.zones.clear();
+            match place {
+                Some(place) => (task.node, task.on) = (Some(place.node), place.cards),
+                None => (task.node, task.on) = (None, Vec::new()),
+            }
+        }
+        next
+    }
+}

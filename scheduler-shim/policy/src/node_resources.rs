@@ -1,0 +1,299 @@
+//! What a node has to give, counted.
+//!
+//! Whole cards are a count, one for each size where a node's cards are known one by one. A card that is shared is known by a key and carries three sums of bytes: held,
+//! releasing (its holders are being ended) and reserved (promised to pods that wait for those to leave).
+//! The counts of idle and of releasing cards follow from the sums, so that taking back what was added
+//! restores them exactly.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use apportion_abi::Bytes;
+
+use crate::cluster::MigStrategy;
+use crate::numa::NumaZones;
+
+mod card;
+mod sizes;
+
+pub(crate) use card::{CardAssignment, CardKey, CardShareRequest, SharedCard};
+pub(crate) use sizes::CardSizes;
+
+/// Amounts of everything that a node has, except for shares of cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeResources {
+    /// Processor time, in milli-CPU.
+    pub cpu: i64,
+    /// Memory, in bytes.
+    pub memory: i64,
+    /// Places for pods.
+    pub pods: i64,
+    /// Whole cards.
+    pub cards: i64,
+    /// Partitions of cards, by profile.
+    pub partitions: Vec<i64>,
+}
+
+impl NodeResources {
+    /// Adds `count` times `other`.
+    pub(crate) fn add(&mut self, other: &Self, count: i64) {
+        self.cpu += other.cpu * count;
+        self.memory += other.memory * count;
+        self.pods += other.pods * count;
+        self.cards += other.cards * count;
+        for (mine, other) in self.partitions.iter_mut().zip(&other.partitions) {
+            *mine += other * count;
+        }
+    }
+}
+
+/// In which way something is on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldState {
+    /// It stays.
+    Held,
+    /// It is leaving.
+    Releasing,
+    /// It waits for others to leave.
+    Reserved,
+}
+
+/// What one pod takes of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ResourceRequest {
+    /// Whole cards, partitions and everything but cards.
+    pub(crate) stock: NodeResources,
+    /// Of each card that it shares.
+    pub(crate) share: Option<CardShareRequest>,
+    /// Cards that a claim holds for all the pods that name it.
+    pub(crate) claimed: Vec<CardKey>,
+}
+
+/// One node during a session.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeState {
+    pub(crate) total: NodeResources,
+    pub(crate) idle: NodeResources,
+    /// What is being released, less what is reserved.
+    pub(crate) releasing: NodeResources,
+    /// The memory of each card where they are only counted.
+    pub(crate) card_memory: Bytes,
+    pub(crate) mig: Option<MigStrategy>,
+    /// How many parts of a card a partition of each profile is.
+    pub(crate) parts: Rc<Vec<f64>>,
+    pub(crate) shared: BTreeMap<CardKey, SharedCard>,
+    /// What its cards are where they are known one by one.
+    pub(crate) sizes: CardSizes,
+    /// Pods of the old kind that keep partitions from it.
+    pub(crate) legacy: usize,
+    pub(crate) zones: NumaZones,
+}
+
+impl NodeState {
+    /// Idle and releasing together: what a pod that waits can count on.
+    pub(crate) fn soon(&self) -> NodeResources {
+        let mut soon = self.idle.clone();
+        soon.add(&self.releasing, 1);
+        soon
+    }
+
+    /// Whole cards that a pod that waits can count on.
+    pub(crate) fn cards_soon(&self) -> i64 {
+        self.idle.cards + self.releasing.cards
+    }
+
+    /// The size of a card.
+    pub(crate) fn size(&self, card: CardKey) -> Bytes {
+        self.sizes.size(card).unwrap_or(self.card_memory)
+    }
+
+    /// The size of its largest cards.
+    pub(crate) fn largest(&self) -> Bytes {
+        self.sizes.all().last().unwrap_or(self.card_memory)
+    }
+
+    /// Puts something on the node (`count` 1) or takes it off (-1).
+    pub(crate) fn book(
+        &mut self,
+        need: &ResourceRequest,
+        cards: &CardAssignment,
+        hold: HoldState,
+        count: i64,
+    ) {
+        let (idle, releasing) = match hold {
+            HoldState::Held => (-count, 0),
+            HoldState::Releasing => (-count, count),
+            HoldState::Reserved => (0, -count),
+        };
+        self.idle.add(&need.stock, idle);
+        self.releasing.add(&need.stock, releasing);
+        if self.sizes.is_listed() {
+            for (class, taken) in cards.whole.iter().enumerate() {
+                self.sizes.book(class, idle * taken, releasing * taken);
+            }
+            // Cards that are out of order are missed by nobody.
+            let dead = need.stock.cards - cards.whole.iter().sum::<i64>();
+            self.idle.cards -= idle * dead;
+            self.releasing.cards -= releasing * dead;
+        }
+        if let Some(share) = need.share {
+            for &card in &cards.shared {
+                self.book_card(card, share.on(self.size(card)), hold, count);
+            }
+        }
+        for &card in &need.claimed {
+            self.book_card(card, self.size(card), hold, count);
+        }
+    }
+
+    fn book_card(&mut self, card: CardKey, bytes: Bytes, hold: HoldState, count: i64) {
+        let before = self.shared.get(&card).copied().unwrap_or_default();
+        let mut after = before;
+        let sum = match hold {
+            HoldState::Held => &mut after.held,
+            HoldState::Releasing => &mut after.releasing,
+            HoldState::Reserved => &mut after.reserved,
+        };
+        *sum = if count > 0 {
+            sum.saturating_add(bytes.0)
+        } else {
+            sum.saturating_sub(bytes.0)
+        };
+        let class = self.sizes.class_of(card);
+        if class.is_some() || !self.sizes.is_listed() {
+            let idle = i64::from(before.is_occupied()) - i64::from(after.is_occupied());
+            let releasing = after.freed() - before.freed();
+            self.idle.cards += idle;
+            self.releasing.cards += releasing;
+            self.sizes.book(class.unwrap_or(0), idle, releasing);
+        }
+        if after == SharedCard::default() {
+            self.shared.remove(&card);
+        } else {
+            self.shared.insert(card, after);
+        }
+    }
+
+    /// The shared cards with room for a share once everyone has left who is leaving, and what it would take.
+    pub(crate) fn with_room(
+        &self,
+        share: CardShareRequest,
+    ) -> impl Iterator<Item = (CardKey, SharedCard, Bytes)> {
+        let counted = (!self.sizes.is_listed()).then(|| share.of(self.card_memory));
+        self.shared.iter().filter_map(move |(&key, &card)| {
+            let size = self.size(key);
+            let ask = match counted {
+                Some(ask) => ask?,
+                None => share.of(size).filter(|_| self.can_be_had(key))?,
+            };
+            card.has_room(size, ask).then_some((key, card, ask))
+        })
+    }
+
+    /// Whether anything can be had of a card.
+    fn can_be_had(&self, card: CardKey) -> bool {
+        !self.sizes.is_listed() || self.sizes.class_of(card).is_some()
+    }
+
+    /// Whether `need` fits into what is idle.
+    pub(crate) fn fits_now(&self, need: &ResourceRequest) -> bool {
+        self.fits(need, None)
+    }
+
+    /// Whether `need` fits once everyone has left who is leaving.
+    pub(crate) fn fits_soon(&self, need: &ResourceRequest) -> bool {
+        self.fits(need, Some(&self.releasing))
+    }
+
+    fn fits(&self, need: &ResourceRequest, more: Option<&NodeResources>) -> bool {
+        let has = |of: fn(&NodeResources) -> i64| of(&self.idle) + more.map_or(0, of);
+        let asks = &need.stock;
+        let has_host = asks.cpu <= has(|stock| stock.cpu)
+            && asks.memory <= has(|stock| stock.memory)
+            && asks.pods <= has(|stock| stock.pods);
+        if !has_host {
+            return false;
+        }
+        let only_now = more.is_none();
+        let Some(share) = need.share else {
+            let cards = match self.sizes.is_listed() {
+                true => self.sizes.whole(only_now),
+                false => has(|stock| stock.cards),
+            };
+            return asks.cards.saturating_add(self.unused(&need.claimed)) <= cards
+                && self.has_partitions(&asks.partitions, more);
+        };
+        let openable = match (self.sizes.is_listed(), share.of(self.card_memory)) {
+            (true, _) => self.sizes.openable(&share, only_now),
+            (false, Some(_)) => has(|stock| stock.cards),
+            (false, None) => return false,
+        };
+        let openable = usize::try_from(openable).unwrap_or(0);
+        openable >= share.devices
+            || openable + self.with_room(share).take(share.devices).count() >= share.devices
+    }
+
+    /// The cards of a claim on which nobody stays; they have to be had like any other.
+    fn unused(&self, claimed: &[CardKey]) -> i64 {
+        let is_unused = |card: &&CardKey| {
+            let card = self.shared.get(card);
+            card.is_none_or(|card| card.stays() == 0)
+        };
+        i64::try_from(claimed.iter().filter(is_unused).count()).unwrap_or(i64::MAX)
+    }
+
+    fn has_partitions(&self, asked: &[i64], more: Option<&NodeResources>) -> bool {
+        let of =
+            |stock: &NodeResources, place: usize| stock.partitions.get(place).copied().unwrap_or(0);
+        asked.iter().enumerate().all(|(place, asked)| {
+            *asked <= of(&self.idle, place) + more.map_or(0, |more| of(more, place))
+        })
+    }
+
+    /// The room on shared cards, in cards.
+    pub(crate) fn room_of_shared(&self) -> f64 {
+        self.rooms(|card| card.stays())
+    }
+
+    /// Idle cards and the room on shared ones, in cards.
+    pub(crate) fn idle_gpus(&self) -> f64 {
+        let room = self.rooms(|card| match card.is_occupied() {
+            true => card.held + card.releasing,
+            false => u64::MAX,
+        });
+        self.cards_and(&self.idle, room)
+    }
+
+    /// Cards that are being released and the parts of shared ones that are.
+    pub(crate) fn releasing_gpus(&self) -> f64 {
+        let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
+        let parts = cards.filter(|(_, card)| card.freed() == 0);
+        let part = parts.map(|(&key, card)| {
+            let part = card.releasing.saturating_sub(card.reserved);
+            self.in_cards(key, part)
+        });
+        self.cards_and(&self.releasing, part.sum())
+    }
+
+    /// What is left of the shared cards where so much of each is taken.
+    fn rooms(&self, taken: impl Fn(SharedCard) -> u64) -> f64 {
+        let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
+        cards
+            .map(|(&key, &card)| {
+                let left = self.size(key).0.saturating_sub(taken(card));
+                self.in_cards(key, left)
+            })
+            .sum()
+    }
+
+    /// Bytes of a card as a part of it.
+    fn in_cards(&self, card: CardKey, bytes: u64) -> f64 {
+        bytes as f64 / self.size(card).0.max(1) as f64
+    }
+
+    fn cards_and(&self, stock: &NodeResources, shares: f64) -> f64 {
+        let partitions = stock.partitions.iter().zip(self.parts.iter());
+        let partitions: f64 = partitions.map(|(count, parts)| *count as f64 * parts).sum();
+        stock.cards as f64 + partitions + shares
+    }
+}

@@ -1,0 +1,167 @@
+//! The cards of a node whose cards are known one by one: how many of each size can be had.
+//!
+//! Cards of one size are alike, so those that nobody shares stay a count, one for each size; which of them a
+//! pod gets is settled when everything is decided. A card that is out of order is no card to have, and who is on
+//! it keeps no other from anybody.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::Bytes;
+
+use super::card::{CardKey, CardShareRequest};
+use crate::cluster::ListedCard;
+
+/// Cards of one size.
+#[derive(Clone, Debug)]
+struct SizeClass {
+    size: Bytes,
+    total: i64,
+    idle: i64,
+    /// Cards that are being released, less those that are reserved.
+    releasing: i64,
+}
+
+impl SizeClass {
+    /// How many can be had now, and how many once everyone has left who is leaving.
+    fn had(&self) -> (i64, i64) {
+        let soon = (self.idle + self.releasing).max(0);
+        (self.idle.clamp(0, soon), soon)
+    }
+}
+
+/// Of which size a card is, and its place among those that can be had.
+#[derive(Clone, Copy, Debug)]
+struct ClassifiedCard {
+    size: Bytes,
+    class: Option<usize>,
+}
+
+/// The cards of a node by size, the smallest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CardSizes {
+    is_listed: bool,
+    classes: Vec<SizeClass>,
+    known: BTreeMap<CardKey, ClassifiedCard>,
+}
+
+impl CardSizes {
+    pub(crate) fn of(cards: &[ListedCard]) -> Self {
+        let mut counts: BTreeMap<Bytes, i64> = BTreeMap::new();
+        for card in cards.iter().filter(|card| card.is_healthy) {
+            *counts.entry(card.memory).or_default() += 1;
+        }
+        let class = |(size, total)| SizeClass {
+            size,
+            total,
+            idle: total,
+            releasing: 0,
+        };
+        Self {
+            is_listed: !cards.is_empty(),
+            classes: counts.into_iter().map(class).collect(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the cards are known one by one.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+
+    /// How many sizes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// The sizes, the smallest first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Bytes> {
+        self.classes.iter().map(|class| class.size)
+    }
+
+    /// The class of cards of a size.
+    pub(crate) fn class(&self, size: Bytes) -> Option<usize> {
+        self.classes.iter().position(|class| class.size == size)
+    }
+
+    /// Enters a card that can be had.
+    pub(crate) fn know(&mut self, card: CardKey, class: usize) {
+        if let Some(found) = self.classes.get(class) {
+            let (size, class) = (found.size, Some(class));
+            self.known.insert(card, ClassifiedCard { size, class });
+        }
+    }
+
+    /// Enters a card that nobody can have.
+    pub(crate) fn know_dead(&mut self, card: CardKey, size: Bytes) {
+        self.known
+            .insert(card, ClassifiedCard { size, class: None });
+    }
+
+    /// The size of a card.
+    pub(crate) fn size(&self, card: CardKey) -> Option<Bytes> {
+        self.known.get(&card).map(|known| known.size)
+    }
+
+    /// The place of a card's size; none for a card that nobody can have.
+    pub(crate) fn class_of(&self, card: CardKey) -> Option<usize> {
+        self.known.get(&card)?.class
+    }
+
+    /// Changes what is idle and what is being released of a size.
+    pub(crate) fn book(&mut self, class: usize, idle: i64, releasing: i64) {
+        if let Some(class) = self.classes.get_mut(class) {
+            class.idle += idle;
+            class.releasing += releasing;
+        }
+    }
+
+    /// How many cards can be had alone, now or once everyone has left who is leaving.
+    pub(crate) fn whole(&self, only_now: bool) -> i64 {
+        let had = self.classes.iter().map(SizeClass::had);
+        had.map(|(now, soon)| if only_now { now } else { soon })
+            .sum()
+    }
+
+    /// How many cards a share could open.
+    pub(crate) fn openable(&self, share: &CardShareRequest, only_now: bool) -> i64 {
+        let classes = self.classes.iter();
+        let fitting = classes.filter(|class| share.of(class.size).is_some());
+        fitting
+            .map(SizeClass::had)
+            .map(|(now, soon)| if only_now { now } else { soon })
+            .sum()
+    }
+
+    /// How many cards there are that could ever hold the share.
+    pub(crate) fn fitting(&self, share: &CardShareRequest) -> i64 {
+        let classes = self.classes.iter();
+        let fitting = classes.filter(|class| share.of(class.size).is_some());
+        fitting.map(|class| class.total).sum()
+    }
+
+    /// The cards that a share could open, by the place of their size, and whether somebody has to leave first.
+    pub(crate) fn openings(&self, share: &CardShareRequest) -> Vec<(usize, bool)> {
+        let most = i64::try_from(share.devices).unwrap_or(i64::MAX);
+        let classes = self.classes.iter().enumerate();
+        let fitting = classes.filter(|(_, class)| share.of(class.size).is_some());
+        fitting
+            .flat_map(|(place, class)| {
+                let (now, soon) = class.had();
+                (0..soon.min(most)).map(move |number| (place, number >= now))
+            })
+            .collect()
+    }
+
+    /// So many cards, of the smallest sizes that can be had; none where there are too few.
+    pub(crate) fn take(&self, count: i64, only_now: bool) -> Option<Vec<i64>> {
+        let mut left = count;
+        let take = |class: &SizeClass| {
+            let (now, soon) = class.had();
+            let taken = left.min(if only_now { now } else { soon });
+            left -= taken;
+            taken
+        };
+        let taken: Vec<i64> = self.classes.iter().map(take).collect();
+        (left == 0).then_some(taken)
+    }
+}

@@ -1,0 +1,185 @@
+//! Who is where when a session opens, and on which cards.
+//!
+//! A pod may name the cards that it is on. Where the cards of its node are known one by one, a name among them
+//! is that card; any other name is some card of the node, the same one for everybody who names it. Who names
+//! nothing comes last and takes what the others leave.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::{TaskGpuRequest, TaskStatus};
+use crate::node_resources::{CardAssignment, CardKey, CardShareRequest};
+use crate::session::open::find;
+use crate::session::{Session, TaskState};
+
+/// Puts every task where it is.
+pub(super) fn seat(session: &mut Session<'_>) {
+    let mut keys: BTreeMap<(usize, String), CardKey> = BTreeMap::new();
+    for (task, facts) in session.tasks.iter().enumerate() {
+        let status = facts.task.status;
+        let node = facts.task.node.as_ref().filter(|_| status.is_active());
+        let node = node.and_then(|name| find(&session.nodes, name));
+        session.standings[task] = TaskState {
+            status,
+            node,
+            ..TaskState::default()
+        };
+        for card in node.map(|_| &facts.task.on).into_iter().flatten() {
+            keys.insert((node.unwrap_or_default(), card.clone()), 0);
+        }
+    }
+    for ((node, name), key) in &mut keys {
+        *key = session.next_key();
+        session.card_names.insert(*key, name.clone());
+        know(session, *node, name, *key);
+    }
+    let mut tasks: Vec<usize> = (0..session.tasks.len()).collect();
+    tasks.sort_by_key(|&task| names_no_card(session, task));
+    for task in tasks {
+        let mut standing = std::mem::take(&mut session.standings[task]);
+        if let Some(node) = standing.node {
+            standing.cards = taken(session, &keys, task, node);
+            let zones = &mut session.stocks[node].zones;
+            let held = session.tasks[task].task.zones.iter();
+            standing.zones = held
+                .filter_map(|(name, amounts)| Some((zones.find(name)?, *amounts)))
+                .collect();
+            // What is available excludes it already; it is about to be booked.
+            if standing.status != TaskStatus::Releasing {
+                zones.book(&standing.zones, -1);
+            }
+        }
+        session.replace(task, standing);
+        request(session, task);
+    }
+}
+
+/// Enters a card under its name, if it is known by that.
+fn know(session: &mut Session<'_>, node: usize, name: &str, key: CardKey) {
+    let mut listed = session.nodes[node].listed.iter();
+    let Some(card) = listed.find(|card| card.name == name) else {
+        return;
+    };
+    let sizes = &mut session.stocks[node].sizes;
+    match sizes.class(card.memory).filter(|_| card.is_healthy) {
+        Some(class) => sizes.know(key, class),
+        None => sizes.know_dead(key, card.memory),
+    }
+}
+
+fn names_no_card(session: &Session<'_>, task: usize) -> bool {
+    let facts = session.tasks[task].task;
+    let node = session.standings[task].node;
+    let is_listed = node.is_some_and(|node| session.stocks[node].sizes.is_listed());
+    let wants = match facts.cards {
+        TaskGpuRequest::Shared { .. } => true,
+        TaskGpuRequest::Whole(_) => is_listed,
+        TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => false,
+    };
+    let listed = || {
+        node.into_iter()
+            .flat_map(|node| &session.nodes[node].listed)
+    };
+    let is_named = |name: &String| !is_listed || listed().any(|card| card.name == *name);
+    wants && !facts.on.iter().any(is_named)
+}
+
+/// The cards of a task that is on a node.
+fn taken(
+    session: &mut Session<'_>,
+    keys: &BTreeMap<(usize, String), CardKey>,
+    task: usize,
+    node: usize,
+) -> CardAssignment {
+    let facts = session.tasks[task].task;
+    let named = facts.on.iter();
+    let named = named.filter_map(|name| keys.get(&(node, name.clone())));
+    let named: Vec<CardKey> = named.copied().collect();
+    let need = session.need(task, node);
+    let mut taken = CardAssignment::default();
+    match need.share {
+        Some(share) => {
+            for &key in &named {
+                place(session, node, share, key);
+            }
+            taken.shared = named;
+            while taken.shared.len() < share.devices {
+                let card = unnamed_card(session, node, share);
+                taken.shared.push(card);
+            }
+        }
+        None if session.stocks[node].sizes.is_listed() => {
+            taken.whole = whole(session, &named, node, need.stock.cards);
+        }
+        None => {}
+    }
+    taken
+}
+
+/// Gives a card of an unknown name one of the sizes of its node.
+fn place(session: &mut Session<'_>, node: usize, share: CardShareRequest, key: CardKey) {
+    let sizes = &session.stocks[node].sizes;
+    if !sizes.is_listed() || sizes.size(key).is_some() {
+        return;
+    }
+    let class = sizes.openings(&share).first().map(|(class, _)| *class);
+    let class = class.unwrap_or(sizes.count().saturating_sub(1));
+    session.stocks[node].sizes.know(key, class);
+}
+
+/// How many cards of each size a pod has alone: those that it names, then the smallest that are left.
+fn whole(session: &Session<'_>, named: &[CardKey], node: usize, count: i64) -> Vec<i64> {
+    let sizes = &session.stocks[node].sizes;
+    let mut whole = vec![0; sizes.count()];
+    let mut left = count;
+    for &key in named.iter().filter(|key| sizes.size(**key).is_some()) {
+        left -= 1;
+        if let Some(class) = sizes.class_of(key) {
+            whole[class] += 1;
+        }
+    }
+    let left = left.max(0);
+    let rest = (0..=left).rev().find_map(|count| sizes.take(count, true));
+    for (mine, more) in whole.iter_mut().zip(rest.unwrap_or_default()) {
+        *mine += more;
+    }
+    whole
+}
+
+/// A card for a share that names none: one of its own, or where none is idle the emptiest.
+fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest) -> CardKey {
+    let stock = &session.stocks[node];
+    let opening = match stock.sizes.is_listed() {
+        true => stock.sizes.openings(&share).first().copied(),
+        false => (stock.idle.cards > 0).then_some((0, false)),
+    };
+    if let Some((class, _)) = opening {
+        return session.new_card(node, class);
+    }
+    let roomy = stock.with_room(share);
+    let emptiest = roomy.min_by(|left, right| {
+        let fullness = |card: &(CardKey, crate::node_resources::SharedCard, _)| {
+            let (key, card, _) = card;
+            card.fullness(stock.size(*key))
+        };
+        fullness(left).total_cmp(&fullness(right))
+    });
+    let last = stock.sizes.count().saturating_sub(1);
+    match emptiest {
+        Some((card, ..)) => card,
+        None => session.new_card(node, last),
+    }
+}
+
+/// Notes what a task holds or waits for with its queue.
+fn request(session: &mut Session<'_>, task: usize) {
+    let facts = &session.tasks[task];
+    let status = session.standings[task].status;
+    let amounts = match session.charge(task).filter(|_| status.is_allocated()) {
+        Some(charge) => charge,
+        None if status == TaskStatus::Pending => facts.wants,
+        None => return,
+    };
+    if let Some(queue) = session.queues.find(&session.jobs[facts.job].job.queue) {
+        session.queues.request(queue, amounts);
+    }
+}

@@ -1,0 +1,176 @@
+//! Pods that are to be spread evenly over domains of nodes: those that must be, and those that would rather be.
+//!
+//! As Kubernetes' filter `PodTopologySpread` has it: what counts are the domains of nodes where the pod may be, with
+//! the pods of the kind that are on those nodes. A domain may have so many more than the emptiest as the skew says.
+//! Where that is only a wish, a node keeps it whole up to there; the fuller, the less. What the domains have is counted
+//! once for a pod, not once for each node, and again when a pod came or went.
+
+use std::rc::Rc;
+
+use crate::cluster::{PreferredTerm, SpreadConstraint};
+use crate::session::Session;
+
+/// How full the domains are over which a task is to be spread.
+#[derive(Debug)]
+pub(crate) struct TopologySpread {
+    task: usize,
+    /// What had moved when this was counted.
+    moves: u64,
+    /// One for each rule that must be kept.
+    pub(crate) must: Vec<DomainCounts>,
+    /// One for each wish; none for those that are about something else.
+    would: Vec<Option<DomainCounts>>,
+}
+
+/// How full the domains of one rule are.
+#[derive(Debug)]
+pub(crate) struct DomainCounts {
+    /// By domain; none where the pod may not be.
+    counts: Vec<Option<u64>>,
+    /// What the emptiest has.
+    pub(crate) least: u64,
+    /// One, if the pod itself is of the kind.
+    own: u64,
+    pub(crate) skew: u64,
+}
+
+impl DomainCounts {
+    /// How many a domain would have with the pod.
+    pub(crate) fn with(&self, domain: usize) -> u64 {
+        self.own + self.counts[domain].unwrap_or(0)
+    }
+
+    /// Whether the rule would be kept.
+    pub(crate) fn has_room(&self, domain: usize) -> bool {
+        self.counts[domain].is_some() && self.with(domain) <= self.least.saturating_add(self.skew)
+    }
+
+    /// How well a wish would be kept, from 0 to 1.
+    fn kept(&self, domain: usize) -> f64 {
+        match self.counts[domain] {
+            Some(_) => kept(self.with(domain).saturating_sub(self.least), self.skew),
+            None => 0.0,
+        }
+    }
+}
+
+impl Session<'_> {
+    /// How full the domains are over which a task is to be spread; none when it does not matter to it.
+    pub(crate) fn evenness(&self, task: usize) -> Option<Rc<TopologySpread>> {
+        let facts = self.tasks[task].task;
+        let minds = |wish: &PreferredTerm| matches!(wish, PreferredTerm::Even(_));
+        if facts.even.is_empty() && !facts.prefers.iter().any(|one| minds(&one.wish)) {
+            return None;
+        }
+        let mut known = self.company.evenness.borrow_mut();
+        let moves = self.company.moves;
+        if let Some(known) = known
+            .as_ref()
+            .filter(|one| (one.task, one.moves) == (task, moves))
+        {
+            return Some(Rc::clone(known));
+        }
+        let part = self.company.part(task)?;
+        let may_be: Vec<usize> = (0..self.nodes.len())
+            .filter(|&node| self.matches_labels(task, node))
+            .collect();
+        let with_all = |node: &usize| {
+            let mut searches = part.even.iter();
+            searches.all(|&search| self.company.search(search).domains[*node].is_some())
+        };
+        let in_all: Vec<usize> = may_be.iter().copied().filter(with_all).collect();
+        let must = facts.even.iter().zip(&part.even);
+        let would = facts.prefers.iter().zip(&part.prefers);
+        let evenness = Rc::new(TopologySpread {
+            task,
+            moves,
+            must: must
+                .map(|(rule, &search)| self.levels(task, rule, search, &in_all))
+                .collect(),
+            would: would
+                .map(|(one, search)| match (&one.wish, search) {
+                    (PreferredTerm::Even(rule), Some(search)) => {
+                        Some(self.levels(task, rule, *search, &may_be))
+                    }
+                    _ => None,
+                })
+                .collect(),
+        });
+        Some(Rc::clone(known.insert(evenness)))
+    }
+
+    fn levels(
+        &self,
+        task: usize,
+        rule: &SpreadConstraint,
+        search: usize,
+        may_be: &[usize],
+    ) -> DomainCounts {
+        let is_of_kind = self.is_found(task, search);
+        let search = self.company.search(search);
+        let domains = search
+            .domains
+            .iter()
+            .flatten()
+            .max()
+            .map_or(0, |last| last + 1);
+        let mut counts = vec![None; domains];
+        let own = self.stays(task).filter(|_| is_of_kind);
+        for &node in may_be {
+            if let Some(domain) = search.domains[node] {
+                let here = search.by_node().get(&node).copied().unwrap_or(0);
+                *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
+            }
+        }
+        let is_narrow = (counts.iter().flatten().count() as u64) < rule.least_domains;
+        let least = counts
+            .iter()
+            .flatten()
+            .copied()
+            .min()
+            .filter(|_| !is_narrow);
+        DomainCounts {
+            counts,
+            least: least.unwrap_or(0),
+            own: u64::from(is_of_kind),
+            skew: rule.skew.max(1),
+        }
+    }
+
+    /// How well a task would be spread on a node as one of its wishes has it, from 0 to 1.
+    pub(crate) fn spread(
+        &self,
+        evenness: Option<&TopologySpread>,
+        wish: usize,
+        node: usize,
+    ) -> f64 {
+        let levels = evenness.and_then(|evenness| evenness.would[wish].as_ref());
+        let search = evenness.and_then(|one| self.company.part(one.task)?.prefers[wish]);
+        let domain = search.and_then(|search| self.company.search(search).domains[node]);
+        levels
+            .zip(domain)
+            .map_or(0.0, |(levels, domain)| levels.kept(domain))
+    }
+}
+
+/// How well a wish for this skew is kept by that one.
+fn kept(skew: u64, wanted: u64) -> f64 {
+    match skew <= wanted {
+        true => 1.0,
+        false => wanted as f64 / skew as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_a_domain_the_less_a_pod_is_spread_there() {
+        assert_eq!(
+            [0, 1, 2, 4].map(|skew| kept(skew, 1)),
+            [1.0, 1.0, 0.5, 0.25]
+        );
+        assert_eq!([2, 4].map(|skew| kept(skew, 2)), [1.0, 0.5]);
+    }
+}

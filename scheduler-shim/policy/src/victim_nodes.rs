@@ -1,0 +1,150 @@
+//! The nodes that victims are on, from the smallest that could do.
+//!
+//! Each new victim changes one node, or few: the sums are kept, not made anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::session::Session;
+
+/// What is wanted of cards: in all, and by the most modest task. What is asked in bytes counts nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CardDemand {
+    pub(crate) sum: f64,
+    pub(crate) least: f64,
+}
+
+/// The victims on one node.
+#[derive(Clone, Debug)]
+struct NodeVictims {
+    /// Cards that are free there, or would be.
+    room: f64,
+    /// When the first of them was taken.
+    seen: usize,
+    /// Their batches.
+    batches: Vec<usize>,
+}
+
+/// The nodes that victims are on.
+#[derive(Clone, Debug)]
+pub(crate) struct VictimNodes {
+    demand: CardDemand,
+    by_node: BTreeMap<usize, NodeVictims>,
+    /// Cards that the recorded victims leave free, by node.
+    freed: BTreeMap<usize, f64>,
+    /// Nodes that are there for the job in any case, and what is free on those without victims.
+    feasible: BTreeSet<usize>,
+    baseline: f64,
+    seen: usize,
+    /// The nodes in order, as of the last call of [`Self::sorted`].
+    order: Vec<usize>,
+}
+
+impl VictimNodes {
+    pub(crate) fn new(
+        session: &Session<'_>,
+        demand: CardDemand,
+        recorded: &BTreeSet<usize>,
+        feasible: &BTreeSet<usize>,
+    ) -> Self {
+        let mut freed = BTreeMap::new();
+        for &task in recorded {
+            if let Some(node) = session.standings[task].node {
+                *freed.entry(node).or_default() += session.gpus_of(task);
+            }
+        }
+        let mut spans = Self {
+            demand,
+            by_node: BTreeMap::new(),
+            freed,
+            feasible: feasible.clone(),
+            baseline: 0.0,
+            seen: 0,
+            order: Vec::new(),
+        };
+        let rooms = feasible.iter().map(|&node| spans.room(session, node));
+        spans.baseline = rooms.sum();
+        spans
+    }
+
+    fn room(&self, session: &Session<'_>, node: usize) -> f64 {
+        session.free_gpus(node) + self.freed.get(&node).copied().unwrap_or(0.0)
+    }
+
+    /// Enters a batch of victims.
+    pub(crate) fn add(&mut self, session: &Session<'_>, batch: usize, tasks: &[usize]) {
+        for &task in tasks {
+            if let Some(node) = session.standings[task].node {
+                if !self.by_node.contains_key(&node) {
+                    let room = self.room(session, node);
+                    if self.feasible.contains(&node) {
+                        self.baseline -= room;
+                    }
+                    let span = NodeVictims {
+                        room,
+                        seen: self.seen,
+                        batches: Vec::new(),
+                    };
+                    self.by_node.insert(node, span);
+                }
+                if let Some(span) = self.by_node.get_mut(&node) {
+                    span.room += session.gpus_of(task);
+                    if span.batches.last() != Some(&batch) {
+                        span.batches.push(batch);
+                    }
+                }
+            }
+            self.seen += 1;
+        }
+    }
+
+    /// The batches on a node.
+    pub(crate) fn on_node(&self, node: usize) -> &[usize] {
+        self.by_node.get(&node).map_or(&[], |span| &span.batches)
+    }
+
+    /// The batches on the first nodes.
+    pub(crate) fn on_first(&self, count: usize) -> impl Iterator<Item = usize> {
+        let nodes = self.order.iter().take(count);
+        nodes.flat_map(|&node| self.on_node(node)).copied()
+    }
+
+    /// Sorts the nodes, the smallest first; how many of them to take: as few as could do, then more.
+    pub(crate) fn sorted(&mut self) -> impl Iterator<Item = usize> {
+        let least = self.demand.least;
+        let could = |span: &NodeVictims| least <= 0.0 || span.room + 1e-6 >= least;
+        let mut nodes: Vec<(f64, usize, usize)> = self
+            .by_node
+            .iter()
+            .filter(|(_, span)| could(span))
+            .map(|(&node, span)| (span.room, span.seen, node))
+            .collect();
+        nodes.sort_by(|left, right| {
+            let by_room = left.0.total_cmp(&right.0);
+            by_room.then_with(|| left.1.cmp(&right.1))
+        });
+        let rooms: Vec<f64> = nodes.iter().map(|(room, ..)| *room).collect();
+        self.order = nodes.into_iter().map(|(.., node)| node).collect();
+        counts(&rooms, self.demand.sum - self.baseline).into_iter()
+    }
+}
+
+/// How many nodes to take: as few as could do, then more in growing steps.
+fn counts(rooms: &[f64], demand: f64) -> Vec<usize> {
+    let mut sum = 0.0;
+    let mut least = 0;
+    while sum + 1e-6 < demand {
+        let Some(room) = rooms.get(least) else {
+            return Vec::new();
+        };
+        sum += room;
+        least += 1;
+    }
+    let mut counts = vec![least];
+    let (mut at, mut step) = (least, 1);
+    while at < rooms.len() {
+        at = (at + step).min(rooms.len());
+        step *= 2;
+        counts.push(at);
+    }
+    counts
+}

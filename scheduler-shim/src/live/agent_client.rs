@@ -1,0 +1,173 @@
+//! The way to an agent: its Unix socket on this machine, or TCP with mutual TLS.
+//!
+//! Over TCP the certificate must be that of the node's own agent; the address alone says nothing. Every
+//! request carries the term of this scheduler, so that an agent that heard of a later one refuses it. A
+//! connection whose other end vanished without a word is noticed, because agents are quiet for long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_proto::identity;
+use apportion_proto::v1::agent_client::AgentClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Uri;
+use tonic::{Request, Status};
+
+use super::agent_workers::chain;
+use super::certificate_authority::TlsConfigReceiver;
+
+mod connection;
+
+use connection::AgentConnection;
+
+/// How long connecting may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A client of one agent.
+pub(crate) type FencedAgentClient = AgentClient<InterceptedService<AgentConnection, FencingToken>>;
+
+/// Adds the term to each request.
+#[derive(Clone, Debug)]
+pub(crate) struct FencingToken(MetadataValue<Ascii>);
+
+impl Interceptor for FencingToken {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request
+            .metadata_mut()
+            .insert(identity::TERM, self.0.clone());
+        Ok(request)
+    }
+}
+
+/// What is needed to speak with any agent.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentConnector {
+    tls: TlsConfigReceiver,
+    term: FencingToken,
+}
+
+impl AgentConnector {
+    pub(crate) fn new(tls: TlsConfigReceiver, term: u64) -> Self {
+        let term = FencingToken(MetadataValue::from(term));
+        Self { tls, term }
+    }
+
+    /// The agent of a node.
+    pub(crate) fn to(&self, node: &str, address: &str) -> AgentEndpoint {
+        AgentEndpoint {
+            reach: self.clone(),
+            node: node.to_owned(),
+            address: address.to_owned(),
+            kept: Mutex::new(None),
+        }
+    }
+}
+
+/// One agent.
+#[derive(Debug)]
+pub(crate) struct AgentEndpoint {
+    reach: AgentConnector,
+    node: String,
+    address: String,
+    /// One connection for all that is asked: each costs tens of kilobytes, and there are as many as nodes.
+    kept: Mutex<Option<FencedAgentClient>>,
+}
+
+impl AgentEndpoint {
+    /// The connection; a new one where there is none.
+    pub(crate) async fn reach(&self) -> Result<FencedAgentClient, String> {
+        let mut kept = self.kept.lock().await;
+        match &*kept {
+            Some(client) => Ok(client.clone()),
+            // Connecting needs far more room than being connected: it is given back.
+            None => Ok(kept.insert(Box::pin(self.connect()).await?).clone()),
+        }
+    }
+
+    /// Gives up the connection: who reaches next connects anew.
+    pub(crate) async fn part(&self) {
+        *self.kept.lock().await = None;
+    }
+
+    async fn connect(&self) -> Result<FencedAgentClient, String> {
+        let wire = match self.address.strip_prefix("unix:") {
+            Some(path) => {
+                let stream = UnixStream::connect(path).await;
+                AgentConnection::over(TokioIo::new(stream.map_err(|error| unreached(&error))?))
+                    .await
+            }
+            None => AgentConnection::over(TokioIo::new(self.over_tcp().await?)).await,
+        };
+        let wire = wire.map_err(|error| unreached(&error))?;
+        let wire = InterceptedService::new(wire, self.reach.term.clone());
+        // HTTP/2 asks for an address; who listens is known already.
+        Ok(AgentClient::with_origin(
+            wire,
+            Uri::from_static("http://agent"),
+        ))
+    }
+
+    async fn over_tcp(&self) -> Result<TlsStream<TcpStream>, String> {
+        let tls = self.reach.tls.borrow().clone();
+        let tls = tls
+            .ok_or_else(|| "the scheduler has no certificate yet; hint: see its log".to_owned())?;
+        let name = identity::agent(&self.node);
+        let name = ServerName::try_from(name);
+        let name = name.map_err(|error| {
+            format!(
+                "node name {} cannot be in a certificate: {error}",
+                self.node
+            )
+        })?;
+        let stream = connect(tls, name, &self.address);
+        let stream = timeout(PATIENCE, stream).await;
+        let stream = stream.map_err(|_| format!("no connection within {PATIENCE:?}"))?;
+        stream.map_err(|error| unreached(&error))
+    }
+}
+
+async fn connect(
+    tls: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    address: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    TlsConnector::from(tls).connect(name, stream).await
+}
+
+/// Why there is no connection.
+fn unreached(error: &dyn std::error::Error) -> String {
+    hinted(format!("transport error: {}", chain(error)))
+}
+
+/// What an agent, or the way to it, says is wrong.
+pub(crate) fn told(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut next = std::error::Error::source(status);
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    hinted(text)
+}
+
+fn hinted(problem: String) -> String {
+    match identity::hint(&problem) {
+        Some(hint) => format!("{problem}; hint: {hint}"),
+        None => problem,
+    }
+}

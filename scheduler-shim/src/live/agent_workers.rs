@@ -1,0 +1,396 @@
+//! The agents of the nodes: one task each, which listens to what the agent says and asks it in order.
+//!
+//! Where an agent listens, its `GpuNode` says; an annotation of the node, which only people write, goes
+//! before that. Requests to one agent are made one after the other, so that giving back and asking anew
+//! never overtake each other. Every request is answered by an event, also when the agent is away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_abi::Bytes;
+use apportion_abi::names::ANNOTATION_AGENT;
+use apportion_groups::ObjectView;
+use apportion_proto::v1::{self, allocate_reply, holder::Kind, watch_reply::Item};
+use serde_json::Value;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+use super::agent_client::{AgentConnector, AgentEndpoint, FencedAgentClient, told};
+use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
+use super::event::{PodRef, SchedulerEffect, SchedulerEvent};
+use super::heartbeats;
+
+/// The places of what is said, the weightier first.
+const NODE: usize = 0;
+const AGENT: usize = 1;
+/// How long an agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long until an agent that is away is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How long a reservation waits for its pod to be bound: longer than the API server may take.
+const RESERVED_MS: u64 = 120_000;
+
+/// The agents that the nodes name.
+#[derive(Debug)]
+pub(crate) struct AgentWorkers {
+    agents: BTreeMap<String, AgentWorker>,
+    /// What nodes' annotations say, and what agents publish.
+    said: BTreeMap<String, [Option<String>; 2]>,
+    events: UnboundedSender<SchedulerEvent>,
+    /// The way to agents; nothing while another leads.
+    reach: Option<AgentConnector>,
+}
+
+#[derive(Debug)]
+struct AgentWorker {
+    address: String,
+    /// Boxed, because a channel makes room for many at once, and there is one for each node.
+    requests: UnboundedSender<Box<SchedulerEffect>>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for AgentWorker {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl AgentWorkers {
+    pub(crate) fn new(events: UnboundedSender<SchedulerEvent>) -> Self {
+        Self {
+            agents: BTreeMap::new(),
+            said: BTreeMap::new(),
+            events,
+            reach: None,
+        }
+    }
+
+    /// Speaks with the agents from now on.
+    pub(crate) fn begin(&mut self, reach: AgentConnector) {
+        for (node, said) in &self.said {
+            if let Some(address) = said.iter().flatten().next() {
+                let link = AgentWorker::new(node, address, &self.events, &reach);
+                self.agents.insert(node.clone(), link);
+            }
+        }
+        self.reach = Some(reach);
+    }
+
+    /// The nodes that have an agent.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.agents.keys()
+    }
+
+    /// Takes in where agents are, as far as an event says it.
+    pub(crate) fn take(&mut self, event: &SchedulerEvent) {
+        if let SchedulerEvent::Listed(kind, objects) = event
+            && let Some(whose) = whose(kind)
+        {
+            self.listed(objects, whose);
+        } else if let SchedulerEvent::Applied(json) = event
+            && let Some(whose) = whose(ObjectView::new(json).kind())
+        {
+            self.applied(ObjectView::new(json), whose);
+        } else if let SchedulerEvent::Gone(json) = event
+            && let Some(whose) = whose(ObjectView::new(json).kind())
+        {
+            self.set(ObjectView::new(json).name(), whose, None);
+        }
+    }
+
+    fn listed(&mut self, objects: &[Value], whose: usize) {
+        let here = |node: &&String| {
+            let mut objects = objects.iter().map(ObjectView::new);
+            objects.any(|object| object.name() == *node)
+        };
+        let gone: Vec<String> = (self.said.keys())
+            .filter(|node| !here(node))
+            .cloned()
+            .collect();
+        for node in gone {
+            self.set(&node, whose, None);
+        }
+        for json in objects {
+            self.applied(ObjectView::new(json), whose);
+        }
+    }
+
+    fn applied(&mut self, object: ObjectView<'_>, whose: usize) {
+        let published = object.json().pointer("/status/agentAddress");
+        let address = match whose {
+            NODE => object.annotation(ANNOTATION_AGENT),
+            _ => published.and_then(Value::as_str),
+        };
+        self.set(object.name(), whose, address);
+    }
+
+    /// Listens to a node's agent where it is now.
+    fn set(&mut self, node: &str, whose: usize, address: Option<&str>) {
+        let said = self.said.entry(node.to_owned()).or_default();
+        said[whose] = address.map(str::to_owned);
+        let address = said.iter().flatten().next().cloned();
+        if address.is_none() {
+            self.said.remove(node);
+        }
+        let Some(reach) = &self.reach else { return };
+        let known = self.agents.get(node).map(|known| &known.address);
+        if known == address.as_ref() {
+            return;
+        }
+        let link = address.map(|address| AgentWorker::new(node, &address, &self.events, reach));
+        let before = match link {
+            Some(link) => self.agents.insert(node.to_owned(), link),
+            None => self.agents.remove(node),
+        };
+        if before.is_some() {
+            let _ = self.events.send(SchedulerEvent::AgentGone(node.to_owned()));
+        }
+    }
+
+    /// Asks a node's agent.
+    pub(crate) fn perform(&self, effect: SchedulerEffect) {
+        let link = match &effect {
+            SchedulerEffect::Allocate { node, .. }
+            | SchedulerEffect::Commit { node, .. }
+            | SchedulerEffect::Release { node, .. } => self.agents.get(node),
+            SchedulerEffect::Bind { .. }
+            | SchedulerEffect::Evict(_)
+            | SchedulerEffect::Report(_)
+            | SchedulerEffect::Tell { .. }
+            | SchedulerEffect::Readiness { .. }
+            | SchedulerEffect::Group(_)
+            | SchedulerEffect::Remember(_) => None,
+        };
+        let unsent = match link {
+            Some(link) => link
+                .requests
+                .send(Box::new(effect))
+                .err()
+                .map(|error| *error.0),
+            None => Some(effect),
+        };
+        if let Some(SchedulerEffect::Allocate { pod, .. }) = unsent {
+            let why = "the node no longer has an agent".to_owned();
+            let _ = self.events.send(SchedulerEvent::Refused(pod, why));
+        }
+    }
+}
+
+/// Which of the two an object of this kind is.
+fn whose(kind: &str) -> Option<usize> {
+    match kind {
+        "Node" => Some(NODE),
+        heartbeats::KIND => Some(AGENT),
+        _ => None,
+    }
+}
+
+impl AgentWorker {
+    fn new(
+        node: &str,
+        address: &str,
+        events: &UnboundedSender<SchedulerEvent>,
+        reach: &AgentConnector,
+    ) -> Self {
+        let (requests, requested) = mpsc::unbounded_channel();
+        let to = Arc::new(reach.to(node, address));
+        let listen = listen(node.to_owned(), to.clone(), events.clone());
+        let ask = ask(to, requested, events.clone());
+        Self {
+            address: address.to_owned(),
+            requests,
+            tasks: [tokio::spawn(listen), tokio::spawn(ask)],
+        }
+    }
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// Passes on all that an agent says.
+async fn listen(node: String, to: Arc<AgentEndpoint>, events: UnboundedSender<SchedulerEvent>) {
+    let mut known = String::new();
+    loop {
+        match heard(&node, &to, &events, &mut known).await {
+            Ok(()) => debug!(node, "Agent disconnected"),
+            // Once is enough while it stays so.
+            Err(problem) if problem != known => {
+                warn!(node, problem, "Agent unreachable");
+                known = problem;
+            }
+            Err(_) => {}
+        }
+        to.part().await;
+        if events
+            .send(SchedulerEvent::AgentLost(node.clone()))
+            .is_err()
+        {
+            return;
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+async fn heard(
+    node: &str,
+    to: &AgentEndpoint,
+    events: &UnboundedSender<SchedulerEvent>,
+    known: &mut String,
+) -> Result<(), String> {
+    let mut client = timeout(PATIENCE, to.reach())
+        .await
+        .map_err(|_| format!("the agent did not answer within {PATIENCE:?}"))??;
+    let watched = client.watch(v1::WatchRequest {}).await;
+    let mut stream = watched.map_err(|status| told(&status))?.into_inner();
+    while let Some(reply) = stream.message().await.map_err(|status| told(&status))? {
+        if let Some(Item::List(list)) = reply.item {
+            known.clear();
+            let _ = events.send(SchedulerEvent::AgentSaid(node.to_owned(), said(list)));
+        }
+    }
+    Ok(())
+}
+
+fn said(list: v1::ListReply) -> AgentStatus {
+    let card = |card: v1::Card| AgentCard {
+        is_healthy: card.health() == v1::CardHealth::Healthy,
+        uuid: card.uuid,
+        allocatable: Bytes(card.allocatable_bytes),
+        unmanaged: Bytes(card.unmanaged_bytes),
+    };
+    AgentStatus {
+        cards: list.cards.into_iter().map(card).collect(),
+        held: list.allocations.into_iter().map(held).collect(),
+    }
+}
+
+fn held(allocation: v1::Allocation) -> AgentAllocation {
+    let stage = match allocation.state() {
+        v1::AllocationState::Allocated => AgentAllocationState::Allocated,
+        v1::AllocationState::Draining => AgentAllocationState::Draining,
+        v1::AllocationState::Reserved | v1::AllocationState::Unspecified => {
+            AgentAllocationState::Reserved
+        }
+    };
+    let uid = match allocation.holder.and_then(|holder| holder.kind) {
+        Some(Kind::PodUid(uid)) => Some(uid),
+        Some(Kind::Pid(_)) => None,
+        // Whoever asks for one container of a pod adds its name.
+        None => allocation
+            .idempotency_key
+            .split('/')
+            .next()
+            .map(str::to_owned),
+    };
+    let share = |grant: v1::Grant| (grant.card, grant.limit_bytes);
+    AgentAllocation {
+        id: allocation.id,
+        uid,
+        name: allocation.name,
+        stage,
+        shares: allocation.grants.into_iter().map(share).collect(),
+    }
+}
+
+/// Asks one thing after the other.
+async fn ask(
+    to: Arc<AgentEndpoint>,
+    mut requests: UnboundedReceiver<Box<SchedulerEffect>>,
+    events: UnboundedSender<SchedulerEvent>,
+) {
+    while let Some(request) = requests.recv().await {
+        let done = timeout(PATIENCE, one(&to, &request)).await;
+        let done =
+            done.unwrap_or_else(|_| Err(format!("the agent did not answer within {PATIENCE:?}")));
+        if done.is_err() {
+            to.part().await;
+        }
+        match (*request, done) {
+            (SchedulerEffect::Allocate { pod, .. }, done) => {
+                let _ = events.send(answer(pod, done));
+            }
+            (request, Err(problem)) => warn!(?request, problem, "Agent request failed"),
+            (_, Ok(_)) => {}
+        }
+    }
+}
+
+fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> SchedulerEvent {
+    match done {
+        Ok(Ok(id)) => SchedulerEvent::Accepted(pod, id),
+        Ok(Err(why)) | Err(why) => SchedulerEvent::Refused(pod, why),
+    }
+}
+
+/// The id, or why not; an error where the connection is at fault.
+async fn one(
+    to: &AgentEndpoint,
+    request: &SchedulerEffect,
+) -> Result<Result<String, String>, String> {
+    let agent = &mut to.reach().await?;
+    let done = match request {
+        SchedulerEffect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
+        SchedulerEffect::Commit { id, pod, .. } => {
+            let kind = Some(Kind::PodUid(pod.uid.clone()));
+            let holder = Some(v1::Holder { kind });
+            let id = id.clone();
+            agent
+                .commit(v1::CommitRequest { id, holder })
+                .await
+                .map(|_| ())
+        }
+        SchedulerEffect::Release { id, .. } => {
+            let id = id.clone();
+            agent.release(v1::ReleaseRequest { id }).await.map(|_| ())
+        }
+        SchedulerEffect::Bind { .. }
+        | SchedulerEffect::Evict(_)
+        | SchedulerEffect::Report(_)
+        | SchedulerEffect::Tell { .. }
+        | SchedulerEffect::Readiness { .. }
+        | SchedulerEffect::Group(_)
+        | SchedulerEffect::Remember(_) => Ok(()),
+    };
+    done.map(|()| Ok(String::new()))
+        .map_err(|status| told(&status))
+}
+
+async fn allocate(
+    agent: &mut FencedAgentClient,
+    pod: &PodRef,
+    shares: &[(String, u64)],
+) -> Result<Result<String, String>, String> {
+    let share = |(card, bytes): &(String, u64)| v1::Share {
+        card: card.clone(),
+        bytes: *bytes,
+    };
+    let request = v1::AllocateRequest {
+        idempotency_key: pod.uid.clone(),
+        name: pod.full(),
+        shares: shares.iter().map(share).collect(),
+        ttl_ms: RESERVED_MS,
+    };
+    let reply = agent
+        .allocate(request)
+        .await
+        .map_err(|status| told(&status))?;
+    Ok(match reply.into_inner().result {
+        Some(allocate_reply::Result::Allocation(allocation)) => Ok(allocation.id),
+        Some(allocate_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),
+        None => Err("its answer is empty".to_owned()),
+    })
+}

@@ -1,0 +1,248 @@
+//! How many requests to the API server are under way at once, by how fast it answers.
+//!
+//! A scheduler that fills a cluster can make the API server slow for everybody. So the number grows while answers
+//! are as quick as they can be, and is halved when they take much longer than that, or fail. An API server that is
+//! slow all the time, as one far away, is not: there is nothing to gain from asking it less.
+//!
+//! Words about pods and statuses take few of these turns, so that they never hold up bindings and evictions.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// How many requests may be under way at most, and at least.
+const MOST: usize = 64;
+const LEAST: usize = 8;
+/// How many of them may be words and statuses.
+const WORDS: usize = 6;
+/// What takes no longer than this is never slow.
+const QUICK: Duration = Duration::from_millis(500);
+/// What takes so many times as long as the quickest answer is slow.
+const SLOW: u32 = 4;
+/// For how long the quickest answer is remembered; in two parts, of which one is filled.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestPurpose {
+    /// Bindings and evictions.
+    Decision,
+    /// Events, conditions and statuses.
+    Word,
+}
+
+/// How many requests may be under way.
+#[derive(Debug)]
+struct ConcurrencyWindow {
+    size: usize,
+    /// Quick answers since it last changed.
+    quick: usize,
+    shrunk: Option<Instant>,
+    /// The quickest answers of the last times, each with when that time began.
+    floors: VecDeque<(Instant, Duration)>,
+}
+
+impl ConcurrencyWindow {
+    const fn new() -> Self {
+        Self {
+            size: MOST,
+            quick: 0,
+            shrunk: None,
+            floors: VecDeque::new(),
+        }
+    }
+
+    /// Notes how long an answer took; none came where that is `None`.
+    fn note(&mut self, now: Instant, took: Option<Duration>) {
+        let floor = took.map(|took| self.floor(now, took));
+        let is_quick = took
+            .zip(floor)
+            .is_some_and(|(took, floor)| took <= QUICK.max(floor * SLOW));
+        if is_quick {
+            self.quick += 1;
+            if self.quick >= self.size && self.size < MOST {
+                self.size += 1;
+                self.quick = 0;
+            }
+            return;
+        }
+        // Those that were under way together tell of one slowness.
+        let pause = took.unwrap_or_default().max(QUICK);
+        if self.shrunk.is_none_or(|at| now >= at + pause) {
+            self.size = (self.size / 2).max(LEAST);
+            self.quick = 0;
+            self.shrunk = Some(now);
+        }
+    }
+
+    /// The quickest answer lately, this one among them.
+    fn floor(&mut self, now: Instant, took: Duration) -> Duration {
+        while self
+            .floors
+            .front()
+            .is_some_and(|(at, _)| now >= *at + REMEMBERED * 2)
+        {
+            self.floors.pop_front();
+        }
+        match self.floors.back_mut() {
+            Some((at, floor)) if now < *at + REMEMBERED => *floor = took.min(*floor),
+            _ => self.floors.push_back((now, took)),
+        }
+        let all = self.floors.iter().map(|(_, floor)| *floor);
+        all.min().unwrap_or(took)
+    }
+}
+
+/// The turns.
+#[derive(Debug)]
+pub(super) struct RequestLimiter {
+    free: Semaphore,
+    words: Semaphore,
+    window: Mutex<ConcurrencyWindow>,
+    /// Turns that there are; more than the window has until they end.
+    out: Mutex<usize>,
+}
+
+/// The right to one request.
+#[derive(Debug)]
+pub(super) struct RequestPermit<'a> {
+    turns: &'a RequestLimiter,
+    permit: Option<SemaphorePermit<'a>>,
+    _word: Option<SemaphorePermit<'a>>,
+}
+
+impl RequestLimiter {
+    pub(super) fn new() -> Self {
+        Self {
+            free: Semaphore::new(MOST),
+            words: Semaphore::new(WORDS),
+            window: Mutex::new(ConcurrencyWindow::new()),
+            out: Mutex::new(MOST),
+        }
+    }
+
+    /// Waits for a turn.
+    pub(super) async fn turn(&self, purpose: RequestPurpose) -> RequestPermit<'_> {
+        let word = match purpose {
+            RequestPurpose::Decision => None,
+            RequestPurpose::Word => self.words.acquire().await.ok(),
+        };
+        RequestPermit {
+            turns: self,
+            permit: self.free.acquire().await.ok(),
+            _word: word,
+        }
+    }
+
+    /// Notes how long an answer took; none came where that is `None`.
+    pub(super) fn note(&self, took: Option<Duration>) {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        window.note(Instant::now(), took);
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.size > *out {
+            self.free.add_permits(window.size - *out);
+            *out = window.size;
+        }
+    }
+
+    /// Takes a turn away, if there are more than there may be.
+    fn is_too_many(&self) -> bool {
+        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_too_many = *out > window.size;
+        *out -= usize::from(is_too_many);
+        is_too_many
+    }
+}
+
+impl Drop for RequestPermit<'_> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take()
+            && self.turns.is_too_many()
+        {
+            permit.forget();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// An API server that answers so many requests in a second, each after some time at least.
+    fn settled(rate: u64, least: Duration) -> (usize, Duration) {
+        let (mut window, mut now) = (ConcurrencyWindow::new(), Instant::now());
+        let (mut took, mut rested) = (least, now);
+        for _ in 0..4_000 {
+            // Now and then it has nothing else to do.
+            if now >= rested {
+                window.note(now, Some(least));
+                rested += REMEMBERED;
+            }
+            let under_way = u64::try_from(window.size).expect("it is small");
+            took = least.max(ms(under_way * 1000 / rate));
+            now += took / u32::try_from(under_way).expect("it is small");
+            window.note(now, Some(took));
+        }
+        (window.size, took)
+    }
+
+    #[test]
+    fn a_quick_api_server_gets_all_that_there_is_to_ask() {
+        assert_eq!(settled(1000, ms(5)).0, MOST);
+    }
+
+    #[test]
+    fn one_that_gets_slow_by_our_burst_is_asked_less_until_it_answers() {
+        for rate in [10, 20, 50] {
+            let (size, took) = settled(rate, ms(10));
+            assert!(size < MOST, "{rate} a second: {size}");
+            assert!(took <= ms(1000), "{rate} a second: {took:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_far_away_is_not_slow() {
+        assert_eq!(settled(1000, ms(2000)).0, MOST);
+    }
+
+    #[test]
+    fn silence_halves_it_once_and_never_ends_it() {
+        let (mut window, now) = (ConcurrencyWindow::new(), Instant::now());
+        (0..10).for_each(|_| window.note(now, None));
+        assert_eq!(window.size, MOST / 2);
+        for second in 1..20 {
+            window.note(now + Duration::from_secs(second), None);
+        }
+        assert_eq!(window.size, LEAST);
+        for _ in 0..MOST * MOST {
+            window.note(now, Some(ms(1)));
+        }
+        assert_eq!(window.size, MOST);
+    }
+
+    #[tokio::test]
+    async fn turns_follow_the_window_and_words_take_few() {
+        let turns = RequestLimiter::new();
+        let mut all = Vec::new();
+        for _ in 0..WORDS {
+            all.push(turns.turn(RequestPurpose::Word).await);
+        }
+        let word = tokio::time::timeout(ms(20), turns.turn(RequestPurpose::Word)).await;
+        assert!(word.is_err(), "bindings are to have the rest");
+        for _ in WORDS..MOST {
+            all.push(turns.turn(RequestPurpose::Decision).await);
+        }
+        turns.note(None);
+        all.clear();
+        assert_eq!(turns.free.available_permits(), MOST / 2);
+        (0..MOST / 2).for_each(|_| turns.note(Some(ms(1))));
+        assert_eq!(turns.free.available_permits(), MOST / 2 + 1);
+    }
+}

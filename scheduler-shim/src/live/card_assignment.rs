@@ -1,0 +1,132 @@
+//! Which cards of a node, by UUID, and how many bytes of each.
+//!
+//! A pod gets the cards that the policy names. Where it only counted them, an idle one is opened, the smallest
+//! that will do. Everybody who starts on a node in one round draws from the same idle cards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_abi::{Bytes, CardCapacity};
+use apportion_policy::TaskPlacement;
+use apportion_policy::cluster::{Task, TaskGpuRequest};
+
+use super::agents::{AgentCard, AgentStatus};
+use super::model::ClusterModel;
+
+/// What a pod takes of a card.
+pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> u64 {
+    let capacity = CardCapacity {
+        total: card.allocatable,
+        reserved: Bytes::ZERO,
+    };
+    match cards {
+        TaskGpuRequest::Shared { share, .. } => share.bytes_of(capacity).0,
+        TaskGpuRequest::Whole(_) => card.allocatable.0,
+        TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => 0,
+    }
+}
+
+/// The idle cards of all nodes, and the idle ones that got a name in this round.
+#[derive(Debug, Default)]
+pub(crate) struct CardAssigner {
+    opened: BTreeMap<(String, String), String>,
+    taken: BTreeSet<(String, String)>,
+}
+
+impl CardAssigner {
+    /// The cards that somebody is on.
+    pub(crate) fn of(model: &ClusterModel, tasks: &[&Task]) -> Self {
+        let mut seats = Self::default();
+        for (node, agent) in model.agents.all() {
+            let held = agent.said.held.iter().flat_map(|held| &held.shares);
+            for (card, _) in held {
+                seats.taken.insert((node.clone(), card.clone()));
+            }
+            let used = agent.said.cards.iter();
+            for card in used.filter(|card| card.unmanaged > Bytes::ZERO) {
+                seats.taken.insert((node.clone(), card.uuid.clone()));
+            }
+        }
+        for task in tasks {
+            let node = task.node.iter().filter(|_| task.status.is_active());
+            for (node, card) in node.flat_map(|node| task.on.iter().map(move |card| (node, card))) {
+                seats.taken.insert((node.clone(), card.clone()));
+            }
+        }
+        for start in model.starts.all() {
+            for (card, _) in &start.cards {
+                seats.taken.insert((start.node.clone(), card.clone()));
+            }
+        }
+        seats
+    }
+
+    /// The cards for a pod at its place, with bytes; nothing where there are fewer than the policy thought.
+    pub(crate) fn take(
+        &mut self,
+        said: &AgentStatus,
+        task: &Task,
+        place: &TaskPlacement,
+    ) -> Option<Vec<(String, u64)>> {
+        match &task.cards {
+            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Some(Vec::new()),
+            TaskGpuRequest::Whole(count) => {
+                let mut named = place.cards.iter().filter(|name| said.card(name).is_some());
+                let open = |_| match named.next() {
+                    Some(name) => Some(name.clone()),
+                    None => self.open(said, &place.node, 0),
+                };
+                let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
+                let share = |uuid: String| Some((said.card(&uuid)?.allocatable.0, uuid));
+                let shares: Option<Vec<(u64, String)>> = uuids?.into_iter().map(share).collect();
+                let turned = shares?.into_iter().map(|(bytes, uuid)| (uuid, bytes));
+                Some(turned.collect())
+            }
+            TaskGpuRequest::Shared { .. } => {
+                let names = place.cards.iter();
+                let share = |name: &String| {
+                    let uuid = self.named(said, task, &place.node, name)?;
+                    let bytes = bytes(&task.cards, said.card(&uuid)?);
+                    Some((uuid, bytes))
+                };
+                names.map(share).collect()
+            }
+        }
+    }
+
+    fn named(&mut self, said: &AgentStatus, task: &Task, node: &str, name: &str) -> Option<String> {
+        if said.card(name).is_some() {
+            return Some(name.to_owned());
+        }
+        let key = (node.to_owned(), name.to_owned());
+        if let Some(opened) = self.opened.get(&key) {
+            return Some(opened.clone());
+        }
+        let least = match &task.cards {
+            TaskGpuRequest::Shared { share, .. } => share.bytes_of(CardCapacity {
+                total: said.card_memory()?,
+                reserved: Bytes::ZERO,
+            }),
+            TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_) => {
+                Bytes::ZERO
+            }
+        };
+        let opened = self.open(said, node, least.0)?;
+        self.opened.insert(key, opened.clone());
+        Some(opened)
+    }
+
+    /// Takes an idle card: the smallest that has enough.
+    fn open(&mut self, said: &AgentStatus, node: &str, least: u64) -> Option<String> {
+        let is_idle = |card: &&AgentCard| {
+            let key = (node.to_owned(), card.uuid.clone());
+            card.allocatable.0 >= least && !self.taken.contains(&key)
+        };
+        let card = said
+            .healthy()
+            .filter(is_idle)
+            .min_by_key(|card| card.allocatable)?;
+        let uuid = card.uuid.clone();
+        self.taken.insert((node.to_owned(), uuid.clone()));
+        Some(uuid)
+    }
+}

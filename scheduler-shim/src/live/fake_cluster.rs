@@ -1,0 +1,459 @@
+//! The model in a small world of its own: an API server, agents, and everything that may go wrong between
+//! them in any order, with the scheduler killed at any moment.
+//!
+//! Events and effects wait in queues and are delivered when the test says so, so that every answer may be
+//! late. What the world keeps is what the API server and the agents keep in fact; the model is the real one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
+use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
+use super::model::ClusterModel;
+use crate::objects::cards;
+use apportion_abi::Bytes;
+use apportion_abi::names::RESOURCE_SLOT;
+
+mod agent;
+mod ends;
+mod invariants;
+mod random;
+mod reclaim;
+mod stopped;
+
+const CARD: u64 = 1000 << 20;
+const NODES: [&str; 2] = ["a", "b"];
+const CARDS: usize = 2;
+/// How many pods there are at most.
+const MOST: usize = 40;
+/// What pods ask for: parts of a card in per cent; a hundred is a whole card.
+const ASKS: [u64; 6] = [10, 30, 50, 60, 90, 100];
+
+#[derive(Clone, Debug)]
+struct FakePod {
+    object: Value,
+    ask: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FakeAgent {
+    held: Vec<(AgentAllocation, Duration)>,
+    effects: VecDeque<SchedulerEffect>,
+}
+
+struct FakeCluster {
+    now: Duration,
+    pods: BTreeMap<String, FakePod>,
+    groups: Vec<Value>,
+    queues: Vec<Value>,
+    agents: BTreeMap<String, FakeAgent>,
+    model: ClusterModel,
+    events: VecDeque<SchedulerEvent>,
+    api: Vec<SchedulerEffect>,
+    made: usize,
+    /// Who was evicted; `None` where nobody may be.
+    evicted: Option<Vec<String>>,
+    /// Who was evicted and runs still.
+    ending: Vec<String>,
+    /// How often it was said of pods that they were scheduled, by UID.
+    told: BTreeMap<String, usize>,
+}
+
+fn uuid(node: &str, card: usize) -> String {
+    format!(
+        "GPU-0000000{}-0000-0000-0000-00000000000{card}",
+        usize::from(node == "b")
+    )
+}
+
+fn queue(name: &str, quota: i64) -> Value {
+    let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+    let cards = json!({"quota": quota, "limit": -1, "overQuotaWeight": 1});
+    json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
+        "metadata": {"name": name, "uid": name},
+        "spec": {"resources": {"gpu": cards, "cpu": any, "memory": any}}})
+}
+
+impl FakeCluster {
+    fn new() -> Self {
+        Self::with_queues(vec![queue("default-queue", -1)])
+    }
+
+    fn with_queues(queues: Vec<Value>) -> Self {
+        let mut world = Self {
+            now: Duration::from_secs(1_000_000),
+            pods: BTreeMap::new(),
+            groups: Vec::new(),
+            queues,
+            agents: NODES
+                .map(|node| (node.to_owned(), FakeAgent::default()))
+                .into(),
+            model: ClusterModel::new(vec!["kai-scheduler".to_owned()]),
+            events: VecDeque::new(),
+            api: Vec::new(),
+            made: 0,
+            evicted: None,
+            ending: Vec::new(),
+            told: BTreeMap::new(),
+        };
+        world.start_scheduler();
+        world
+    }
+
+    /// A scheduler that knows what can be known.
+    fn start_scheduler(&mut self) {
+        self.model = ClusterModel::new(vec!["kai-scheduler".to_owned()]);
+        self.events.clear();
+        self.api.clear();
+        self.agents
+            .values_mut()
+            .for_each(|agent| agent.effects.clear());
+        let node = |name: &&str| {
+            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "100", RESOURCE_SLOT: "100"});
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
+                "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
+        };
+        self.tell(SchedulerEvent::Listed(
+            "Node".to_owned(),
+            NODES.iter().map(node).collect(),
+        ));
+        self.tell(SchedulerEvent::Listed(
+            "Queue".to_owned(),
+            self.queues.clone(),
+        ));
+        let groups = self.groups.clone();
+        self.tell(SchedulerEvent::Listed("PodGroup".to_owned(), groups));
+        let pods = self.pods.values().map(|pod| pod.object.clone()).collect();
+        self.tell(SchedulerEvent::Listed("Pod".to_owned(), pods));
+        for node in NODES {
+            let said = self.said(node);
+            self.tell(SchedulerEvent::AgentSaid(node.to_owned(), said));
+        }
+    }
+
+    fn said(&self, node: &str) -> AgentStatus {
+        let card = |card: usize| AgentCard {
+            uuid: uuid(node, card),
+            allocatable: Bytes(CARD),
+            unmanaged: Bytes::ZERO,
+            is_healthy: true,
+        };
+        AgentStatus {
+            cards: (0..CARDS).map(card).collect(),
+            held: self.agents[node]
+                .held
+                .iter()
+                .map(|(held, _)| held.clone())
+                .collect(),
+        }
+    }
+
+    fn tell(&mut self, event: SchedulerEvent) {
+        let effects = self.model.apply(self.now, event);
+        self.queue(effects);
+    }
+
+    fn queue(&mut self, effects: Vec<SchedulerEffect>) {
+        for effect in effects {
+            match &effect {
+                SchedulerEffect::Allocate { node, .. }
+                | SchedulerEffect::Commit { node, .. }
+                | SchedulerEffect::Release { node, .. } => {
+                    let agent = self.agents.get_mut(node).expect("the node is there");
+                    agent.effects.push_back(effect);
+                }
+                SchedulerEffect::Bind { .. } => self.api.push(effect),
+                SchedulerEffect::Evict(pod) => {
+                    assert!(self.evicted.is_some(), "{} may not be evicted", pod.full());
+                    self.api.push(effect);
+                }
+                SchedulerEffect::Tell {
+                    pod,
+                    news: PodEventReason::Scheduled,
+                    ..
+                } => *self.told.entry(pod.uid.clone()).or_default() += 1,
+                SchedulerEffect::Tell { .. }
+                | SchedulerEffect::Readiness { .. }
+                | SchedulerEffect::Report(_)
+                | SchedulerEffect::Group(_)
+                | SchedulerEffect::Remember(_) => {}
+            }
+        }
+    }
+
+    fn create(&mut self, ask: u64, is_gang: bool) {
+        self.create_in("default-queue", "non-preemptible", ask, is_gang);
+    }
+
+    fn create_in(&mut self, queue: &str, preemptibility: &str, ask: u64, is_gang: bool) {
+        let size = if is_gang { 2 } else { 1 };
+        let group = self.made;
+        if self.pods.len() + size > MOST {
+            return;
+        }
+        for _ in 0..size {
+            self.made += 1;
+            let name = format!("p{}", self.made);
+            let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name,
+                    "namespace": "default", "uid": format!("uid-{name}"), "annotations": {},
+                    "labels": {"kai.scheduler/queue": queue,
+                        "kai.scheduler/preemptibility": preemptibility}},
+                "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]},
+                "status": {"phase": "Pending"}});
+            if ask == 100 {
+                object["spec"]["containers"][0]["resources"] =
+                    json!({"limits": {"nvidia.com/gpu": 1}});
+            } else {
+                object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+                object["spec"]["containers"][0]["resources"] =
+                    json!({"limits": {RESOURCE_SLOT: "1"}});
+            }
+            if is_gang {
+                object["metadata"]["annotations"]["pod-group-name"] = format!("g{group}").into();
+            }
+            self.events
+                .push_back(SchedulerEvent::Applied(object.clone()));
+            self.pods.insert(name, FakePod { object, ask });
+        }
+        if is_gang {
+            let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
+                "metadata": {"name": format!("g{group}"), "namespace": "default", "uid": format!("g{group}")},
+                "spec": {"minMember": 2, "queue": queue, "preemptibility": preemptibility}});
+            self.groups.push(group.clone());
+            self.events.push_back(SchedulerEvent::Applied(group));
+        }
+    }
+
+    fn delete(&mut self, which: usize) {
+        let Some(name) = self.pods.keys().nth(which).cloned() else {
+            return;
+        };
+        let pod = self.pods.remove(&name).expect("it is there");
+        let group = |pod: &FakePod| pod.object["metadata"]["annotations"]["pod-group-name"].clone();
+        let gang = group(&pod);
+        self.events.push_back(SchedulerEvent::Gone(pod.object));
+        // The last one of a gang takes the gang with it.
+        if gang.is_null() || self.pods.values().any(|pod| group(pod) == gang) {
+            return;
+        }
+        let mut gone = self.groups.iter();
+        let gone = gone.position(|group| group["metadata"]["name"] == gang);
+        let gone = gone.map(|place| self.groups.remove(place));
+        self.events.extend(gone.map(SchedulerEvent::Gone));
+    }
+
+    /// Asks for another share. A pod that has a place keeps what it has.
+    fn edit(&mut self, which: usize, ask: u64) {
+        let Some(pod) = self.pods.values_mut().nth(which) else {
+            return;
+        };
+        // A whole card and a share of one would be two things at once, for which nobody gets a place.
+        if ask == 100 || (pod.ask == 100 && !Self::is_bound(pod)) {
+            return;
+        }
+        if !Self::is_bound(pod) {
+            pod.ask = ask;
+        }
+        pod.object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+        self.events
+            .push_back(SchedulerEvent::Applied(pod.object.clone()));
+    }
+
+    /// The API server dies with all that it had yet to say, and is listed anew.
+    fn crash_api(&mut self) {
+        let is_said = |event: &SchedulerEvent| {
+            matches!(event, SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_))
+        };
+        self.events.retain(|event| !is_said(event));
+        self.tell_all("PodGroup", self.groups.clone());
+        let pods = self.pods.values().map(|pod| pod.object.clone());
+        self.tell_all("Pod", pods.collect());
+    }
+
+    fn tell_all(&mut self, kind: &str, all: Vec<Value>) {
+        self.events
+            .push_back(SchedulerEvent::Listed(kind.to_owned(), all));
+    }
+
+    /// The agent of a node dies with all that it was asked and did not do; it keeps its book.
+    fn crash_agent(&mut self, node: &str) {
+        let agent = self.agents.get_mut(node).expect("it is there");
+        for effect in std::mem::take(&mut agent.effects) {
+            if let SchedulerEffect::Allocate { pod, .. } = effect {
+                let why = "the agent is away".to_owned();
+                self.events.push_back(SchedulerEvent::Refused(pod, why));
+            }
+        }
+        self.events
+            .push_back(SchedulerEvent::AgentLost(node.to_owned()));
+        self.show(node);
+    }
+
+    fn wait(&mut self, long: Duration) {
+        self.now += long;
+        for node in NODES {
+            let now = self.now;
+            let agent = self.agents.get_mut(node).expect("it is there");
+            let before = agent.held.len();
+            agent.held.retain(|(held, until)| {
+                held.stage != AgentAllocationState::Reserved || now < *until
+            });
+            if agent.held.len() != before {
+                self.show(node);
+            }
+        }
+    }
+
+    fn show(&mut self, node: &str) {
+        let said = self.said(node);
+        self.events
+            .push_back(SchedulerEvent::AgentSaid(node.to_owned(), said));
+    }
+
+    fn agent_effect(&mut self, node: &str, fails: bool) {
+        let agent = self.agents.get_mut(node).expect("it is there");
+        let Some(effect) = agent.effects.pop_front() else {
+            return;
+        };
+        match effect {
+            SchedulerEffect::Allocate { pod, shares, .. } => {
+                let answer = agent.allocate(self.now, &pod, shares);
+                // The answer may be lost while the allocation is not.
+                let answer = if fails {
+                    Err("lost".to_owned())
+                } else {
+                    answer
+                };
+                self.events.push_back(match answer {
+                    Ok(id) => SchedulerEvent::Accepted(pod, id),
+                    Err(why) => SchedulerEvent::Refused(pod, why),
+                });
+            }
+            SchedulerEffect::Commit { id, .. } if !fails => {
+                for (held, _) in agent.held.iter_mut().filter(|(held, _)| held.id == id) {
+                    held.stage = AgentAllocationState::Allocated;
+                }
+            }
+            SchedulerEffect::Release { id, .. } if !fails => {
+                agent.held.retain(|(held, _)| held.id != id)
+            }
+            _ => {}
+        }
+        self.show(node);
+    }
+
+    fn answer(&mut self, effect: SchedulerEffect, fails: bool) {
+        let (node, pod, cards, received) = match effect {
+            SchedulerEffect::Evict(pod) => return self.evict(pod, fails),
+            SchedulerEffect::Bind {
+                node,
+                pod,
+                cards,
+                received,
+                ..
+            } => (node, pod, cards, received),
+            _ => return,
+        };
+        let there = self.pods.get_mut(&pod.name);
+        let there = there.filter(|there| there.object["metadata"]["uid"] == pod.uid.as_str());
+        let Some(there) =
+            there.filter(|there| !fails && there.object["spec"]["nodeName"].is_null())
+        else {
+            self.events
+                .push_back(SchedulerEvent::NotBound(pod, "no".to_owned()));
+            return;
+        };
+        there.object["spec"]["nodeName"] = node.into();
+        let annotations = &mut there.object["metadata"]["annotations"];
+        annotations[cards::CARDS] = cards::text(&cards).into();
+        annotations[cards::RECEIVED] = received.into();
+        if there.ask < 100 {
+            there.object["metadata"]["labels"]["runai-gpu-group"] = cards[0].0.as_str().into();
+        }
+        self.events
+            .push_back(SchedulerEvent::Applied(there.object.clone()));
+        self.events.push_back(SchedulerEvent::Bound(pod));
+    }
+
+    /// Lets everything happen that is under way, and what follows, until nothing does: every wait is over
+    /// in each of these rounds, so that after two without anything there is nothing to come.
+    fn settle(&mut self) {
+        let mut still = 0;
+        for _ in 0..40 {
+            self.finish();
+            self.wait(Duration::from_secs(61));
+            for node in NODES {
+                self.show(node);
+            }
+            while let Some(event) = self.events.pop_front() {
+                self.tell(event);
+            }
+            let effects = self.model.decide(self.now);
+            self.queue(effects);
+            still = if self.is_still() { still + 1 } else { 0 };
+            if still == 2 {
+                break;
+            }
+        }
+        assert_eq!(still, 2, "it does not come to rest");
+        assert!(
+            self.model.starts.all().next().is_none(),
+            "somebody is on the way for ever"
+        );
+    }
+
+    /// Everything that is under way, without anybody deciding more.
+    fn finish(&mut self) {
+        while !self.is_still() {
+            while let Some(event) = self.events.pop_front() {
+                self.tell(event);
+            }
+            for node in NODES {
+                while !self.agents[node].effects.is_empty() {
+                    self.agent_effect(node, false);
+                }
+            }
+            while let Some(effect) = self.api.pop() {
+                self.answer(effect, false);
+            }
+            while !self.ending.is_empty() {
+                self.end(0);
+            }
+        }
+    }
+
+    /// Whether nothing is under way.
+    fn is_still(&self) -> bool {
+        let is_asked = |agent: &FakeAgent| !agent.effects.is_empty();
+        self.events.is_empty()
+            && self.api.is_empty()
+            && self.ending.is_empty()
+            && !self.agents.values().any(is_asked)
+    }
+
+    fn is_bound(pod: &FakePod) -> bool {
+        pod.object["spec"]["nodeName"].is_string()
+    }
+}
+
+#[test]
+fn a_pod_keeps_what_it_got_whatever_is_written_into_its_request_since() {
+    for (ask, rest) in [(60, 50), (100, 10)] {
+        let mut world = FakeCluster::new();
+        (0..NODES.len() * CARDS).for_each(|_| world.create(ask, false));
+        world.settle();
+        (0..NODES.len() * CARDS).for_each(|pod| world.edit(pod, 10));
+        world.create(rest, false);
+        while let Some(event) = world.events.pop_front() {
+            world.tell(event);
+        }
+        let effects = world.model.decide(world.now);
+        let asks = |effect: &SchedulerEffect| matches!(effect, SchedulerEffect::Allocate { .. });
+        assert!(!effects.iter().any(asks), "{effects:?}");
+        world.queue(effects);
+        world.settle();
+        world.check();
+    }
+}

@@ -1,0 +1,45 @@
+//! An agent's book: what it takes in and what it refuses, as the real one does.
+
+use std::time::Duration;
+
+use super::{AgentAllocation, AgentAllocationState, CARD, FakeAgent, PodRef};
+
+impl FakeAgent {
+    pub(super) fn allocate(
+        &mut self,
+        now: Duration,
+        pod: &PodRef,
+        shares: Vec<(String, u64)>,
+    ) -> Result<String, String> {
+        let known = self
+            .held
+            .iter()
+            .find(|(held, _)| held.uid.as_deref() == Some(&pod.uid));
+        if let Some((held, _)) = known {
+            return match held.shares == shares {
+                true => Ok(held.id.clone()),
+                false => Err("the key was used for something else".to_owned()),
+            };
+        }
+        for (card, bytes) in &shares {
+            let all = self.held.iter().flat_map(|(held, _)| &held.shares);
+            let taken: u64 = all
+                .filter(|(other, _)| other == card)
+                .map(|(_, bytes)| bytes)
+                .sum();
+            if taken + bytes > CARD {
+                return Err("the card is full".to_owned());
+            }
+        }
+        let id = format!("{}-{}", pod.name, now.as_secs());
+        let held = AgentAllocation {
+            id: id.clone(),
+            uid: Some(pod.uid.clone()),
+            name: pod.full(),
+            stage: AgentAllocationState::Reserved,
+            shares,
+        };
+        self.held.push((held, now + Duration::from_secs(60)));
+        Ok(id)
+    }
+}

@@ -1,0 +1,71 @@
+//! What must hold in the world: at every moment, and once it has come to rest.
+
+use std::collections::BTreeMap;
+
+use apportion_groups::ObjectView;
+
+use super::{AgentAllocationState, CARD, CARDS, FakeCluster, uuid};
+use crate::objects::cards;
+
+impl FakeCluster {
+    /// What the API server says about the cards and what agents have in their books: never more on one than it has.
+    pub(super) fn is_within_cards(&self) -> bool {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for pod in self.pods.values().filter(|pod| Self::is_bound(pod)) {
+            let written = cards::written(ObjectView::new(&pod.object));
+            for (card, bytes) in written.into_iter().flatten() {
+                *sums.entry(card).or_default() += bytes;
+            }
+        }
+        let mut books: BTreeMap<&str, u64> = BTreeMap::new();
+        let agents = self.agents.values();
+        let held = agents.flat_map(|agent| &agent.held);
+        for (card, bytes) in held.flat_map(|(held, _)| &held.shares) {
+            *books.entry(card).or_default() += bytes;
+        }
+        sums.values().chain(books.values()).all(|sum| *sum <= CARD)
+    }
+
+    /// Both books agree, and nobody waits who would fit.
+    pub(super) fn check(&self) {
+        let mut free: Vec<u64> = Vec::new();
+        for (node, agent) in &self.agents {
+            let mut left = [CARD; CARDS];
+            for (held, _) in &agent.held {
+                let uid = held.uid.as_deref().unwrap_or_default();
+                let pod = self
+                    .pods
+                    .values()
+                    .find(|pod| pod.object["metadata"]["uid"] == uid);
+                let pod = pod.unwrap_or_else(|| panic!("{uid} is gone and holds {held:?}"));
+                assert!(Self::is_bound(pod), "{uid} holds {held:?} and is not bound");
+                assert_eq!(
+                    held.stage,
+                    AgentAllocationState::Allocated,
+                    "{uid} is bound and not committed"
+                );
+                for (card, bytes) in &held.shares {
+                    let place = (0..CARDS).find(|place| uuid(node, *place) == *card);
+                    left[place.expect("a card of the node")] -= bytes;
+                }
+            }
+            free.extend(left);
+        }
+        let held = self
+            .agents
+            .values()
+            .map(|agent| agent.held.len())
+            .sum::<usize>();
+        let bound = self.pods.values().filter(|pod| Self::is_bound(pod)).count();
+        assert_eq!(held, bound, "a pod runs without its agent's knowledge");
+        for pod in self.pods.values().filter(|pod| !Self::is_bound(pod)) {
+            let is_alone = pod.object["metadata"]["annotations"]["pod-group-name"].is_null();
+            let fits = free.iter().any(|free| CARD / 100 * pod.ask <= *free);
+            assert!(
+                !(is_alone && fits),
+                "{} waits, and {free:?} is free",
+                pod.object["metadata"]["name"]
+            );
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Which agents are alive, for the cluster's people: they see in a node's `GpuNode` that its agent fell silent.
+//!
+//! An agent with which the scheduler speaks needs no other sign of life, so agents seldom write without a reason. The
+//! heartbeats in the objects are for nodes whose agent cannot be asked.
+//!
+//! # Whose clock
+//! The scheduler's own: what counts is when a heartbeat was seen to change, not what it says. Only the first
+//! one seen is believed, so that a scheduler which starts knows who is long gone. After a list every known
+//! agent is given its time anew: nobody could be heard while the API server was away.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_abi::names::{LOST_AFTER, SILENT_AFTER};
+use apportion_groups::ObjectView;
+
+use super::agents::{TrackedAgent, TrackedAgents};
+use super::event::{AgentReadiness, SchedulerEffect};
+use crate::objects::clock;
+
+/// The kind of object in which agents are heard.
+pub(crate) const KIND: &str = "GpuNode";
+/// Why a node is not ready whose agent is not heard.
+pub(crate) const SILENT: &str = "AgentSilent";
+/// Where in it the heartbeat is.
+pub(crate) const FIELD: &str = "/status/lastHeartbeatTime";
+/// How long until something is said again of an agent, where it did not show.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The heartbeats by node.
+#[derive(Debug, Default)]
+pub(crate) struct AgentHeartbeats(BTreeMap<String, AgentHeartbeat>);
+
+#[derive(Debug)]
+struct AgentHeartbeat {
+    /// As it is written.
+    at: Duration,
+    /// When it was first seen.
+    seen: Duration,
+    /// The object's version.
+    version: String,
+    /// Whether the object says that its agent is silent.
+    is_said: bool,
+    /// Until when it is not said again.
+    quiet: Duration,
+}
+
+impl AgentHeartbeats {
+    /// Takes in a node's object.
+    pub(crate) fn applied(&mut self, now: Duration, object: ObjectView<'_>) {
+        let Some(at) = clock::field(object, FIELD) else {
+            return;
+        };
+        let known = self.0.remove(object.name());
+        let seen = match &known {
+            Some(known) if known.at == at => known.seen,
+            Some(_) => now,
+            None => at.min(now),
+        };
+        let version = object.json()["metadata"]["resourceVersion"].as_str();
+        let beat = AgentHeartbeat {
+            at,
+            seen,
+            version: version.unwrap_or_default().to_owned(),
+            is_said: reason(object) == Some(SILENT),
+            quiet: known.map_or(Duration::ZERO, |known| known.quiet),
+        };
+        self.0.insert(object.name().to_owned(), beat);
+    }
+
+    /// Everyone known is given time anew.
+    pub(crate) fn listed(&mut self, now: Duration) {
+        self.0.values_mut().for_each(|beat| beat.seen = now);
+    }
+
+    /// Forgets a node.
+    pub(crate) fn gone(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+
+    /// Whether a node's agent was heard once and is not any more.
+    pub(crate) fn is_silent(&self, now: Duration, node: &str) -> bool {
+        let beat = self.0.get(node);
+        beat.is_some_and(|beat| beat.is_over(now))
+    }
+
+    /// What has to be said of agents: that they are silent, and that they are heard again.
+    pub(crate) fn tell(&mut self, now: Duration, agents: &TrackedAgents) -> Vec<SchedulerEffect> {
+        let mut effects = Vec::new();
+        for (node, beat) in &mut self.0 {
+            let is = match agents.of(node) {
+                Some(agent) if agent.is_here => heard(agent),
+                Some(agent) if now <= agent.since + LOST_AFTER => continue,
+                Some(_) => AgentReadiness::Silent,
+                None if beat.is_over(now) => AgentReadiness::Silent,
+                None => continue,
+            };
+            if (is == AgentReadiness::Silent) == beat.is_said || now < beat.quiet {
+                continue;
+            }
+            beat.quiet = now + AGAIN;
+            effects.push(SchedulerEffect::Readiness {
+                node: node.clone(),
+                version: beat.version.clone(),
+                is,
+            });
+        }
+        effects
+    }
+}
+
+fn heard(agent: &TrackedAgent) -> AgentReadiness {
+    match agent.said.healthy().next() {
+        Some(_) => AgentReadiness::Serving,
+        None => AgentReadiness::NoHealthyCard,
+    }
+}
+
+impl AgentHeartbeat {
+    fn is_over(&self, now: Duration) -> bool {
+        now > self.seen + SILENT_AFTER
+    }
+}
+
+fn reason(object: ObjectView<'_>) -> Option<&str> {
+    let conditions = object.json().pointer("/status/conditions")?.as_array()?;
+    let ready = conditions.iter().find(|one| one["type"] == "Ready")?;
+    ready["reason"].as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::agents::AgentStatus;
+    use serde_json::{Value, json};
+
+    const START: Duration = Duration::from_secs(1_800_000_000);
+
+    fn object(beat: &str, ready: &str) -> Value {
+        json!({"kind": KIND, "metadata": {"name": "a", "resourceVersion": "7"},
+            "status": {"lastHeartbeatTime": beat,
+                "conditions": [{"type": "Ready", "status": "", "reason": ready}]}})
+    }
+
+    fn beats(now: Duration, objects: &[Value]) -> AgentHeartbeats {
+        let mut beats = AgentHeartbeats::default();
+        let objects = objects.iter().map(ObjectView::new);
+        objects.for_each(|object| beats.applied(now, object));
+        beats
+    }
+
+    #[test]
+    fn who_is_long_gone_is_known_at_once() {
+        let old = object("2026-01-01T00:00:00Z", "Serving");
+        let mut beats = beats(START, &[old]);
+        assert!(beats.is_silent(START, "a"));
+        assert!(!beats.is_silent(START, "somebody else"));
+        let nobody = TrackedAgents::default();
+        assert_eq!(beats.tell(START, &nobody), [told(AgentReadiness::Silent)]);
+        assert_eq!(beats.tell(START, &nobody), []);
+        assert_eq!(beats.tell(START + AGAIN, &nobody).len(), 1);
+    }
+
+    #[test]
+    fn a_heartbeat_that_changes_counts_from_when_it_was_seen() {
+        // The node's clock is far behind ours.
+        let first = object("2026-01-01T00:00:00Z", "Serving");
+        let next = object("2026-01-01T00:00:30Z", "Serving");
+        let beats = beats(START, &[first, next]);
+        assert!(!beats.is_silent(START + SILENT_AFTER, "a"));
+        let late = START + SILENT_AFTER + Duration::from_secs(1);
+        assert!(beats.is_silent(late, "a"));
+    }
+
+    #[test]
+    fn after_a_list_everyone_known_has_time_anew() {
+        let old = object("2026-01-01T00:00:00Z", "Serving");
+        let mut beats = beats(START, std::slice::from_ref(&old));
+        beats.listed(START);
+        beats.applied(START, ObjectView::new(&old));
+        assert!(!beats.is_silent(START, "a"));
+    }
+
+    #[test]
+    fn what_the_object_says_already_is_not_said_again() {
+        let told = object("2026-01-01T00:00:00Z", SILENT);
+        let mut beats = beats(START, &[told]);
+        assert!(beats.is_silent(START, "a"));
+        assert_eq!(beats.tell(START, &TrackedAgents::default()), []);
+    }
+
+    fn told(is: AgentReadiness) -> SchedulerEffect {
+        SchedulerEffect::Readiness {
+            node: "a".to_owned(),
+            version: "7".to_owned(),
+            is,
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_asked_is_silent_soon_and_heard_at_once() {
+        let old = object("2026-01-01T00:00:00Z", "Serving");
+        let mut beats = beats(START, &[old]);
+        let mut agents = TrackedAgents::default();
+        agents.said(START, "a", AgentStatus::default());
+        let late = START + SILENT_AFTER * 2;
+        assert_eq!(
+            beats.tell(late, &agents),
+            [],
+            "it answers and does not write"
+        );
+        agents.lost(late, "a");
+        agents.lost(late + LOST_AFTER / 2, "a");
+        assert_eq!(beats.tell(late + LOST_AFTER, &agents), []);
+        let silent = late + LOST_AFTER + Duration::from_secs(1);
+        assert_eq!(beats.tell(silent, &agents), [told(AgentReadiness::Silent)]);
+        let shown = object("2026-01-01T00:00:00Z", SILENT);
+        beats.applied(silent, ObjectView::new(&shown));
+        agents.said(silent + AGAIN, "a", AgentStatus::default());
+        assert_eq!(
+            beats.tell(silent + AGAIN, &agents),
+            [told(AgentReadiness::NoHealthyCard)]
+        );
+    }
+}

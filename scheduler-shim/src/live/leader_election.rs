@@ -1,0 +1,264 @@
+//! Who leads: the holder of a Lease, by the rules of Kubernetes' own components.
+//!
+//! A lease is taken when it is free or was not renewed for as long as its record says, as seen from here: clocks of
+//! other machines are not trusted. Its holder renews it five times in that time, and stops after two thirds of it.
+//! It stops, but it stays: if the answers were only slow and nobody else took the lease, it goes on. [`LeaseTenure`]
+//! counts the time.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease as Object;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, PostParams};
+use kube::{Client, Error};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::agent_workers::chain;
+use crate::failure::SchedulerFailure;
+use crate::options::SchedulerRunOptions;
+
+mod record;
+mod tenure;
+
+use tenure::LeaseTenure;
+
+/// How long an answer is awaited before the lease is ours.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long giving it back may take.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// The lease.
+pub(crate) struct LeaderElector {
+    api: Api<Object>,
+    name: String,
+    identity: String,
+    duration: Duration,
+}
+
+/// Until when the lease is ours.
+pub(crate) type LeadershipDeadline = watch::Receiver<Instant>;
+
+/// The lease while it is ours.
+pub(crate) struct HeldLease {
+    object: Object,
+    tenure: LeaseTenure,
+    until: watch::Sender<Instant>,
+}
+
+impl HeldLease {
+    /// Which leadership this is; greater than all before it.
+    pub(crate) fn term(&self) -> u64 {
+        record::term(&self.object)
+    }
+
+    /// Until when it is ours, now and later.
+    pub(crate) fn until(&self) -> LeadershipDeadline {
+        self.until.subscribe()
+    }
+}
+
+/// Another's lease as it was last seen, and since when it has not changed.
+struct ObservedLease {
+    version: Option<String>,
+    since: Instant,
+}
+
+/// What came of asking for the lease.
+enum AcquireResult {
+    /// It is ours.
+    Ours(Box<Object>),
+    /// Another's, for this much longer if it is not renewed.
+    Held(String, Duration),
+}
+
+impl LeaderElector {
+    /// `client` is for the lease alone: nothing else may come between.
+    pub(crate) fn new(client: Client, asked: &SchedulerRunOptions) -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let at = Timestamp::now().as_nanosecond();
+        Self {
+            api: Api::namespaced(client, &asked.lease_namespace),
+            name: asked.lease_name.clone(),
+            identity: format!("{}_{}_{at:x}", host.trim(), std::process::id()),
+            duration: Duration::from_secs(asked.lease_duration),
+        }
+    }
+
+    /// Who we are.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Waits until the lease is ours.
+    pub(crate) async fn acquire(&self) -> HeldLease {
+        let now = Instant::now();
+        let mut tenure = LeaseTenure::new(now, self.duration);
+        let mut watched = ObservedLease {
+            version: None,
+            since: now,
+        };
+        let mut is_told = false;
+        loop {
+            let asked = Instant::now();
+            let taken = timeout(PATIENCE, self.try_to_take(&mut watched, &mut tenure)).await;
+            let wait = match taken {
+                Ok(Ok(AcquireResult::Ours(object))) => {
+                    let (until, _) = watch::channel(tenure.until());
+                    return HeldLease {
+                        object: *object,
+                        tenure,
+                        until,
+                    };
+                }
+                Ok(Ok(AcquireResult::Held(holder, left))) => {
+                    if !is_told {
+                        info!(holder, "Another scheduler holds the lease");
+                        is_told = true;
+                    }
+                    left
+                }
+                Ok(Err(problem)) => {
+                    warn!(problem = chain(&problem), "Failed to acquire the lease");
+                    self.duration
+                }
+                Err(_) => {
+                    warn!("Lease request timed out");
+                    tenure.heard(asked.elapsed());
+                    self.duration
+                }
+            };
+            sleep(wait.min(tenure.period())).await;
+        }
+    }
+
+    /// Takes the lease, or says who has it.
+    async fn try_to_take(
+        &self,
+        watched: &mut ObservedLease,
+        tenure: &mut LeaseTenure,
+    ) -> Result<AcquireResult, Error> {
+        let read = Instant::now();
+        let found = self.api.get_opt(&self.name).await?;
+        tenure.heard(read.elapsed());
+        let params = PostParams::default();
+        let Some(mut found) = found else {
+            let asked = Instant::now();
+            let valid = tenure.asks(asked);
+            let object = Object {
+                metadata: ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(record::of(&self.identity, valid, None)),
+            };
+            let made = self.api.create(&params, &object).await?;
+            tenure.granted(asked, Instant::now(), valid);
+            return Ok(AcquireResult::Ours(Box::new(made)));
+        };
+        if watched.version != found.metadata.resource_version {
+            watched.version.clone_from(&found.metadata.resource_version);
+            watched.since = Instant::now();
+        }
+        let patience = record::valid(&found).max(self.duration);
+        let left = patience.saturating_sub(watched.since.elapsed());
+        let others = record::holder(&found).filter(|holder| *holder != self.identity);
+        if let Some(holder) = others.filter(|_| left > Duration::ZERO) {
+            return Ok(AcquireResult::Held(holder, left));
+        }
+        let asked = Instant::now();
+        let valid = tenure.asks(asked);
+        found.spec = Some(record::of(&self.identity, valid, found.spec.as_ref()));
+        let taken = self.api.replace(&self.name, &params, &found).await?;
+        tenure.granted(asked, Instant::now(), valid);
+        Ok(AcquireResult::Ours(Box::new(taken)))
+    }
+
+    /// Renews the lease until another has it; then says so. While it can't be renewed, nothing is done by
+    /// whoever heeds [`HeldLease::until`].
+    pub(crate) async fn keep(&self, held: HeldLease) -> SchedulerFailure {
+        let HeldLease {
+            mut object,
+            mut tenure,
+            until,
+        } = held;
+        let (mut is_paused, mut is_told) = (false, false);
+        loop {
+            sleep(tenure.period()).await;
+            let asked = Instant::now();
+            let valid = tenure.asks(asked);
+            until.send_replace(tenure.until());
+            let problem = match timeout(tenure.patience(), self.renew(&mut object, valid)).await {
+                Ok(Ok(true)) => {
+                    tenure.granted(asked, Instant::now(), valid);
+                    until.send_replace(tenure.until());
+                    None
+                }
+                Ok(Ok(false)) => return SchedulerFailure::new("another scheduler took the lease"),
+                Ok(Err(Error::Api(status))) if status.code == 404 => {
+                    return SchedulerFailure::new("the lease was deleted");
+                }
+                Ok(Err(problem)) => Some(chain(&problem)),
+                Err(_) => {
+                    tenure.heard(asked.elapsed());
+                    Some("the API server did not answer in time".to_owned())
+                }
+            };
+            match &problem {
+                Some(problem) if !is_told => warn!(problem, "Failed to renew the lease, retrying"),
+                Some(problem) => debug!(problem, "Failed to renew the lease, retrying"),
+                None => {}
+            }
+            is_told = problem.is_some();
+            let is_over = Instant::now() >= tenure.until();
+            match (is_paused, is_over) {
+                (false, true) => warn!("Scheduling paused until the lease is renewed"),
+                (true, false) => info!("Lease renewed, scheduling goes on"),
+                (true, true) | (false, false) => {}
+            }
+            is_paused = is_over;
+        }
+    }
+
+    /// Renews the lease; says whether it is still ours.
+    async fn renew(&self, object: &mut Object, valid: Duration) -> Result<bool, Error> {
+        let params = PostParams::default();
+        loop {
+            let mut next = object.clone();
+            next.spec = Some(record::of(&self.identity, valid, next.spec.as_ref()));
+            match self.api.replace(&self.name, &params, &next).await {
+                Ok(written) => {
+                    *object = written;
+                    return Ok(true);
+                }
+                // Somebody wrote it: another, or we ourselves without having heard of it.
+                Err(Error::Api(status)) if status.code == 409 => {
+                    *object = self.api.get(&self.name).await?;
+                }
+                Err(problem) => return Err(problem),
+            }
+            if record::holder(object).as_ref() != Some(&self.identity) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Gives the lease back, so that the next one need not wait.
+    pub(crate) async fn release(&self) {
+        let given = async {
+            let mut found = self.api.get(&self.name).await?;
+            if record::holder(&found).as_ref() == Some(&self.identity) {
+                if let Some(spec) = &mut found.spec {
+                    spec.holder_identity = None;
+                }
+                self.api
+                    .replace(&self.name, &PostParams::default(), &found)
+                    .await?;
+            }
+            Ok::<(), Error>(())
+        };
+        let _ = timeout(PARTING, given).await;
+    }
+}

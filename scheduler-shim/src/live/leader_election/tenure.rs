@@ -1,0 +1,196 @@
+//! For how long the lease is surely ours, and for how long the next record says that it is.
+//!
+//! The holder writes into its record how long others leave it alone. While the API server answers at once that is
+//! short, so that a leader that died is soon followed; the slower it answers, the longer, so that slow answers alone
+//! take the lease from nobody. As in Kubernetes' own components the holder stops two thirds into that time.
+//!
+//! # Why there are never two
+//! Others count from when they first see a record, which is after the holder asked for it; the holder counts from
+//! when it asked. Who takes the lease replaces the very record that it waited out, so a record that it has not seen
+//! protects the holder as well. A request without an answer may have been granted: it never makes the time longer,
+//! and from the moment that it is sent it may make it shorter.
+
+use std::time::{Duration, Instant};
+
+/// While the API server is slow, a record is valid for up to this long; longer only if that was asked for.
+const SLOWEST: Duration = Duration::from_secs(15);
+/// How many answers have to fit into the time that a record is valid for.
+const ANSWERS: u32 = 8;
+/// How long an answer is awaited at least before it is asked again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the holder knows about its time.
+#[derive(Debug)]
+pub(super) struct LeaseTenure {
+    least: Duration,
+    longest: Duration,
+    /// How long an answer takes lately.
+    latency: Duration,
+    /// For how long the record is valid that was written last.
+    written: Duration,
+    until: Instant,
+}
+
+impl LeaseTenure {
+    /// The lease is not ours yet.
+    pub(super) fn new(now: Instant, least: Duration) -> Self {
+        Self {
+            least,
+            longest: SLOWEST.max(least),
+            latency: Duration::ZERO,
+            written: least,
+            until: now,
+        }
+    }
+
+    /// How long the next record is to be valid: full seconds, as the record has them.
+    fn next(&self) -> Duration {
+        let wanted = (self.latency * ANSWERS).clamp(self.least, self.longest);
+        Duration::from_secs(wanted.as_secs() + u64::from(wanted.subsec_nanos() > 0))
+    }
+
+    /// A record is asked for now; says for how long it is to be valid.
+    pub(super) fn asks(&mut self, now: Instant) -> Duration {
+        let next = self.next();
+        self.until = self.until.min(now + deadline(next));
+        next
+    }
+
+    /// It was written.
+    pub(super) fn granted(&mut self, asked: Instant, answered: Instant, valid: Duration) {
+        self.heard(answered - asked);
+        self.written = valid;
+        self.until = asked + deadline(valid);
+    }
+
+    /// Some answer took so long, or did not come within that.
+    pub(super) fn heard(&mut self, took: Duration) {
+        self.latency = took.max(self.latency * 3 / 4);
+    }
+
+    /// Until when the lease is ours, whatever others do.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// How long after an answer it is asked again.
+    pub(super) fn period(&self) -> Duration {
+        self.written / 3
+    }
+
+    /// How long an answer is awaited.
+    pub(super) fn patience(&self) -> Duration {
+        (self.latency * 2).clamp(PATIENCE, deadline(self.longest))
+    }
+}
+
+/// When the holder of a record that is valid for so long stops.
+fn deadline(valid: Duration) -> Duration {
+    valid * 2 / 3
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEAST: Duration = Duration::from_secs(3);
+
+    /// What an API server grants, and another who watches it and counts.
+    fn live(latencies: &[(u64, u64)]) -> Result<(), TestCaseError> {
+        let start = Instant::now();
+        let (mut now, mut tenure) = (start, LeaseTenure::new(start, LEAST));
+        // The earliest moment at which another could take what was written last. Nobody waits at first.
+        let mut free = start + Duration::from_secs(3600);
+        for &(there, back) in latencies {
+            let (there, back) = (Duration::from_millis(there), Duration::from_millis(back));
+            let valid = tenure.asks(now);
+            prop_assert!(tenure.until() <= free, "the record of before still counts");
+            let written = now + there;
+            if written >= free {
+                // Another took it, and the API server refuses to replace its record.
+                return Ok(());
+            }
+            free = written + valid;
+            prop_assert!(
+                tenure.until() <= free,
+                "it may be written without an answer"
+            );
+            match there + back < tenure.patience() {
+                true => tenure.granted(now, now + there + back, valid),
+                false => tenure.heard(tenure.patience()),
+            }
+            prop_assert!(
+                tenure.until() <= free,
+                "the holder stops before others begin"
+            );
+            now += (there + back).min(tenure.patience()) + tenure.period();
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn the_holder_stops_before_another_may_begin(latencies in prop::collection::vec((0..6_000_u64, 0..6_000_u64), 1..60)) {
+            live(&latencies)?;
+        }
+    }
+
+    /// How long the lease was not surely ours while every answer took so long.
+    fn lost(latency: Duration) -> Duration {
+        let start = Instant::now();
+        let (mut now, mut tenure) = (start, LeaseTenure::new(start, LEAST));
+        let (mut lost, rounds) = (Duration::ZERO, 40);
+        for round in 0..rounds {
+            let valid = tenure.asks(now);
+            let answered = now + latency;
+            let until = tenure.until();
+            match latency <= tenure.patience() {
+                true => tenure.granted(now, answered, valid),
+                false => tenure.heard(tenure.patience()),
+            }
+            let next = answered.min(now + tenure.patience()) + tenure.period();
+            if round > rounds / 2 {
+                lost += answered.min(next).saturating_duration_since(until);
+                lost += next.saturating_duration_since(tenure.until().max(answered));
+            }
+            now = next;
+        }
+        lost
+    }
+
+    #[test]
+    fn an_api_server_that_is_slow_all_the_time_takes_the_lease_from_nobody() {
+        for millis in [1, 200, 500, 1000, 1500, 2000, 2500] {
+            let latency = Duration::from_millis(millis);
+            assert_eq!(lost(latency), Duration::ZERO, "{latency:?}");
+        }
+    }
+
+    #[test]
+    fn records_are_short_while_answers_are_quick_and_long_while_they_are_not() {
+        let now = Instant::now();
+        let mut tenure = LeaseTenure::new(now, LEAST);
+        assert_eq!(tenure.asks(now), LEAST);
+        tenure.heard(Duration::from_secs(1));
+        assert_eq!(tenure.asks(now), Duration::from_secs(8));
+        tenure.heard(Duration::from_secs(9));
+        assert_eq!(tenure.asks(now), SLOWEST);
+        (0..20).for_each(|_| tenure.heard(Duration::from_millis(5)));
+        assert_eq!(tenure.asks(now), LEAST);
+        let long = Duration::from_secs(60);
+        assert_eq!(LeaseTenure::new(now, long).asks(now), long);
+    }
+
+    #[test]
+    fn a_shorter_record_without_an_answer_counts_from_when_it_was_sent() {
+        let now = Instant::now();
+        let mut tenure = LeaseTenure::new(now, LEAST);
+        tenure.granted(now, now, Duration::from_secs(15));
+        assert_eq!(tenure.until(), now + Duration::from_secs(10));
+        let sent = now + Duration::from_secs(1);
+        assert_eq!(tenure.asks(sent), LEAST);
+        assert_eq!(tenure.until(), sent + Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,368 @@
+//! Pods on their way: from the decision until the API server shows them on their node.
+//!
+//! Pods that start together are a unit: nobody of it is bound before all are accepted, and if one is
+//! refused the others give back what they got. A pod that is withdrawn while its agent has yet to answer
+//! stays here until the answer came, so that nothing is asked for twice and nothing is left behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::event::{PodEventReason, PodRef, SchedulerEffect};
+use super::grouper::GroupMembership;
+use crate::objects::numa::ZonesOfPod;
+use crate::objects::volumes::VolumeBinding;
+
+/// How far a start has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BindStage {
+    /// Its agent was asked.
+    Asked,
+    /// Its agent was asked, and it will not start.
+    Withdrawn,
+    /// Its agent took it in, or none is needed; the rest of its unit is awaited.
+    Accepted(Option<String>),
+    /// The API server was asked.
+    Binding(Option<String>),
+    /// The API server said yes, and does not show it yet.
+    Bound,
+}
+
+/// A pod on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingBind {
+    pub(crate) pod: PodRef,
+    pub(crate) node: String,
+    /// Cards with bytes; empty where no agent is asked.
+    pub(crate) cards: Vec<(String, u64)>,
+    pub(crate) received: Option<&'static str>,
+    /// What it will have of which NUMA zones.
+    pub(crate) zones: ZonesOfPod,
+    /// What is bound before the pod is.
+    pub(crate) volumes: Vec<VolumeBinding>,
+    /// The group that is written on the pod.
+    pub(crate) joins: Option<GroupMembership>,
+    pub(crate) stage: BindStage,
+    unit: u64,
+}
+
+impl PendingBind {
+    /// A start that was decided.
+    pub(crate) fn new(
+        pod: PodRef,
+        node: String,
+        cards: Vec<(String, u64)>,
+        received: Option<&'static str>,
+    ) -> Self {
+        let stage = match cards.is_empty() {
+            true => BindStage::Accepted(None),
+            false => BindStage::Asked,
+        };
+        Self {
+            pod,
+            node,
+            cards,
+            received,
+            zones: Vec::new(),
+            volumes: Vec::new(),
+            joins: None,
+            stage,
+            unit: 0,
+        }
+    }
+
+    /// What is said of a pod that is bound.
+    fn told(&self) -> SchedulerEffect {
+        let cards: Vec<&str> = self.cards.iter().map(|(card, _)| card.as_str()).collect();
+        let on = match cards.as_slice() {
+            [] => String::new(),
+            cards => format!(", on {}", cards.join(" and ")),
+        };
+        let message = format!(
+            "Successfully assigned pod {} to node {} at node-pool default{on}",
+            self.pod.full(),
+            self.node
+        );
+        SchedulerEffect::Tell {
+            pod: self.pod.clone(),
+            news: PodEventReason::Scheduled,
+            message,
+        }
+    }
+
+    fn release(&self) -> Option<SchedulerEffect> {
+        let (BindStage::Accepted(Some(id)) | BindStage::Binding(Some(id))) = &self.stage else {
+            return None;
+        };
+        let (node, id) = (self.node.clone(), id.clone());
+        Some(SchedulerEffect::Release { node, id })
+    }
+}
+
+/// What a change of one start leads to.
+#[derive(Debug, Default)]
+pub(crate) struct BindOutcome {
+    pub(crate) effects: Vec<SchedulerEffect>,
+    /// Who was on its way and is not any more.
+    pub(crate) withdrawn: Vec<PodRef>,
+}
+
+/// All pods on their way, by UID.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PendingBinds {
+    by_uid: BTreeMap<String, PendingBind>,
+    by_unit: BTreeMap<u64, BTreeSet<String>>,
+    units: u64,
+}
+
+impl PendingBinds {
+    /// The start of a pod.
+    pub(crate) fn get(&self, uid: &str) -> Option<&PendingBind> {
+        self.by_uid.get(uid)
+    }
+
+    /// Starts that hold their place, or will.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PendingBind> {
+        self.by_uid.values()
+    }
+
+    /// Whose agent, on this node, has yet to answer.
+    pub(crate) fn asked(&self, node: &str) -> Vec<PodRef> {
+        let asked = self.all().filter(|start| {
+            start.node == node && matches!(start.stage, BindStage::Asked | BindStage::Withdrawn)
+        });
+        asked.map(|start| start.pod.clone()).collect()
+    }
+
+    /// Begins a unit.
+    pub(crate) fn begin(&mut self, unit: Vec<PendingBind>) -> Vec<SchedulerEffect> {
+        self.units += 1;
+        let number = self.units;
+        let mut effects = Vec::new();
+        for mut start in unit {
+            start.unit = number;
+            if start.stage == BindStage::Asked {
+                effects.push(SchedulerEffect::Allocate {
+                    node: start.node.clone(),
+                    pod: start.pod.clone(),
+                    shares: start.cards.clone(),
+                });
+            }
+            let uid = start.pod.uid.clone();
+            self.remove(&uid);
+            self.by_unit.entry(number).or_default().insert(uid.clone());
+            self.by_uid.insert(uid, start);
+        }
+        effects.extend(self.bind_if_all_accepted(number));
+        effects
+    }
+
+    /// The agent took a pod in.
+    pub(crate) fn accepted(&mut self, uid: &str, id: String) -> Vec<SchedulerEffect> {
+        let Some(start) = self.by_uid.get_mut(uid) else {
+            // It asked, was withdrawn and forgotten, or adopted: whoever adopts looks at the agent.
+            return Vec::new();
+        };
+        match start.stage {
+            BindStage::Asked => {
+                start.stage = BindStage::Accepted(Some(id));
+                let unit = start.unit;
+                self.bind_if_all_accepted(unit)
+            }
+            BindStage::Withdrawn => {
+                let node = start.node.clone();
+                self.remove(uid);
+                vec![SchedulerEffect::Release { node, id }]
+            }
+            BindStage::Accepted(_) | BindStage::Binding(_) | BindStage::Bound => Vec::new(),
+        }
+    }
+
+    /// The agent did not take a pod in: its unit ends.
+    pub(crate) fn refused(&mut self, uid: &str) -> BindOutcome {
+        let Some(start) = self.by_uid.get(uid) else {
+            return BindOutcome::default();
+        };
+        let (stage, unit) = (start.stage.clone(), start.unit);
+        match stage {
+            BindStage::Asked => {
+                self.remove(uid);
+                self.withdraw(unit)
+            }
+            BindStage::Withdrawn => {
+                self.remove(uid);
+                BindOutcome::default()
+            }
+            BindStage::Accepted(_) | BindStage::Binding(_) | BindStage::Bound => {
+                BindOutcome::default()
+            }
+        }
+    }
+
+    /// The API server bound a pod, by its answer or by what it shows, whichever comes first.
+    pub(crate) fn bound(&mut self, uid: &str) -> Vec<SchedulerEffect> {
+        let Some(start) = self.by_uid.get_mut(uid) else {
+            return Vec::new();
+        };
+        let BindStage::Binding(id) = &mut start.stage else {
+            return Vec::new();
+        };
+        let id = id.take();
+        start.stage = BindStage::Bound;
+        let (node, pod) = (start.node.clone(), start.pod.clone());
+        let commit = id.map(|id| SchedulerEffect::Commit { node, id, pod });
+        commit.into_iter().chain([start.told()]).collect()
+    }
+
+    /// The API server did not bind a pod. Others of its unit may be bound already, and stay.
+    pub(crate) fn not_bound(&mut self, uid: &str) -> Vec<SchedulerEffect> {
+        let start = self.remove(uid);
+        start
+            .and_then(|start| start.release())
+            .into_iter()
+            .collect()
+    }
+
+    /// What is yet to be said of a pod that the API server shows on the node where it was to be bound.
+    pub(crate) fn told(&self, uid: &str, node: Option<&str>) -> Option<SchedulerEffect> {
+        let start = self.by_uid.get(uid)?;
+        let is_untold = matches!(start.stage, BindStage::Binding(_)) && Some(&*start.node) == node;
+        is_untold.then(|| start.told())
+    }
+
+    /// The API server shows a pod on a node.
+    pub(crate) fn seen(&mut self, uid: &str, node: &str) -> BindOutcome {
+        let Some(start) = self.by_uid.get(uid) else {
+            return BindOutcome::default();
+        };
+        match &start.stage {
+            BindStage::Binding(_) | BindStage::Bound if start.node == node => {
+                let effects = self.bound(uid);
+                self.remove(uid);
+                BindOutcome {
+                    effects,
+                    withdrawn: Vec::new(),
+                }
+            }
+            // Somebody else bound it.
+            _ => self.gone(uid),
+        }
+    }
+
+    /// A pod is gone, or goes without us: its unit is decided anew.
+    pub(crate) fn gone(&mut self, uid: &str) -> BindOutcome {
+        let Some(start) = self.by_uid.get_mut(uid) else {
+            return BindOutcome::default();
+        };
+        let unit = start.unit;
+        match start.stage {
+            BindStage::Asked => {
+                start.stage = BindStage::Withdrawn;
+                self.withdraw(unit)
+            }
+            BindStage::Withdrawn => BindOutcome::default(),
+            BindStage::Accepted(_) => self.withdraw(unit),
+            BindStage::Binding(_) | BindStage::Bound => BindOutcome {
+                effects: self.not_bound(uid),
+                withdrawn: Vec::new(),
+            },
+        }
+    }
+
+    /// Ends what of a unit is not being bound yet.
+    fn withdraw(&mut self, unit: u64) -> BindOutcome {
+        let mut outcome = BindOutcome::default();
+        for uid in self.by_unit.get(&unit).cloned().unwrap_or_default() {
+            let Some(start) = self.by_uid.get_mut(&uid) else {
+                continue;
+            };
+            match start.stage {
+                BindStage::Asked => {
+                    start.stage = BindStage::Withdrawn;
+                    outcome.withdrawn.push(start.pod.clone());
+                }
+                BindStage::Accepted(_) => {
+                    outcome.effects.extend(start.release());
+                    outcome.withdrawn.push(start.pod.clone());
+                    self.remove(&uid);
+                }
+                BindStage::Withdrawn | BindStage::Binding(_) | BindStage::Bound => {}
+            }
+        }
+        outcome
+    }
+
+    fn remove(&mut self, uid: &str) -> Option<PendingBind> {
+        let start = self.by_uid.remove(uid)?;
+        if let Some(others) = self.by_unit.get_mut(&start.unit) {
+            others.remove(uid);
+            if others.is_empty() {
+                self.by_unit.remove(&start.unit);
+            }
+        }
+        Some(start)
+    }
+
+    fn bind_if_all_accepted(&mut self, unit: u64) -> Vec<SchedulerEffect> {
+        let uids = self.by_unit.get(&unit).cloned().unwrap_or_default();
+        let is_accepted = |uid: &String| {
+            let start = self.by_uid.get(uid);
+            start.is_some_and(|start| matches!(start.stage, BindStage::Accepted(_)))
+        };
+        if !uids.iter().all(is_accepted) {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        for uid in &uids {
+            let Some(start) = self.by_uid.get_mut(uid) else {
+                continue;
+            };
+            if let BindStage::Accepted(id) = &start.stage {
+                start.stage = BindStage::Binding(id.clone());
+            }
+            effects.push(SchedulerEffect::Bind {
+                node: start.node.clone(),
+                pod: start.pod.clone(),
+                cards: start.cards.clone(),
+                received: start.received,
+                zones: start.zones.clone(),
+                volumes: start.volumes.clone(),
+                joins: start.joins.clone(),
+            });
+        }
+        effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(name: &str, node: &str) -> PendingBind {
+        let pod = PodRef {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        };
+        let cards = vec![("GPU-1".to_owned(), 1)];
+        PendingBind::new(pod, node.to_owned(), cards, Some("Fraction"))
+    }
+
+    #[test]
+    fn one_refusal_ends_a_unit_and_gives_back_what_was_accepted() {
+        let mut starts = PendingBinds::default();
+        let asked = starts.begin(vec![start("a", "n"), start("b", "n"), start("c", "m")]);
+        assert_eq!(asked.len(), 3);
+        assert!(
+            starts.accepted("a", "1".to_owned()).is_empty(),
+            "the others are awaited"
+        );
+        let outcome = starts.refused("b");
+        let (node, id) = ("n".to_owned(), "1".to_owned());
+        assert_eq!(outcome.effects, [SchedulerEffect::Release { node, id }]);
+        let asked: Vec<String> = starts.asked("m").into_iter().map(|pod| pod.uid).collect();
+        assert_eq!(asked, ["c"], "it stays until its agent has answered");
+        let released = starts.accepted("c", "2".to_owned());
+        let (node, id) = ("m".to_owned(), "2".to_owned());
+        assert_eq!(released, [SchedulerEffect::Release { node, id }]);
+        assert!(starts.all().next().is_none());
+    }
+}

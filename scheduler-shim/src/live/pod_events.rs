@@ -1,0 +1,114 @@
+//! What is said about pods that wait: the true reason with its numbers, when it changes, and not too often.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::event::{PodEventReason, SchedulerEffect, StatusUpdate};
+use super::model::ClusterModel;
+use super::{settings, statuses};
+use crate::reasons::decided_cluster::{self, DecidedCluster};
+use crate::reasons::waiting::{self, WaitingPod};
+
+/// How many statuses are written at a time; the others have to wait.
+const AT_ONCE: usize = 500;
+/// How long the numbers of a reason may change unsaid.
+const QUIET: Duration = Duration::from_secs(30);
+
+impl ClusterModel {
+    /// Says why pods wait, as far as it was not said.
+    /// `seen` is shown the books and who waits.
+    pub(crate) fn tell_who_waits(
+        &mut self,
+        now: Duration,
+        seen: impl FnOnce(&DecidedCluster<'_>, &[WaitingPod]),
+    ) -> Vec<SchedulerEffect> {
+        let (waiting, due, queues, total) = {
+            let snapshot = self.cluster(now);
+            let books = decided_cluster::decide(now, &snapshot.cluster);
+            let waiting = waiting::all(&snapshot, &books);
+            seen(&books, &waiting);
+            let tallies = statuses::tallies(&books);
+            let mut due = statuses::due(&snapshot, &tallies, &waiting, now);
+            if self.choices.has_shards() {
+                due.extend(settings::due(
+                    &self.inventory,
+                    self.programs.as_deref(),
+                    now,
+                ));
+            }
+            (waiting, due, tallies.0, books.total())
+        };
+        self.inventory.rest();
+        let mut effects = self.report(due, now);
+        let past = self.past.as_mut();
+        effects.extend(past.and_then(|past| past.look(now, &queues, total)));
+        effects.extend(self.write_groups(now));
+        effects.extend(self.tell_not_ready(&waiting));
+        for one in waiting {
+            let Some(pod) = self.pod(&one.pod) else {
+                continue;
+            };
+            if self.back_off.holds(&pod.uid, now) || self.starts.get(&pod.uid).is_some() {
+                continue;
+            }
+            let known = self.told.get(&pod.uid);
+            let is_said = known.is_some_and(|(said, at)| *said == one.message || now < *at + QUIET);
+            if is_said || one.reason == waiting::WaitReason::Gated {
+                continue;
+            }
+            self.told
+                .insert(pod.uid.clone(), (one.message.clone(), now));
+            effects.push(SchedulerEffect::Tell {
+                pod,
+                news: PodEventReason::Unschedulable,
+                message: one.message,
+            });
+        }
+        effects
+    }
+
+    /// Statuses as far as they are news: what was written and does not show yet is not written again, nor a
+    /// sentence in which only numbers changed.
+    fn report(&mut self, due: Vec<StatusUpdate>, now: Duration) -> Vec<SchedulerEffect> {
+        self.reported.retain(|_, (_, at)| now < *at + QUIET);
+        let mut effects = Vec::new();
+        for report in due {
+            let object = (&report.kind, &report.namespace, &report.name);
+            let (kind, namespace, name) = object;
+            let key = (kind.clone(), namespace.clone(), name.clone());
+            let silent = without_sentences(report.status.clone());
+            let is_said = self
+                .reported
+                .get(&key)
+                .is_some_and(|(said, _)| *said == silent);
+            if is_said || effects.len() == AT_ONCE {
+                continue;
+            }
+            self.reported.insert(key, (silent, now));
+            effects.push(SchedulerEffect::Report(report));
+        }
+        effects
+    }
+}
+
+/// A status without its sentences and when they were said.
+fn without_sentences(mut status: Value) -> Value {
+    match &mut status {
+        Value::Object(fields) => {
+            for sentence in ["message", "lastTransitionTime"] {
+                fields.remove(sentence);
+            }
+            for value in fields.values_mut() {
+                *value = without_sentences(value.take());
+            }
+        }
+        Value::Array(all) => {
+            for value in all {
+                *value = without_sentences(value.take());
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    status
+}

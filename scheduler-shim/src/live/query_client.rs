@@ -1,0 +1,41 @@
+//! The other side of the running scheduler's HTTP: one question, one answer.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::failure::SchedulerFailure;
+use crate::options::SchedulerExplainOptions;
+
+/// How long the scheduler may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a pod is where it is.
+pub(crate) fn explain(asked: &SchedulerExplainOptions) -> Result<String, SchedulerFailure> {
+    let json = if asked.json { "?json" } else { "" };
+    let path = format!("/explain/{}{json}", asked.pod);
+    let address = asked.address;
+    let failed = |error: std::io::Error| {
+        SchedulerFailure::new(format!(
+            "failed to reach the scheduler at {address}: {error}"
+        ))
+        .hint("start it with `apportion-scheduler run`, or name its address with --address")
+    };
+    let reply = get(asked, &path).map_err(failed)?;
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(body.to_owned()),
+        _ => Err(SchedulerFailure::new(body.trim())),
+    }
+}
+
+fn get(asked: &SchedulerExplainOptions, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&asked.address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let host = asked.address;
+    // The answer of an old version is not cut into chunks.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply)?;
+    Ok(reply)
+}

@@ -1,0 +1,265 @@
+//! What the running scheduler answers over HTTP: health, metrics, why a pod is where it is, and all that it knows.
+//!
+//! Questions about the cluster go to the scheduler's loop and are answered from its model, so an answer is
+//! about one moment. `/snapshot` is what `simulate` reads.
+//!
+//! In a pod the address is open to every other pod. Numbers may be seen by all; objects of all namespaces are
+//! shown only to who asks from the same machine or pod, as `kubectl exec` and `kubectl port-forward` do.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apportion_bounded::{HttpLimiter, Text};
+use apportion_groups::ObjectView;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use super::metrics::SchedulerMetrics;
+use super::model::ClusterModel;
+use super::usage_recorder::UsageRecorder;
+use super::view::{gpu_node, now};
+use crate::failure::SchedulerFailure;
+use crate::objects::gpu_nodes;
+use crate::objects::object_warnings::ObjectWarnings;
+use crate::reasons::{decided_cluster, explain, report};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long the scheduler's loop may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to read an answer. All objects of a large cluster are large.
+const READ: Duration = Duration::from_secs(60);
+/// How long numbers are shown again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What somebody wants to know.
+#[derive(Debug)]
+pub(crate) enum QueryKind {
+    /// All objects.
+    Snapshot,
+    /// What Prometheus asks.
+    Metrics,
+    /// Why a pod is where it is, or waits; whether as JSON.
+    Explain(String, bool),
+}
+
+/// What somebody wants to know, and where the answer goes.
+#[derive(Debug)]
+pub(crate) struct SchedulerQuery {
+    what: QueryKind,
+    answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// Answers from the model.
+pub(crate) fn answer(model: &ClusterModel, metrics: &SchedulerMetrics, question: SchedulerQuery) {
+    let text = match question.what {
+        QueryKind::Snapshot => Ok(snapshot(model)),
+        QueryKind::Metrics => Ok(metrics.text()),
+        QueryKind::Explain(pod, as_json) => explain(model, &pod, as_json),
+    };
+    let _ = question.answer.send(text);
+}
+
+fn snapshot(model: &ClusterModel) -> String {
+    // What agents say goes before what they wrote.
+    let is_said = |object: &ObjectView<'_>| {
+        object.kind() == gpu_nodes::KIND.1 && model.agents.of(object.name()).is_some()
+    };
+    let known = model.inventory.every().filter(|object| !is_said(object));
+    let known = known.map(ObjectView::to_text);
+    let agents = model.agents.all();
+    let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.said));
+    let past = model.past.iter().map(UsageRecorder::object);
+    let ours = cards.chain(past).map(|object| object.to_string().into());
+    let objects: Vec<Cow<'_, str>> = known.chain(ours).collect();
+    // Most are text already, and there may be many.
+    let objects = objects.join(",");
+    format!(r#"{{"apiVersion":"v1","items":[{objects}],"kind":"List"}}"#)
+}
+
+fn explain(model: &ClusterModel, pod: &str, as_json: bool) -> Result<String, String> {
+    let all = model.inventory.all("Pod");
+    let mut found = all
+        .map(crate::objects::pods::name)
+        .filter(|full| full == pod || full.split_once('/').is_some_and(|(_, own)| own == pod));
+    let Some(name) = found.next() else {
+        return Err(format!("there is no pod {pod}\n"));
+    };
+    if let Some(other) = found.next() {
+        return Err(format!(
+            "more than one pod is named {pod}: {name} and {other}\n"
+        ));
+    }
+    let now = now();
+    let snapshot = model.cluster(now);
+    let books = decided_cluster::decide(now, &snapshot.cluster);
+    let report = report::report(&snapshot, &books, ObjectWarnings::default());
+    let explanation = explain::explain(&snapshot, &books, &report, &name);
+    match as_json {
+        true => serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string()),
+        false => Ok(explanation.to_string()),
+    }
+}
+
+/// How many connections the listener of [`open`] serves, and for how long.
+pub(crate) fn bounds() -> HttpLimiter {
+    HttpLimiter::within(READ)
+}
+
+/// Listens, and serves from now on; the address is where.
+pub(crate) async fn open(
+    address: SocketAddr,
+    bounds: HttpLimiter,
+    questions: mpsc::Sender<SchedulerQuery>,
+) -> Result<SocketAddr, SchedulerFailure> {
+    let wrong = |error: std::io::Error| {
+        SchedulerFailure::new(format!("failed to listen on {address}: {error}"))
+            .hint("choose another address with --address")
+    };
+    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    tokio::spawn(serve(listener, bounds, questions));
+    Ok(address)
+}
+
+async fn serve(
+    listener: TcpListener,
+    bounds: HttpLimiter,
+    questions: mpsc::Sender<SchedulerQuery>,
+) {
+    let numbers = Arc::new(Mutex::new(None));
+    apportion_bounded::serve(listener, bounds, move |request, asker| {
+        let (questions, numbers) = (questions.clone(), numbers.clone());
+        async move { respond(&request, asker, &questions, &numbers).await }
+    })
+    .await;
+}
+
+/// Whether somebody with this address is told what is at a path.
+fn is_for(path: &str, asker: IpAddr) -> bool {
+    asker.to_canonical().is_loopback() || ["/healthz", "/metrics"].contains(&path)
+}
+
+async fn respond(
+    request: &Request<Incoming>,
+    asker: IpAddr,
+    questions: &mpsc::Sender<SchedulerQuery>,
+    numbers: &Mutex<Option<(Instant, Text)>>,
+) -> Response<Text> {
+    let path = request.uri().path();
+    if !is_for(path, asker) {
+        let text =
+            "this path is served to localhost only; use kubectl exec or kubectl port-forward\n"
+                .to_owned();
+        return response(StatusCode::FORBIDDEN, text);
+    }
+    let what = match (request.method(), path.split_once("/explain/")) {
+        (&Method::GET, Some(("", pod))) => {
+            QueryKind::Explain(pod.to_owned(), request.uri().query() == Some("json"))
+        }
+        (&Method::GET, _) if path == "/snapshot" => QueryKind::Snapshot,
+        (&Method::GET, _) if path == "/metrics" => QueryKind::Metrics,
+        (&Method::GET, _) if path == "/healthz" => {
+            return response(StatusCode::OK, "ok\n".to_owned());
+        }
+        _ => {
+            let text = "see /healthz, /metrics, /snapshot and /explain/NAMESPACE/NAME\n".to_owned();
+            return response(StatusCode::NOT_FOUND, text);
+        }
+    };
+    let is_numbers = matches!(what, QueryKind::Metrics);
+    // Who asks meanwhile waits here, and gets the same.
+    let mut last = match is_numbers {
+        true => Some(numbers.lock().await),
+        false => None,
+    };
+    if let Some(Some((since, text))) = last.as_deref()
+        && since.elapsed() < FRESH
+    {
+        return numbers_of(text.clone());
+    }
+    let (answer, answered) = oneshot::channel();
+    if questions.try_send(SchedulerQuery { what, answer }).is_err() {
+        return said(is_numbers, None);
+    }
+    let answer = tokio::time::timeout(PATIENCE, answered).await;
+    let answer = answer.ok().and_then(Result::ok);
+    match (last.as_deref_mut(), answer) {
+        (Some(last), Some(Ok(text))) => {
+            let text = Text::from(text);
+            *last = Some((Instant::now(), text.clone()));
+            numbers_of(text)
+        }
+        (_, answer) => said(is_numbers, answer),
+    }
+}
+
+/// What came of a question. Who does not lead has no numbers and is well all the same: to Prometheus it is up.
+fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Text> {
+    match answer {
+        Some(Ok(text)) if is_numbers => numbers_of(text.into()),
+        None if is_numbers => numbers_of("# EOF\n".into()),
+        Some(Ok(text)) => response(StatusCode::OK, text),
+        Some(Err(text)) => response(StatusCode::NOT_FOUND, text),
+        None => {
+            let waits =
+                "this scheduler is not the leader, or has not loaded the cluster state yet\n";
+            response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned())
+        }
+    }
+}
+
+/// Prometheus reads nothing of which it is not told what it is.
+fn numbers_of(text: Text) -> Response<Text> {
+    let mut response = Response::new(text);
+    let kind = HeaderValue::from_static(OPEN_METRICS);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn response(status: StatusCode, text: String) -> Response<Text> {
+    let mut response = Response::new(Text::from(text));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_shown_to_the_own_machine_and_numbers_to_all() {
+        let near = ["127.0.0.1", "::1", "::ffff:127.0.0.1"];
+        for (asker, is_near) in near
+            .map(|near| (near, true))
+            .into_iter()
+            .chain([("10.0.0.7", false)])
+        {
+            let asker = asker.parse().unwrap();
+            for path in ["/healthz", "/metrics"] {
+                assert!(is_for(path, asker));
+            }
+            for path in ["/snapshot", "/explain/a/b", "/explain//metrics"] {
+                assert_eq!(is_for(path, asker), is_near, "{path} {asker}");
+            }
+        }
+    }
+    #[test]
+    fn a_scheduler_that_does_not_lead_is_up_and_has_no_numbers() {
+        let waits = said(true, None);
+        assert_eq!(waits.status(), StatusCode::OK);
+        assert_eq!(waits.body().size_hint().exact(), Some(6));
+        for numbers in [waits, said(true, Some(Ok("a 1\n# EOF\n".to_owned())))] {
+            assert_eq!(numbers.headers()[CONTENT_TYPE], OPEN_METRICS);
+        }
+        let explains = said(false, None);
+        assert_eq!(explains.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

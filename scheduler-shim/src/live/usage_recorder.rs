@@ -1,0 +1,262 @@
+//! What queues use, noted while it happens, for who shares by it later: this scheduler and the one after it.
+//!
+//! Pure. Whenever it is looked at why pods wait, which is once a second while anything happens and every half minute
+//! when nothing does, what queues held since the last look is added up. It is written down when a bucket of the window
+//! is full, at least every minute and at most every five seconds, to a `ConfigMap` beside the lease: one small write,
+//! however many queues there are, by the right to one object, where notes on the Queue objects would be as many
+//! writes as queues, and the right to change everybody's quotas.
+//!
+//! Time that nobody watched, because no scheduler led or the machine stood still, counts for nobody, neither as
+//! used nor as there to be used. So does what was held after the last note, at most a minute. Nothing is written before
+//! the note of before was read, so that no history is lost by one that could not be.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_policy::Cluster;
+use apportion_policy::amounts::ResourceAmounts;
+use apportion_policy::share::QueueShare;
+use apportion_policy::tree::QueueTree;
+use apportion_policy::usage::UsageBucket;
+use serde_json::Value;
+use tracing::warn;
+
+use super::event::SchedulerEffect;
+use crate::objects::usage_history::{UsageHistory, UsageParams};
+
+mod store;
+
+pub(crate) use store::UsageRecordStore;
+
+/// How far looks may be apart until nobody knows what happened between them.
+const LONGEST: Duration = Duration::from_secs(5 * 60);
+/// How often it is written down.
+const OFTEN: Duration = Duration::from_secs(5);
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// Who notes it.
+#[derive(Clone, Debug)]
+pub(crate) struct UsageRecorder {
+    past: UsageHistory,
+    /// What was so at the last look.
+    seen: Option<UsageSample>,
+    /// Whether it is known what was noted before this scheduler led.
+    is_read: bool,
+    written: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct UsageSample {
+    at: Duration,
+    held: BTreeMap<String, ResourceAmounts>,
+    total: ResourceAmounts,
+}
+
+impl UsageRecorder {
+    /// Nothing is known yet.
+    pub(crate) const fn new(terms: UsageParams) -> Self {
+        Self {
+            past: UsageHistory::new(terms),
+            seen: None,
+            is_read: false,
+            written: Duration::ZERO,
+        }
+    }
+
+    /// Puts what was noted before this scheduler led before what it noted itself.
+    pub(crate) fn recall(&mut self, now: Duration, text: Option<&str>) {
+        self.is_read = true;
+        let Some(text) = text else { return };
+        let before = match UsageHistory::read(text) {
+            Ok(past) => past.usage.buckets,
+            Err(problem) => {
+                warn!(%problem, "Usage history unreadable, ignored");
+                return;
+            }
+        };
+        let own = std::mem::take(&mut self.past.usage.buckets);
+        let began = own.first().map_or(now, |bucket| bucket.start);
+        let known = before.into_iter().filter(|bucket| bucket.start < began);
+        // The clock of who noted it may be ahead.
+        let known = known.map(|bucket| UsageBucket {
+            end: bucket.end.min(began),
+            ..bucket
+        });
+        self.past.usage.buckets = known.chain(own).collect();
+        self.past.settle(now);
+    }
+
+    /// Adds up what was held since the last look, and says what is to be written down.
+    pub(crate) fn look(
+        &mut self,
+        now: Duration,
+        queues: &QueueTree,
+        total: ResourceAmounts,
+    ) -> Option<SchedulerEffect> {
+        let held = |queue: &QueueShare| {
+            let held = queue.allocated();
+            (held != ResourceAmounts::default()).then(|| (queue.uid.clone(), held))
+        };
+        let seen = UsageSample {
+            at: now,
+            held: queues.all().iter().filter_map(held).collect(),
+            total,
+        };
+        if let Some(last) = self.seen.replace(seen)
+            && now.saturating_sub(last.at) <= LONGEST
+        {
+            self.past.usage.note(last.at, now, &last.held, last.total);
+        }
+        self.past.settle(now);
+        let often = self.past.usage.bucket().clamp(OFTEN, SELDOM);
+        if !self.is_read || now < self.written + often {
+            return None;
+        }
+        self.written = now;
+        Some(SchedulerEffect::Remember(self.past.text()))
+    }
+
+    /// Whether it is known what was noted before this scheduler led.
+    pub(crate) const fn is_read(&self) -> bool {
+        self.is_read
+    }
+
+    /// Lets it count.
+    pub(crate) fn enter(&self, cluster: &mut Cluster) {
+        self.past.enter(cluster);
+    }
+
+    /// What is known, as an object that `simulate` reads.
+    pub(crate) fn object(&self) -> Value {
+        UsageHistory::object("usage", &self.past.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apportion_policy::cluster::{Queue, Quota};
+    use apportion_policy::usage::UsageWindow;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NOW: Duration = Duration::from_secs(1_000_000);
+    const TERMS: UsageParams = UsageParams {
+        window: UsageWindow::WEEK,
+        half_life: None,
+        k_value: 2.0,
+    };
+    const TOTAL: ResourceAmounts = ResourceAmounts::new(0.0, 0.0, 4.0);
+
+    fn queues() -> Vec<Queue> {
+        let queue = |(name, parent): (&str, Option<&str>)| Queue {
+            name: name.to_owned(),
+            parent: parent.map(str::to_owned),
+            created: Duration::ZERO,
+            priority: 100,
+            cpu: Quota::UNLIMITED,
+            memory: Quota::UNLIMITED,
+            gpu: Quota::UNLIMITED,
+            usage: [0.0; 3],
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        };
+        [("top", None), ("a", Some("top")), ("b", Some("top"))]
+            .map(queue)
+            .into()
+    }
+
+    /// Looks when one queue holds so many cards.
+    fn look(keeper: &mut UsageRecorder, now: Duration, queue: &str, cards: f64) -> Option<String> {
+        let mut tree = QueueTree::of(&queues());
+        let place = tree.find(queue).unwrap();
+        tree.charge(place, ResourceAmounts::new(0.0, 0.0, cards), true);
+        match keeper.look(now, &tree, TOTAL)? {
+            SchedulerEffect::Remember(text) => Some(text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What queues used, as the policy is told, of cards.
+    fn used(keeper: &UsageRecorder) -> BTreeMap<String, f64> {
+        let mut cluster = Cluster {
+            queues: queues(),
+            ..Cluster::default()
+        };
+        keeper.enter(&mut cluster);
+        assert_eq!(cluster.settings.division.k_value, TERMS.k_value);
+        let queues = cluster.queues.into_iter();
+        queues.map(|queue| (queue.name, queue.usage[2])).collect()
+    }
+
+    #[test]
+    fn what_is_held_between_two_looks_counts_for_a_queue_and_those_above() {
+        let mut keeper = UsageRecorder::new(TERMS);
+        look(&mut keeper, NOW, "a", 4.0);
+        look(&mut keeper, NOW + SECOND * 30, "b", 2.0);
+        look(&mut keeper, NOW + SECOND * 60, "b", 0.0);
+        let used = used(&keeper);
+        assert_eq!((used["a"], used["b"], used["top"]), (0.5, 0.25, 0.75));
+    }
+
+    #[test]
+    fn time_that_nobody_watched_counts_for_nobody() {
+        let mut keeper = UsageRecorder::new(TERMS);
+        look(&mut keeper, NOW, "a", 4.0);
+        look(&mut keeper, NOW + LONGEST + SECOND, "b", 4.0);
+        assert!(used(&keeper).values().all(|part| *part == 0.0));
+        look(&mut keeper, NOW + LONGEST + SECOND * 2, "b", 4.0);
+        assert_eq!(used(&keeper)["b"], 1.0);
+        // A clock that was set back.
+        look(&mut keeper, NOW, "a", 4.0);
+        look(&mut keeper, NOW + SECOND, "a", 4.0);
+        assert_eq!(used(&keeper)["b"], 0.0);
+    }
+
+    #[test]
+    fn nothing_is_written_before_what_was_written_is_known_and_then_each_minute() {
+        let mut keeper = UsageRecorder::new(TERMS);
+        assert_eq!(look(&mut keeper, NOW, "a", 4.0), None);
+        assert_eq!(look(&mut keeper, NOW + SELDOM * 2, "a", 4.0), None);
+        keeper.recall(NOW + SELDOM * 2, None);
+        let now = NOW + SELDOM * 2 + SECOND;
+        assert!(look(&mut keeper, now, "a", 4.0).is_some());
+        assert_eq!(look(&mut keeper, now + SELDOM - SECOND, "a", 4.0), None);
+        assert!(look(&mut keeper, now + SELDOM, "a", 4.0).is_some());
+    }
+
+    #[test]
+    fn who_leads_next_knows_what_was_used_and_not_what_nobody_saw() {
+        let mut first = UsageRecorder::new(TERMS);
+        first.recall(NOW, None);
+        look(&mut first, NOW, "a", 4.0);
+        let text = look(&mut first, NOW + SELDOM, "a", 4.0).unwrap();
+        let mut second = UsageRecorder::new(TERMS);
+        let later = NOW + SELDOM * 10;
+        look(&mut second, later, "b", 4.0);
+        look(&mut second, later + SECOND * 20, "b", 4.0);
+        second.recall(later + SECOND * 20, Some(&text));
+        let parts = used(&second);
+        assert_eq!((parts["a"], parts["b"]), (0.75, 0.25));
+        let text = look(&mut second, later + SECOND * 20, "b", 4.0).unwrap();
+        let mut third = UsageRecorder::new(TERMS);
+        third.recall(later + SECOND * 20, Some(&text));
+        assert_eq!(used(&third), parts);
+        // The clock of who noted it was ahead.
+        let mut behind = UsageRecorder::new(TERMS);
+        behind.recall(NOW + SECOND * 30, Some(&text));
+        look(&mut behind, NOW + SECOND * 30, "b", 4.0);
+        look(&mut behind, NOW + SECOND * 90, "b", 4.0);
+        assert_eq!(used(&behind)["b"], 0.5);
+    }
+
+    #[test]
+    fn a_damaged_note_is_an_empty_history_that_is_written_over() {
+        let mut keeper = UsageRecorder::new(TERMS);
+        keeper.recall(NOW, Some("{\"windowType\":"));
+        assert!(keeper.is_read());
+        assert!(used(&keeper).values().all(|part| *part == 0.0));
+        let text = look(&mut keeper, NOW, "a", 4.0).unwrap();
+        assert!(UsageHistory::read(&text).is_ok());
+    }
+}

@@ -1,0 +1,90 @@
+//! Where the note of what queues used lies: a `ConfigMap` beside the lease, named after it.
+//!
+//! It is read until that succeeds, so that a history is not written over because an API server was slow. Who may not
+//! read it is told so, once, and shares by what is seen from now on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, Error};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::live::agent_workers::chain;
+use crate::live::event::SchedulerEvent;
+use crate::objects::usage_history::KEY;
+use crate::options::SchedulerRunOptions;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After which it is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Reads and writes the note.
+#[derive(Clone)]
+pub(crate) struct UsageRecordStore {
+    objects: Api<ConfigMap>,
+    name: String,
+}
+
+impl UsageRecordStore {
+    /// The note of the schedulers that share a lease.
+    pub(crate) fn new(client: Client, asked: &SchedulerRunOptions) -> Self {
+        Self {
+            objects: Api::namespaced(client, &asked.lease_namespace),
+            name: format!("{}-usage", asked.lease_name),
+        }
+    }
+
+    /// Sends what was noted before.
+    pub(crate) async fn recall(self, answers: UnboundedSender<SchedulerEvent>) {
+        let mut told = String::new();
+        let found = loop {
+            let why = match timeout(PATIENCE, self.objects.get_opt(&self.name)).await {
+                Ok(Ok(found)) => break found,
+                Ok(Err(problem)) => chain(&problem),
+                Err(late) => late.to_string(),
+            };
+            if why != told {
+                let name = &self.name;
+                warn!(name, why, "Failed to read the usage history, retrying");
+                told = why;
+            }
+            sleep(AGAIN).await;
+        };
+        let text = found.and_then(|found| found.data?.remove(KEY));
+        info!(is_there = text.is_some(), "Usage history loaded");
+        let _ = answers.send(SchedulerEvent::UsedBefore(text));
+    }
+
+    /// Writes it, in place of the one of before.
+    pub(crate) async fn write(&self, text: String) {
+        let object = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                ..ObjectMeta::default()
+            },
+            data: Some(BTreeMap::from([(KEY.to_owned(), text)])),
+            ..ConfigMap::default()
+        };
+        let why = match timeout(PATIENCE, self.put(&object)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(problem)) => chain(&problem),
+            Err(late) => late.to_string(),
+        };
+        warn!(name = self.name, why, "Failed to save the usage history");
+    }
+
+    async fn put(&self, object: &ConfigMap) -> kube::Result<()> {
+        let params = PostParams::default();
+        match self.objects.replace(&self.name, &params, object).await {
+            Err(Error::Api(status)) if status.code == 404 => {
+                self.objects.create(&params, object).await.map(|_| ())
+            }
+            done => done.map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Pods that nobody here decides on, as far as others have to be near them or apart from them.
+//!
+//! A cluster has thousands of them, and few pods ask who is around; so they are told of only where one does. Those
+//! that want others away count always.
+
+use apportion_policy::cluster::{ForeignPod, Job, PreferredTerm, Task};
+
+use super::namespaces::NamespaceResolver;
+use super::object_warnings::ObjectWarnings;
+use super::parsed_objects::ParsedPod;
+use super::pod_affinity::port;
+
+/// The pods among these that others have to know.
+pub(crate) fn bystanders(
+    there: &[&ParsedPod],
+    jobs: &[Job],
+    namespaces: &mut NamespaceResolver<'_>,
+    remarks: &mut ObjectWarnings,
+) -> Vec<ForeignPod> {
+    let mut tasks = jobs.iter().flat_map(|job| &job.tasks);
+    let somebody_asks = tasks.any(asks);
+    let seen = there.iter().filter_map(|read| {
+        let task = read.seen()?;
+        let counts = somebody_asks || !task.apart.is_empty();
+        Some((read.node()?, task)).filter(|_| counts)
+    });
+    let bystander = |(node, task): (&str, &Task)| {
+        let mut apart = task.apart.clone();
+        for neighbours in &mut apart {
+            namespaces.name(neighbours, remarks);
+        }
+        ForeignPod {
+            node: node.to_owned(),
+            labels: task.labels.clone(),
+            apart,
+        }
+    };
+    seen.map(bystander).collect()
+}
+
+/// Whether a pod asks who is around. One that only needs a port of its host is kept away by those that have it.
+fn asks(task: &Task) -> bool {
+    let wishes =
+        |wish: &PreferredTerm| matches!(wish, PreferredTerm::Near(_) | PreferredTerm::Even(_));
+    !task.near.is_empty()
+        || !task.even.is_empty()
+        || task.apart.iter().any(|one| port(one).is_none())
+        || task.prefers.iter().any(|one| wishes(&one.wish))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::super::cards::CardInventory;
+    use super::super::inventory::ObjectInventory;
+    use super::super::snapshot::snapshot;
+    use super::*;
+
+    fn pod(name: &str, scheduler: &str, spec: &Value) -> Value {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
+            "metadata": {"name": name, "namespace": "default", "labels": {"app": name}}});
+        pod["spec"]["schedulerName"] = scheduler.into();
+        pod
+    }
+
+    fn required(kind: &str) -> Value {
+        let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}});
+        json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    }
+
+    /// The names of the bystanders of a pod of ours, and how many kinds of pods each wants away.
+    fn around(ours: &Value) -> Vec<(String, usize)> {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+        let on = |node: &str, mut spec: Value| {
+            spec["nodeName"] = node.into();
+            spec
+        };
+        let mut over = pod("over", "another", &on("n", json!({})));
+        over["status"]["phase"] = "Succeeded".into();
+        let all = vec![
+            node,
+            pod("ours", "kai-scheduler", ours),
+            pod("plain", "another", &on("n", json!({}))),
+            pod("dreads", "another", &on("n", required("podAntiAffinity"))),
+            pod("elsewhere", "another", &on("nowhere", json!({}))),
+            pod("waits", "another", &json!({})),
+            over,
+        ];
+        let mut remarks = ObjectWarnings::default();
+        let inventory = ObjectInventory::of(all, &mut remarks);
+        let schedulers = ["kai-scheduler".to_owned()];
+        let (nobody, nothing) = (BTreeMap::new(), CardInventory::default());
+        let now = Duration::ZERO;
+        let read = snapshot(
+            &inventory,
+            &schedulers,
+            &nobody,
+            &nothing,
+            now,
+            &mut remarks,
+        );
+        let found = read.cluster.bystanders.iter();
+        found
+            .map(|one| (one.labels["app"].clone(), one.apart.len()))
+            .collect()
+    }
+
+    #[test]
+    fn all_are_told_of_where_somebody_asks_who_is_around() {
+        let both = [("dreads".to_owned(), 1), ("plain".to_owned(), 0)];
+        assert_eq!(around(&required("podAffinity")), both);
+        let rule = json!([{"topologyKey": "zone", "labelSelector": {}}]);
+        assert_eq!(around(&json!({"topologySpreadConstraints": rule})), both);
+    }
+
+    #[test]
+    fn only_those_that_want_others_away_count_where_nobody_asks() {
+        let one = [("dreads".to_owned(), 1)];
+        assert_eq!(around(&json!({})), one);
+        let port = json!({"containers": [{"ports": [{"hostPort": 80}]}]});
+        assert_eq!(around(&port), one);
+    }
+}

@@ -1,0 +1,42 @@
+//! What is wrong with single objects: one sentence each, and the rest goes on.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use apportion_abi::EscapedText;
+use serde::Serialize;
+
+/// One sentence about one object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct ObjectWarning {
+    /// Kind and name.
+    pub(crate) object: String,
+    /// What is wrong, and what comes of it.
+    pub(crate) message: String,
+}
+
+impl fmt::Display for ObjectWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}",
+            EscapedText(&self.object),
+            EscapedText(&self.message)
+        )
+    }
+}
+
+/// All remarks, each once, in order.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(crate) struct ObjectWarnings(pub(crate) BTreeSet<ObjectWarning>);
+
+impl ObjectWarnings {
+    /// Notes something.
+    pub(crate) fn note(&mut self, object: impl fmt::Display, message: impl Into<String>) {
+        self.0.insert(ObjectWarning {
+            object: object.to_string(),
+            message: message.into(),
+        });
+    }
+}

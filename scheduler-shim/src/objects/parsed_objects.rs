@@ -1,0 +1,397 @@
+//! What pods and nodes say by themselves, read once and kept until they change.
+//!
+//! A round looks at every pod of the cluster, and most of them are as they were in the round before. What
+//! depends on one object alone is read when that object comes, because the objects themselves are kept as text.
+//! The group of a pod depends on its owners and on
+//! PodGroups, too: it is kept as long as nothing of its namespace and nothing cluster-wide changes that such
+//! rules look at, and not at all where the rule counted other pods. PodGroups are as many as pods, so only
+//! those count that the rules looked for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use apportion_abi::names::{
+    ANNOTATION_GROUP, ANNOTATION_RESERVED, ANNOTATION_TOP_OWNER, LABEL_RESERVATION, LABEL_SUBGROUP,
+    RESOURCE_SLOT,
+};
+use apportion_admission::ignored;
+use apportion_groups::{DerivedPodGroup, GroupingSettings, ObjectStore, ObjectView};
+use apportion_policy::cluster::{Node, Task, TaskGpuRequest, TaskStatus};
+use serde_json::Value;
+
+use super::inventory::{ObjectInventory, called};
+use super::object_warnings::{ObjectWarning, ObjectWarnings};
+use super::occupancy::PodOccupancy;
+use super::{
+    admission, cards, clock, config_maps, group_objects, groups, jobs, nodes, pods, quantity,
+    requests, volumes,
+};
+
+/// Who decides on pods that do not say it.
+const DEFAULT: &str = "default-scheduler";
+/// Kinds by which no pod is grouped.
+const APART: &[&str] = &[
+    "Pod",
+    "Node",
+    "Namespace",
+    "GpuNode",
+    "NodeResourceTopology",
+    "Queue",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "StorageClass",
+    "CSIDriver",
+    "CSIStorageCapacity",
+];
+
+/// What the label says of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
+const RESERVATION: &str = "kai-resource-reservation";
+
+/// What the label `app` says of KAI's pod grouper, by its version.
+const GROUPERS: &[&str] = &["pod-grouper", "podgrouper"];
+
+/// A pod, read.
+#[derive(Debug)]
+pub(crate) struct ParsedPod {
+    /// Who decides on it.
+    pub(crate) scheduler: Box<str>,
+    pub(crate) status: TaskStatus,
+    /// The node that it is bound to.
+    node: Option<Box<str>>,
+    pub(crate) created: Option<Duration>,
+    pub(crate) started: Option<Duration>,
+    /// Its cards with their bytes, as they are written on it.
+    pub(crate) written: Option<Vec<(String, u64)>>,
+    /// Whether it says that nobody may be evicted for it.
+    pub(crate) is_modest: bool,
+    /// Whether it is one of KAI's that keep a card for others, and the card that it says it keeps.
+    pub(crate) is_reservation: bool,
+    pub(crate) keeps: Option<Box<str>>,
+    /// Whether it is KAI's pod grouper.
+    pub(crate) is_grouper: bool,
+    /// The group and the subgroup that are written on it.
+    pub(crate) membership: (Option<Box<str>>, Option<Box<str>>),
+    /// What it would rather have of its node, as it says it.
+    pub(crate) preferred: Vec<Value>,
+    /// What it wants of cards.
+    pub(crate) cards: Result<TaskGpuRequest, String>,
+    /// Why nobody would give it its share of a card, where somebody must.
+    slotless: Option<Box<str>>,
+    /// The task that it is, without its set and its wishes about nodes; or why it may not exist.
+    task: Result<Task, String>,
+    /// What it holds beside cards.
+    pub(crate) holds: PodOccupancy,
+    /// Processors and memory.
+    pub(crate) cpu_millis: i64,
+    pub(crate) memory: i64,
+    /// What it wants of its node, as a text that is the same for pods that want the same.
+    pub(crate) wish: String,
+    /// The ConfigMaps without which it can't start.
+    pub(crate) config_maps: Box<[Box<str>]>,
+    notes: Vec<ObjectWarning>,
+    group: Mutex<Option<CachedGroup>>,
+}
+
+type PodGroupResult = Arc<Result<DerivedPodGroup, String>>;
+
+/// A group that follows from a pod's owners, told apart from what it was before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DerivedGroup {
+    pub(crate) name: Arc<str>,
+    /// The part that holds the pod.
+    pub(crate) part: Option<Arc<str>>,
+    /// The same for two objects that say the same.
+    pub(crate) stamp: u64,
+}
+
+/// A group, and how old everything was that it was read from.
+#[derive(Debug)]
+struct CachedGroup {
+    ages: (u64, u64),
+    /// PodGroups by namespace and name, with their ages.
+    pod_groups: Vec<(String, String, u64)>,
+    group: PodGroupResult,
+    derived: Option<DerivedGroup>,
+}
+
+impl CachedGroup {
+    fn is_of(&self, namespace: &str, ages: &ChangeCounters) -> bool {
+        let mut pod_groups = self.pod_groups.iter();
+        self.ages == ages.of(namespace)
+            && pod_groups.all(|(space, name, age)| ages.of_group(space, name) == *age)
+    }
+}
+
+impl ParsedPod {
+    pub(crate) fn of(pod: ObjectView<'_>) -> Self {
+        let cards = cards::kept(pod, requests::cards(pod));
+        let mut remarks = ObjectWarnings::default();
+        let said = ignored::durations(pod.json()).into_iter();
+        for message in said.chain(requests::growth(pod)) {
+            let object = called("Pod", pod.namespace(), pod.name());
+            remarks.note(object, format!("its {message}"));
+        }
+        let task = match requests::unreadable(pod) {
+            Some(why) => Err(why),
+            None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut remarks)),
+        };
+        let holds = PodOccupancy::of(pod);
+        let shares =
+            matches!(cards, Ok(TaskGpuRequest::Shared { .. })) && pods::node(pod).is_none();
+        let slotless = match shares {
+            true => requests::without_slot(pod, RESOURCE_SLOT),
+            false => None,
+        };
+        let spec = &pod.json()["spec"];
+        Self {
+            scheduler: spec["schedulerName"].as_str().unwrap_or(DEFAULT).into(),
+            status: pods::status(pod),
+            node: pods::node(pod).map(Box::from),
+            created: clock::field(pod, "/metadata/creationTimestamp"),
+            started: clock::field(pod, "/status/startTime"),
+            written: cards::written(pod),
+            is_modest: spec["preemptionPolicy"] == "Never",
+            is_reservation: pod.label(LABEL_RESERVATION) == Some(RESERVATION),
+            keeps: pod.annotation(ANNOTATION_RESERVED).map(Box::from),
+            is_grouper: (pod.label(LABEL_RESERVATION)).is_some_and(|app| GROUPERS.contains(&app)),
+            membership: (
+                pod.annotation(ANNOTATION_GROUP).map(Box::from),
+                pod.label(LABEL_SUBGROUP).map(Box::from),
+            ),
+            preferred: admission::preferred(pod),
+            task,
+            cards,
+            slotless: slotless.map(Into::into),
+            cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
+            memory: quantity::whole(requests::total(pod, "memory")),
+            wish: admission::key(pod, &holds, volumes::concerns(pod)),
+            config_maps: config_maps::needed(pod),
+            holds,
+            notes: remarks.0.into_iter().collect(),
+            group: Mutex::default(),
+        }
+    }
+
+    /// The node that it is bound to.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        jobs::is_over(self.status)
+    }
+
+    /// Whether somebody wants it to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.status == TaskStatus::Releasing
+    }
+
+    /// Whether it is on this node, and has not ended.
+    pub(crate) fn is_on(&self, node: &str) -> bool {
+        self.node() == Some(node) && !self.is_over()
+    }
+
+    /// Why it would run without its share of a card if it got a node now.
+    pub(crate) fn slotless(&self) -> Option<&str> {
+        let waits = matches!(self.status, TaskStatus::Pending | TaskStatus::Gated);
+        self.slotless.as_deref().filter(|_| waits)
+    }
+
+    /// The task, or why it may not be one.
+    pub(crate) fn task(&self, remarks: &mut ObjectWarnings) -> Result<Task, String> {
+        remarks.0.extend(self.notes.iter().cloned());
+        self.task.clone()
+    }
+
+    /// What others see of it; none where it makes no sense.
+    pub(crate) fn seen(&self) -> Option<&Task> {
+        self.task.as_ref().ok()
+    }
+
+    /// The group that the pod is in.
+    pub(crate) fn group(
+        &self,
+        pod: ObjectView<'_>,
+        among: &ObjectInventory,
+        settings: &GroupingSettings,
+    ) -> PodGroupResult {
+        self.grouped(pod, among, settings, |grouped| grouped.group.clone())
+    }
+
+    /// The group that follows from its owners, unless somebody else makes its group.
+    pub(crate) fn derived(
+        &self,
+        pod: ObjectView<'_>,
+        among: &ObjectInventory,
+        settings: &GroupingSettings,
+    ) -> Option<DerivedGroup> {
+        self.grouped(pod, among, settings, |grouped| grouped.derived.clone())
+    }
+
+    fn grouped<T>(
+        &self,
+        pod: ObjectView<'_>,
+        among: &ObjectInventory,
+        settings: &GroupingSettings,
+        asked: impl FnOnce(&CachedGroup) -> T,
+    ) -> T {
+        let mut known = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_of_now = |known: &&CachedGroup| known.is_of(pod.namespace(), &among.ages);
+        if let Some(known) = known.as_ref().filter(is_of_now) {
+            return asked(known);
+        }
+        let (read, is_lasting) = read_group(pod, among, settings);
+        let answer = asked(&read);
+        *known = Some(read).filter(|_| is_lasting);
+        answer
+    }
+}
+
+/// The group of a pod, and whether it stays so until something changes whose age is known.
+fn read_group(
+    pod: ObjectView<'_>,
+    among: &ObjectInventory,
+    settings: &GroupingSettings,
+) -> (CachedGroup, bool) {
+    let lookup: &ObjectStore = among.lookup();
+    // Read apart: a burst brings thousands, and what was read of each goes at once.
+    let apart = pod.read_apart();
+    let pod = ObjectView::new(&apart);
+    let (found, trace) = lookup.traced(|| groups::group_of(pod, among, lookup, settings));
+    let is_lasting = !trace.looked_around && !found.is_awaited;
+    let mut looked_for = trace.pod_groups;
+    looked_for.sort_unstable();
+    looked_for.dedup();
+    let with_age = |(space, name): (String, String)| {
+        let age = among.ages.of_group(&space, &name);
+        (space, name, age)
+    };
+    let read = CachedGroup {
+        ages: among.ages.of(pod.namespace()),
+        pod_groups: looked_for.into_iter().map(with_age).collect(),
+        derived: found.derived.map(|derived| DerivedGroup {
+            stamp: group_objects::stamp(&derived),
+            part: group_objects::part_of(&derived, pod.name()).map(Arc::from),
+            name: derived.name.into(),
+        }),
+        group: Arc::new(found.group.map(without_bulk)),
+    };
+    (read, is_lasting)
+}
+
+/// A group without most of what it inherits, which is for the object that somebody else may write of it.
+fn without_bulk(group: DerivedPodGroup) -> DerivedPodGroup {
+    let annotations = group.annotations.into_iter();
+    let read = annotations.filter_map(|(key, value)| match key.as_str() {
+        // That it is there says enough.
+        ANNOTATION_TOP_OWNER => Some((key, String::new())),
+        read if jobs::READ.contains(&read) => Some((key, value)),
+        _ => None,
+    });
+    DerivedPodGroup {
+        labels: BTreeMap::new(),
+        annotations: read.collect(),
+        ..group
+    }
+}
+
+/// A node, read.
+#[derive(Debug)]
+pub(crate) struct ParsedNode {
+    node: Node,
+    /// What is to be said where its cards are not listed.
+    notes: Vec<ObjectWarning>,
+}
+
+impl ParsedNode {
+    pub(crate) fn of(object: ObjectView<'_>) -> Self {
+        let mut remarks = ObjectWarnings::default();
+        Self {
+            node: nodes::node(object, &mut remarks),
+            notes: remarks.0.into_iter().collect(),
+        }
+    }
+
+    /// The node, whole.
+    pub(crate) fn node(&self, is_listed: bool, remarks: &mut ObjectWarnings) -> Node {
+        if !is_listed {
+            remarks.0.extend(self.notes.iter().cloned());
+        }
+        self.node.clone()
+    }
+}
+
+/// How often something changed by which pods are grouped: by namespace, and cluster-wide without a name.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeCounters {
+    spaces: BTreeMap<String, u64>,
+    /// Those of PodGroups, each by itself, for as long as they are there.
+    pod_groups: BTreeMap<String, BTreeMap<String, u64>>,
+    /// How many changes of PodGroups there were.
+    changes: u64,
+}
+
+impl ChangeCounters {
+    fn of(&self, namespace: &str) -> (u64, u64) {
+        let age = |name| self.spaces.get(name).copied().unwrap_or(0);
+        (age(""), age(namespace))
+    }
+
+    /// The age of a PodGroup, which no other version of it has; zero if there is none.
+    pub(crate) fn of_group(&self, namespace: &str, name: &str) -> u64 {
+        let found = self.pod_groups.get(namespace).and_then(|all| all.get(name));
+        found.copied().unwrap_or(0)
+    }
+
+    fn note_group(&mut self, group: ObjectView<'_>, is_there: bool) {
+        let named = self.pod_groups.entry(group.namespace().to_owned());
+        let named = named.or_default();
+        if is_there {
+            self.changes += 1;
+            named.insert(group.name().to_owned(), self.changes);
+        } else {
+            named.remove(group.name());
+        }
+        self.pod_groups.retain(|_, named| !named.is_empty());
+    }
+
+    /// Notes that an object is another than it was, one of both where it came or went.
+    pub(crate) fn note(&mut self, before: Option<ObjectView<'_>>, after: Option<ObjectView<'_>>) {
+        let object = before.or(after);
+        let Some(object) = object.filter(|one| !APART.contains(&one.kind())) else {
+            return;
+        };
+        let both = before.zip(after);
+        if both.is_some_and(|(before, after)| says_the_same(before, after)) {
+            return;
+        }
+        if object.kind() == "PodGroup" {
+            return self.note_group(object, after.is_some());
+        }
+        *self
+            .spaces
+            .entry(object.namespace().to_owned())
+            .or_default() += 1;
+    }
+}
+
+/// Whether nothing changed but a status, which no rule looks at.
+fn says_the_same(before: ObjectView<'_>, after: ObjectView<'_>) -> bool {
+    const VERSIONS: &[&str] = &["resourceVersion", "generation"];
+    let (before, after) = (before.json(), after.json());
+    is_same_without(before, after, &["metadata", "status"])
+        && is_same_without(&before["metadata"], &after["metadata"], VERSIONS)
+}
+
+fn is_same_without(before: &Value, after: &Value, fields: &[&str]) -> bool {
+    let rest = |json| {
+        let all = Value::as_object(json).into_iter().flatten();
+        all.filter(|(field, _)| !fields.contains(&field.as_str()))
+    };
+    rest(before).eq(rest(after))
+}
+
+#[cfg(test)]
+mod anew;

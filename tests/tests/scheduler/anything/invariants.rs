@@ -1,0 +1,217 @@
+//! Whoever sees all that is said, as it is said: what must hold at every moment is looked at with each word.
+//!
+//! The API server's words come in the order in which things happened, and an agent's are whole books, so no card
+//! may have more than it has at any of them, and nobody may go who was not told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_proto::v1;
+use apportion_tests::CARD;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::agent_ledgers::{SharesByCard, granted, name, place};
+
+/// How long after its end a reservation may still be in a book.
+const GRACE_MS: u64 = 10_000;
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct InvariantChecker {
+    /// Pods that the API server shows, with the places that they hold.
+    pods: BTreeMap<String, Option<(String, SharesByCard)>>,
+    /// Pods that somebody was about to delete.
+    leaving: BTreeSet<String>,
+    pub(crate) tally: ObservationCounts,
+    pub(crate) wrong: Vec<String>,
+}
+
+/// How much was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ObservationCounts {
+    /// Pods that got a place.
+    pub(crate) placed: u64,
+    /// Words of the API server about pods.
+    pub(crate) words: u64,
+    /// Books of agents.
+    pub(crate) books: u64,
+}
+
+impl InvariantChecker {
+    /// A pod is deleted from now on.
+    pub(crate) fn leaves(&mut self, pod: &str) {
+        self.leaving.insert(pod.to_owned());
+    }
+
+    /// The API server shows a pod.
+    pub(crate) fn shown(&mut self, pod: &Pod) {
+        if let Some(node) = self.enter(pod) {
+            self.fits(&node);
+        }
+    }
+
+    /// Notes a pod; the node that it has a place on.
+    fn enter(&mut self, pod: &Pod) -> Option<String> {
+        self.tally.words += 1;
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.must_leave(name(pod));
+        }
+        let place = place(pod);
+        let node = place.as_ref().map(|(node, _)| node.clone());
+        let before = self.pods.insert(name(pod).to_owned(), place);
+        let is_new = node.is_some() && !matches!(before, Some(Some(_)));
+        self.tally.placed += u64::from(is_new);
+        node
+    }
+
+    /// The API server shows a pod no more.
+    pub(crate) fn gone(&mut self, pod: &str) {
+        self.tally.words += 1;
+        self.must_leave(pod);
+        self.pods.remove(pod);
+        self.leaving.remove(pod);
+    }
+
+    /// The API server shows these and no others.
+    pub(crate) fn listed(&mut self, pods: &[Pod]) {
+        let there: BTreeSet<&str> = pods.iter().map(name).collect();
+        let known = self.pods.keys();
+        let gone: Vec<String> = known
+            .filter(|pod| !there.contains(pod.as_str()))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|pod| self.gone(pod));
+        // Only all of them together are what there was at one moment.
+        let nodes: BTreeSet<String> = pods.iter().filter_map(|pod| self.enter(pod)).collect();
+        nodes.iter().for_each(|node| self.fits(node));
+    }
+
+    /// What the agent of a node has in its book.
+    pub(crate) fn book(&mut self, node: &str, book: &v1::ListReply) {
+        self.tally.books += 1;
+        for (card, sum) in granted(book) {
+            if sum > CARD {
+                let wrong = format!("the agent of {node} gives {sum} of {card}, which has {CARD}");
+                self.wrong.push(wrong);
+            }
+        }
+        for held in &book.allocations {
+            let ended = held.expires_at_ms.map(|end| end + GRACE_MS);
+            if ended.is_some_and(|ended| ended < book.sampled_at_ms) {
+                let wrong = format!("{} is reserved on {node} for ever", held.name);
+                self.wrong.push(wrong);
+            }
+        }
+    }
+
+    fn must_leave(&mut self, pod: &str) {
+        if !self.leaving.contains(pod) {
+            self.wrong.push(format!("somebody took {pod} away"));
+        }
+    }
+
+    /// No card of a node has more pods on it than fit.
+    fn fits(&mut self, node: &str) {
+        let mut sums = SharesByCard::new();
+        let places = self.pods.values().flatten();
+        for (card, bytes) in places
+            .filter(|(on, _)| on == node)
+            .flat_map(|(_, shares)| shares)
+        {
+            *sums.entry(card.clone()).or_default() += bytes;
+        }
+        for (card, sum) in sums.into_iter().filter(|(_, sum)| *sum > CARD) {
+            let wrong = format!("pods on {node} have {sum} of {card}, which has {CARD}");
+            self.wrong.push(wrong);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn on(name: &str, bytes: u64) -> Pod {
+        let pod = json!({"metadata": {"name": name,
+                "annotations": {"apportion.dev/cards": format!("GPU-1={bytes}")}},
+            "spec": {"nodeName": "node", "containers": []}});
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    #[test]
+    fn two_pods_that_do_not_fit_a_card_are_seen_and_the_next_one_after_the_first() {
+        let mut witness = InvariantChecker::default();
+        witness.shown(&on("a", CARD / 2));
+        witness.shown(&on("b", CARD / 2));
+        assert!(witness.wrong.is_empty());
+        witness.leaves("a");
+        witness.gone("a");
+        witness.shown(&on("c", CARD / 2));
+        assert!(witness.wrong.is_empty());
+        witness.shown(&on("d", 1));
+        assert_eq!(witness.wrong.len(), 1);
+        assert_eq!(witness.tally.placed, 4);
+    }
+
+    #[test]
+    fn who_was_not_told_to_go_is_missed_also_when_it_went_unseen() {
+        let mut witness = InvariantChecker::default();
+        witness.listed(&[on("a", 1), on("b", 1)]);
+        witness.leaves("a");
+        witness.listed(&[on("b", 1)]);
+        assert!(witness.wrong.is_empty());
+        witness.listed(&[]);
+        assert_eq!(witness.wrong, ["somebody took b away"]);
+    }
+
+    #[test]
+    fn a_list_is_one_moment() {
+        let mut over = on("z", CARD);
+        let mut witness = InvariantChecker::default();
+        witness.listed(std::slice::from_ref(&over));
+        let status = json!({"phase": "Succeeded"});
+        over.status = serde_json::from_value(status).expect("a status");
+        witness.listed(&[on("a", CARD), over]);
+        assert!(witness.wrong.is_empty(), "{:?}", witness.wrong);
+    }
+
+    #[test]
+    fn a_reservation_that_outlives_its_end_is_wrong() {
+        let mut book = v1::ListReply {
+            sampled_at_ms: 20_000,
+            allocations: vec![v1::Allocation {
+                expires_at_ms: Some(15_000),
+                ..v1::Allocation::default()
+            }],
+            ..v1::ListReply::default()
+        };
+        let mut witness = InvariantChecker::default();
+        witness.book("node", &book);
+        assert!(witness.wrong.is_empty());
+        book.sampled_at_ms = 26_000;
+        witness.book("node", &book);
+        assert_eq!(witness.wrong.len(), 1);
+    }
+
+    #[test]
+    fn a_book_with_more_than_the_card_has_is_wrong() {
+        let grant = |bytes| v1::Grant {
+            card: "GPU-1".to_owned(),
+            limit_bytes: bytes,
+            ..v1::Grant::default()
+        };
+        let book = |bytes| v1::ListReply {
+            allocations: vec![v1::Allocation {
+                grants: vec![grant(CARD), grant(bytes)],
+                ..v1::Allocation::default()
+            }],
+            ..v1::ListReply::default()
+        };
+        let mut witness = InvariantChecker::default();
+        witness.book("node", &book(0));
+        assert!(witness.wrong.is_empty());
+        witness.book("node", &book(1));
+        assert_eq!(witness.wrong.len(), 1);
+    }
+}

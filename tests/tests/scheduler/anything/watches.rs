@@ -1,0 +1,62 @@
+//! What the API server and the agents say, carried to the witness for as long as the run goes on.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use apportion_proto::v1::{WatchRequest, watch_reply::Item};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use tokio::time::sleep;
+use tokio_stream::StreamExt;
+
+use super::agent_ledgers::name;
+use super::invariants::InvariantChecker;
+use crate::requests::ApiRequester;
+
+/// How long until somebody who is away is listened to again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Listens to the API server.
+pub(crate) async fn pods(requests: ApiRequester, witness: Arc<Mutex<InvariantChecker>>) {
+    let mut words = pin!(watcher(requests.pods(), watcher::Config::default()));
+    let mut listed: Vec<Pod> = Vec::new();
+    while let Some(word) = words.next().await {
+        let Ok(word) = word else {
+            sleep(AGAIN).await;
+            continue;
+        };
+        let mut witness = witness.lock().expect("nobody panicked");
+        match word {
+            watcher::Event::Init => listed.clear(),
+            watcher::Event::InitApply(pod) => listed.push(pod),
+            watcher::Event::InitDone => witness.listed(&listed),
+            watcher::Event::Apply(pod) => witness.shown(&pod),
+            watcher::Event::Delete(pod) => witness.gone(name(&pod)),
+        }
+    }
+}
+
+/// Listens to the agent of a node.
+pub(crate) async fn book(
+    node: &'static str,
+    socket: PathBuf,
+    witness: Arc<Mutex<InvariantChecker>>,
+) {
+    loop {
+        let _ = heard(node, &socket, &witness).await;
+        sleep(AGAIN).await;
+    }
+}
+
+async fn heard(node: &str, socket: &Path, witness: &Mutex<InvariantChecker>) -> Option<()> {
+    let mut agent = apportion_proto::connect(socket).await.ok()?;
+    let mut words = agent.watch(WatchRequest {}).await.ok()?.into_inner();
+    while let Some(word) = words.message().await.ok()? {
+        if let Some(Item::List(book)) = word.item {
+            witness.lock().expect("nobody panicked").book(node, &book);
+        }
+    }
+    None
+}

@@ -1,0 +1,204 @@
+//! The others' libraries, built from checkouts that the user names, with their own build files and options, in copies below the
+//! target folder.
+//!
+//! Each row of `Copy` says what is left out: what needs `nvcc` or a GPU, and is no part of the library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::memory_limiter::{MemoryLimiter, VGPU_MANAGER_LIBRARY};
+use crate::clients;
+use crate::steps::{run, succeeds};
+use crate::workspace::Workspace;
+
+/// The headers of CUDA 12 among those that are unpacked: each package has a folder of its own.
+const HEADERS: [&str; 2] = ["nvidia/cuda_runtime/include", "nvidia/nvml_dev/include"];
+/// Ways to get a folder `/etc` of one's own, the one without privileges first.
+const UNSHARE: [&[&str]; 2] = [
+    &["unshare", "--user", "--map-root-user", "--mount"],
+    &["unshare", "--mount"],
+];
+
+/// Behind the version of a checkout that is not as its commit.
+const CHANGED: &str = ", changed";
+
+/// HAMi-core as its `build.sh` builds it: without optimisation, as it is shipped. Its tests need nvcc.
+pub(crate) fn hami_core(
+    workspace: &Workspace,
+    staged: &Path,
+    checkout: &Path,
+    folder: &Path,
+) -> Result<MemoryLimiter> {
+    let library = folder.join("hami-core/build/libvgpu.so");
+    let version = version(checkout);
+    println!("HAMi-core {version}");
+    if is_built(&library, &version) {
+        return Ok(MemoryLimiter::HamiCore { library });
+    }
+    let copy = copied(checkout, &folder.join("hami-core"))?;
+    fs::write(copy.join("test/CMakeLists.txt"), "").context("this is no checkout of HAMi-core")?;
+    let options = [
+        "-DDLSYM_HOOK_ENABLE=1",
+        "-DMULTIPROCESS_LIMIT_ENABLE=1",
+        "-DHOOK_MEMINFO_ENABLE=1",
+        "-DHOOK_NVML_ENABLE=1",
+        "-DCMAKE_BUILD_TYPE=Debug",
+        "-DTEST_DEVICE_ID=0",
+    ];
+    cmake(workspace, staged, &copy, &options, "vgpu")?;
+    note_built(&library, &version)?;
+    Ok(MemoryLimiter::HamiCore { library })
+}
+
+/// vgpu-manager's library as its `build.sh` builds it, in a folder `/etc` that only its programs see: it looks for
+/// itself there and writes there.
+pub(crate) fn vgpu_manager(
+    workspace: &Workspace,
+    staged: &Path,
+    checkout: &Path,
+    folder: &Path,
+) -> Result<MemoryLimiter> {
+    let unshare = UNSHARE
+        .iter()
+        .find(|words| succeeds(Command::new(words[0]).args(&words[1..]).arg("true")))
+        .context("vgpu-manager wants files in /etc, and this machine lets nobody mount them for one program")?;
+    let built = folder.join("vgpu-manager/build/libvgpu-control.so");
+    let version = version(checkout);
+    println!("vgpu-manager {version}");
+    if !is_built(&built, &version) {
+        let copy = copied(&checkout.join("library"), &folder.join("vgpu-manager"))?;
+        let options = ["-DCMAKE_BUILD_TYPE=Release"];
+        cmake(workspace, staged, &copy, &options, "vgpu-control")?;
+        note_built(&built, &version)?;
+    }
+    let etc = folder.join("vgpu-manager-etc");
+    if !etc.exists() {
+        // What cannot be read is missed by nobody who runs here.
+        let _ = succeeds(Command::new("cp").args(["-a", "/etc"]).arg(&etc));
+    }
+    let library = etc.join(VGPU_MANAGER_LIBRARY);
+    let place = library.parent().context("the library has a folder")?;
+    fs::create_dir_all(place).with_context(|| format!("failed to make {}", place.display()))?;
+    fs::create_dir_all(etc.join("vgpu-manager/config"))?;
+    fs::copy(&built, &library).context("vgpu-manager's build made no library")?;
+    Ok(MemoryLimiter::VgpuManager {
+        etc,
+        unshare: unshare.to_vec(),
+    })
+}
+
+/// The commit of a checkout, and whether something was changed since.
+fn version(checkout: &Path) -> String {
+    let git = |words: &[&str]| {
+        let asked = Command::new("git")
+            .arg("-C")
+            .arg(checkout)
+            .args(words)
+            .output();
+        asked.map_or_else(
+            |_| String::new(),
+            |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
+        )
+    };
+    let changed = if git(&["status", "--porcelain"]).is_empty() {
+        ""
+    } else {
+        CHANGED
+    };
+    git(&["log", "-1", "--format=%h (%cs)"]) + changed
+}
+
+/// Whether the library is there from an earlier run, of the same commit.
+fn is_built(library: &Path, version: &str) -> bool {
+    let is_known = !version.is_empty() && !version.ends_with(CHANGED);
+    is_known && fs::read_to_string(note(library)).is_ok_and(|built| built == version)
+}
+
+/// Remembers what the library was built of.
+fn note_built(library: &Path, version: &str) -> Result<()> {
+    fs::write(note(library), version).context("the build made no library")
+}
+
+fn note(library: &Path) -> PathBuf {
+    library.with_extension("commit")
+}
+
+/// A copy of a folder; the one that was there before goes.
+fn copied(from: &Path, to: &Path) -> Result<PathBuf> {
+    if !from.is_dir() {
+        bail!("{} is no folder", from.display());
+    }
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| format!("failed to remove {}", to.display()))?;
+    }
+    run(Command::new("cp").arg("-a").arg(from).arg(to))?;
+    Ok(to.to_owned())
+}
+
+/// Builds one target of a copy.
+fn cmake(
+    workspace: &Workspace,
+    staged: &Path,
+    copy: &Path,
+    options: &[&str],
+    target: &str,
+) -> Result<()> {
+    if !succeeds(Command::new("cmake").arg("--version")) {
+        bail!("the others' libraries need cmake; hint: apt-get install cmake make");
+    }
+    let home = toolkit(workspace, staged)?;
+    let build = copy.join("build");
+    let _ = fs::remove_dir_all(&build);
+    // Files of before CMake 3.5 are refused by CMake 4 without the first option.
+    let mut configure = Command::new("cmake");
+    configure
+        .args(["-DCMAKE_POLICY_VERSION_MINIMUM=3.5", "-Wno-dev", "-S"])
+        .arg(copy)
+        .arg("-B")
+        .arg(&build)
+        .args(options);
+    let mut make = Command::new("cmake");
+    make.arg("--build").arg(&build).args(["--target", target]);
+    for command in [&mut configure, &mut make] {
+        let made = command
+            .env("CUDA_HOME", &home)
+            .env("LIBRARY_PATH", home.join("lib64"))
+            .output()
+            .context("failed to start cmake")?;
+        if !made.status.success() {
+            let said = [made.stdout, made.stderr].concat();
+            bail!(
+                "cmake failed in {}: {}",
+                copy.display(),
+                String::from_utf8_lossy(&said)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A folder that looks like the CUDA toolkit: NVIDIA's headers from PyPI, and the simulated driver to link with.
+fn toolkit(workspace: &Workspace, staged: &Path) -> Result<PathBuf> {
+    let python = clients::python(workspace).context("NVIDIA's headers come from PyPI")?;
+    let headers = clients::headers(workspace, &python)?;
+    let home = workspace.target.join("compare/cuda");
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(home.join("lib64"))?;
+    for package in HEADERS {
+        run(Command::new("cp")
+            .arg("-a")
+            .arg(headers.join(package))
+            .arg(&home))?;
+    }
+    for (name, file) in [
+        ("libcuda.so", "libcuda.so.1"),
+        ("libnvidia-ml.so", "libnvidia-ml.so.1"),
+    ] {
+        let driver = staged.join("lib/apportion/sim").join(file);
+        std::os::unix::fs::symlink(driver, home.join("lib64").join(name))?;
+    }
+    Ok(home)
+}

@@ -1,0 +1,226 @@
+//! Where the pods of a cluster stand after a cycle, and the cluster that the next cycle begins with.
+//!
+//! A cluster is kept as JSON in the format of docs/development/kai-cases.md, because two schedulers read it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use apportion_policy::cluster::KaiBehavior;
+use apportion_policy::{Action, Session, plan};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::scenarios::{NOW, cluster_of};
+
+/// Where a pod stands.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+pub(crate) struct PodOutcome {
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) node: Option<String>,
+    #[serde(default)]
+    pub(crate) gpu_groups: Vec<String>,
+}
+
+/// All pods by name.
+pub(crate) type PodOutcomes = BTreeMap<String, PodOutcome>;
+
+/// How two schedulers differ about one cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DecisionDifference {
+    /// Some pod goes to another node.
+    Node,
+    /// Some pod has another status.
+    Fate,
+}
+
+impl PodOutcome {
+    /// Whether the pod is somewhere, so that its node means something.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.is_to_be_somewhere() || self.status == "Releasing"
+    }
+
+    /// Whether the pod is or will be somewhere. Where it leaves is no decision: KAI may name the node that it was to move
+    /// to before it was evicted.
+    fn is_to_be_somewhere(&self) -> bool {
+        matches!(self.status.as_str(), "Binding" | "Running" | "Pipelined")
+    }
+}
+
+/// In what the policy goes as KAI does instead of its own way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolicyVariant {
+    /// It does not look whether evictions are in vain.
+    pub(crate) without_look_ahead: bool,
+    pub(crate) as_kai: BTreeSet<KaiBehavior>,
+}
+
+/// What Apportion decides.
+pub(crate) fn decided(cluster: &Value) -> Result<PodOutcomes> {
+    decided_in(cluster, &PolicyVariant::default())
+}
+
+/// What Apportion would decide if it were more like KAI.
+pub(crate) fn decided_in(cluster: &Value, ways: &PolicyVariant) -> Result<PodOutcomes> {
+    let mut cluster = cluster_of(cluster)?;
+    cluster.settings.as_kai.clone_from(&ways.as_kai);
+    let session = if ways.without_look_ahead {
+        let mut session = Session::open(NOW, &cluster);
+        for action in Action::ALL {
+            session.run(action);
+        }
+        session
+    } else {
+        plan(NOW, &cluster)
+    };
+    let all = session.outcomes().into_iter().map(|(task, (outcome, _))| {
+        let (node, gpu_groups) = match outcome.place {
+            Some(place) => (Some(place.node), place.cards),
+            None => (None, Vec::new()),
+        };
+        let status = format!("{:?}", outcome.status);
+        let standing = PodOutcome {
+            status,
+            node,
+            gpu_groups,
+        };
+        (task.to_owned(), standing)
+    });
+    Ok(all.collect())
+}
+
+/// How two outcomes differ. Which of several equal GPUs a pod shares is not compared.
+pub(crate) fn difference(left: &PodOutcomes, right: &PodOutcomes) -> Option<DecisionDifference> {
+    let differ = |(task, one): (&String, &PodOutcome)| {
+        let other = right.get(task).cloned().unwrap_or_default();
+        match one.status == other.status {
+            false => Some(DecisionDifference::Fate),
+            true if one.is_to_be_somewhere() && one.node != other.node => {
+                Some(DecisionDifference::Node)
+            }
+            true => None,
+        }
+    };
+    left.iter().filter_map(differ).max()
+}
+
+/// The cluster after what was decided: what is bound runs, what is evicted or has a reservation waits.
+pub(crate) fn carried_on(cluster: &Value, standings: &PodOutcomes) -> Value {
+    let mut after = cluster.clone();
+    for task in tasks_mut(&mut after) {
+        let Some(standing) = standings.get(id(task)) else {
+            continue;
+        };
+        match standing.status.as_str() {
+            "Binding" => {
+                task["state"] = json!("Running");
+                task["node"] = json!(standing.node);
+                task["gpu_groups"] = match has_groups(task) {
+                    true => json!(standing.gpu_groups),
+                    false => json!([]),
+                };
+            }
+            "Pipelined" | "Releasing" => {
+                task["state"] = json!("Pending");
+                task["node"] = Value::Null;
+                task["gpu_groups"] = json!([]);
+            }
+            _ => {}
+        }
+    }
+    after
+}
+
+/// Whether a pod shares GPUs, so that their names say with whom.
+fn has_groups(task: &Value) -> bool {
+    matches!(task["gpu"]["kind"].as_str(), Some("fraction" | "memory"))
+}
+
+/// The jobs of a cluster.
+pub(crate) fn jobs(cluster: &Value) -> impl Iterator<Item = &Value> {
+    cluster["jobs"].as_array().into_iter().flatten()
+}
+
+/// The pods of a job.
+pub(crate) fn tasks(job: &Value) -> impl Iterator<Item = &Value> {
+    job["tasks"].as_array().into_iter().flatten()
+}
+
+fn tasks_mut(cluster: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let jobs = cluster["jobs"].as_array_mut().into_iter().flatten();
+    jobs.flat_map(|job| job["tasks"].as_array_mut().into_iter().flatten())
+}
+
+/// The name of a pod.
+pub(crate) fn id(task: &Value) -> &str {
+    task["id"].as_str().unwrap_or_default()
+}
+
+/// The pods that run.
+pub(crate) fn running(cluster: &Value) -> BTreeSet<&str> {
+    let runs = |task: &&Value| task["state"] == "Running";
+    let tasks = jobs(cluster).flat_map(tasks);
+    tasks.filter(runs).map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standings(all: &[(&str, &str, Option<&str>)]) -> PodOutcomes {
+        let standing = |(task, status, node): &(&str, &str, Option<&str>)| {
+            let standing = PodOutcome {
+                status: (*status).to_owned(),
+                node: node.map(str::to_owned),
+                gpu_groups: Vec::new(),
+            };
+            ((*task).to_owned(), standing)
+        };
+        all.iter().map(standing).collect()
+    }
+
+    #[test]
+    fn another_status_weighs_more_than_another_node() {
+        let kais = standings(&[("a-0", "Binding", Some("n0")), ("a-1", "Pending", None)]);
+        let moved = standings(&[("a-0", "Binding", Some("n1")), ("a-1", "Pending", None)]);
+        let other = standings(&[
+            ("a-0", "Binding", Some("n1")),
+            ("a-1", "Binding", Some("n0")),
+        ]);
+        assert_eq!(difference(&kais, &kais), None);
+        assert_eq!(difference(&kais, &moved), Some(DecisionDifference::Node));
+        assert_eq!(difference(&kais, &other), Some(DecisionDifference::Fate));
+    }
+
+    #[test]
+    fn the_node_of_a_pod_that_waits_says_nothing() {
+        let one = standings(&[("a-0", "Pending", Some("n0"))]);
+        let other = standings(&[("a-0", "Pending", None)]);
+        assert_eq!(difference(&one, &other), None);
+    }
+
+    #[test]
+    fn the_node_that_a_pod_leaves_is_no_decision() {
+        let one = standings(&[("a-0", "Releasing", Some("n0"))]);
+        let other = standings(&[("a-0", "Releasing", Some("n1"))]);
+        assert_eq!(difference(&one, &other), None);
+    }
+
+    #[test]
+    fn what_is_bound_runs_and_what_is_evicted_waits() {
+        let cluster = json!({"jobs": [{"tasks": [
+            {"id": "a-0", "state": "Pending", "gpu": {"kind": "whole"}},
+            {"id": "a-1", "state": "Running", "node": "n0", "gpu": {"kind": "whole"}},
+            {"id": "a-2", "state": "Running", "node": "n0", "gpu": {"kind": "whole"}},
+        ]}]});
+        let decided = standings(&[
+            ("a-0", "Binding", Some("n1")),
+            ("a-1", "Releasing", Some("n0")),
+            ("a-2", "Running", Some("n0")),
+        ]);
+        let after = carried_on(&cluster, &decided);
+        assert_eq!(running(&after), BTreeSet::from(["a-0", "a-2"]));
+        assert_eq!(after["jobs"][0]["tasks"][0]["node"], "n1");
+        assert!(after["jobs"][0]["tasks"][1]["node"].is_null());
+    }
+}
