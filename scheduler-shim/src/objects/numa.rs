@@ -160,11 +160,7 @@ pub(crate) fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
         {
             return;
         }
-        for (name, amounts) in held {
-            for zone in node.zones.iter_mut().filter(|zone| zone.name == *name) {
-                zone.available = zone.available.plus(*amounts, -1);
-            }
-        }
+        node.add_to_zones(held, -1);
     };
     let mut decided = BTreeSet::new();
     for task in jobs.iter().flat_map(|job| &job.tasks) {
@@ -338,8 +334,7 @@ mod tests {
         pod
     }
 
-    /// The zones that each pod gets that is bound now.
-    fn bound(objects: Vec<Value>) -> Vec<(String, ZonesOfPod)> {
+    fn decisions(objects: Vec<Value>) -> Vec<Decision> {
         let mut remarks = ObjectWarnings::default();
         let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
         let queue = json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
@@ -359,7 +354,12 @@ mod tests {
         .cluster;
         enter(&inventory, &mut cluster, &BTreeSet::new());
         charge(&inventory, &mut cluster);
-        let mut bound: Vec<(String, ZonesOfPod)> = step(now, &cluster)
+        step(now, &cluster)
+    }
+
+    /// The zones that each pod gets that is bound now.
+    fn bound(objects: Vec<Value>) -> Vec<(String, ZonesOfPod)> {
+        let mut bound: Vec<(String, ZonesOfPod)> = decisions(objects)
             .into_iter()
             .filter_map(|decision| match decision {
                 Decision::Bind { task, place, .. } => Some((task, place.zones)),
@@ -431,6 +431,31 @@ mod tests {
         ending[3]["metadata"]["annotations"][ANNOTATION_NUMA_OBSERVED] = zone("node-0").into();
         let names: Vec<String> = bound(ending).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), 1, "two GPUs are idle: {names:?}");
+    }
+
+    #[test]
+    fn one_pod_is_evicted_where_that_opens_a_zone() {
+        let [node, topology] = node("n", "single-numa-node", "pod");
+        let amounts = ZoneAmounts {
+            cards: 1,
+            ..ZoneAmounts::default()
+        };
+        let low = |number: u32| {
+            let zone = format!("node-{}", number % 2);
+            let zones = text(&[(zone, amounts)]);
+            let pod = pod(&format!("low-{number}"), json!([container("100m", 1)]));
+            on(pod, &zones, ANNOTATION_NUMA_OBSERVED)
+        };
+        let mut high = pod("high", json!([container("100m", 2)]));
+        high["spec"]["priorityClassName"] = "high".into();
+        let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": "high"}, "value": 60});
+        // Each zone has one GPU free.
+        let objects: Vec<Value> = (0..6).map(low).collect();
+        let objects = objects.into_iter().chain([node, topology, high, class]);
+        let evicted = decisions(objects.collect()).into_iter();
+        let evicted = evicted.filter(|one| matches!(one, Decision::Evict { .. }));
+        assert_eq!(evicted.count(), 1);
     }
 
     #[test]

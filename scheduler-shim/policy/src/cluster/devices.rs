@@ -40,6 +40,15 @@ impl Node {
         sizes
     }
 
+    /// Adds amounts to what is available in zones, by their names, `count` times.
+    pub fn add_to_zones(&mut self, amounts: &[(String, ZoneAmounts)], count: i64) {
+        for (name, amounts) in amounts {
+            for zone in self.zones.iter_mut().filter(|zone| zone.name == *name) {
+                zone.available = zone.available.plus(*amounts, count);
+            }
+        }
+    }
+
     /// The allocatable memory of the card of that name.
     #[must_use]
     pub fn size_of(&self, card: &str) -> Bytes {

@@ -184,6 +184,7 @@ impl Session<'_> {
         let changed: BTreeMap<&str, usize> = changed.collect();
         let mut names = CardNaming::default();
         let mut next = cluster.clone();
+        let mut zone_changes = Vec::new();
         for task in next.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
             let Some(&number) = changed.get(task.name.as_str()) else {
                 continue;
@@ -197,11 +198,25 @@ impl Session<'_> {
             } else {
                 TaskStatus::Pending
             };
-            task.zones.clear();
-            match place {
-                Some(place) => (task.node, task.on) = (Some(place.node), place.cards),
-                None => (task.node, task.on) = (None, Vec::new()),
+            // What a pod that is being ended holds counts as free already.
+            if self.opening[number].status.is_allocated() {
+                zone_changes.push((task.node.take(), std::mem::take(&mut task.zones), 1));
             }
+            match place {
+                Some(place) => {
+                    zone_changes.push((Some(place.node.clone()), place.zones.clone(), -1));
+                    (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
+                }
+                None => (task.node, task.on, task.zones) = (None, Vec::new(), Vec::new()),
+            }
+        }
+        for (node, zones, count) in zone_changes {
+            let node = next
+                .nodes
+                .iter_mut()
+                .find(|known| Some(&known.name) == node.as_ref());
+            node.into_iter()
+                .for_each(|node| node.add_to_zones(&zones, count));
         }
         next
     }
