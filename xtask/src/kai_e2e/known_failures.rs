@@ -111,11 +111,6 @@ const ROWS: &[KnownFailure] = &[
         why: CONFIG_MAPS,
     },
     KnownFailure {
-        folder: "preempt",
-        spec: "fraction pod cannot allocate",
-        why: "waited for words of an event that Apportion did not have then; not run again since",
-    },
-    KnownFailure {
         folder: "integrations/third_party/knative",
         spec: "Non-Gang scheduling",
         why: "reads the options of a pod of KAI's pod grouper",
