@@ -20,7 +20,7 @@ const SEED: &str = "APPORTION_SEED";
 pub(crate) enum SoakTarget {
     /// The policy: so many clusters for each promise.
     Policy(u32),
-    /// The running scheduler's model, in a world of values.
+    /// The running scheduler's model, with a fake cluster.
     Model(u64),
     /// The scheduler and agents, with a real API server.
     Api(u64),
@@ -61,13 +61,13 @@ fn policy(workspace: &Workspace, cases: u32) -> Command {
     cargo
 }
 
-/// The model's own world.
+/// The fake cluster of the model's own tests.
 fn model(workspace: &Workspace, steps: u64) -> Command {
     println!("{steps} steps of the model");
     let mut cargo = workspace.cargo();
     cargo
         .args(["test", "--release", "--package", "apportion-scheduler"])
-        .args(["--bin", "apportion-scheduler", "--", "live::world"])
+        .args(["--bin", "apportion-scheduler", "--", "live::fake_cluster"])
         .env(STEPS, steps.to_string());
     cargo
 }
