@@ -76,7 +76,7 @@ impl NumaZones {
         if let ([whole], []) = (&*request.together, request.before) {
             return self.place_part(*whole);
         }
-        // The kubelet starts init containers before it knows where the others will be.
+        // Init containers give back what they had before the others get theirs.
         let has_place = |part: &ZoneAmounts| self.place_part(*part).is_some();
         if !request.before.iter().all(has_place) {
             return None;

@@ -230,13 +230,12 @@ fn list<'s>(spec: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> + us
 }
 
 /// What the containers of a pod ask of zones, if it has several.
-pub(crate) fn containers(pod: ObjectView<'_>) -> Option<Box<ContainerZones>> {
+pub(crate) fn containers(pod: ObjectView<'_>, is_guaranteed: bool) -> Option<Box<ContainerZones>> {
     let spec = &pod.json()["spec"];
     let has_several = list(spec, "containers").nth(1).is_some();
     if !has_several && list(spec, "initContainers").next().is_none() && spec["overhead"].is_null() {
         return None;
     }
-    let is_guaranteed = is_guaranteed(pod);
     let (mut running, mut init) = (Vec::new(), Vec::new());
     let (mut sidecars, mut peak) = (ZoneAmounts::default(), ZoneAmounts::default());
     for container in list(spec, "initContainers") {

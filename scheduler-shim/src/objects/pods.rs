@@ -30,6 +30,7 @@ pub(crate) fn task(
     cards: TaskGpuRequest,
     remarks: &mut ObjectWarnings,
 ) -> Task {
+    let is_guaranteed = numa::is_guaranteed(pod);
     let mut task = Task {
         name: name(pod),
         status: status(pod),
@@ -37,8 +38,8 @@ pub(crate) fn task(
         on: groups(pod),
         cards,
         claims: claims(pod),
-        is_guaranteed: numa::is_guaranteed(pod),
-        containers: numa::containers(pod),
+        is_guaranteed,
+        containers: numa::containers(pod, is_guaranteed),
         zones: numa::written(pod),
         cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
         memory: quantity::whole(requests::total(pod, "memory")),

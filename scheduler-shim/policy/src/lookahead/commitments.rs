@@ -198,18 +198,20 @@ impl Session<'_> {
             } else {
                 TaskStatus::Pending
             };
+            let node = task.node.take();
+            let freed = std::mem::take(&mut task.zones);
             // What a pod that is being ended holds counts as free already.
             if self.opening[number].status.is_allocated() {
-                zone_changes.push((task.node.take(), std::mem::take(&mut task.zones), 1));
+                zone_changes.push((node, freed, 1));
             }
-            match place {
-                Some(place) => {
-                    zone_changes.push((Some(place.node.clone()), place.zones.clone(), -1));
-                    (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
-                }
-                None => (task.node, task.on, task.zones) = (None, Vec::new(), Vec::new()),
+            task.on.clear();
+            if let Some(place) = place {
+                zone_changes.push((Some(place.node.clone()), place.zones.clone(), -1));
+                (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
             }
         }
+        // Most clusters have no zones, and nothing to find.
+        zone_changes.retain(|(_, zones, _)| !zones.is_empty());
         for (node, zones, count) in zone_changes {
             let node = next
                 .nodes
