@@ -17,6 +17,8 @@ use crate::rows::{AttackCase, AttackOutcome, ROWS};
 
 /// How soon an offence must be told.
 const SOON: Duration = Duration::from_secs(2);
+/// How often an offence may be told late before the agent is.
+const TRIES: usize = 3;
 const OPTIONS: &[&str] = &[
     "--nri-socket",
     "/run/nri/nri.sock",
@@ -52,20 +54,26 @@ fn is(node: &ManagedNode, pod: &ManagedPod, state: &str) -> bool {
 }
 
 fn attack(node: &ManagedNode, row: &AttackCase) {
-    let pod = node.pod(row.name, row.script, row.change);
-    match row.outcome {
-        AttackOutcome::Held => held(node, &pod),
-        AttackOutcome::Within => within(node, &pod),
-        AttackOutcome::Told(reasons) => told(&pod, reasons),
+    let mut took = Vec::new();
+    // What the agent does late, it does late each time; a machine that does much else delays it now and then.
+    while took.len() < TRIES {
+        let name = format!("{}-{}", row.name, took.len());
+        let pod = node.pod(&name, row.script, row.change);
+        match row.outcome {
+            AttackOutcome::Held => held(node, &pod),
+            AttackOutcome::Within => within(node, &pod),
+            AttackOutcome::Told(reasons) => took.push(told(&pod, reasons)),
+            AttackOutcome::HeldOrTold(reasons) => took.extend(held_or_told(node, &pod, reasons)),
+        }
+        let log = pod.logs("main");
+        assert!(!log.contains("BROKE"), "{name}: {log}");
+        pod.delete();
+        std::mem::forget(pod);
+        if took.last().is_none_or(|took| *took <= SOON) {
+            return;
+        }
     }
-    assert!(
-        !pod.logs("main").contains("BROKE"),
-        "{}: {}",
-        row.name,
-        pod.logs("main")
-    );
-    pod.delete();
-    std::mem::forget(pod);
+    panic!("{} is told of too late: {took:?}", row.name);
 }
 
 fn held(node: &ManagedNode, pod: &ManagedPod) {
@@ -98,7 +106,26 @@ fn within(node: &ManagedNode, pod: &ManagedPod) {
     assert!(!pod.events_by("{.reason}").contains("Gpu"), "{}", said());
 }
 
-fn told(pod: &ManagedPod, reasons: &[&str]) {
+/// How long it took to tell; nothing where the second allocation was refused.
+fn held_or_told(node: &ManagedNode, pod: &ManagedPod, reasons: &[&str]) -> Option<Duration> {
+    let mut is_refused = false;
+    let is_told = || {
+        let events = pod.events_by("{.reason}");
+        events.lines().any(|reason| reasons.contains(&reason))
+    };
+    eventually(&format!("{} is refused or told of", pod.name), || {
+        is_refused = pod.logs("main").contains("alloc 2");
+        is_refused || is_told()
+    });
+    if is_refused {
+        assert!(used(node, pod) <= LIMIT as f64, "{}", pod.all_logs());
+        return None;
+    }
+    Some(told(pod, reasons))
+}
+
+/// How long it took.
+fn told(pod: &ManagedPod, reasons: &[&str]) -> Duration {
     let mut found = None;
     eventually(
         &format!("one of {reasons:?} is told of {}", pod.name),
@@ -119,8 +146,8 @@ fn told(pod: &ManagedPod, reasons: &[&str]) {
     let begun = log.lines().find_map(|line| line.strip_prefix("begun "));
     let begun: u64 = begun.and_then(|at| at.parse().ok()).expect("it says when");
     let took = Duration::from_nanos(found.unwrap_or_default().saturating_sub(begun));
-    println!("{:<22} told after {took:.2?}", pod.name);
-    assert!(took <= SOON, "{}: {took:?}", pod.name);
+    println!("{:<24} told after {took:.2?}", pod.name);
+    took
 }
 
 /// A time of Kubernetes in nanoseconds since 1970.

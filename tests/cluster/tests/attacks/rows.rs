@@ -11,6 +11,9 @@ pub(crate) enum AttackOutcome {
     Within,
     /// It takes more, or goes around its account: one of these events tells, soon.
     Told(&'static [&'static str]),
+    /// It ruins its account, and a second program asks for more. The agent corrects the account in between, and the second
+    /// is refused; or it comes too late, and one of these events tells.
+    HeldOrTold(&'static [&'static str]),
 }
 
 /// An attack.
@@ -25,7 +28,7 @@ pub(crate) struct AttackCase {
     pub(crate) outcome: AttackOutcome,
 }
 
-use AttackOutcome::{Held, Told, Within};
+use AttackOutcome::{Held, HeldOrTold, Told, Within};
 
 const BYPASSED: &[&str] = &["GpuLimitBypassed", "GpuLimitExceeded"];
 const EXCEEDED: &[&str] = &["GpuLimitExceeded"];
@@ -365,7 +368,7 @@ pub(crate) const ROWS: &[AttackCase] = &[
             victim alloc 1500M hold"
         ),
         change: nothing,
-        outcome: Told(BYPASSED),
+        outcome: HeldOrTold(BYPASSED),
     },
     AttackCase {
         name: "cut-usage",
