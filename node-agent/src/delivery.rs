@@ -1,5 +1,5 @@
-//! How the containers of a node get what their pods were given: the slots, the files on disk, and what
-//! the kubelet has said so far. The agent's loop owns it; see `agent/deliver.rs` for what happens when.
+//! How containers get what their pods were given: the slots, the files on disk, and the last report of the kubelet.
+//! The agent's loop owns it; `agent/deliver.rs` has the sequence of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,10 +23,10 @@ use crate::options::AgentOptions;
 use crate::slot_folders::SlotFolders;
 use crate::toolkit::{DriverFilesError, DriverSources};
 
-/// How long a pod that was given a share may take to appear on the node.
+/// How long a pod with a share may take to appear on the node.
 const APPEARS_IN: Duration = Duration::from_secs(120);
 
-/// The folder of the slots' folders in the instance's folder.
+/// The folder of the slots' folders, in the instance's folder.
 const SLOTS: &str = "slots";
 
 /// Why grants cannot be delivered.
@@ -44,38 +44,38 @@ pub(crate) enum DeliveryError {
     },
 }
 
-/// What delivering needs.
+/// The state of delivery.
 #[derive(Debug)]
 pub(crate) struct GrantDelivery {
     pub(crate) slots: SlotTable,
     specs: CdiSpecDir,
     folders: SlotFolders,
-    /// Whether the runtime takes files of CDI; until it is known, no slot is given out.
+    /// Whether the runtime reads CDI specs. No slot is offered until this is known.
     has_cdi: bool,
     sources: DriverSources,
     pub(crate) libraries: InstalledLibraries,
     files: ContainerFiles,
-    /// The UIDs of pods that the kubelet has shown.
+    /// The UIDs of the pods that the kubelet has reported.
     pub(crate) shown: BTreeSet<String>,
-    /// The pods that were being deleted when the kubelet was last looked at: they end with their last
-    /// process, and nobody needs to look again to know it.
+    /// The pods that were being deleted at the last poll of the kubelet. They are released with their last process,
+    /// without another poll.
     pub(crate) ending: BTreeSet<String>,
-    /// Whole cards, where they are served.
+    /// Whole cards, if they are served.
     pub(crate) whole: Option<WholeCardDelivery>,
     offers: watch::Sender<Vec<(SlotId, bool)>>,
 }
 
-/// What serving whole cards needs.
+/// The state of whole-card delivery.
 #[derive(Debug)]
 pub(crate) struct WholeCardDelivery {
     pub(crate) book: WholeCardTable,
-    /// The descriptions on disk, and what they describe.
+    /// The allocation of each CDI spec on disk.
     pub(crate) written: BTreeMap<WholeCardId, AllocationId>,
     pub(crate) offers: watch::Sender<Arc<WholeCardOffers>>,
 }
 
 impl GrantDelivery {
-    /// Puts everything in place that containers mount. `instance` is the instance's folder.
+    /// Installs all files that containers mount. `instance` is the instance's folder.
     pub(crate) fn prepare(
         kubelet: &Path,
         options: &AgentOptions,
@@ -101,6 +101,7 @@ impl GrantDelivery {
         let files = ContainerFiles {
             preload_list: options.has_preload_list.then(|| list.display().to_string()),
             driver: driver_files(options, instance, &libraries),
+            ..ContainerFiles::default()
         };
         let offers = watch::channel(slots.offers().collect()).0;
         Ok(Self {
@@ -122,8 +123,7 @@ impl GrantDelivery {
         })
     }
 
-    /// From where on the host containers get what is not of their accounts, by all the names that a runtime
-    /// may know it by.
+    /// The host paths that containers mount beside their accounts, in all spellings that a runtime may use.
     pub(crate) fn places(&self) -> Vec<String> {
         let libraries = self.libraries.folder().parent().map(Path::to_owned);
         let list = self.files.preload_list.clone().map(PathBuf::from);
@@ -138,7 +138,7 @@ impl GrantDelivery {
         names.collect()
     }
 
-    /// Fits itself to the container runtime, and says how slots are answered for.
+    /// Adapts to the container runtime. Returns how to answer the kubelet's `Allocate`.
     pub(crate) fn settle(
         &mut self,
         facts: &RuntimeCapabilities,
@@ -151,7 +151,7 @@ impl GrantDelivery {
         })
     }
 
-    /// What containers get where nobody has described the cards.
+    /// What containers get if no CDI spec describes the cards.
     fn undescribed(&self) -> Result<ContainerFiles, DriverFilesError> {
         let driver = match self.is_simulated() {
             true => self.files.driver.clone(),
@@ -160,7 +160,7 @@ impl GrantDelivery {
         Ok(self.with(driver))
     }
 
-    /// What containers get with the cards of `grant`, and what was described of them.
+    /// What containers get with the cards of `grant`, and the edits that CDI specs describe for these cards.
     fn described(
         &self,
         grant: &Grant,
@@ -179,11 +179,13 @@ impl GrantDelivery {
     fn with(&self, driver: DriverFiles) -> ContainerFiles {
         ContainerFiles {
             driver,
+            device_root: self.sources.device_root(),
+            missing_devices: self.sources.missing_devices(),
             ..self.files.clone()
         }
     }
 
-    /// For whom earlier agents have left grants.
+    /// The labels of the grants that earlier agents left.
     pub(crate) fn found(&self) -> Vec<CdiSpecLabel> {
         let mut found = self.specs.found();
         let known = found.clone();
@@ -192,8 +194,8 @@ impl GrantDelivery {
         found
     }
 
-    /// Puts a grant where the runtime finds it. A slot that was answered for by its folder, by an agent before
-    /// the runtime knew CDI, still is.
+    /// Writes a grant where the runtime finds it. A slot whose folder was mounted by an earlier agent, before the
+    /// runtime supported CDI, is kept up to date, too.
     pub(crate) fn write(&self, label: &CdiSpecLabel, grant: &Grant) -> Result<(), String> {
         if !self.has_cdi || self.folders.has(&label.slot) {
             let files = self.undescribed().map_err(|error| chain(&error))?;
@@ -211,8 +213,8 @@ impl GrantDelivery {
         Ok(())
     }
 
-    /// Describes a container's whole cards: the first device brings them all, the others name them only, and
-    /// without CDI not even that.
+    /// Writes the grant of a container's whole cards. The first device adds all cards, and the other specs add no
+    /// devices or mounts. Without CDI only the first has files.
     pub(crate) fn write_whole(&self, labels: &[CdiSpecLabel], grant: &Grant) -> Result<(), String> {
         let first = labels.first();
         if let Some(label) = first.filter(|of| !self.has_cdi || self.folders.has(&of.slot)) {
@@ -237,7 +239,7 @@ impl GrantDelivery {
         Ok(())
     }
 
-    /// The allocations that containers may name by the kubelet's ids.
+    /// The allocations, by the device ids of the kubelet that containers may name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (String, &AllocationId)> {
         let slots = self
             .slots
@@ -247,23 +249,23 @@ impl GrantDelivery {
         slots.chain(written.map(|(device, id)| (device.to_string(), id)))
     }
 
-    /// Takes a slot's grant away.
+    /// Removes a slot's grant.
     pub(crate) fn remove(&self, slot: &str) {
         self.specs.remove(slot);
         self.folders.remove(slot);
     }
 
-    /// Where the kubelet's plugin sees what can be had.
+    /// Where the device plugin watches which slots are available.
     pub(crate) fn offers(&self) -> Offers {
         self.offers.subscribe()
     }
 
-    /// Tells the kubelet what can be had.
+    /// Updates the slots that are offered to the kubelet.
     pub(crate) fn offer(&self) {
         self.offers.send_replace(self.slots.offers().collect());
     }
 
-    /// The library, on the host.
+    /// The path of the library on the host.
     pub(crate) fn library(&self) -> String {
         let library = self.libraries.folder().join(PRELOAD_LIBRARY);
         library.display().to_string()
@@ -277,6 +279,7 @@ fn driver_sources(options: &AgentOptions) -> DriverSources {
             options.cdi_dir.clone(),
         ],
         libraries: options.runtime.driver_libraries.clone(),
+        device_root: options.runtime.device_root.clone(),
         is_nvidia_default: false,
     }
 }
@@ -297,8 +300,8 @@ fn driver_files(
     }
 }
 
-/// Whether a pod that holds an allocation since `created` is gone for good, as far as that can be told.
-/// A pod that the kubelet has lost from sight while its processes live is not.
+/// Whether a pod that has an allocation of this age is gone for good, as far as the agent can tell. A pod that the
+/// kubelet no longer reports is not gone while its processes run.
 pub(crate) fn is_gone(
     seen: &KubeletSnapshot,
     pod: &str,
@@ -322,7 +325,7 @@ pub(crate) fn is_gone(
     (was_shown || age > APPEARS_IN) && !has_processes()
 }
 
-/// How long ago something was.
+/// The time from `then` to `now`.
 pub(crate) fn age(now: EpochMillis, then: EpochMillis) -> Duration {
     Duration::from_millis(now.0.saturating_sub(then.0))
 }

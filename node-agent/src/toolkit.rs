@@ -1,17 +1,16 @@
-//! The driver's files that containers need beside the cards: who has described them, or where they lie.
+//! The driver's files that containers need beside the cards: from NVIDIA's CDI spec, or from a folder of the host.
 //!
-//! Looked for whenever a container is about to start, because the toolkit describes a node's cards when it
-//! gets to it, and anew with each driver. What is found is not believed beyond its form: see
-//! `apportion_runtime_class::nvidia`.
+//! They are looked up at every container start, because the toolkit may write its spec later, and again for each
+//! driver version. Of a spec only the form is checked, see `apportion_runtime_class::nvidia`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use apportion_runtime_class::cdi::PassthroughEdits;
 use apportion_runtime_class::nvidia::{NvidiaCdiSpec, NvidiaSpecError};
-use apportion_runtime_class::{DriverFiles, GrantedCard};
+use apportion_runtime_class::{CONTROL_DEVICES, DriverFiles, GrantedCard};
 
-/// The driver's libraries for programs that compute. Some have the driver's version in their only name.
+/// The driver's libraries for compute programs. Some exist only under a name with the driver's version.
 const LIBRARIES: [&str; 7] = [
     "libcuda.so.1",
     "libnvidia-ml.so.1",
@@ -21,10 +20,10 @@ const LIBRARIES: [&str; 7] = [
     "libnvidia-nvvm70.so.4",
     "libnvidia-gpucomp.so.",
 ];
-/// How many of them, the first ones, nothing runs without.
+/// The first of these, without which no program runs.
 const NEEDED: usize = 2;
 
-/// Why the driver's files cannot be told.
+/// Why the driver's files cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriverFilesError {
     #[error(transparent)]
@@ -36,19 +35,21 @@ pub(crate) enum DriverFilesError {
     },
 }
 
-/// From where the driver can come into containers on this node.
+/// The sources of the driver's files on this node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DriverSources {
-    /// Where descriptions lie; the later folder wins.
+    /// The folders with CDI specs; later folders take precedence.
     pub(crate) descriptions: Vec<PathBuf>,
-    /// The driver's libraries, where they are named.
+    /// The folder of the driver's libraries, if configured.
     pub(crate) libraries: Option<PathBuf>,
-    /// Whether containers that name no RuntimeClass run with NVIDIA's.
+    /// The folder whose `dev` may have the driver's device files.
+    pub(crate) device_root: Option<PathBuf>,
+    /// Whether containers without a RuntimeClass run with NVIDIA's runtime.
     pub(crate) is_nvidia_default: bool,
 }
 
 impl DriverSources {
-    /// For these cards, from who has described them.
+    /// The driver's files for these cards: from NVIDIA's CDI spec, if there is one.
     pub(crate) fn of(
         &self,
         cards: &[GrantedCard],
@@ -59,8 +60,31 @@ impl DriverSources {
         }
     }
 
-    /// For any card, where nobody has described them. NVIDIA's runtime knows its driver better than we do;
-    /// where it is the default one, it is left to it.
+    /// The folder on the host whose `dev` has the driver's device files; empty for the host's own `/dev`. NVIDIA's
+    /// driver container has them in its own root, `/run/nvidia/driver`. A driver on the host has them in `/dev`. So
+    /// the agent checks the folder.
+    pub(crate) fn device_root(&self) -> String {
+        let roots = self.device_root.iter();
+        let mut roots = roots.filter(|root| root.join("dev/nvidiactl").exists());
+        let root = roots.next().map(|root| root.display().to_string());
+        let root = root.unwrap_or_default();
+        root.trim_end_matches('/').to_owned()
+    }
+
+    /// The control devices that are missing in that folder. The driver makes `nvidia-uvm` when its module is loaded. Nothing
+    /// is known of the host's own `/dev`: the agent's container has another one.
+    pub(crate) fn missing_devices(&self) -> Vec<&'static str> {
+        let root = self.device_root();
+        let devices = CONTROL_DEVICES.iter().copied();
+        let is_missing = |path: &&str| !Path::new(&format!("{root}{path}")).exists();
+        devices
+            .filter(|_| !root.is_empty())
+            .filter(is_missing)
+            .collect()
+    }
+
+    /// The driver's files for any card without a CDI spec. If NVIDIA's runtime is the default one, it adds them,
+    /// because it knows its driver better.
     pub(crate) fn undescribed(&self) -> Result<DriverFiles, DriverFilesError> {
         match &self.libraries {
             Some(folder) if !self.is_nvidia_default => {
@@ -72,7 +96,7 @@ impl DriverSources {
     }
 }
 
-/// What NVIDIA's toolkit says of this node's cards, if it is there. In `folders` the later wins.
+/// NVIDIA's CDI spec of this node's cards, if there is one. Later folders take precedence.
 fn description(folders: &[PathBuf]) -> Result<Option<NvidiaCdiSpec>, NvidiaSpecError> {
     let mut found: Option<NvidiaCdiSpec> = None;
     for path in folders.iter().flat_map(|folder| files(folder)) {
@@ -89,7 +113,7 @@ fn description(folders: &[PathBuf]) -> Result<Option<NvidiaCdiSpec>, NvidiaSpecE
     Ok(found)
 }
 
-/// The files of a folder that runtimes read, by name, but for the grants.
+/// The CDI specs in a folder, sorted by name, without the grants.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -104,7 +128,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// JSON is YAML, too. What cannot be read is somebody's fault, and only NVIDIA's is ours to tell of.
+/// Parses a spec; JSON is YAML, too. An unreadable file is an error only if it is NVIDIA's.
 fn content(path: &Path) -> Result<Option<serde_json::Value>, NvidiaSpecError> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string());
     let content =
@@ -201,6 +225,7 @@ mod tests {
                 descriptions: vec![cdi.path().to_owned()],
                 libraries: libraries.map(Path::to_owned),
                 is_nvidia_default,
+                ..DriverSources::default()
             };
             sources.of(&[]).map(|(files, _)| files)
         };
@@ -214,6 +239,33 @@ mod tests {
         assert_eq!(of(named, true).unwrap(), DriverFiles::Toolkit);
         write(cdi.path(), "nvidia.yaml", "kind: [");
         assert!(of(named, true).is_err());
+    }
+
+    #[test]
+    fn device_files_come_from_the_drivers_root_where_they_are_there() {
+        let root = tempfile::tempdir().unwrap();
+        let of = |device_root: Option<&Path>| {
+            let device_root = device_root.map(Path::to_owned);
+            let sources = DriverSources {
+                device_root,
+                ..DriverSources::default()
+            };
+            sources.device_root()
+        };
+        assert_eq!(of(None), "");
+        assert_eq!(of(Some(root.path())), "");
+        fs::create_dir(root.path().join("dev")).unwrap();
+        write(&root.path().join("dev"), "nvidiactl", "");
+        assert_eq!(of(Some(root.path())), root.path().to_str().unwrap());
+        let sources = DriverSources {
+            device_root: Some(root.path().to_owned()),
+            ..DriverSources::default()
+        };
+        assert_eq!(sources.missing_devices(), CONTROL_DEVICES[1..]);
+        assert_eq!(DriverSources::default().missing_devices(), [""; 0]);
+        let with_slash = format!("{}/", root.path().display());
+        let without = root.path().to_str().unwrap();
+        assert_eq!(of(Some(Path::new(&with_slash))), without);
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! A grant as a CDI file: the description of one device, the slot, that the runtime merges into the
-//! container which was given it.
+//! A grant as a CDI spec. It describes one device, the slot, and the runtime merges its edits into the container
+//! that got the slot.
 //!
-//! The version is the lowest that knows all fields, because a runtime passes over a file of a version
-//! that it does not know, and the device is then nowhere. A file describes one slot, and its name is
-//! made of the slot's, because a device that two files describe counts as described by none.
+//! The spec has the lowest version with all its fields: a runtime ignores a spec of a version that it does not know,
+//! and then the device does not exist. A spec describes one slot and is named after it, because two specs that
+//! describe the same device conflict, and then neither counts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use apportion_abi::names::{CDI_ALLOCATION, CDI_KIND, CDI_POD};
 
-use crate::edits::{ContainerEdits, ContainerMount};
+use crate::edits::{ContainerEdits, ContainerMount, DeviceNode};
 
 const VERSION: &str = "0.6.0";
-/// The one that knows additional groups.
+/// The version that added `additionalGids`.
 const VERSION_WITH_GROUPS: &str = "0.7.0";
 
-/// For whom a file is.
+/// Whom a spec is for.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct CdiSpecLabel {
     /// The device's name: the slot.
@@ -27,7 +27,7 @@ pub struct CdiSpecLabel {
     pub allocation: String,
 }
 
-/// What another description, such as the NVIDIA toolkit's, says of the cards; it is passed on as it is.
+/// The edits of another CDI spec for the cards, such as the NVIDIA toolkit's. They are copied unchanged.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PassthroughEdits {
@@ -40,16 +40,16 @@ pub struct PassthroughEdits {
     /// Mounts.
     #[serde(default)]
     pub mounts: Vec<Value>,
-    /// Programs that the runtime runs.
+    /// Hooks that the runtime runs.
     #[serde(default)]
     pub hooks: Vec<Value>,
-    /// Groups that the program is in, too, such as that of the cards' device files.
+    /// Additional groups of the program, such as that of the cards' device files.
     #[serde(default)]
     pub additional_gids: Vec<u32>,
 }
 
 impl PassthroughEdits {
-    /// Adds what is not there yet.
+    /// Adds the edits that are missing.
     pub(crate) fn add(&mut self, other: &Self) {
         add(&mut self.env, &other.env);
         add(&mut self.device_nodes, &other.device_nodes);
@@ -67,43 +67,41 @@ fn add<T: Clone + PartialEq>(list: &mut Vec<T>, other: &[T]) {
     }
 }
 
-/// Why a file is not one of ours.
+/// Why a file is not one of our CDI specs.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiReadError {
-    /// It is no CDI file.
+    /// It is not valid JSON.
     #[error("failed to parse a CDI file")]
     Parse(#[from] serde_json::Error),
-    /// It does not describe one slot with its pod and allocation.
+    /// It does not describe a slot with its pod and allocation.
     #[error("not a CDI file of Apportion")]
     Foreign,
 }
 
-/// The name of a slot's file.
+/// The file name of a slot's spec.
 #[must_use]
 pub fn file_name(slot: &str) -> String {
     format!("{}-{slot}.json", CDI_KIND.replace('/', "-"))
 }
 
-/// The name by which the kubelet asks the runtime for a slot.
+/// The CDI device name of a slot, which the kubelet passes to the runtime.
 #[must_use]
 pub fn device_name(slot: &str) -> String {
     format!("{CDI_KIND}={slot}")
 }
 
-/// The file's content.
+/// The content of the spec.
 #[must_use]
 pub fn render(label: &CdiSpecLabel, edits: &ContainerEdits, described: PassthroughEdits) -> Value {
     let mut all = described;
-    // Of two values the later one holds.
+    // Of two values of one variable the later counts.
     all.env.extend(
         edits
             .env
             .iter()
             .map(|(name, value)| format!("{name}={value}")),
     );
-    let node = |path: &String| serde_json::json!({"path": path, "permissions": "rw"});
-    all.device_nodes
-        .extend(edits.devices.iter().map(|device| node(&device.path)));
+    all.device_nodes.extend(edits.devices.iter().map(device));
     all.mounts.extend(edits.mounts.iter().map(mount));
     let version = match all.additional_gids.is_empty() {
         true => VERSION,
@@ -120,10 +118,10 @@ pub fn render(label: &CdiSpecLabel, edits: &ContainerEdits, described: Passthrou
     })
 }
 
-/// For whom a file is that an earlier agent wrote.
+/// Reads whom a spec of an earlier agent is for.
 ///
 /// # Errors
-/// If it is no file of ours.
+/// If it is not one of our specs.
 pub fn read(text: &[u8]) -> Result<CdiSpecLabel, CdiReadError> {
     let file: Value = serde_json::from_slice(text)?;
     let device = file.pointer("/devices/0").ok_or(CdiReadError::Foreign)?;
@@ -140,13 +138,22 @@ pub fn read(text: &[u8]) -> Result<CdiSpecLabel, CdiReadError> {
     })
 }
 
-/// Runtimes refuse a device without edits and accept no empty lists of some kinds.
+/// Omits empty lists, which some runtimes refuse. A device without any edits is refused, too.
 fn without_empty(all: &PassthroughEdits) -> Value {
     let mut edits = serde_json::json!(all);
     if let Value::Object(fields) = &mut edits {
         fields.retain(|_, list| list.as_array().is_some_and(|list| !list.is_empty()));
     }
     edits
+}
+
+/// A runtime uses the container's path if there is no host path.
+fn device(device: &DeviceNode) -> Value {
+    let mut node = serde_json::json!({"path": device.path, "permissions": "rw"});
+    if device.host_path != device.path {
+        node["hostPath"] = device.host_path.as_str().into();
+    }
+    node
 }
 
 fn mount(mount: &ContainerMount) -> Value {
@@ -160,7 +167,6 @@ fn mount(mount: &ContainerMount) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edits::DeviceNode;
 
     fn label() -> CdiSpecLabel {
         CdiSpecLabel {
@@ -178,9 +184,16 @@ mod tests {
                 container_path: "/c".into(),
                 options: &["ro", "bind"],
             }],
-            devices: vec![DeviceNode {
-                path: "/dev/nvidia0".into(),
-            }],
+            devices: vec![
+                DeviceNode {
+                    path: "/dev/nvidia0".into(),
+                    host_path: "/dev/nvidia0".into(),
+                },
+                DeviceNode {
+                    path: "/dev/nvidiactl".into(),
+                    host_path: "/d/dev/nvidiactl".into(),
+                },
+            ],
         }
     }
 
@@ -194,7 +207,10 @@ mod tests {
                 "annotations": {"apportion.dev/pod": "uid-1", "apportion.dev/allocation": "1-1"},
                 "containerEdits": {
                     "env": ["A=1"],
-                    "deviceNodes": [{"path": "/dev/nvidia0", "permissions": "rw"}],
+                    "deviceNodes": [
+                        {"path": "/dev/nvidia0", "permissions": "rw"},
+                        {"path": "/dev/nvidiactl", "hostPath": "/d/dev/nvidiactl", "permissions": "rw"},
+                    ],
                     "mounts": [{"hostPath": "/h", "containerPath": "/c", "options": ["ro", "bind"]}],
                 },
             }],

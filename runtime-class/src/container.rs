@@ -1,15 +1,14 @@
-//! A container's part of a grant: what is mounted where, and which files of the driver come along.
+//! A grant inside a container: what is mounted where, and which driver files come with it.
 //!
-//! The account lies at a fixed place and no variable names it, so none can be changed to hide it. The
-//! library is preloaded twice: by `LD_PRELOAD`, which the tenant's own value cannot replace when it comes
-//! through CDI, and by `/etc/ld.so.preload`, which also reaches what is started with an empty
-//! environment. The second can be left out, because a container whose `/etc` is a read-only volume
-//! cannot start with it.
+//! The account is at a fixed path and no variable names it, so changing a variable cannot hide it. The library is
+//! preloaded in two ways. `LD_PRELOAD`, if set through CDI, cannot be replaced by the tenant's own value.
+//! `/etc/ld.so.preload` also reaches programs that start with an empty environment. The second can be turned off,
+//! because a container with a read-only volume at `/etc` cannot start with it.
 //!
 //! # Simulated cards
-//! The driver's libraries are mounted in the folders that the loaders of Debian and of Red Hat look in
-//! without any variable or cache. A card is shown by mounting the driver's socket under the card's name,
-//! as a real card is by its device file: what is not mounted is not there.
+//! The driver's libraries are mounted in the default loader folders of Debian and Red Hat, which need no variable or
+//! cache. A simulated card is the driver's socket, mounted under the card's name, like the device file of a real
+//! card. A card that is not mounted is not visible.
 
 use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
 use apportion_abi::place::{
@@ -20,27 +19,32 @@ use apportion_abi::place::{
 use crate::edits::{ContainerEdits, ContainerMount, DeviceNode};
 use crate::grant::{Grant, GrantedCard};
 
-/// The files of the host that containers get beside their account and the library.
+/// Host files that containers get beside their account and the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFiles {
-    /// A file that names the library at its place in the container, to be its `/etc/ld.so.preload`.
+    /// The container's `/etc/ld.so.preload`, which names the library's path in the container.
     pub preload_list: Option<String>,
-    /// How the driver comes in.
+    /// The folder on the host whose `dev` has the driver's device files, such as `/run/nvidia/driver`; empty for the
+    /// host's own `/dev`.
+    pub device_root: String,
+    /// Those of [`CONTROL_DEVICES`] that the host is known not to have. A runtime creates no container with a missing one.
+    pub missing_devices: Vec<&'static str>,
+    /// Where the driver's files come from.
     pub driver: DriverFiles,
 }
 
 /// How a container gets its cards and the driver's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DriverFiles {
-    /// The cards' device files from us, the libraries from NVIDIA's runtime where it is the container's.
+    /// We add the device files; NVIDIA's runtime adds the libraries if the container runs with it.
     #[default]
     Devices,
-    /// The cards' device files and the libraries from us; the runtime adds nothing.
+    /// We add the device files and the libraries. The runtime adds nothing.
     Host {
-        /// The driver's libraries on the host; a container finds each under its own name.
+        /// The driver's libraries on the host. They keep their names in the container.
         libraries: Vec<String>,
     },
-    /// All from the toolkit's own CDI description, which is merged into ours; the runtime adds nothing.
+    /// The NVIDIA toolkit's CDI spec, merged into ours, adds everything. The runtime adds nothing.
     Toolkit,
     /// Simulated cards.
     Simulated {
@@ -51,26 +55,27 @@ pub enum DriverFiles {
     },
 }
 
-/// The library runs code; the account must not; only usage is the container's to write.
+/// The library must be executable and the account must not. The container may write only the usage file.
 const LIBRARY_OPTIONS: &[&str] = &["ro", "bind", "exec", "nosuid", "nodev"];
 const FILE_OPTIONS: &[&str] = &["ro", "bind", "noexec", "nosuid", "nodev"];
 const USAGE_OPTIONS: &[&str] = &["rw", "bind", "noexec", "nosuid", "nodev"];
 
-/// The device files that every user of CUDA needs beside its cards.
-const CONTROL_DEVICES: &[&str] = &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+/// The device files that every CUDA program needs beside its cards.
+pub const CONTROL_DEVICES: &[&str] =
+    &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
-/// Where the loaders look for libraries without being told.
+/// The default library folders of the dynamic loaders.
 #[cfg(target_arch = "aarch64")]
 const LOADER_FOLDERS: &[&str] = &["/usr/lib64", "/usr/lib/aarch64-linux-gnu"];
 #[cfg(not(target_arch = "aarch64"))]
 const LOADER_FOLDERS: &[&str] = &["/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
 
-/// Where NVIDIA's runtime looks for the names of cards if it is told to look there.
+/// Where NVIDIA's runtime looks for the names of requested cards, if it is configured to.
 const RUNTIME_DEVICES: &str = "/var/run/nvidia-container-devices";
 
 const PRELOAD_LIST: &str = "/etc/ld.so.preload";
 
-/// What `grant` changes in a container.
+/// The edits of `grant` in a container.
 pub(crate) fn in_container(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
     let mut edits = with_cards(grant, files);
     let mut mounts = account_mounts(grant);
@@ -81,8 +86,8 @@ pub(crate) fn in_container(grant: &Grant, files: &ContainerFiles) -> ContainerEd
     edits
 }
 
-/// What a container gets that has its cards whole: no library and no account to charge. The limits page
-/// comes along for whoever wants to read it, and by it an agent knows the pod's containers from its sandbox.
+/// The edits for a container with whole cards: no library and no account to charge. The limits page is mounted for
+/// programs that want to read it. The agent also uses it to tell the pod's containers from its sandbox.
 pub(crate) fn with_whole_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
     let mut edits = with_cards(grant, files);
     let limits = format!("{}/{LIMITS_FILE}", grant.account);
@@ -95,7 +100,7 @@ pub(crate) fn with_whole_cards(grant: &Grant, files: &ContainerFiles) -> Contain
 fn with_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
     let mut mounts = Vec::new();
     let visible = match files.driver {
-        // The driver's libraries and no card, where the card is not known yet.
+        // The card is not known yet: request the driver's libraries and no card.
         DriverFiles::Devices if grant.cards.is_empty() => "none".to_owned(),
         DriverFiles::Devices => grant.uuids(),
         DriverFiles::Host { .. } | DriverFiles::Toolkit | DriverFiles::Simulated { .. } => {
@@ -105,11 +110,11 @@ fn with_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
     let devices = match &files.driver {
         DriverFiles::Devices => {
             mounts.extend(grant.cards.iter().map(asked_by_mount));
-            device_nodes(grant)
+            device_nodes(grant, files)
         }
         DriverFiles::Host { libraries } => {
             mounts.extend(libraries.iter().flat_map(|host| in_loader_folders(host)));
-            device_nodes(grant)
+            device_nodes(grant, files)
         }
         DriverFiles::Toolkit => Vec::new(),
         DriverFiles::Simulated { libraries, socket } => {
@@ -135,12 +140,17 @@ fn account_mounts(grant: &Grant) -> Vec<ContainerMount> {
     ]
 }
 
-fn device_nodes(grant: &Grant) -> Vec<DeviceNode> {
+fn device_nodes(grant: &Grant, files: &ContainerFiles) -> Vec<DeviceNode> {
     let cards = grant.cards.iter().filter_map(|card| card.minor);
     let cards = cards.map(|minor| format!("/dev/nvidia{minor}"));
-    let control = CONTROL_DEVICES.iter().map(|path| (*path).to_owned());
-    let paths = cards.chain(control);
-    paths.map(|path| DeviceNode { path }).collect()
+    let control = CONTROL_DEVICES.iter();
+    let control = control.filter(|path| !files.missing_devices.contains(path));
+    let paths = cards.chain(control.map(|path| (*path).to_owned()));
+    let node = |path: String| DeviceNode {
+        host_path: format!("{}{path}", files.device_root),
+        path,
+    };
+    paths.map(node).collect()
 }
 
 fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<ContainerMount> {
@@ -155,14 +165,14 @@ fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<Contain
     libraries.chain(cards).collect()
 }
 
-/// A library of the host, where the loaders look.
+/// A library of the host in the loader folders.
 fn in_loader_folders(host: &str) -> Vec<ContainerMount> {
     let name = host.rsplit('/').next().unwrap_or_default();
     let at = |folder: &&str| mount(host.to_owned(), format!("{folder}/{name}"), LIBRARY_OPTIONS);
     LOADER_FOLDERS.iter().map(at).collect()
 }
 
-/// How NVIDIA's runtime is asked for a card where it heeds no variable of an unprivileged container.
+/// Requests a card from an NVIDIA runtime that ignores the variable in unprivileged containers.
 fn asked_by_mount(card: &GrantedCard) -> ContainerMount {
     let place = format!("{RUNTIME_DEVICES}/{}", card.uuid);
     mount("/dev/null".to_owned(), place, &["ro", "bind"])
@@ -219,6 +229,7 @@ mod tests {
         ContainerFiles {
             preload_list: Some("/run/apportion/preload".into()),
             driver,
+            ..ContainerFiles::default()
         }
     }
 
@@ -257,6 +268,8 @@ mod tests {
     fn without_nvidias_runtime_the_libraries_lie_where_loaders_look() {
         let edits = edited(&ContainerFiles {
             preload_list: None,
+            device_root: "/run/nvidia/driver".into(),
+            missing_devices: vec!["/dev/nvidia-uvm-tools"],
             driver: DriverFiles::Host {
                 libraries: vec!["/run/nvidia/driver/usr/lib64/libcuda.so.1".into()],
             },
@@ -264,6 +277,10 @@ mod tests {
         let mut mounts = edits.mounts.iter();
         assert!(mounts.any(|m| m.container_path == "/usr/lib64/libcuda.so.1"));
         assert_eq!(edits.devices[0].path, "/dev/nvidia0");
+        let device = &edits.devices[0].host_path;
+        assert_eq!(device, "/run/nvidia/driver/dev/nvidia0");
+        let mut devices = edits.devices.iter();
+        assert!(!devices.any(|device| device.path == "/dev/nvidia-uvm-tools"));
         assert_eq!(value(&edits, "NVIDIA_VISIBLE_DEVICES"), "void");
     }
 
@@ -278,8 +295,8 @@ mod tests {
     #[test]
     fn where_the_toolkit_describes_the_cards_the_runtime_adds_none() {
         let edits = edited(&ContainerFiles {
-            preload_list: None,
             driver: DriverFiles::Toolkit,
+            ..ContainerFiles::default()
         });
         assert_eq!(edits.devices, []);
         assert_eq!(value(&edits, "NVIDIA_VISIBLE_DEVICES"), "void");

@@ -1,7 +1,7 @@
-//! Rendering a grant.
+//! Renders a grant.
 //!
-//! The words are those of a CDI file (variables, mounts, device nodes), from which a device plugin's
-//! answer and an adjustment by NRI are translations.
+//! The terms are those of a CDI spec (variables, mounts, device nodes). The answer of a device plugin is derived
+//! from them.
 
 use apportion_abi::names::{ENV_MEMORY_LIMIT, ENV_PORTION, ENV_VISIBLE};
 use apportion_abi::place::ENV_ACCOUNT;
@@ -12,18 +12,18 @@ use crate::grant::Grant;
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditTarget<'a> {
-    /// As a process of this machine, with the `LD_PRELOAD` that it would have had.
+    /// As a process of this machine.
     Host {
-        /// The value so far, if any; it is kept behind ours.
+        /// The previous value of `LD_PRELOAD`, if any. Ours is put before it.
         preload: Option<&'a str>,
     },
     /// In a container, which gets these files mounted.
     Container(&'a ContainerFiles),
-    /// In a container that has its cards whole: the cards and nothing between them and the program.
+    /// In a container with whole cards: nothing is between the cards and the program.
     Whole(&'a ContainerFiles),
 }
 
-/// What is changed for the program.
+/// The changes to the program's environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerEdits {
     /// Variables, each name once.
@@ -39,20 +39,22 @@ pub struct ContainerEdits {
 pub struct ContainerMount {
     /// The file on the host.
     pub host_path: String,
-    /// Its place in the container.
+    /// The path in the container.
     pub container_path: String,
     /// The mount's options.
     pub options: &'static [&'static str],
 }
 
-/// One device file, at the same place on the host and in the container.
+/// One device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
-    /// Where it is.
+    /// The path in the container.
     pub path: String,
+    /// The path on the host.
+    pub host_path: String,
 }
 
-/// Everything that `grant` changes for a program that runs at `target`.
+/// All changes that `grant` makes for a program that runs at `target`.
 #[must_use]
 pub fn edits(grant: &Grant, target: EditTarget<'_>) -> ContainerEdits {
     let mut edits = match target {
@@ -79,8 +81,8 @@ fn on_host(grant: &Grant, preload: Option<&str>) -> ContainerEdits {
         (ENV_ACCOUNT, grant.account.clone()),
         (ENV_VISIBLE, grant.uuids()),
     ];
-    // Programs were seen to read numbers here and to fail on a UUID (vLLM). A number means a card together
-    // with the order, whatever the environment had said of either.
+    // Some programs expect numbers here and fail on a UUID (vLLM). A number identifies a card only with the device
+    // order, so set both, whatever the environment had.
     match grant.cuda_ordinals() {
         Some(ordinals) => env.extend([
             ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),

@@ -1,19 +1,19 @@
-//! An allocation as it is delivered to one program or container.
+//! An allocation as one program or container gets it.
 
 use apportion_abi::{Bytes, Share};
 
-/// An allocation as it is delivered.
+/// An allocation as one program or container gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The allocation's id.
     pub id: String,
-    /// The folder with the account's two files, on the host.
+    /// The folder of the account on the host.
     pub account: String,
-    /// The preload library, on the host.
+    /// The path of the preload library on the host.
     pub library: String,
-    /// What was asked of each card.
+    /// What was requested of each card.
     pub share: Share,
-    /// The cards, in the order in which the program is to see them.
+    /// The cards in the order in which the program sees them.
     pub cards: Vec<GrantedCard>,
 }
 
@@ -22,13 +22,13 @@ pub struct Grant {
 pub struct GrantedCard {
     /// The UUID as the driver prints it (`GPU-…` or `MIG-…`).
     pub uuid: String,
-    /// The number in `/dev/nvidia<minor>`, where it is known.
+    /// The minor number in `/dev/nvidia<minor>`, if known.
     pub minor: Option<u32>,
-    /// CUDA's number for it on this machine, in the order of the PCI bus, where that is certain.
+    /// CUDA's ordinal for it on this machine, in PCI bus order, if certain.
     pub cuda_ordinal: Option<u32>,
-    /// The most that the program may take.
+    /// The most that the program may use.
     pub limit: Bytes,
-    /// What the card has to give in all.
+    /// The card's allocatable memory.
     pub allocatable: Bytes,
 }
 
@@ -42,8 +42,8 @@ impl Grant {
             .join(",")
     }
 
-    /// CUDA's numbers of the cards in the order of the PCI bus, in the grant's order, separated by commas; `None`
-    /// where one is not certain.
+    /// CUDA's ordinals of the cards (in PCI bus order), listed in the grant's order and separated by commas; `None`
+    /// if one is uncertain.
     pub(crate) fn cuda_ordinals(&self) -> Option<String> {
         let ordinals = self
             .cards
@@ -52,7 +52,7 @@ impl Grant {
         Some(ordinals.collect::<Option<Vec<_>>>()?.join(","))
     }
 
-    /// KAI's `GPU_PORTION`: the fraction as asked, or what the memory comes to; two decimals.
+    /// KAI's `GPU_PORTION`: the requested fraction, or the limit as a fraction, with two decimals.
     pub(crate) fn portion(&self) -> Option<String> {
         match self.share {
             Share::Fraction(fraction) => Some(fraction.portion()),

@@ -1,13 +1,13 @@
-//! What a program of ours gets: one grant, rendered as edits of its environment.
+//! What a program gets from a grant: edits of its environment.
 //!
-//! A process on a bare machine and a container get the same things by different ways, so one pure
-//! function says what they are. On the machine the edits are variables only, because the process already
-//! sees the files; in a container the library and the account are mounted at fixed places that the
-//! tenant can't move, and the card's device files come along.
+//! A process on a bare machine and a container get the same things in different ways, so one pure function computes
+//! both. On a bare machine the edits are only variables, because the process already sees the files. In a container
+//! the library and the account are mounted at fixed paths that the tenant cannot move, and the card's device files
+//! are added.
 //!
 //! # What a bare machine does not hide
-//! `CUDA_VISIBLE_DEVICES` keeps a program from the cards that it was not granted, but NVML lists every
-//! card of the machine to it: NVML has no such variable. A container sees only its cards in both.
+//! `CUDA_VISIBLE_DEVICES` hides cards from CUDA that a program was not granted, but NVML still lists every card:
+//! NVML has no such variable. A container sees only its own cards in both.
 #![forbid(unsafe_code)]
 
 pub mod cdi;
@@ -17,6 +17,6 @@ mod grant;
 pub mod nvidia;
 pub mod slot;
 
-pub use container::{ContainerFiles, DriverFiles};
+pub use container::{CONTROL_DEVICES, ContainerFiles, DriverFiles};
 pub use edits::{ContainerEdits, ContainerMount, DeviceNode, EditTarget, edits};
 pub use grant::{Grant, GrantedCard};

@@ -1,29 +1,29 @@
-//! The NVIDIA toolkit's own CDI description of a node's cards, as far as a grant takes it over.
+//! The part of the NVIDIA toolkit's CDI spec that a grant copies.
 //!
-//! `nvidia-ctk cdi generate`, its refresh service and the GPU Operator write one: what every container with
-//! a card needs (libraries, control devices, hooks) and what each card needs beside it. A grant cannot
-//! name those devices, because its own is named before anybody knows the card; so what they say is copied
-//! into the grant's file as it is, and ours comes after it.
+//! `nvidia-ctk cdi generate`, its refresh service and the GPU Operator write such a spec. It has what every
+//! container with a card needs (libraries, control devices, hooks), and what each card adds. A grant cannot refer to
+//! its devices, because the grant's own device is named before the card is known. So their edits are copied
+//! unchanged into the grant's spec, and ours are added after them.
 //!
 //! # What is not guessed
-//! A card is found by its UUID, or by its device file where devices have numbers only. A description that
-//! knows the kind and not the card, or says something that a grant's file would not carry on, is an
-//! error with its file's name: a container with half of what its driver needs would fail in a worse place.
+//! A card is found by its UUID, or by its device file if the spec numbers its devices. A spec that has the kind but
+//! not the card, or that has edits a grant cannot copy, is an error with the file's name. Otherwise a container
+//! would start with half of what its driver needs and fail later.
 
 use serde::Deserialize;
 
 use crate::cdi::PassthroughEdits;
 use crate::grant::GrantedCard;
 
-/// The kinds of the cards themselves, the usual one first. What is for the node's management has all cards in
-/// one device and is none of these.
+/// The CDI kinds of the cards, the usual one first. The management kind is not among them: one of its devices has
+/// all cards.
 const KINDS: [&str; 3] = [
     "nvidia.com/gpu",
     "k8s.device-plugin.nvidia.com/gpu",
     "runtime.nvidia.com/gpu",
 ];
 
-/// One description.
+/// A CDI spec of NVIDIA cards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NvidiaCdiSpec {
     path: String,
@@ -47,10 +47,10 @@ struct CdiSpecDevice {
     container_edits: PassthroughEdits,
 }
 
-/// Why a description is of no use.
+/// Why a spec cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvidiaSpecError {
-    /// It cannot be read, or says more than a grant could carry on.
+    /// It cannot be parsed, or has edits that a grant cannot copy.
     #[error("{path} is not a CDI spec that a grant can use: {problem}")]
     Malformed {
         /// The file.
@@ -58,14 +58,14 @@ pub enum NvidiaSpecError {
         /// What is wrong.
         problem: String,
     },
-    /// It knows other cards.
+    /// It does not describe this card.
     #[error(
         "{path} describes {devices} devices, and none of them is GPU {card}; was the file written before the GPU was added?"
     )]
     NoCard {
         /// The file.
         path: String,
-        /// How many it describes.
+        /// The number of devices that it describes.
         devices: usize,
         /// The card.
         card: String,
@@ -73,10 +73,10 @@ pub enum NvidiaSpecError {
 }
 
 impl NvidiaCdiSpec {
-    /// Takes a CDI file for one of cards; nothing if it describes something else.
+    /// Parses a CDI spec; `None` if its kind is not that of cards.
     ///
     /// # Errors
-    /// If it describes cards in a way that cannot be taken over.
+    /// If it describes cards, but a grant cannot copy its edits.
     pub fn new(path: &str, content: serde_json::Value) -> Result<Option<Self>, NvidiaSpecError> {
         let named = content["kind"].as_str().unwrap_or_default();
         let Some(kind) = KINDS.iter().position(|kind| *kind == named) else {
@@ -91,19 +91,19 @@ impl NvidiaCdiSpec {
         Ok(Some(Self { path, kind, file }))
     }
 
-    /// The file.
+    /// The path of the spec.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Which of two is the usual one: the lower.
+    /// The preference among kinds; lower is better.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.kind
     }
 
-    /// What a container with these cards needs.
+    /// The edits for a container with these cards.
     ///
     /// # Errors
     /// If one of the cards is not described.

@@ -1,20 +1,19 @@
-//! A grant for a runtime that knows no CDI: what the kubelet is told of a slot before anybody knows the
-//! pod, and what is put behind it once the pod is known.
+//! A grant for a runtime without CDI: what the kubelet is told of a slot before the pod is known, and what is put
+//! behind the slot later.
 //!
-//! `Allocate` answers once for the life of a container's place in its pod, and names everything in a
-//! folder of the slot's own: links, which the runtime follows when it creates the container, and one
-//! folder of device files, which it walks. So what is bound to the slot is the allocation that the pod has
-//! by then, and the library of the agent that runs by then. Both come from the same edits as a CDI file.
+//! `Allocate` is answered once for a container of a pod, for all its restarts. The answer names only paths in the
+//! slot's own folder: links, which the runtime resolves when it creates the container, and a folder of device files,
+//! which the runtime walks. So the slot always delivers the pod's current allocation and the running agent's
+//! library. Both come from the same edits as a CDI spec.
 //!
 //! # Nothing before the pod is known
-//! Without the folder of device files the runtime creates no container. It is there, if empty, as soon as
-//! the grant is and no sooner; so a slot that was not bound starts nothing, with simulated cards too.
+//! Without the folder of device files the runtime creates no container. The folder is created with the grant, even
+//! if it stays empty. So no container starts on a slot without a grant, even with simulated cards.
 //!
 //! # What is weaker than with CDI
-//! A pod's own variables come after these, and its own mounts over these. The account is found without
-//! a variable, and `/etc/ld.so.preload` loads the library where `LD_PRELOAD` was taken away; that nobody
-//! mounts something over them is for admission to see to. KAI's variables cannot be told: they are the
-//! grant's, and an answer has none yet.
+//! A pod's own variables override these, and its own mounts hide these. The account needs no variable, and
+//! `/etc/ld.so.preload` loads the library if `LD_PRELOAD` is removed. The agent must refuse pods whose mounts hide
+//! these files. KAI's variables are missing: they depend on the grant, which does not exist yet at `Allocate`.
 
 use apportion_abi::Share;
 use apportion_abi::place::CONTAINER_SIM_CARDS;
@@ -23,18 +22,18 @@ use crate::container::{ContainerFiles, DriverFiles};
 use crate::edits::{ContainerEdits, ContainerMount, EditTarget, edits};
 use crate::grant::Grant;
 
-/// The folder of device files in a slot's folder, and what it becomes.
+/// The folder of device files in a slot's folder, and its path in the container.
 const DEVICES: &str = "dev";
 const CONTAINER_DEVICES: &str = "/dev";
 /// The folder of simulated cards in a slot's folder.
 const SIM_CARDS: &str = "sim";
 
-/// What a slot stands for: the kubelet's id of a share, or of whole cards.
+/// What a slot stands for: a share, or whole cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A share of each card.
     Share,
-    /// Cards without anything between them and the program.
+    /// Whole cards, with nothing between them and the program.
     Whole,
 }
 
@@ -47,18 +46,18 @@ impl Kind {
     }
 }
 
-/// What the kubelet is told of a slot.
+/// The answer to the kubelet for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotResponse {
     /// Variables, each name once.
     pub env: Vec<(&'static str, String)>,
-    /// Files and folders below the slot's folder.
+    /// Paths in the slot's folder.
     pub mounts: Vec<ContainerMount>,
-    /// A folder of device files on the host, and the container's folder in which they are to be.
+    /// A folder of device files on the host, and the container's folder for them.
     pub devices: (String, &'static str),
 }
 
-/// Something in a slot's folder, by its path there.
+/// An entry of a slot's folder, with its path there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotContent {
     /// A folder.
@@ -67,26 +66,26 @@ pub enum SlotContent {
     Link {
         /// Its path.
         path: String,
-        /// The file.
+        /// The path of the file.
         to: String,
     },
-    /// The device file that is the same device as one of the host's.
+    /// A device file for the same device as one of the host's.
     Device {
         /// Its path.
         path: String,
-        /// The host's.
+        /// The path of the host's device file.
         of: String,
     },
-    /// The same socket as one of the host's, under another name: a link would lead nowhere in a container.
+    /// A hard link to a socket of the host: a symbolic link would lead nowhere in a container.
     Socket {
         /// Its path.
         path: String,
-        /// The host's.
+        /// The path of the host's socket.
         of: String,
     },
 }
 
-/// The answer for a slot with its folder at `folder` on the host.
+/// The answer for a slot whose folder on the host is `folder`.
 #[must_use]
 pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> SlotResponse {
     let nobody = Grant {
@@ -113,12 +112,12 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> S
     }
 }
 
-/// What the slot's folder has once the slot is bound to `grant`.
+/// The content of the slot's folder for `grant`.
 #[must_use]
 pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<SlotContent> {
     let edits = edits(grant, kind.target(files));
     let folders = [DEVICES, SIM_CARDS].map(SlotContent::Folder);
-    // What is for one card alone, no answer could name.
+    // The answer cannot name files of a single card, so they are not linked.
     let named = answer("", "", files, kind).mounts;
     let is_named = |mount: &ContainerMount| {
         let mut named = named.iter();
@@ -133,7 +132,7 @@ pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<SlotCo
                 .strip_prefix(CONTAINER_DEVICES)
                 .unwrap_or(&device.path)
         ),
-        of: device.path,
+        of: device.host_path,
     });
     folders.into_iter().chain(mounts).chain(devices).collect()
 }
@@ -157,7 +156,7 @@ fn is_within(path: &str, place: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The name of the link that stands for a place in the container.
+/// The name of the link for a path in the container.
 fn link(container_path: &str) -> String {
     container_path.trim_start_matches('/').replace('/', "_")
 }
@@ -190,6 +189,7 @@ mod tests {
         ContainerFiles {
             preload_list: Some("/run/apportion/preload.list".into()),
             driver,
+            ..ContainerFiles::default()
         }
     }
 

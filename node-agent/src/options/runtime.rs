@@ -1,4 +1,4 @@
-//! The settings of the container runtime's side, for what the agent cannot find out by itself.
+//! Settings about the container runtime, for what the agent cannot detect.
 
 use std::path::PathBuf;
 
@@ -6,17 +6,19 @@ use super::AgentSetting;
 
 const FIXED_CDI_DIR: &str = "/etc/cdi";
 
-/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RuntimeOptions {
-    /// Whether it resolves CDI devices; `None`: it is asked.
+    /// Whether it resolves CDI devices; `None`: ask it.
     pub(crate) cdi: Option<bool>,
-    /// Its socket; `None`: where runtimes usually listen.
+    /// Its socket; `None`: the default sockets.
     pub(crate) socket: Option<PathBuf>,
-    /// Where it looks for CDI files that stay.
+    /// Its folder of static CDI specs.
     pub(crate) fixed_cdi_dir: PathBuf,
-    /// The driver's libraries, on the host and here; `None`: NVIDIA's runtime or its toolkit brings them.
+    /// The folder of the driver's libraries, on the host and in the agent; `None`: NVIDIA's runtime or its toolkit
+    /// adds them.
     pub(crate) driver_libraries: Option<PathBuf>,
+    /// The root of the driver's device files, on the host and in the agent; `None`: the host's `/dev`.
+    pub(crate) device_root: Option<PathBuf>,
 }
 
 impl Default for RuntimeOptions {
@@ -26,6 +28,7 @@ impl Default for RuntimeOptions {
             socket: None,
             fixed_cdi_dir: PathBuf::from(FIXED_CDI_DIR),
             driver_libraries: None,
+            device_root: None,
         }
     }
 }
@@ -77,6 +80,17 @@ pub(super) const ROWS: &[AgentSetting] = &[
         help: "Folder of libcuda.so.1, for nodes where neither NVIDIA's toolkit nor its runtime adds the driver to containers",
         set: |options, text| {
             options.runtime.driver_libraries = Some(PathBuf::from(text));
+            !text.is_empty()
+        },
+    },
+    AgentSetting {
+        flag: "--dev-root",
+        env: "APPORTION_DEV_ROOT",
+        form: "PATH, the same on the host and for the agent",
+        default: "none: device files are in /dev of the host",
+        help: "Root of the driver's device files, such as /run/nvidia/driver of NVIDIA's driver container; without dev/nvidiactl in it, /dev of the host is used",
+        set: |options, text| {
+            options.runtime.device_root = Some(PathBuf::from(text));
             !text.is_empty()
         },
     },

@@ -1,4 +1,4 @@
-//! Descriptions as the toolkit writes them, and what a grant takes over of each.
+//! CDI specs as the toolkit writes them, and what a grant copies of each.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn device(name: &str, minors: &[u32]) -> Value {
     }})
 }
 
-/// What `nvidia-ctk cdi generate` makes of two cards, with these devices.
+/// The output of `nvidia-ctk cdi generate` with these devices.
 fn generated(devices: Vec<Value>) -> Value {
     json!({
         "cdiVersion": "0.5.0",

@@ -18,6 +18,10 @@ use crate::image;
 /// The kernel's number for the right to raise another process's chance of being spared by the OOM killer.
 const CAP_SYS_RESOURCE: u32 = 24;
 
+/// What containerd starts for a container of NVIDIA's RuntimeClass, in the cluster's folder. It is there while a test has
+/// NVIDIA's container toolkit installed.
+pub(crate) const NVIDIA_RUNTIME: &str = "nvidia/nvidia-container-runtime";
+
 /// The settings file.
 pub(crate) fn settings(folder: &ClusterFolder) -> std::path::PathBuf {
     folder.path().join("settings/containerd.toml")
@@ -77,6 +81,11 @@ default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 runtime_path = {shim}
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = {shim}
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = {nvidia}
 
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
@@ -93,6 +102,7 @@ plugin_config_path = {nri_settings}
         cni = below("cni"),
         cni_programs = below("cni/bin"),
         shim = quoted(shim),
+        nvidia = below(NVIDIA_RUNTIME),
         nri_plugins = below("nri/plugins"),
         nri_settings = below("nri/conf.d"),
     )

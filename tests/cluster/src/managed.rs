@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::LocalCluster;
 use crate::http;
 use crate::image;
+use crate::nvidia::{self, InstalledDriver};
 use crate::wait::eventually;
 
 mod pod;
@@ -29,11 +30,21 @@ const SLOTS: u16 = 8;
 /// One agent at a time: the node has one kubelet.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Which driver the agent finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NodeDriver {
+    /// Simulated GPUs, as by `--sim`: the agent brings the driver into containers.
+    Simulated,
+    /// The simulated driver, installed as a real one is: [`InstalledDriver`].
+    Installed,
+}
+
 /// A node whose agent runs. It ends with the test.
 pub struct ManagedNode {
     /// The cluster of the node.
     pub cluster: LocalCluster,
     agent: Option<Child>,
+    driver: NodeDriver,
     slots: String,
     _turn: MutexGuard<'static, ()>,
 }
@@ -50,10 +61,23 @@ impl ManagedNode {
     #[must_use]
     #[track_caller]
     pub fn with_slots(slots: u16, options: &[&str]) -> Self {
+        Self::start(NodeDriver::Simulated, slots, options)
+    }
+
+    /// A node whose agent finds `_driver`, like a real one, and does not know that it is simulated.
+    #[must_use]
+    #[track_caller]
+    pub fn with_driver(_driver: &InstalledDriver, options: &[&str]) -> Self {
+        Self::start(NodeDriver::Installed, SLOTS, options)
+    }
+
+    #[track_caller]
+    fn start(driver: NodeDriver, slots: u16, options: &[&str]) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut node = Self {
             cluster: LocalCluster::of_tests(),
             agent: None,
+            driver,
             slots: slots.to_string(),
             _turn: turn,
         };
@@ -110,12 +134,25 @@ impl ManagedNode {
             .arg(format!("--mount=/proc/{room}/ns/mnt"))
             .arg("--")
             .arg(program)
-            .args(["--sim", "--kubelet-dir", "/var/lib/kubelet"])
+            .args(["--kubelet-dir", "/var/lib/kubelet"])
             .args(["--cdi-dir", "/run/cdi"])
             .args(["--node-name", &self.cluster.node()])
             .env("KUBECONFIG", self.cluster.folder().kubeconfig())
-            .env("APPORTION_SIM_SOCKET", "/run/apportion/sim/driver.sock")
             .stdin(Stdio::null());
+        match self.driver {
+            NodeDriver::Simulated => command
+                .arg("--sim")
+                .env("APPORTION_SIM_SOCKET", "/run/apportion/sim/driver.sock"),
+            NodeDriver::Installed => command
+                .args([
+                    "--dir",
+                    "/run/apportion/installed",
+                    "--dev-root",
+                    nvidia::ROOT,
+                ])
+                .arg("--nvml-library")
+                .arg(format!("{}/usr/lib64/libnvidia-ml.so.1", nvidia::ROOT)),
+        };
         command
     }
 
@@ -167,7 +204,11 @@ impl ManagedNode {
     /// The instance of the agent, as seen from outside of the node's room.
     #[must_use]
     pub fn instance(&self) -> PathBuf {
-        self.cluster.folder().path().join("apportion/sim")
+        let folder = match self.driver {
+            NodeDriver::Simulated => "apportion/sim",
+            NodeDriver::Installed => "apportion/installed",
+        };
+        self.cluster.folder().path().join(folder)
     }
 
     /// What `kubectl` prints; nothing where it fails.

@@ -1,10 +1,11 @@
-//! NVIDIA's own parts of a node, as they are released: the device plugin.
+//! NVIDIA's own parts of a node, as they are released: the device plugin and the container toolkit.
 //!
 //! They are built from their Go modules and run in the node's room. The driver that they find there is the simulated one,
 //! in a folder of its own, as NVIDIA's driver container keeps the real one.
 
 mod driver;
 mod plugin;
+mod toolkit;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,7 @@ use crate::LocalCluster;
 
 pub use driver::{InstalledDriver, ROOT};
 pub use plugin::NvidiaDevicePlugin;
+pub use toolkit::{InstalledToolkit, RUNTIME_CLASS, SpecAudience, ToolkitMode};
 
 /// `program` in the room of the node's own processes. It finds the cluster's simulated GPUs where they usually are.
 fn in_room(cluster: &LocalCluster, program: &Path) -> Result<Command> {

@@ -1,4 +1,5 @@
-//! NVIDIA's own parts of a node, each with a `go.mod` in a folder of its own. They load the driver's library, which takes C.
+//! NVIDIA's own components of a node, each with a `go.mod` in its own folder. They load the driver's library, which
+//! needs cgo.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,26 +8,45 @@ use anyhow::Result;
 
 use super::{GoModule, GoProgram, pinned};
 
-/// The parts, by their folders.
-const PARTS: &[(&str, &[GoProgram])] = &[(
-    "device-plugin",
-    &[GoProgram {
-        name: "nvidia-device-plugin",
-        package: "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin",
-    }],
-)];
-/// Old functions of the driver are declared as such, which is of no interest here.
+/// The components, by their folders.
+const PARTS: &[(&str, &[GoProgram])] = &[
+    (
+        "device-plugin",
+        &[GoProgram {
+            name: "nvidia-device-plugin",
+            package: "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin",
+        }],
+    ),
+    (
+        "container-toolkit",
+        &[
+            GoProgram {
+                name: "nvidia-container-runtime",
+                package: "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime",
+            },
+            GoProgram {
+                name: "nvidia-ctk",
+                package: "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk",
+            },
+            GoProgram {
+                name: "nvidia-cdi-hook",
+                package: "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook",
+            },
+        ],
+    ),
+];
+/// The driver's headers mark old functions as deprecated. The warnings do not matter here.
 pub(super) const QUIET: &str = "-O2 -Wno-deprecated-declarations";
-/// As their own makefiles link them: the driver's functions are found when they are called, and not before.
+/// As in NVIDIA's makefiles: the driver's functions are resolved when they are called.
 const LAZY: &str = "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'";
 
-/// Finds the programs of the part whose folder is `of` below `modules`, or builds them.
+/// Finds the programs of the component whose folder is `of` below `modules`, or builds them.
 ///
 /// # Errors
 /// If one cannot be built.
 ///
 /// # Panics
-/// If no row of this file names the part.
+/// If no row of this file names the component.
 pub fn of_nvidia(modules: &Path, of: &str) -> Result<BTreeMap<&'static str, PathBuf>> {
     let mut rows = PARTS.iter();
     let row = rows.find(|(folder, _)| *folder == of);

@@ -122,6 +122,9 @@ impl ManagedPod {
 impl Drop for ManagedPod {
     fn drop(&mut self) {
         let name = self.name.as_str();
+        if std::thread::panicking() {
+            eprintln!("{name}:\n{}\n{}", self.all_logs(), self.events());
+        }
         let delete = ["delete", "pod", name, "--ignore-not-found", "--now"];
         let _ = self.cluster.kubectl(&delete);
     }

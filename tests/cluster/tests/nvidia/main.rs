@@ -1,6 +1,7 @@
-//! The chart beside NVIDIA's own parts of a node, as they are released: the device plugin.
+//! The chart beside NVIDIA's own parts of a node, as they are released: the device plugin and the container toolkit.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod container_toolkit;
 mod device_plugin;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
