@@ -1,7 +1,7 @@
-//! What a step of the policy costs, by action and by size of the cluster: nodes of eight cards.
+//! The cost of one step of the policy, by action and by the number of nodes, which have eight cards each.
 //!
-//! The shapes are those that KAI measures: one-card jobs in four queues of two departments. The sizes are
-//! 10, 100, 500 and 5000 nodes, or the numbers in `APPORTION_BENCH_NODES`, separated by commas.
+//! The shapes are those that KAI measures: one-card jobs in four queues of two departments. The sizes are 10, 100, 500
+//! and 5000 nodes, or the numbers in `APPORTION_BENCH_NODES`, separated by commas.
 
 use std::env;
 use std::fs;
@@ -18,10 +18,10 @@ use criterion::{BenchmarkId, Criterion, criterion_group};
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 const CARDS: usize = 8;
-/// Each pod that looks for others is held against each node, so the largest cluster would take minutes.
+/// Each pod with affinity terms is checked against each node, so the largest cluster would take minutes.
 const MOST_SPREAD: usize = 500;
 
-/// Jobs of one kind: how many, of how many pods with how many cards each.
+/// Jobs of one kind: their number, their pods, and the cards of each pod.
 #[derive(Clone, Copy)]
 struct JobBatch {
     name: &'static str,
@@ -77,7 +77,7 @@ fn queue(name: &str, parent: Option<&str>, deserved: usize) -> Queue {
     }
 }
 
-/// The jobs, each on the node that `on` gives for its number.
+/// The jobs of a batch. Job number `n` runs on node `on(n)`; with `None` it waits.
 fn jobs(jobs: JobBatch, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
     let job = |number: usize| {
         let name = format!("{}-{number}", jobs.name);
@@ -115,7 +115,8 @@ fn jobs(jobs: JobBatch, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
     (0..jobs.count).map(job).collect()
 }
 
-/// Two queues without a quota run so many one-card pods on each node; two that deserve all of it wait.
+/// A cluster whose nodes each run `running` one-card pods, in two queues without a quota. The jobs that wait belong to
+/// two queues whose quotas cover everything.
 fn cluster(nodes: usize, running: usize, waiting: JobBatch) -> Cluster {
     let all = nodes * CARDS;
     let on_each = JobBatch {
@@ -139,7 +140,7 @@ fn cluster(nodes: usize, running: usize, waiting: JobBatch) -> Cluster {
     }
 }
 
-/// The same with each card known, as agents tell.
+/// The same cluster with each card listed, as agents report them.
 fn with_known_cards(mut cluster: Cluster) -> Cluster {
     for node in &mut cluster.nodes {
         let card = |number| ListedCard {
@@ -157,8 +158,8 @@ fn with_known_cards(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// The same where each pod is one of forty of its application, which are to be spread over nodes: it must not be on
-/// a node with too many of them, and would rather be where none is.
+/// The same cluster where each pod is one of forty of its application. A topology spread constraint keeps a pod off
+/// nodes with too many of them, and a preferred anti-affinity term sends it to nodes without any.
 fn with_company(mut cluster: Cluster) -> Cluster {
     const HOST: &str = "kubernetes.io/hostname";
     const REPLICAS: usize = 40;
@@ -168,7 +169,7 @@ fn with_company(mut cluster: Cluster) -> Cluster {
     let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
     for (number, task) in tasks.enumerate() {
         let app = format!("app-{}", number / REPLICAS);
-        task.labels.insert("app".to_owned(), app);
+        task.labels = std::sync::Arc::new([("app".to_owned(), app)].into());
         let like = PodAffinityTerm::with(&task.labels, HOST);
         task.prefers = vec![WeightedPreference {
             wish: PreferredTerm::Near(like.clone()),
@@ -183,8 +184,8 @@ fn with_company(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// Jobs that each would take the room that is made for the other: on each pair of nodes two gangs of queue `left`
-/// run. A job of `right`, which has nothing, and one of higher priority in `left` wait for room there.
+/// Jobs that would each take the room that is made for the other. Two gangs of queue `left` run on each pair of nodes.
+/// A job of `right`, which has nothing, and a job of higher priority in `left` wait for room there.
 fn blocked(nodes: usize) -> Cluster {
     let pairs = nodes / 2;
     let half = CARDS / 2;
@@ -307,7 +308,7 @@ fn steps(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One full step before anything else, with the most memory that this process ever had.
+/// One full step before anything else, with the process's peak memory.
 fn first_of_all() {
     let nodes = sizes().into_iter().max().unwrap_or(500);
     let cluster = cluster(
@@ -330,7 +331,7 @@ fn first_of_all() {
     );
 }
 
-/// The most memory that this process had, in MiB.
+/// The peak memory of this process, in MiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! `apportion-scheduler webhook`: options become rules and addresses, signals become the end.
+//! `apportion-scheduler webhook`: turns options into rules and addresses, and signals into a shutdown.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::SchedulerFailure;
 use crate::options::{self, SchedulerWebhookOptions};
 
-/// Answers until a signal comes.
+/// Serves until a signal arrives.
 pub(crate) fn run(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
     asked.log.around(|| serve(asked))
 }
@@ -18,10 +18,11 @@ fn serve(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
-        .build()?;
+        .build()
+        .map_err(not_started)?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(not_started)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(not_started)?;
         let stop = async {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -29,7 +30,7 @@ fn serve(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
             }
         };
         let started = |addresses: apportion_webhook::ListenAddresses| {
-            // For who chose port 0. Nobody need listen.
+            // Shows the ports if port 0 was chosen. A closed standard output is no error.
             let apportion_webhook::ListenAddresses { questions, health } = addresses;
             let _ = writeln!(std::io::stdout(), "questions {questions}\nhealth {health}");
         };
@@ -41,6 +42,10 @@ fn serve(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
             SchedulerFailure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
         })
     })
+}
+
+fn not_started(error: std::io::Error) -> SchedulerFailure {
+    SchedulerFailure::new(format!("failed to start the webhook: {error}"))
 }
 
 fn options(asked: &SchedulerWebhookOptions) -> apportion_webhook::WebhookOptions {

@@ -1,16 +1,16 @@
-//! Performing what the ledger decided, in its order.
+//! Performs the ledger's effects, in their order.
 
 use super::*;
 use apportion_abi::ContainerRef;
 use apportion_ledger::AllocationOwner;
 
-/// What a request got: the ledger's answer, or that it could not be carried out.
+/// The outcome of a request: the ledger's answer, or why it could not be performed.
 pub(super) enum RequestOutcome {
     Answered(Result<AllocationId, AllocationRefusal>),
     Failed(String),
 }
 
-/// Whether an effect tells of a change to an allocation, or carries it out.
+/// Whether an effect changes this allocation or reports a change of it.
 fn is_of(effect: &LedgerEffect, id: &AllocationId) -> bool {
     match effect {
         LedgerEffect::SetLimit { id: of, .. } | LedgerEffect::SetOverhead { id: of, .. } => {
@@ -26,15 +26,15 @@ fn is_of(effect: &LedgerEffect, id: &AllocationId) -> bool {
 }
 
 impl NodeAgent {
-    /// Applies an event that is no request.
+    /// Applies an event that no request waits for.
     pub(super) fn apply_quietly(&mut self, event: LedgerEvent) {
         if let RequestOutcome::Failed(problem) = self.apply(event) {
             error!(problem, "Failed to apply a ledger event");
         }
     }
 
-    /// Applies an event and performs its effects. An account that cannot be made, or a promise that
-    /// cannot be written down, is taken back.
+    /// Applies an event and performs its effects. A change is undone if its account cannot be created or the
+    /// checkpoint cannot be written.
     pub(super) fn apply(&mut self, event: LedgerEvent) -> RequestOutcome {
         let before = self.revocable(&event);
         let effects = self.ledger.apply(now(), event);
@@ -43,6 +43,7 @@ impl NodeAgent {
         let has_changed = !effects.is_empty();
         for effect in effects {
             let is_failed = matches!(outcome, RequestOutcome::Failed(_));
+            // Skip the effects of a change that will be undone.
             if is_failed && before.iter().any(|before| is_of(&effect, &before.id)) {
                 continue;
             }
@@ -74,8 +75,8 @@ impl NodeAgent {
         outcome
     }
 
-    /// An allocation as it is before a change that is not to be if it cannot be written down. Its effects beside the
-    /// answer come after the checkpoint.
+    /// The allocation before a change that must be undone if it cannot be saved. Its effects other than the answer
+    /// come after the checkpoint.
     fn revocable(&self, event: &LedgerEvent) -> Option<Allocation> {
         match event {
             LedgerEvent::Commit { id, .. } | LedgerEvent::Resize { id, .. } => {
@@ -99,15 +100,19 @@ impl NodeAgent {
             }
             LedgerEffect::CloseAccount(id) => self.close_account(&id),
             LedgerEffect::Kill(process) => {
-                let is_killed = self.members.exits.kill(process);
-                warn!(
-                    pid = process.pid,
-                    is_killed, "Process killed by offender policy"
-                );
+                let pid = process.pid;
+                if self.members.exits.kill(process) {
+                    warn!(pid, "Process killed by offender policy");
+                } else {
+                    warn!(
+                        pid,
+                        "Process to be killed by offender policy has ended, or can't be reached"
+                    );
+                }
             }
             LedgerEffect::Notice(told) => {
                 *self.counts.notices.entry(told.kind).or_default() += 1;
-                // No watcher is no failure.
+                // It is no failure if nobody watches.
                 let _ = self.events.send(notice::tell(&told, now().0));
             }
             LedgerEffect::OpenAccount(_) | LedgerEffect::Save | LedgerEffect::Answer(_) => {}
@@ -133,7 +138,7 @@ impl NodeAgent {
         Ok(())
     }
 
-    /// Gives the account to those for whom the allocation is. Until that is known it is the agent's alone.
+    /// Opens the account to the users of the allocation. Until these are known, only the agent may open it.
     pub(super) fn give_account(&mut self, id: &AllocationId) {
         let (Some(allocation), Some(account)) =
             (self.ledger.allocation(id), self.accounts.get_mut(id))
@@ -161,8 +166,8 @@ impl NodeAgent {
         self.members.restrict(id, account.access().clone());
     }
 
-    /// Lets in the users as whom processes of an allocation run by now: whoever starts a program as another user
-    /// means it to have the limit. A process that only says so is no member.
+    /// Opens accounts to the users that their processes run as by now: a program that is started as another user
+    /// must have the limit, too. A process that only claims membership is no member.
     pub(super) fn let_users_in(&mut self) {
         if !rustix::process::geteuid().is_root() {
             return;
@@ -206,7 +211,7 @@ impl NodeAgent {
     fn close_account(&mut self, id: &AllocationId) {
         self.accounts.remove(id);
         self.slots.remove(id);
-        // An end is never refused.
+        // A `Gone` event is never refused.
         let _ = self.apply_slots(SlotEvent::Gone(id.clone()));
         self.whole_gone(id);
         self.members.dissolve(id);
@@ -235,7 +240,7 @@ impl NodeAgent {
         saved.map_err(|problem| format!("failed to write {}: {problem}", path.display()))
     }
 
-    /// Tells who is asked before a container is created what was granted.
+    /// Updates what the NRI plugin knows of grants.
     pub(super) fn show_second_lock(&self) {
         if let Some(lock) = &self.second_lock {
             let delivery = self.delivery.iter();
@@ -243,7 +248,7 @@ impl NodeAgent {
         }
     }
 
-    /// Makes a new picture for everyone who looks.
+    /// Publishes a new view of the agent's state.
     pub(super) fn show(&self) {
         self.show_second_lock();
         self.offer_wholes();
@@ -277,7 +282,7 @@ impl NodeAgent {
                 view::card(card, reading, &self.ledger, self.context_reserve(card.uuid))
             })
             .collect();
-        // CUDA does not count a card that is not there.
+        // CUDA does not count a lost card, so the ordinals are unknown.
         if cards
             .iter()
             .any(|card| card.health() == v1::CardHealth::Lost)

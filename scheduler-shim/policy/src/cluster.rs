@@ -1,10 +1,11 @@
-//! The cluster as the policy sees it: plain values, built by whoever watches the real one.
+//! The cluster as the policy sees it: plain values, built by the caller that watches the real one.
 //!
 //! Names are the keys; nothing here is an index, so that a cluster can be built in any order. Times are
 //! durations since one epoch of the caller's choice; `now` is on the same clock. Card memory is bytes,
 //! host memory is bytes, processor time is milli-CPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
@@ -39,7 +40,7 @@ pub struct Cluster {
     pub topologies: Vec<ClusterTopology>,
     /// The claims on devices that pods may name.
     pub claims: Vec<ResourceClaim>,
-    /// The choices of whoever runs the scheduler.
+    /// The settings of the policy.
     pub settings: PolicySettings,
 }
 
@@ -48,23 +49,23 @@ pub struct Cluster {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Its processors.
+    /// Its CPU, in milli-CPU.
     pub cpu_millis: i64,
     /// Its memory.
     pub memory: i64,
     /// How many pods it may run.
     pub pods: i64,
-    /// How many whole cards it has to give.
+    /// How many whole cards it has.
     pub cards: i64,
     /// The allocatable memory of each of its cards.
     pub card_memory: Bytes,
-    /// Its cards one by one, where somebody knows them; the two above then say nothing.
+    /// Its cards one by one, if they are known. Then the two fields above don't count.
     pub listed: Vec<ListedCard>,
     /// How its cards are partitioned, if they are.
     pub mig: Option<MigStrategy>,
-    /// Partitions to give, by resource name.
+    /// Its MIG partitions, by resource name.
     pub partitions: BTreeMap<String, i64>,
-    /// Devices that it gives to claims, by class; those that are cards are among its cards.
+    /// Devices for claims, by class; those that are cards are among its cards.
     pub devices: BTreeMap<String, i64>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
@@ -76,23 +77,23 @@ pub struct Node {
     pub zones: Vec<NumaZone>,
 }
 
-/// How the cards of a node are partitioned.
+/// The MIG strategy of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigStrategy {
-    /// All partitions are alike and are given as whole cards.
+    /// All partitions are alike and count as whole cards.
     Single,
-    /// Partitions are given by profile.
+    /// Partitions are allocated by profile.
     Mixed,
 }
 
 /// One resource of a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
-    /// What it can always have; -1 is everything.
+    /// What it is guaranteed; -1 is everything.
     pub deserved: f64,
-    /// What it can never exceed; -1 is no limit.
+    /// The most that it may hold; -1 is no limit.
     pub limit: f64,
-    /// Its weight in the surplus.
+    /// Its weight when the surplus is divided.
     pub weight: f64,
 }
 
@@ -112,7 +113,7 @@ pub struct Queue {
     pub name: String,
     /// The queue above it.
     pub parent: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created: Duration,
     /// Higher is served first.
     pub priority: i32,
@@ -124,20 +125,20 @@ pub struct Queue {
     pub gpu: Quota,
     /// What it used of each resource in the past, as a part of the cluster: CPU, memory, GPU.
     pub usage: [f64; 3],
-    /// How long its pods run before a pod of the same queue may push them out.
+    /// How long its pods run before a job of the same queue may preempt them.
     pub preempt_min_runtime: Option<Duration>,
-    /// How long its pods run before another queue may take their place.
+    /// How long its pods run before another queue may reclaim their place.
     pub reclaim_min_runtime: Option<Duration>,
 }
 
-/// Where the parts of a job must or should lie together.
+/// The domains in which the parts of a job must or should be together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologyConstraint {
     /// The topology's name.
     pub topology: String,
-    /// The level that must hold all.
+    /// The level of which one domain must hold all.
     pub required: Option<String>,
-    /// The level that should.
+    /// The level of which one domain should hold all.
     pub preferred: Option<String>,
 }
 
@@ -153,26 +154,26 @@ pub struct ClusterTopology {
 /// Pods that start together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSet {
-    /// Its name, by which pods name it.
+    /// Its name; pods refer to it.
     pub name: String,
     /// How many of them must run for any to run.
     pub min_available: usize,
-    /// Where they go.
+    /// Its topology constraint.
     pub topology: Option<TopologyConstraint>,
 }
 
-/// A node of the tree of pod sets.
+/// An inner node of the tree of pod sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubGroupSet {
     /// Its name.
     pub name: String,
     /// How many of its direct members must be satisfied; all when not given.
     pub min_members: Option<usize>,
-    /// Where its members go.
+    /// Its topology constraint.
     pub topology: Option<TopologyConstraint>,
-    /// Inner members.
+    /// Its inner groups.
     pub groups: Vec<SubGroupSet>,
-    /// Leaves.
+    /// Its pod sets.
     pub sets: Vec<PodSet>,
 }
 
@@ -183,11 +184,11 @@ pub struct Job {
     pub name: String,
     /// Its queue.
     pub queue: String,
-    /// Higher goes first, and may push out lower ones of the same queue.
+    /// Higher goes first, and may preempt lower ones of the same queue.
     pub priority: i32,
     /// Whether its pods may be evicted for others.
     pub is_preemptible: bool,
-    /// When it was made.
+    /// When it was created.
     pub created: Duration,
     /// When its pods last started.
     pub last_start: Option<Duration>,
@@ -197,7 +198,7 @@ pub struct Job {
     pub preemption_delay: Duration,
     /// Since when too few of its pods run.
     pub stale_since: Option<Duration>,
-    /// How long it may; the cluster's own setting where not given.
+    /// How long that may last; the policy's setting if not given.
     pub grace: Option<StalenessGracePeriod>,
     /// How its pods belong together.
     pub root: SubGroupSet,
@@ -208,25 +209,25 @@ pub struct Job {
 /// How long a gang may go on with too few pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StalenessGracePeriod {
-    /// So long.
+    /// This long.
     For(Duration),
-    /// For ever.
+    /// Forever.
     Forever,
 }
 
-/// What a pod wants of the node's cards.
+/// What a pod asks of the node's cards.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum TaskGpuRequest {
     /// Nothing.
     #[default]
     None,
-    /// So many, alone.
+    /// This many whole cards.
     Whole(i64),
-    /// A share of each of so many.
+    /// A share of each of several cards.
     Shared {
-        /// The share of each.
+        /// The share of each card.
         share: CardShare,
-        /// Of how many.
+        /// The number of cards.
         devices: u32,
     },
     /// Partitions, by resource name.
@@ -240,67 +241,67 @@ pub struct Task {
     pub name: String,
     /// Its pod set.
     pub set: String,
-    /// What it does now.
+    /// Its status.
     pub status: TaskStatus,
-    /// Where.
+    /// Its node.
     pub node: Option<String>,
-    /// On which cards of the node, for a share: any names.
+    /// The cards of the node that it is on. Where cards are only counted, any names will do.
     pub on: Vec<String>,
-    /// What it wants of the cards.
+    /// What it asks of the cards.
     pub cards: TaskGpuRequest,
     /// Claims on devices, by name.
     pub claims: Vec<String>,
-    /// Whether it asks for exactly what it may use, so that the kubelet gives it processors of its own.
+    /// Whether its requests equal its limits, so that the kubelet gives it exclusive CPUs.
     pub is_guaranteed: bool,
-    /// What its containers ask of NUMA zones, if it has several; else it follows from the rest.
+    /// What its containers ask of NUMA zones, if it has several containers; else it follows from the other fields.
     pub containers: Option<Box<ContainerZones>>,
-    /// What it holds of which zones of its node, by the zone's name.
+    /// What it holds of the NUMA zones of its node, by zone name.
     pub zones: Vec<(String, ZoneAmounts)>,
-    /// Its processors, in milli-CPU.
+    /// Its CPU request, in milli-CPU.
     pub cpu_millis: i64,
-    /// Its memory.
+    /// Its memory request, in bytes.
     pub memory: i64,
     /// Whether it goes before all other pods of its set.
     pub leads: bool,
-    /// Its place among the pods of its set: higher first, and before those without.
+    /// Its order in its set: higher first, then pods without one.
     pub order: Option<i64>,
-    /// Labels of which the node must have one of the values.
+    /// Labels of which the node must have one of the given values.
     pub node_affinity: Vec<(String, Vec<String>)>,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Pods near which it must be.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// Required pod affinity.
     pub near: Vec<PodAffinityTerm>,
-    /// Pods near which it must not be.
+    /// Required pod anti-affinity.
     pub apart: Vec<PodAffinityTerm>,
-    /// How it must be spread.
+    /// Required topology spread.
     pub even: Vec<SpreadConstraint>,
-    /// What it would rather have of its node.
+    /// Its weighted preferences.
     pub prefers: Vec<WeightedPreference>,
-    /// Whether it is of an old kind that can't be placed and that keeps partitions from its node.
+    /// Whether it is a legacy MIG pod, which can't be placed and keeps other pods from the partitions of its node.
     pub is_legacy_mig: bool,
 }
 
-/// What a pod does.
+/// The status of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaskStatus {
     /// Waits for a place.
     #[default]
     Pending,
-    /// Waits for something else than a place.
+    /// Waits for something other than a place.
     Gated,
     /// Has a place and is being started there.
     Binding,
     /// Runs.
     Running,
-    /// Has a place that others have yet to leave.
+    /// Has a reserved place that others have yet to leave.
     Pipelined,
-    /// Is being ended.
+    /// Is terminating.
     Releasing,
-    /// Has been ended for so long that nobody should wait for it.
+    /// Has been terminating for so long that nobody should wait for it.
     StuckInReleasing,
-    /// Has ended well.
+    /// Has succeeded.
     Succeeded,
-    /// Has ended badly.
+    /// Has failed.
     Failed,
 }
 

@@ -1,10 +1,10 @@
-//! The best node for a task, kept from one task to the next like it.
+//! The best node for a task, cached for the next task like it.
 //!
-//! What a node is worth to a task follows from the node's own books, except for how full it is among all nodes. So
-//! for each kind of tasks the nodes that fit are kept in order of their own worth and then of what is free on them,
-//! and only those are looked at again that were touched. The rest of the score decides between the first few, by
-//! the same sum as [`Session::ranked`] makes, which is asked wherever this can't tell: where a pod is drawn to or
-//! kept from other pods or has wishes, where what it takes differs from node to node, and for the first of a kind.
+//! A node's score depends only on the node itself, except for the density, which compares all nodes. So for each
+//! kind of task, the nodes that fit are kept in order of their own score and then of what is free on them. Only
+//! changed nodes are looked at again. The density decides between the first few, by the same sum as in
+//! [`Session::ranked`]. That is asked where the cache can't tell: for pods with affinity or preferences, for
+//! requests that differ from node to node, and for the first of a kind.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,10 @@ use crate::cluster::PlacementStrategy;
 use crate::node_resources::ResourceRequest;
 use crate::session::Session;
 
-/// For how many kinds of tasks nodes are kept in order.
+/// How many kinds of tasks are kept.
 const KEPT: usize = 16;
 
-/// A number that can be compared with every other.
+/// A float with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct OrderedFloat(f64);
 
@@ -36,16 +36,16 @@ impl PartialOrd for OrderedFloat {
     }
 }
 
-/// Where a node stands.
+/// The rank of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct NodeScore {
-    /// What it is worth by itself, and its place among those that are worth as much; none where the task does not fit.
+    /// Its own score, and its order among nodes with the same score; `None` if the task does not fit.
     worth: Option<(f64, f64)>,
-    /// What is free there of what nodes are packed by; none where there is nothing of it.
+    /// What is free of the resource that nodes are packed by; `None` if the node has none of it.
     free: Option<f64>,
 }
 
-/// The nodes for tasks of one kind.
+/// The ranked nodes for tasks of one kind.
 #[derive(Clone, Debug)]
 struct NodeRanking {
     /// One of them.
@@ -54,13 +54,13 @@ struct NodeRanking {
     wants_cards: bool,
     seen: ChangeCursor,
     places: Vec<NodeScore>,
-    /// Those that fit, by what they are worth and then by their place.
+    /// The nodes that fit, by their own score and then by their order.
     fitting: BTreeMap<OrderedFloat, BTreeSet<(OrderedFloat, usize)>>,
-    /// How many nodes have so much free.
+    /// How many nodes have each free amount.
     free: BTreeMap<OrderedFloat, usize>,
 }
 
-/// The nodes for all kinds of tasks of which there was more than one; the last asked for is the last.
+/// The rankings of all kinds that were asked for more than once, the most recent last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeRankings {
     kept: Vec<NodeRanking>,
@@ -128,7 +128,7 @@ impl NodeRanking {
         let overall = session.overall(self.wants_cards, node);
         let place = || match session.packing(self.wants_cards) {
             PlacementStrategy::ByName => 0.0,
-            // A node that has nothing of it is worth as much as the emptiest, whatever that has.
+            // A node without the resource scores like the emptiest one.
             PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
             PlacementStrategy::Binpack => free,
             PlacementStrategy::Spread if overall == 0.0 => 0.0,
@@ -136,20 +136,20 @@ impl NodeRanking {
         };
         let fits = session.fits(self.task, node, &self.need);
         NodeScore {
-            // Adding nothing makes a negative nothing a positive one.
+            // `+ 0.0` makes -0.0 a 0.0.
             worth: fits.then(|| (session.score(self.task, node, &self.need) + 0.0, place())),
             free: (overall > 0.0).then_some(free),
         }
     }
 
-    /// The best if any fits; nothing where the places say nothing.
+    /// The best node, if any fits. The outer `None` means that the ranking can't tell.
     fn best(&self, session: &Session<'_>) -> Option<Option<usize>> {
         let ends = (self.free.first_key_value(), self.free.last_key_value());
         let (least, most) = match ends {
             (Some((least, _)), Some((most, _))) => (least.0, most.0.max(0.0)),
             (None, _) | (_, None) => (f64::MAX, 0.0),
         };
-        // Where nothing is free anywhere all are packed alike, though some may have less than nothing.
+        // If nothing is free anywhere, all nodes are packed alike, even those with less than nothing free.
         if most == 0.0 && least < 0.0 {
             return None;
         }
@@ -158,6 +158,7 @@ impl NodeRanking {
             if best.is_some_and(|(best, _)| best > worth + DENSITY) {
                 break;
             }
+            // When packing, nodes without the resource come last here but score like the emptiest one.
             let last = equals.range((OrderedFloat(f64::INFINITY), 0)..).next();
             for &(_, node) in equals.first().into_iter().chain(last) {
                 let value = worth + session.density(self.wants_cards, (least, most), node);
@@ -176,7 +177,7 @@ impl NodeRanking {
 }
 
 impl Session<'_> {
-    /// The node that would be the first of all nodes for a task, if one fits; nothing where that is not kept.
+    /// The best of all nodes for a task, if one fits. The outer `None` means that no ranking is kept.
     pub(crate) fn best_of_all(&self, task: usize) -> Option<Option<usize>> {
         if !self.is_alone(task) {
             return None;
@@ -199,17 +200,16 @@ impl Session<'_> {
         };
         self.spend(self.nodes.len());
         ranking.catch_up(self);
-        let best = ranking.best(self).filter(|_| self.has_node_quota(task, 0));
+        let best = ranking.best(self);
         if rankings.kept.len() == KEPT {
             rankings.kept.remove(0);
         }
         rankings.kept.push(ranking);
         let best = best?;
-        self.spend(self.nodes.len());
         Some(best.filter(|_| self.has_node_quota(task, 0)))
     }
 
-    /// Whether nothing but a node's own books decides what it is worth to the task.
+    /// Whether only a node's own state decides its score for the task.
     fn is_alone(&self, task: usize) -> bool {
         let facts = self.tasks[task].task;
         self.most_zones == 0

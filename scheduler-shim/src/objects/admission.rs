@@ -1,7 +1,7 @@
 //! Which pods a node admits: node selector, node affinity, taints, cordons.
 //!
-//! The policy knows labels with sets of values. All that Kubernetes can say about single nodes is brought
-//! to that form by a label of our own for each different wish: the nodes that grant the wish carry it.
+//! The policy knows labels with sets of values. Everything that Kubernetes can require of a node is brought to that
+//! form: each different requirement gets an internal label, and the nodes that meet it carry the label.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +15,25 @@ use super::occupancy::{NodeOccupancy, PodOccupancy};
 use super::quantity;
 use super::volumes;
 
-/// A label of nodes that keep shares of their cards. No user can write it, because of the space.
+/// An internal label of nodes that take shares. No user can set it, because of the space.
 pub(crate) const TAKES_SHARES: &str = " takes-shares";
 /// The same for whole cards.
 pub(crate) const TAKES_CARDS: &str = " takes-cards";
 
-/// The value of our labels.
+/// The value of internal labels.
 const YES: &str = "yes";
 
-/// What a pod wishes of its node, and what it tolerates.
+/// The internal labels so far, by requirement.
 #[derive(Debug, Default)]
 pub(crate) struct NodeAdmission {
     labels: BTreeMap<String, String>,
-    /// The labels of nodes that match a term which some pod prefers.
+    /// Internal labels by preferred term.
     preferred: BTreeMap<String, String>,
     occupancy: NodeOccupancy,
 }
 
 impl NodeAdmission {
-    /// For a cluster where pods hold this.
+    /// For a cluster with this occupancy.
     pub(crate) fn of(occupancy: NodeOccupancy) -> Self {
         Self {
             occupancy,
@@ -41,7 +41,7 @@ impl NodeAdmission {
         }
     }
 
-    /// What a pod would rather have of its node, by labels that the nodes get on the way.
+    /// A pod's preferences about its node, as internal labels. Sets the labels on the nodes.
     pub(crate) fn prefer(
         &mut self,
         preferred: &[Value],
@@ -68,7 +68,7 @@ impl NodeAdmission {
         preferences
     }
 
-    /// The labels of a node that admits a pod; the nodes get their labels on the way.
+    /// The internal label that a pod requires of its node. Sets the label on the nodes that admit the pod.
     pub(crate) fn wish(
         &mut self,
         pod: ObjectView<'_>,
@@ -82,7 +82,7 @@ impl NodeAdmission {
         }
         let number = self.labels.len();
         let label = self.labels.entry(key.to_owned()).or_insert_with(|| {
-            let label = format!("wish-{number}");
+            let label = format!(" wish-{number}");
             for (object, node) in objects.iter().zip(known.iter_mut()) {
                 if self.occupancy.refused(pod, *object, inventory).is_none() {
                     node.labels.insert(label.clone(), YES.to_owned());
@@ -94,15 +94,15 @@ impl NodeAdmission {
     }
 }
 
-/// What a pod says that it would rather have of its node.
+/// A pod's preferred node affinity terms.
 pub(crate) fn preferred(pod: ObjectView<'_>) -> Vec<Value> {
     let affinity = &pod.json()["spec"]["affinity"]["nodeAffinity"];
     let terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array();
     terms.cloned().unwrap_or_default()
 }
 
-/// What a pod wishes of its node, tolerates there and holds of it, as a text that pods share which wish for the
-/// same. What one with volumes wants depends on more than its own words, so it shares with nobody.
+/// A key for what a pod requires of its node, tolerates there and holds of it. Pods with the same key share a label.
+/// A pod with volumes shares with nobody, because its requirements depend on more than its spec.
 pub(crate) fn key(pod: ObjectView<'_>, holds: &PodOccupancy, has_volumes: bool) -> String {
     let spec = &pod.json()["spec"];
     let affinity =
@@ -119,7 +119,7 @@ pub(crate) fn key(pod: ObjectView<'_>, holds: &PodOccupancy, has_volumes: bool) 
 }
 
 impl NodeOccupancy {
-    /// Why a node does not admit a pod, whatever it has free of what the policy counts.
+    /// Why a node does not admit a pod, apart from the resources that the policy counts.
     pub(crate) fn refused(
         &self,
         pod: ObjectView<'_>,
@@ -158,7 +158,7 @@ fn refusal(pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
     (!is_wanted(pod, node)).then(|| "does not match the node affinity".to_owned())
 }
 
-/// Whether a node has the labels that a pod wants of its node.
+/// Whether a node matches a pod's node selector and required node affinity.
 fn is_wanted(pod: ObjectView<'_>, node: ObjectView<'_>) -> bool {
     let spec = &pod.json()["spec"];
     let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
@@ -168,7 +168,7 @@ fn is_wanted(pod: ObjectView<'_>, node: ObjectView<'_>) -> bool {
         && has_one_of(&affinity["nodeSelectorTerms"], node)
 }
 
-/// Whether a node has one of these sets of labels; no sets ask nothing.
+/// Whether a node matches one of these terms. Without a list of terms every node does.
 pub(crate) fn has_one_of(terms: &Value, node: ObjectView<'_>) -> bool {
     let terms = terms.as_array();
     terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)))

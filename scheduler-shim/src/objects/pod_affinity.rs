@@ -1,13 +1,11 @@
-//! What a pod says about the pods around it: near whom and apart from whom it has to be, or would rather be, and
-//! among whom it is to be spread.
+//! A pod's rules about other pods: required and preferred affinity and anti-affinity, and topology spread.
 //!
-//! Selectors are read whole, as Kubernetes reads them. Whose labels they are about is said by pseudo-labels that no
-//! pod can have, because of the space: the namespace of a pod is one, and each port that it takes of its host. A
-//! term that chooses namespaces by their labels asks for more pseudo-labels, until somebody who knows the namespaces
-//! puts their names in that place (`namespaces`); what is kept of a pod thus depends on the pod alone.
+//! Selectors are read completely, as Kubernetes reads them. Namespaces and host ports become pseudo-labels of pods.
+//! No pod can have these as real labels, because of the space. A term with a namespace selector uses further
+//! pseudo-labels until `namespaces` replaces them by names, so what is kept of a pod depends on the pod alone.
 //!
-//! Where pods are spread, only nodes count that admit the pod; that is Kubernetes' reading of
-//! `nodeAffinityPolicy: Honor` and `nodeTaintsPolicy: Honor`, and nothing else is offered.
+//! For topology spread only nodes count that admit the pod. That is Kubernetes' `nodeAffinityPolicy: Honor` and
+//! `nodeTaintsPolicy: Honor`, and nothing else is offered.
 
 use std::collections::BTreeSet;
 
@@ -23,16 +21,16 @@ use super::object_warnings::ObjectWarnings;
 use super::occupancy;
 use super::selector;
 
-/// The namespace of a pod.
+/// The pseudo-label with a pod's namespace.
 pub(crate) const NAMESPACE: &str = " namespace";
-/// What precedes the label of a namespace where its pods are chosen by that.
+/// Prefix of pseudo-labels for the labels of a pod's namespace.
 pub(crate) const OF_NAMESPACE: &str = " namespace ";
-/// What precedes a port of a host.
+/// Prefix of pseudo-labels for host ports.
 const PORT: &str = " port ";
-/// How much it counts that pods are spread evenly where that is only wished for: as the dearest affinity.
+/// The weight of a preferred topology spread: as much as an affinity can have.
 const EVENLY: i64 = 100;
 
-/// Enters what a pod says about other pods, and what others may say about it.
+/// Adds a pod's rules about other pods, and the labels by which others select it.
 pub(crate) fn enter(pod: ObjectView<'_>, task: &mut Task, remarks: &mut ObjectWarnings) {
     let mut reader = AffinityReader { pod, remarks };
     task.near = reader.required("podAffinity");
@@ -40,18 +38,18 @@ pub(crate) fn enter(pod: ObjectView<'_>, task: &mut Task, remarks: &mut ObjectWa
     task.prefers = reader.preferred("podAffinity", 1);
     task.prefers.extend(reader.preferred("podAntiAffinity", -1));
     reader.spreads(task);
-    task.labels = texts(&pod.json()["metadata"]["labels"]);
-    task.labels
-        .insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
-    // Two pods that take one port of their host are kept apart.
+    let mut labels = texts(&pod.json()["metadata"]["labels"]);
+    labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
+    // Anti-affinity keeps pods with the same host port apart.
     for port in occupancy::ports(pod) {
         let label = [(format!("{PORT}{port}"), String::new())].into();
         task.apart.push(PodAffinityTerm::with(&label, HOSTNAME));
-        task.labels.extend(label);
+        labels.extend(label);
     }
+    task.labels = labels.into();
 }
 
-/// The port of the host that other pods are to leave, if that is what is asked of them.
+/// The host port that a term is about, if it is about one.
 pub(crate) fn port(neighbours: &PodAffinityTerm) -> Option<&str> {
     let mut labels = neighbours.labels.iter();
     labels.find_map(|(label, _)| label.strip_prefix(PORT))
@@ -79,7 +77,7 @@ impl AffinityReader<'_> {
         terms.collect()
     }
 
-    /// The rules about even spreading: those that have to hold, and those that are only wishes.
+    /// The topology spread constraints, required and preferred ones.
     fn spreads(&mut self, task: &mut Task) {
         const KIND: &str = "topologySpreadConstraints";
         for rule in list(&self.pod.json()["spec"][KIND]) {
@@ -105,7 +103,7 @@ impl AffinityReader<'_> {
         }
     }
 
-    /// One term; none where it makes no sense, which is noted.
+    /// One term; `None` if it is invalid, with a warning.
     fn term(&mut self, kind: &str, term: &Value) -> Option<PodAffinityTerm> {
         let read = neighbours(self.pod, term);
         let note = |why| self.note(&format!("one term of its {kind} is ignored: {why}"));
@@ -127,12 +125,12 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The pods that a term chooses; the same in one order, however it is written.
+/// The pods that a term selects, in one order however it is written.
 fn neighbours(pod: ObjectView<'_>, term: &Value) -> Result<PodAffinityTerm, String> {
     let domain = term["topologyKey"].as_str();
     let domain = domain.ok_or("it has no topologyKey")?.to_owned();
     let chosen = &term["labelSelector"];
-    // A selector that is not there chooses nothing, unlike an empty one.
+    // A missing selector selects nothing, unlike an empty one.
     let mut labels = match chosen.is_object() {
         false => vec![(NAMESPACE.to_owned(), LabelRequirement::In(BTreeSet::new()))],
         true => {
@@ -147,7 +145,8 @@ fn neighbours(pod: ObjectView<'_>, term: &Value) -> Result<PodAffinityTerm, Stri
     Ok(PodAffinityTerm { labels, domain })
 }
 
-/// What is asked of labels by the pod's own values of them. API servers write some of it into the selector as well.
+/// Requirements that follow from the pod's own label values. API servers write some of them into the selector as
+/// well.
 fn alike<'a>(
     pod: ObjectView<'a>,
     term: &'a Value,
@@ -163,7 +162,7 @@ fn alike<'a>(
         .chain(of("mismatchLabelKeys", LabelRequirement::NotIn))
 }
 
-/// What is asked of the namespace of pods: nothing, that it is one of those that are named, or has labels.
+/// Requirements about the namespace: none, one of several names, or labels.
 fn namespaces(
     pod: ObjectView<'_>,
     term: &Value,

@@ -1,4 +1,4 @@
-//! From a scenario to the cluster that the policy sees.
+//! Builds the policy's cluster from a scenario.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use apportion_policy::cluster::{
 
 use super::format;
 
-/// The time at which a scenario plays; late enough for every age.
+/// The time of a scenario; late enough that no age is negative.
 pub(crate) const NOW: Duration = Duration::from_secs(100_000_000);
 
 /// The cluster of a scenario.
@@ -39,7 +39,7 @@ pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
     })
 }
 
-/// An action by the name that KAI gives it.
+/// An action by KAI's name.
 pub(crate) fn action(name: &str) -> Result<Action> {
     Ok(match name {
         "allocate" => Action::Allocate,
@@ -51,7 +51,7 @@ pub(crate) fn action(name: &str) -> Result<Action> {
     })
 }
 
-/// A status by the name that KAI gives it.
+/// A status by KAI's name.
 pub(crate) fn status(name: &str) -> Result<TaskStatus> {
     Ok(match name {
         "Pending" => TaskStatus::Pending,
@@ -93,7 +93,7 @@ fn settings(given: &format::ScenarioSettings) -> PolicySettings {
         },
         keeps_kinds_apart: has("resourcetype"),
         prefers_free: has("nodeavailability"),
-        // A list of plugins says that things are to be as KAI has them.
+        // With a list of plugins the policy follows KAI's configuration.
         shared_cards: match &plugins {
             None => SharedCardPreference::BestFit,
             Some(plugins) if plugins.contains("gpusharingorder") => SharedCardPreference::Any,
@@ -176,7 +176,7 @@ fn node(node: &format::ScenarioNode, dra: &format::ScenarioDra) -> Node {
     }
 }
 
-/// The devices of a node, by class; nobody can claim what is of a class that does not exist.
+/// The devices of a node, by class. Devices of a class that does not exist cannot be claimed.
 fn devices(node: &str, dra: &format::ScenarioDra) -> BTreeMap<String, i64> {
     let mut devices = BTreeMap::new();
     for slice in dra.slices.iter().filter(|slice| slice.node == node) {
@@ -187,7 +187,7 @@ fn devices(node: &str, dra: &format::ScenarioDra) -> BTreeMap<String, i64> {
     devices
 }
 
-/// What is aligned with NUMA zones.
+/// The resources that are aligned with NUMA zones.
 pub(crate) fn zone_amounts(given: format::ScenarioZoneAmounts) -> ZoneAmounts {
     ZoneAmounts {
         cpu: given.cpu_millis as i64,
@@ -253,7 +253,7 @@ fn job(job: &format::ScenarioJob) -> Result<Job> {
     });
     let tasks = tasks.collect::<Result<Vec<Task>>>()?;
     let runs = tasks.iter().any(|task| task.status.is_allocated());
-    // What was started in an earlier round has run for as long as what ran from the beginning.
+    // Pods from an earlier round count as started 60 seconds ago, as pods that run from the beginning.
     let started = job.last_start_age_s.or(runs.then_some(60.0));
     Ok(Job {
         name: job.name.clone(),
@@ -322,7 +322,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
             values => vec![("kai.scheduler/type".to_owned(), values.to_vec())],
         },
         labels: affinity
-            .map(|given| given.labels.clone())
+            .map(|given| given.labels.clone().into())
             .unwrap_or_default(),
         near: neighbours(|affinity| &affinity.affinity_topology_key),
         apart: neighbours(|affinity| &affinity.anti_affinity_topology_key),
@@ -338,7 +338,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
     })
 }
 
-/// The labels that say which cards are shared; `auto:` ones stand for a card of its own.
+/// The labels of shared cards. Labels with `auto:` stand for a whole card and are left out.
 fn groups(task: &format::ScenarioTask) -> Vec<String> {
     let groups = task.gpu_groups.iter();
     groups

@@ -1,4 +1,4 @@
-//! The counts against what the rules say, asked of every pod one by one, whatever came and went.
+//! Checks the counts against the rules, asked of every pod one by one, after any sequence of changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn task() -> impl Strategy<Value = Task> {
         let wanted = zone.map(|zone| ("zone".to_owned(), vec![zone.to_owned()]));
         Task {
             set: "set".to_owned(),
-            labels,
+            labels: labels.into(),
             near,
             apart,
             even,
@@ -80,7 +80,7 @@ fn cluster() -> impl Strategy<Value = Cluster> {
     let bystander = (0..5_usize, labels(LABELS), some(neighbours()));
     let bystanders = some(bystander.prop_map(|(node, labels, apart)| ForeignPod {
         node: format!("node-{node}"),
-        labels,
+        labels: labels.into(),
         apart,
     }));
     let tasks = prop::collection::vec(task(), 1..7);
@@ -116,7 +116,7 @@ fn cluster() -> impl Strategy<Value = Cluster> {
     })
 }
 
-/// A pod that is somewhere.
+/// A pod that has a node.
 struct PlacedPod<'s> {
     labels: &'s Labels,
     apart: &'s [PodAffinityTerm],
@@ -124,7 +124,7 @@ struct PlacedPod<'s> {
     presence: Presence,
 }
 
-/// All that are somewhere, but for one.
+/// All pods that have a node, except one.
 fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec<PlacedPod<'s>> {
     let all = (0..session.tasks.len()).filter(|&task| task != but);
     let tasks = all.flat_map(|task| {
@@ -151,7 +151,7 @@ fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec
     tasks.chain(bystanders).collect()
 }
 
-/// Which rule, in the order in which they are asked, forbids a pod a node; and whether it would have to wait.
+/// The first rule that forbids the node, in the order of the checks, and whether the pod would have to wait.
 fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (Option<u8>, bool) {
     let facts = session.tasks[task].task;
     let others = others(session, cluster, task);
@@ -162,7 +162,7 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
     let stays = |other: &&PlacedPod<'_>| other.presence == Presence::Stays;
     let all_near = |labels: &Labels| facts.near.iter().all(|wanted| wanted.are_like(labels));
     let only_moves = session.company.only_moves;
-    // Where the pod itself has yet to leave.
+    // Nodes that the pod itself has yet to leave.
     let own: Vec<usize> = inter_pod_affinity::places(&session.standings[task])
         .filter(|(_, presence)| only_moves && *presence == Presence::Leaves)
         .map(|(node, _)| node)

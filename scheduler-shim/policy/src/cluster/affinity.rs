@@ -1,22 +1,23 @@
-//! What a pod asks of the pods around it, and of its node where that is only a wish.
+//! What a pod requires of the pods around it, and what it prefers of its node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-/// What is asked of one label, as in a label selector of Kubernetes.
+/// A requirement on one label, as in a label selector of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LabelRequirement {
-    /// It is there and has one of these values.
+    /// The label has one of these values.
     In(BTreeSet<String>),
-    /// It has none of these values, or is not there.
+    /// The label has none of these values, or is missing.
     NotIn(BTreeSet<String>),
-    /// It is there.
+    /// The label exists.
     Exists,
-    /// It is not there.
+    /// The label is missing.
     DoesNotExist,
 }
 
 impl LabelRequirement {
-    /// Whether a label that is there with this value, or not there, is as asked.
+    /// Whether a label with this value, or a missing one, meets the requirement.
     #[must_use]
     pub fn holds(&self, found: Option<&str>) -> bool {
         match self {
@@ -28,10 +29,10 @@ impl LabelRequirement {
     }
 }
 
-/// Pods whose labels are as asked, in the same domain of the node label `domain`.
+/// Pods whose labels match, in the same domain of the node label `domain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodAffinityTerm {
-    /// What is asked of labels, all of it.
+    /// The requirements on labels; all must hold.
     pub labels: Vec<(String, LabelRequirement)>,
     /// The node label whose values are the domains.
     pub domain: String,
@@ -51,7 +52,7 @@ impl PodAffinityTerm {
         }
     }
 
-    /// Whether a pod with these labels is one of them.
+    /// Whether a pod with these labels matches.
     #[must_use]
     pub fn are_like(&self, labels: &BTreeMap<String, String>) -> bool {
         let mut asked = self.labels.iter();
@@ -62,42 +63,42 @@ impl PodAffinityTerm {
 /// Pods that are to be spread evenly over domains of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpreadConstraint {
-    /// Which, and over which domains.
+    /// Which pods, and over which domains.
     pub like: PodAffinityTerm,
-    /// How many more a domain may have than the emptiest where the pod may be.
+    /// How many more a domain may have than the emptiest domain that the pod may use (`maxSkew`).
     pub skew: u64,
-    /// While the pod may be in fewer domains than these, the emptiest counts as one that has none.
+    /// While the pod may use fewer domains than this, the emptiest counts as having none (`minDomains`).
     pub least_domains: u64,
 }
 
-/// A pod of another scheduler: its place is not ours to choose, but others may want to be near it or apart from
-/// it, and it may want to be apart from others.
+/// A pod of another scheduler. We don't choose its place, but pods may have affinity or anti-affinity to it, and it
+/// may have anti-affinity to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignPod {
     /// The name of its node.
     pub node: String,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Pods near which it must not be.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// Required pod anti-affinity.
     pub apart: Vec<PodAffinityTerm>,
 }
 
-/// What a pod would rather have of its node, and how much that counts; below zero what it would rather not.
+/// What a pod prefers of its node, and the weight; a negative weight is a dislike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedPreference {
-    /// What.
+    /// The preference.
     pub wish: PreferredTerm,
-    /// How much.
+    /// Its weight.
     pub weight: i64,
 }
 
-/// What a node may have that a pod likes or dislikes.
+/// A preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PreferredTerm {
     /// A label.
     Label(String),
-    /// Pods like these.
+    /// Pods that match.
     Near(PodAffinityTerm),
-    /// As many pods like these as other domains have.
+    /// An even spread of the pods that match.
     Even(SpreadConstraint),
 }

@@ -1,4 +1,4 @@
-//! What comes of a plan in the steps after it.
+//! What becomes of a plan in the steps after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const STEPS_TO_REST: usize = 8;
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
 
-/// A job and those of its tasks and of its victims' that were promised a place.
+/// A job that evicts others, and the tasks, its own and its victims', that were promised a place.
 #[derive(Clone, Debug)]
 pub(crate) struct EvictionCommitment {
     pub(crate) job: usize,
@@ -28,8 +28,8 @@ impl Session<'_> {
         self.promises.iter().map(|promise| promise.job).collect()
     }
 
-    /// The jobs that would not get in the next step what others are evicted for in this one, and who gets a place
-    /// there then.
+    /// The jobs that would not get their promised places in the next step, and the jobs that would get them
+    /// instead.
     pub(super) fn broken_promises(&self, cluster: &Cluster) -> BarredJobs {
         if self.promises.is_empty() {
             return BarredJobs::new();
@@ -61,7 +61,7 @@ impl Session<'_> {
             .collect()
     }
 
-    /// Whether the plan evicts nobody who has no other place then.
+    /// Whether every pod that the plan evicts has another place.
     fn only_moves(&self) -> bool {
         let mut standings = self.opening.iter().zip(&self.standings);
         standings.all(|(before, after)| {
@@ -69,8 +69,8 @@ impl Session<'_> {
         })
     }
 
-    /// Whether those who were only to move lose their places to jobs of higher priority in their queues: each of these
-    /// queues has no fewer GPUs for it in the next step.
+    /// Whether moved pods lose their places only to jobs of higher priority in their queues, so that none of these
+    /// queues has fewer GPUs in the next step.
     fn gives_way(&self, lost: &[usize], ahead: &Session<'_>) -> bool {
         let job = |task: usize| &self.jobs[self.tasks[task].job];
         let comes = |task: usize| {
@@ -91,9 +91,8 @@ impl Session<'_> {
         })
     }
 
-    /// The cluster once nothing changes any more, if the evictions serve those for whom they are made, or others with a
-    /// claim, then; nobody is evicted for jobs that are `idle`. It is given up, as if they did not, once the budget is
-    /// spent.
+    /// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
+    /// with a claim. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
     pub(super) fn pays_off(
         &self,
         cluster: &Cluster,
@@ -121,7 +120,7 @@ impl Session<'_> {
         None
     }
 
-    /// Whether a job, or another with a claim, has at the end the room that is made for it now.
+    /// Whether the job, or another with a claim, has at the end the room that is made for it now.
     fn is_served(
         &self,
         promise: &EvictionCommitment,
@@ -144,14 +143,13 @@ impl Session<'_> {
         tasks.map(|&task| self.standings[task].node).collect()
     }
 
-    /// Whether a task runs, or has a place that becomes free without anybody being evicted.
+    /// Whether a task runs, or has a place that becomes free without an eviction.
     fn has_place(&self, task: usize) -> bool {
-        let status = self.standings[task].status;
-        status.is_active_allocated() || status == TaskStatus::Pipelined
+        self.standings[task].status.is_active_allocated()
     }
 
-    /// Whether a job that gets the room made for `other` had a right to it, too: its queues hold less than they may,
-    /// or it is in the same queue and not of lower priority.
+    /// Whether a job that gets the room made for `other` also had a right to it: its queues hold less than they
+    /// may, or it is in the same queue and not of lower priority.
     fn has_claim(&self, job: usize, other: usize) -> bool {
         let (job, other) = (&self.jobs[job], &self.jobs[other]);
         let holds_less = |queue: usize| {
@@ -200,7 +198,7 @@ impl Session<'_> {
             };
             let node = task.node.take();
             let freed = std::mem::take(&mut task.zones);
-            // What a pod that is being ended holds counts as free already.
+            // What a terminating pod holds counts as free already.
             if self.opening[number].status.is_allocated() {
                 zone_changes.push((node, freed, 1));
             }
@@ -210,7 +208,7 @@ impl Session<'_> {
                 (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
             }
         }
-        // Most clusters have no zones, and nothing to find.
+        // Most clusters have no zones, so there is nothing to look up.
         zone_changes.retain(|(_, zones, _)| !zones.is_empty());
         for (node, zones, count) in zone_changes {
             let node = next
