@@ -1,4 +1,4 @@
-//! Gives the null driver the name under which every CUDA program knows a driver.
+//! Gives the null driver the name `libcuda.so.1`, by which every CUDA program loads the driver.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,6 +1,6 @@
-//! Makes the library that `victim-linked` is linked with: the driver's name, the functions that a victim
-//! calls and nothing in them. At run time the loader finds the driver itself under that name. And makes the
-//! program without a loader, and the library of a host, that `victim` carries.
+//! Builds three helpers. The first is the library that `victim-linked` links with: it has the driver's soname and empty
+//! versions of the functions that a victim calls. At run time the loader finds the real driver under that name. The
+//! other two are the program without a loader and the host library, which `victim` embeds.
 
 use std::env;
 use std::error::Error;

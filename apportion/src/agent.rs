@@ -1,7 +1,7 @@
-//! The agent of an instance, as its client sees it.
+//! A client of an instance's agent.
 //!
-//! Each call has a deadline. What the agent refuses with a status becomes a [`Failure`] that says what was being asked; a shortfall
-//! is no failure here but a value that the command prints.
+//! Each call has a deadline. If the agent refuses a call with a status, that becomes a [`CommandFailure`] that says
+//! what was requested. A shortfall is not a failure here, but a value that the command prints.
 
 use std::error::Error;
 use std::io;
@@ -25,10 +25,10 @@ use deadline::CallDeadline;
 
 pub(crate) use start::connect_or_start;
 
-/// How long a reservation waits for its commit. Ours follows at once or never.
+/// How long a reservation waits for its commit. Ours is committed at once or never.
 const RESERVATION_MS: u64 = 10_000;
 
-/// What to know when the agent does not hear us.
+/// The hint if the agent does not accept us.
 const HEARS: &str =
     "this agent accepts only its own user and root; ask root to start one with --users all";
 
@@ -41,15 +41,16 @@ pub(crate) struct ConnectedAgent {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(crate) enum AgentUnreachable {
-    /// Nobody listens: none ever started, or it left.
+    /// Nobody listens: no agent ever started, or it has exited.
     Absent,
-    /// Somebody listens and does not answer in time.
+    /// An agent listens but does not answer in time.
     Silent(CommandFailure),
-    /// Something is wrong that starting an agent does not cure.
+    /// Another error, which starting an agent does not fix.
     Failed(CommandFailure),
 }
 
-/// Connects to the agent of `instance` and hears from it once: one that is leaving still accepts.
+/// Connects to the agent of `instance` and makes one call, because an agent that is exiting still accepts
+/// connections.
 pub(crate) async fn try_connect(
     instance: &TargetInstance,
 ) -> Result<ConnectedAgent, AgentUnreachable> {
@@ -92,12 +93,12 @@ fn not_connected(what: String, error: tonic::transport::Error) -> AgentUnreachab
     }
 }
 
-/// Whether a request was lost with its connection: what an agent answers has other codes.
+/// Whether a request was lost with its connection. An agent's own answers have other codes.
 fn is_broken(code: Code) -> bool {
     matches!(code, Code::Unavailable | Code::Unknown | Code::Cancelled)
 }
 
-/// Connects to the agent of `instance`; that none runs is a failure.
+/// Connects to the agent of `instance`. Fails if none runs.
 pub(crate) async fn connect_to_running(
     instance: &TargetInstance,
 ) -> Result<ConnectedAgent, CommandFailure> {
@@ -122,7 +123,7 @@ impl ConnectedAgent {
         self.deadline.patience()
     }
 
-    /// Hears from the agent once more.
+    /// Calls the agent again, to see whether it answers.
     pub(crate) async fn greet(&mut self) -> Result<(), CommandFailure> {
         let request = NodeStateRequest {};
         let reply = self.deadline.keep(self.client.node_state(request)).await?;
@@ -187,7 +188,7 @@ impl ConnectedAgent {
             .ok_or_else(|| CommandFailure::new("the agent's answer to the commit is empty"))
     }
 
-    /// Gives an allocation back.
+    /// Releases an allocation.
     pub(crate) async fn release(&mut self, id: String) -> Result<(), CommandFailure> {
         let request = ReleaseRequest { id };
         let reply = self.deadline.keep(self.client.release(request)).await?;
@@ -208,7 +209,7 @@ impl ConnectedAgent {
     }
 }
 
-/// A status says nothing about what was being asked.
+/// Adds to a status what was requested, which the status itself does not say.
 pub(crate) fn refused(what: &'static str) -> impl Fn(Status) -> CommandFailure {
     move |status| {
         let failure = CommandFailure::new(format!("the agent did not {what}"));
@@ -225,7 +226,7 @@ fn reason(status: &Status) -> String {
     }
 }
 
-/// The error of the socket under an error of the transport.
+/// The socket error behind a transport error.
 fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -237,7 +238,7 @@ fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
     None
 }
 
-/// Whether an error of connecting means that no agent is there.
+/// Whether a connection error means that there is no agent.
 fn is_absence(kind: io::ErrorKind) -> bool {
     matches!(
         kind,

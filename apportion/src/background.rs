@@ -1,4 +1,4 @@
-//! A program that was started in the background: whether it still runs, and what it said last.
+//! A program in the background: whether it still runs, and its last log line.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use apportion_abi::place;
 
 use crate::failure::CommandFailure;
 
-/// Variables that say how *our* command is limited; what runs in the background is not.
+/// Variables that describe *our* command's limit. The background program must not inherit them.
 const NOT_INHERITED: &[&str] = &[
     "LD_PRELOAD",
     "CUDA_DEVICE_ORDER",
@@ -18,16 +18,16 @@ const NOT_INHERITED: &[&str] = &[
     "NVIDIA_VISIBLE_DEVICES",
     place::ENV_ACCOUNT,
 ];
-/// A log above that size starts anew with the next program.
+/// A larger log is started anew with the next program.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// A program that outlives us.
+/// A program that outlives this process.
 #[derive(Debug)]
 pub(crate) struct BackgroundProcess {
     pid: u32,
     name: String,
     log: PathBuf,
-    /// Where in the log its own words begin.
+    /// Where in the log its output begins.
     read_from: u64,
 }
 
@@ -81,7 +81,7 @@ impl BackgroundProcess {
         }
     }
 
-    /// Whether the program lives; one that ended and waits for init does not.
+    /// Whether the program runs. A zombie does not.
     pub(crate) fn is_running(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let state = stat
@@ -90,13 +90,13 @@ impl BackgroundProcess {
         !matches!(state, None | Some('Z' | 'X'))
     }
 
-    /// Whether it said why it ended; one that was killed did not.
+    /// Whether it reported why it exited. A killed program did not.
     pub(crate) fn has_said_why(&self) -> bool {
         self.last_line()
             .is_some_and(|line| line.starts_with(&format!("{}: ", self.name)))
     }
 
-    /// A failure with the program's last words as its cause.
+    /// A failure with the program's last log line as its cause.
     pub(crate) fn explain(&self, what: &str) -> CommandFailure {
         let last = self.last_line().unwrap_or_default();
         let last = last
@@ -128,7 +128,7 @@ impl BackgroundProcess {
     }
 }
 
-/// Starts a long log anew; returns where the next line will stand.
+/// Starts a long log anew. Returns where the next line begins.
 fn begin(log: &Path) -> u64 {
     let length = fs::metadata(log).map_or(0, |found| found.len());
     if length > LOG_BYTES && fs::remove_file(log).is_ok() {

@@ -1,4 +1,4 @@
-//! The agent's list as the policy reads it.
+//! Converts the agent's list for the policy.
 
 use apportion_abi::{Bytes, CardCapacity, CardUuid, Holder};
 use apportion_policy::CandidateCard;
@@ -6,7 +6,7 @@ use apportion_proto::v1::{self, CardHealth, ListReply};
 
 use crate::failure::CommandFailure;
 
-/// The cards of `list` with who holds what of them. A card whose UUID can't be read is left out.
+/// The cards of `list` with their holders. A card whose UUID can't be read is left out.
 pub(crate) fn for_policy(list: &ListReply) -> Vec<CandidateCard> {
     list.cards
         .iter()
@@ -34,7 +34,7 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
     })
 }
 
-/// What a card has to give.
+/// The capacity of a card.
 pub(crate) fn capacity(card: &v1::Card) -> CardCapacity {
     CardCapacity {
         total: Bytes(card.total_bytes),

@@ -1,8 +1,8 @@
-//! `apportion demo`: two programs share a GPU, and a person sees that each stays within its limit.
+//! `apportion demo`: two programs share a GPU, and the user sees that each stays within its limit.
 //!
-//! It ends with one screen. Everything on the screen is checked: what the programs were told about their GPU, where
-//! they were refused and what the agent's ledger and metrics say must agree, or the demonstration fails. `--verbose`
-//! prints the steps too. It is the only command that chooses simulated GPUs by itself, and it says so.
+//! It ends with one screen. Everything on the screen is checked: what the programs saw of their GPU, where they were
+//! refused, and what the agent's ledger and metrics say must agree, or the demonstration fails. `--verbose` also
+//! prints the steps. It is the only command that chooses simulated GPUs by itself, and it says so.
 
 use apportion_abi::Bytes;
 use apportion_proto::v1::{Card, ListReply};
@@ -23,12 +23,12 @@ use color::ColorMode;
 use program::DemoProgram;
 use screen::DemoScreen;
 
-/// The names and limits of the two programs, where the GPU is large enough.
+/// The names and limits of the two programs, if the GPU is large enough.
 const PROGRAMS: [(&str, u64); 2] = [("demo-first", 2000), ("demo-second", 1200)];
-/// What a GPU has to have free, that the limits above are taken.
+/// How much must be free on a GPU to use the limits above.
 const ROOM_MIB: u64 = 4000;
 
-/// Shows it, on a real GPU if there is one.
+/// Runs the demonstration, on a real GPU if there is one.
 pub(crate) fn demo(address: ConnectionOptions, is_verbose: bool) -> Result<(), CommandFailure> {
     let steps = ProgressPrinter { is_verbose };
     let (instance, why) = choose(address)?;
@@ -70,7 +70,7 @@ pub(crate) fn demo(address: ConnectionOptions, is_verbose: bool) -> Result<(), C
     output::all(&screen::ending(&instance, why.is_some(), is_verbose))
 }
 
-/// What is printed as it is done, where a person asked for it.
+/// Prints the steps, if the user asked for them.
 struct ProgressPrinter {
     is_verbose: bool,
 }
@@ -84,7 +84,7 @@ impl ProgressPrinter {
     }
 }
 
-/// The real GPUs where they answer; the simulated ones otherwise, with the reason if nobody asked for them.
+/// The real GPUs if they answer, else the simulated ones, with the reason if the user did not ask for them.
 fn choose(address: ConnectionOptions) -> Result<(TargetInstance, Option<String>), CommandFailure> {
     let mut reason = None;
     if !address.sim {
@@ -115,7 +115,7 @@ fn roomiest(list: &ListReply) -> Result<&Card, CommandFailure> {
     })
 }
 
-/// The limits in MiB: as above, or parts of what is free on a small GPU.
+/// The limits in MiB: as above, or parts of the free memory of a small GPU.
 fn limits(card: &Card) -> [(&'static str, u64); 2] {
     let free = Bytes(card.free_bytes).as_mib();
     let [(first, large), (second, small)] = PROGRAMS;

@@ -1,7 +1,7 @@
-//! The process between a command and what it starts in the background.
+//! The process between a command and its background program.
 //!
-//! A command becomes somebody else's program soon, and that program must not find a child that it never
-//! started. So this process leaves the session, starts the program and ends, which hands it to init.
+//! A command soon becomes another program by `exec`, and that program must not get a child that it never started. So
+//! this process leaves the session, starts the background program and exits, which makes init the parent.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;

@@ -13,27 +13,27 @@ use crate::table::{CellAlignment, TableColumn, lay_out};
 mod checks;
 mod node;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct DoctorFinding {
-    /// What was looked at.
+    /// The name of the check.
     check: &'static str,
     state: FindingState,
-    /// What is there.
+    /// What was found.
     found: String,
     /// What to do about it, if anything.
     todo: Option<String>,
 }
 
-/// Whether programs can be limited as things are.
+/// Whether a limit can be enforced here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum FindingState {
-    /// It is as it has to be.
+    /// As it must be.
     Good,
-    /// It is worth knowing and stops nothing.
+    /// Worth knowing, but it prevents nothing.
     Note,
-    /// `apportion run` can't work without it.
+    /// Missing, and required by `apportion run`.
     Missing,
 }
 
@@ -55,7 +55,7 @@ impl DoctorFinding {
         }
     }
 
-    /// Something that could not be looked at, with its own hint if it has one.
+    /// A check that failed to run, with the error's own hint if it has one.
     fn failed(check: &'static str, failure: &CommandFailure, todo: &str) -> Self {
         Self::missing(check, failure.chain(), failure.todo().unwrap_or(todo))
     }
@@ -86,12 +86,12 @@ const COLUMNS: &[TableColumn<DoctorFinding>] = &[
     },
 ];
 
-/// Looks at the node of a cluster whose file system is below `root`.
+/// Checks the Kubernetes node whose file system is below `root`.
 pub(crate) fn node(json: bool, root: &Path) -> Result<(), CommandFailure> {
     node::doctor(json, root)
 }
 
-/// Looks at everything and prints it; that something is missing is a failure.
+/// Runs all checks and prints the results. Fails if something is missing.
 pub(crate) fn doctor(json: bool, address: ConnectionOptions) -> Result<(), CommandFailure> {
     let findings = checks::all(&TargetInstance::new(address)?);
     if json {

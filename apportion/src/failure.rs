@@ -1,7 +1,7 @@
-//! What a person reads when a command can't do what was asked: one line, then what to do.
+//! What the user reads when a command fails: one line, then what to do.
 //!
-//! The whole chain of causes is on the line, outermost first, and the hint is last. The exit code says
-//! whose turn it is: 64 when the command line has to change, 1 when something on the machine has to.
+//! The line has the whole chain of causes, outermost first, and the hint last. The exit code is 64 if the command
+//! line must change, and 1 if something on the machine must.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct CommandFailure {
 }
 
 impl CommandFailure {
-    /// Something that was being done did not work.
+    /// A failure of what was being done.
     #[must_use]
     pub fn new(what: impl Into<String>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl CommandFailure {
         }
     }
 
-    /// What was typed can't be right.
+    /// A mistake in the command line.
     #[must_use]
     pub fn usage(what: impl Into<String>) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl CommandFailure {
         }
     }
 
-    /// Names the cause.
+    /// Adds the cause.
     #[must_use]
     pub fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl CommandFailure {
         }
     }
 
-    /// Says what to do.
+    /// Adds a hint about what to do.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl CommandFailure {
         }
     }
 
-    /// Marks a request that was lost with its connection: it may be made again.
+    /// Marks a request that was lost with its connection and may be repeated.
     #[must_use]
     pub fn lost(self, is_lost: bool) -> Self {
         Self { is_lost, ..self }
@@ -72,7 +72,7 @@ impl CommandFailure {
         self.is_lost
     }
 
-    /// What happened and why, without what to do about it.
+    /// What happened and why, without the hint.
     #[must_use]
     pub fn chain(&self) -> String {
         let mut said = self.what.clone();
@@ -90,13 +90,13 @@ impl CommandFailure {
         chain
     }
 
-    /// What to do about it.
+    /// The hint.
     #[must_use]
     pub fn todo(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
-    /// The code that the program ends with.
+    /// The exit code.
     #[must_use]
     pub fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
@@ -129,7 +129,7 @@ impl From<clap::Error> for CommandFailure {
     }
 }
 
-/// Standard output is gone or full.
+/// Standard output is closed or full.
 impl From<std::io::Error> for CommandFailure {
     fn from(error: std::io::Error) -> Self {
         Self::new("failed to write the output").because(error)

@@ -1,4 +1,4 @@
-//! `apportion gpus`: the cards and what they can still give.
+//! `apportion gpus`: the cards and their free memory.
 
 use crate::agent::connect_or_start;
 use crate::failure::CommandFailure;

@@ -1,5 +1,5 @@
-//! `apportion hooks`: the table of hooked driver functions, as the library itself reads it, and on request
-//! the functions that are left alone, with the reasons.
+//! `apportion hooks`: the table of hooked driver functions, as the library itself uses it, and on request the
+//! unhooked functions, with the reasons.
 
 use apportion_intercept::table::{DriverLibrary, HookedFunction, ROWS};
 use apportion_intercept::unhooked::{LEFT_ALONE, UnhookedFunctions};
@@ -43,9 +43,9 @@ const COLUMNS: &[TableColumn<HookEntry>] = &[
 struct HookEntry {
     /// The symbol that programs link or look up.
     symbol: String,
-    /// The name that `cuGetProcAddress` is asked for.
+    /// The name for `cuGetProcAddress`.
     name: &'static str,
-    /// The version that brought the signature: of CUDA, or of the NVML function.
+    /// The version that introduced the signature: of CUDA, or of the NVML function.
     since: String,
     library: String,
     what: &'static str,
@@ -74,7 +74,7 @@ const UNHOOKED: &[TableColumn<UnhookedEntry>] = &[
     },
 ];
 
-/// One function that is left alone, in all its versions.
+/// One unhooked function, in all its versions.
 #[derive(Debug, Serialize)]
 struct UnhookedEntry {
     name: &'static str,
@@ -84,7 +84,7 @@ struct UnhookedEntry {
     reason: &'static str,
 }
 
-/// Both halves of the table.
+/// Hooked and unhooked functions.
 #[derive(Debug, Serialize)]
 struct HookListing {
     hooked: Vec<HookEntry>,

@@ -1,4 +1,4 @@
-//! Which agent is addressed: the folder of its instance, and the libraries of this installation.
+//! The instance that a command uses: its folder, and the libraries of this installation.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, Uid, access};
 use crate::failure::CommandFailure;
 use crate::options::ConnectionOptions;
 
-/// One instance, the machine's or the simulated one.
+/// An instance, either the machine's or the simulated one.
 #[derive(Debug)]
 pub(crate) struct TargetInstance {
     /// The folder with the sockets, the accounts and the log.
@@ -22,7 +22,8 @@ pub(crate) struct TargetInstance {
     pub(crate) is_simulated: bool,
     /// The socket of the simulated driver.
     pub(crate) driver_socket: PathBuf,
-    /// Whether its agent is root's and serves all users. Nothing is made in its folder and no agent is started.
+    /// Whether its agent belongs to root and serves all users. Then nothing is created in its folder, and no agent is
+    /// started.
     pub(crate) is_shared: bool,
     /// How long each call to the agent may take.
     pub(crate) patience: Duration,
@@ -31,9 +32,9 @@ pub(crate) struct TargetInstance {
 }
 
 impl TargetInstance {
-    /// The instance that the options and the environment name; nothing is touched yet.
+    /// The instance that the options and the environment name. Nothing is accessed yet.
     ///
-    /// A program that runs on simulated cards (`apportion sim -- bash`) goes on with them.
+    /// A program on simulated cards (`apportion sim -- bash`) continues to use them.
     pub(crate) fn new(address: ConnectionOptions) -> Result<Self, CommandFailure> {
         let driver_socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
         let is_simulated = address.sim || driver_socket.is_some();
@@ -66,8 +67,8 @@ impl TargetInstance {
         })
     }
 
-    /// Whether a program that is started here can open the device files of so many cards. CUDA does not count a
-    /// card that it cannot open.
+    /// Whether a program started here can open the device files of this many cards. CUDA does not count cards that it
+    /// cannot open.
     pub(crate) fn sees_cards(&self, count: usize) -> bool {
         if self.is_simulated {
             return true;
@@ -89,7 +90,7 @@ impl TargetInstance {
             == count
     }
 
-    /// Makes the folder, if it is not there, and checks that it is ours alone.
+    /// Creates the folder if necessary, and checks that only this user can access it.
     pub(crate) fn prepare(&self) -> Result<(), CommandFailure> {
         if self.is_shared {
             return Ok(());
@@ -131,7 +132,7 @@ impl TargetInstance {
         Err(CommandFailure::new(format!("{} is missing", file.display())).hint(hint))
     }
 
-    /// The agent's program, which stands beside ours.
+    /// The agent's program, beside this one.
     pub(crate) fn agent_program(&self) -> Result<PathBuf, CommandFailure> {
         let own = std::env::current_exe().map_err(|e| {
             CommandFailure::new("cannot tell where Apportion is installed").because(e)
@@ -146,7 +147,7 @@ impl TargetInstance {
         )
     }
 
-    /// What programs of this instance need in their environment to find its driver.
+    /// The environment that programs of this instance need to find its driver.
     pub(crate) fn driver_env(&self) -> Result<Vec<(&'static str, OsString)>, CommandFailure> {
         if !self.is_simulated {
             return Ok(Vec::new());
@@ -167,7 +168,7 @@ impl TargetInstance {
     }
 }
 
-/// Whether root's agent listens in the folder, for all users, and we are not root.
+/// Whether root's agent listens in the folder for all users, and this user is not root.
 fn is_shared(dir: &Path) -> bool {
     let socket = dir.join(place::AGENT_SOCKET);
     let is_roots = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == 0);
@@ -177,7 +178,7 @@ fn is_shared(dir: &Path) -> bool {
         && UnixStream::connect(socket).is_ok()
 }
 
-/// `paths`, then the entries of `list` that are none of them.
+/// `paths`, followed by the entries of `list` that are not among them.
 fn in_front(paths: &[PathBuf], list: Option<OsString>) -> OsString {
     let rest = list.unwrap_or_default();
     let rest =

@@ -1,4 +1,4 @@
-//! What the commands of this package have in common: failures as one line, output, tables.
+//! What the commands of this package share: failures as one line, output, tables.
 #![forbid(unsafe_code)]
 
 pub mod failure;

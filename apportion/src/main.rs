@@ -1,7 +1,7 @@
-//! The command that a person types on a machine, with or without Kubernetes.
+//! The command line for one machine, with or without Kubernetes.
 //!
-//! It decides nothing about memory: the policy chooses cards, the agent of the instance accepts, the
-//! preloaded library keeps the limit. Here is what a person sees of it.
+//! It decides nothing about memory: the policy chooses cards, the agent of the instance accepts, and the preloaded
+//! library enforces the limit. This program shows the results.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ fn completions(shell: clap_complete::Shell) -> Result<(), CommandFailure> {
     output::all(&String::from_utf8_lossy(&text))
 }
 
-/// Runs what talks to the agent. The runtime ends with it: nothing of it is left when a command takes over.
+/// Runs an async function. The runtime ends with it, so nothing of it is left when another program replaces this one.
 fn block_on<T>(work: impl Future<Output = Result<T, CommandFailure>>) -> Result<T, CommandFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Reading the agent's metrics, as a Prometheus would.
+//! Reads the agent's metrics, as Prometheus would.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::failure::CommandFailure;
 
-/// How long the agent may take for one answer.
+/// The timeout for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of `GET path` at `address`.
@@ -22,11 +22,11 @@ pub(crate) fn get(address: &str, path: &str) -> Result<String, CommandFailure> {
     }
 }
 
-/// HTTP/1.0, so that the end of the answer is the end of the connection and nothing is chunked.
+/// Uses HTTP/1.0: the answer ends with the connection, and nothing is chunked.
 fn exchange(address: &SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // In one piece: a server that has answered what it read of more would reset the connection.
+    // The request is sent in one piece. A server that answers before it has read the rest would reset the connection.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();

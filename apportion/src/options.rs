@@ -1,7 +1,7 @@
-//! The command line, from which the parser, the help texts and the shell completions are made.
+//! The command line. The parser, the help texts and the shell completions are generated from it.
 //!
-//! Values that `apportion-abi` can read are taken as text here and read there, so that an annotation and
-//! an option mean the same and all mistakes of one line can be named together.
+//! Values that `apportion-abi` can parse stay text here and are parsed there. So an annotation and an option mean the
+//! same, and all mistakes of one command line are reported together.
 
 use std::ffi::OsString;
 

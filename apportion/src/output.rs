@@ -1,4 +1,4 @@
-//! Standard output. A reader that went away (`apportion gpus | head`) is not a failure worth a word.
+//! Standard output. A reader that has closed it (`apportion gpus | head`) is not reported as a failure.
 
 use std::io::{ErrorKind, Write, stdout};
 

@@ -1,5 +1,4 @@
-//! Asking the driver through a program of its own: a driver that hangs or crashes takes that program
-//! along and not the command that asked.
+//! Queries the driver through a separate program: a driver that hangs or crashes then affects only that program.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -13,16 +12,16 @@ use crate::instance::TargetInstance;
 
 /// The program, in the library folder.
 const PROGRAM: &str = "apportion-probe";
-/// How long a driver may take to answer; the first use after a boot takes seconds.
+/// How long a driver may take to answer. Its first use after a boot takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the driver's two libraries say.
+/// The answers of the driver's two libraries.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ProbeReport {
-    /// The management library.
+    /// NVML.
     pub(crate) nvml: ProbeAnswer,
-    /// The library that programs use.
+    /// CUDA.
     pub(crate) cuda: ProbeAnswer,
 }
 
@@ -32,7 +31,7 @@ pub(crate) struct ProbeReport {
 pub(crate) enum ProbeAnswer {
     /// It answered.
     Found(ProbedLibrary),
-    /// It did not, and why.
+    /// The error.
     Error(String),
 }
 
@@ -48,9 +47,9 @@ pub(crate) struct ProbedLibrary {
 /// A card, as a library sees it.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 pub(crate) struct ProbedCard {
-    /// As NVML prints it.
+    /// The UUID as NVML prints it.
     pub(crate) uuid: String,
-    /// The product.
+    /// The product name.
     pub(crate) name: String,
     /// Its memory.
     pub(crate) total_bytes: u64,

@@ -1,7 +1,7 @@
-//! Becoming the command that a person typed.
+//! Replaces this process with the user's command.
 //!
-//! The command takes this process over, so its exit status, its signals and its place in the terminal are
-//! its own. It is looked up first, so that a mistyped name allocates nothing.
+//! So the command's exit status, signals and place in the terminal are its own. It is looked up first, so that a
+//! mistyped name allocates nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ use crate::failure::CommandFailure;
 pub(crate) struct ResolvedCommand {
     /// The file that will run.
     file: PathBuf,
-    /// The words as typed; the first is what the program sees as its name.
+    /// The words as typed. The first is the program's `argv[0]`.
     words: Vec<OsString>,
 }
 
@@ -55,7 +55,7 @@ impl ResolvedCommand {
         name.to_string_lossy().into_owned()
     }
 
-    /// Becomes the program; returns only if that is not possible.
+    /// Replaces this process with the program. Returns only if that fails.
     pub(crate) fn become_it<N: AsRef<OsStr>, V: AsRef<OsStr>>(
         &self,
         env: impl IntoIterator<Item = (N, V)>,

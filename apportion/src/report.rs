@@ -1,11 +1,11 @@
-//! The agent's list as programs read it: the JSON of `top` and `gpus`.
+//! The agent's list for programs: the JSON of `top` and `gpus`.
 //!
-//! Amounts are bytes, times are milliseconds since the Unix epoch. A field is added, never renamed.
+//! Amounts are bytes, times are milliseconds since the Unix epoch. Fields are added, never renamed.
 
 use apportion_proto::v1::{self, holder::Kind};
 use serde::Serialize;
 
-/// Everything that the agent says.
+/// The whole list.
 #[derive(Debug, Serialize)]
 pub(crate) struct AgentReport {
     node: ReportedNode,
@@ -96,7 +96,7 @@ struct ReportedProcessUse {
     utilisation_percent: Option<u32>,
 }
 
-/// The name of an enum's value without what all values begin with, in lower case.
+/// The name of an enum's value in lower case, without the common prefix.
 pub(crate) fn lower(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix)
         .unwrap_or(name)

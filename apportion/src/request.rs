@@ -1,21 +1,21 @@
-//! What `run` and `resize` were asked for, read once. All mistakes of a line are named together.
+//! Parses the requests of `run` and `resize`. All mistakes are reported together.
 
 use apportion_abi::{CardUuid, GpuRequest, RequestError};
 
 use crate::failure::CommandFailure;
 use crate::options::RunOptions;
 
-/// The longest name of an allocation: that of a Kubernetes object.
+/// The maximum length of an allocation's name: that of a Kubernetes object.
 const NAME_LENGTH: usize = 253;
 
-/// What `run` was asked for.
+/// The request of `run`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunRequest {
-    /// How much of how many cards.
+    /// The share and the number of cards.
     pub(crate) request: GpuRequest,
-    /// The only cards that may be taken; empty for any.
+    /// The only cards that may be used; empty for any.
     pub(crate) cards: Vec<CardUuid>,
-    /// What the allocation is to be called.
+    /// The name for the allocation.
     pub(crate) name: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl RunRequest {
     }
 }
 
-/// Reads the size that an allocation is to have from now on.
+/// Parses the new size of an allocation.
 pub(crate) fn new_size(
     memory: Option<&str>,
     fraction: Option<&str>,
@@ -64,7 +64,7 @@ pub(crate) fn new_size(
         .ok_or_else(|| CommandFailure::usage(mistakes.join("; ")))
 }
 
-/// Reads each value by itself, so that each mistake is found, and then all together.
+/// Parses each value by itself, so that every mistake is found, and then all together.
 fn read(
     memory: Option<&str>,
     fraction: Option<&str>,

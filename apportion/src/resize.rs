@@ -1,7 +1,7 @@
-//! `apportion resize`: another limit for an allocation that lives.
+//! `apportion resize`: changes the limit of a running allocation.
 //!
-//! A smaller limit than what is in use is accepted: nothing is taken from the programs, but they get
-//! nothing more until they have come below it.
+//! A limit below the current use is accepted. The programs lose nothing, but get no more memory until they are below
+//! it.
 
 use apportion_abi::{Bytes, EscapedText, Share};
 use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
@@ -39,7 +39,7 @@ pub(crate) fn resize(
     output::all(&said)
 }
 
-/// The allocation with that id or, if no other has it, that name.
+/// The allocation with that id, or the only one with that name.
 fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, CommandFailure> {
     if let Some(allocation) = list
         .allocations
@@ -80,7 +80,7 @@ fn new_shares(list: &ListReply, allocation: &Allocation, share: Share) -> Vec<v1
     allocation.grants.iter().filter_map(of).collect()
 }
 
-/// One line for each card: what the limit was and is.
+/// One line for each card: the old and the new limit.
 fn describe(before: &Allocation, now: &Allocation) -> String {
     let line = |grant: &v1::Grant| {
         let before = before.grants.iter().find(|old| old.card == grant.card);

@@ -1,8 +1,8 @@
-//! `apportion run`: a share of a card, then the command that has it.
+//! `apportion run`: allocates a share, then runs the command with it.
 //!
-//! Everything that can be wrong with the command line is found before anything is started, and everything
-//! that can fail on the machine before anything is allocated. The allocation is tied to this process,
-//! which becomes the command: whatever ends the command gives the share back.
+//! All mistakes in the command line are found before anything is started, and what can fail on the machine before
+//! anything is allocated. The allocation is tied to this process, which becomes the command. So the share is released
+//! when the command ends for any reason.
 
 use std::process;
 
@@ -23,7 +23,7 @@ mod allocate;
 
 use allocate::obtain;
 
-/// Runs `run.command` under a limit; returns only if that fails.
+/// Runs `run.command` with a limit. Returns only if that fails.
 pub(crate) fn run(run: RunOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {
     let ask = RunRequest::read(&run)?;
     let program = ResolvedCommand::find(run.command)?;
@@ -99,7 +99,7 @@ fn grant(
     }
 }
 
-/// The line of `--json`.
+/// The output line of `--json`.
 #[derive(Serialize)]
 struct RunOutput<'a> {
     id: &'a str,

@@ -1,4 +1,4 @@
-//! `apportion sim`: a command on simulated cards, with nothing of ours between it and them.
+//! `apportion sim`: runs a command on simulated cards, without a limit or an allocation.
 
 use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
@@ -6,7 +6,7 @@ use crate::options::{ConnectionOptions, SimOptions};
 use crate::program::ResolvedCommand;
 use crate::simulation::{DaemonOrigin, SimulationSpec, ensure};
 
-/// Runs `sim.command` on the simulated cards; returns only if that fails.
+/// Runs `sim.command` on the simulated cards. Returns only if that fails.
 pub(crate) fn run(sim: SimOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {
     let wanted = SimulationSpec::parse(
         sim.gpus.as_deref(),

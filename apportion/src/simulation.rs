@@ -1,7 +1,7 @@
-//! The simulated driver of a user: one daemon that all commands share, started when it is first needed.
+//! A user's simulated driver: one daemon that all commands share, started when first needed.
 //!
-//! A command that names a shape gets it only when it is the one that starts the daemon; the cards that
-//! run already are others' too, so they stay, and the command says so.
+//! A command's requested shape applies only if that command starts the daemon. Cards that already run belong to other
+//! commands too, so they stay, and the command says so.
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
@@ -14,25 +14,25 @@ use crate::background::BackgroundProcess;
 use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
-/// After how many seconds without a client the daemon leaves.
+/// After how many seconds without clients the daemon exits.
 const IDLE_EXIT_SECONDS: &str = "60";
-/// How long it may take until it serves.
+/// How long the daemon may take until it serves.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the simulated machine is to look like; `None` is the daemon's default.
+/// The shape of the simulated machine; `None` is the daemon's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SimulationSpec {
     /// Number of cards.
     pub(crate) gpus: Option<u32>,
     /// Memory of each card.
     pub(crate) memory: Option<Bytes>,
-    /// The driver that it resembles.
+    /// The simulated driver version.
     pub(crate) driver: Option<String>,
 }
 
 impl SimulationSpec {
-    /// Reads a shape as it was typed; all mistakes are named together.
+    /// Parses a shape. All mistakes are reported together.
     pub(crate) fn parse(
         gpus: Option<&str>,
         memory: Option<&str>,
@@ -84,17 +84,17 @@ impl SimulationSpec {
     }
 }
 
-/// How the daemon came to be there.
+/// Whether the daemon was found or started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DaemonOrigin {
-    /// It ran already, with whatever shape it has.
+    /// It was already running, with its own shape.
     Found,
-    /// It was started with the shape that was asked for.
+    /// It was started with the requested shape.
     Started,
 }
 
-/// Sees to it that the simulated driver of `instance` serves, and stays for as long as this process (or the
-/// command that it becomes) lives: the daemon serves every process that ever connected until its end.
+/// Makes sure that the simulated driver of `instance` serves, and keeps serving while this process (or the command
+/// that replaces it) lives: the daemon serves every process that ever connected until that process ends.
 pub(crate) fn ensure(
     instance: &TargetInstance,
     shape: &SimulationSpec,
@@ -111,7 +111,7 @@ pub(crate) fn ensure(
         BackgroundProcess::start(&instance.library(place::SIM_DAEMON)?, args, Vec::new(), log)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // Asked before connecting: another that serves by now is as good.
+        // Checked before connecting: another daemon that serves by then is as good.
         let is_gone = !daemon.is_running();
         if serves(socket) {
             break;

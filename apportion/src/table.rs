@@ -1,29 +1,29 @@
-//! Tables of text: one row of columns says what is shown, in which order and how wide it becomes. Cells hold names
-//! that others chose, so control characters are escaped.
+//! Text tables: a list of columns defines content, order and alignment. Cells contain names that others chose, so
+//! control characters are escaped.
 
 use apportion_abi::EscapedText;
 
 /// One column over rows of `T`.
 #[derive(Debug)]
 pub struct TableColumn<T> {
-    /// What stands above it.
+    /// The heading.
     pub title: &'static str,
     /// The text of a cell.
     pub cell: fn(&T) -> String,
-    /// Where the text stands in the cell.
+    /// The alignment of the text.
     pub side: CellAlignment,
 }
 
-/// Where text stands in a cell that is wider.
+/// The alignment of text in a wider cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellAlignment {
-    /// Words.
+    /// For words.
     Left,
-    /// Amounts.
+    /// For amounts.
     Right,
 }
 
-/// Lays `rows` out; every line ends with a line feed.
+/// Formats the rows. Every line ends with a line feed.
 #[must_use]
 pub fn lay_out<T>(columns: &[TableColumn<T>], rows: &[T]) -> String {
     let titles = columns

@@ -19,7 +19,7 @@ mod screen;
 
 use screen::TerminalScreen;
 
-/// Shows the list once, or until a person ends it.
+/// Shows the list once, or until the user quits.
 pub(crate) fn top(top: &TopOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {
     let instance = TargetInstance::new(address)?;
     let is_live = !top.once && !top.json && stdout().is_terminal() && stdin().is_terminal();
@@ -34,7 +34,7 @@ pub(crate) fn top(top: &TopOptions, address: ConnectionOptions) -> Result<(), Co
     }
 }
 
-/// What ends the view or changes it.
+/// The events of the live view.
 enum TopEvent {
     List(Box<ListReply>),
     Resized,
@@ -76,7 +76,7 @@ async fn received(signal: &mut Signal) {
     signal.recv().await;
 }
 
-/// The next list of the stream; what happened in between is in it.
+/// The next list of the stream. Each list is complete, so skipped changes are included.
 async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, CommandFailure> {
     loop {
         let reply = watch
@@ -91,10 +91,10 @@ async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, Comma
     }
 }
 
-/// Says when a person typed `q`, Ctrl-C or Ctrl-D.
+/// Reports when the user types `q`, Ctrl-C or Ctrl-D.
 fn ends_typed() -> mpsc::UnboundedReceiver<()> {
     let (typed, ends) = mpsc::unbounded_channel();
-    // A thread, because a read of the terminal can't be taken back; it ends with the process.
+    // This is a thread, because a terminal read can't be cancelled. It ends with the process.
     std::thread::spawn(move || {
         use std::io::Read;
         let keys = stdin().lock().bytes().map_while(Result::ok);

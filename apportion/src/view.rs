@@ -1,4 +1,4 @@
-//! The agent's list as people read it: a table of cards and a table of allocations.
+//! The agent's list for users: a table of cards and a table of allocations.
 
 use apportion_abi::Bytes;
 use apportion_proto::v1::{Allocation, Card, Grant, ListReply};
@@ -6,7 +6,7 @@ use apportion_proto::v1::{Allocation, Card, Grant, ListReply};
 use crate::report::lower;
 use crate::table::{CellAlignment, TableColumn, lay_out};
 
-/// Cards and allocations, with a line that says of what.
+/// Cards and allocations, with a heading line.
 pub(crate) fn whole(list: &ListReply) -> String {
     let allocations = match list.allocations.len() {
         0 => "no allocations\n".to_owned(),
@@ -93,7 +93,7 @@ const CARDS: &[TableColumn<Card>] = &[
     },
 ];
 
-/// What an allocation has of one card: one line each.
+/// An allocation's share of one card. Each is one line.
 struct AllocationRow<'a> {
     allocation: &'a Allocation,
     grant: &'a Grant,
@@ -121,7 +121,7 @@ fn shares(list: &ListReply) -> Vec<AllocationRow<'_>> {
     shares
 }
 
-/// A function, because its rows borrow from the list.
+/// This is a function because its rows borrow from the list.
 fn columns<'a>() -> [TableColumn<AllocationRow<'a>>; 10] {
     [
         TableColumn {
@@ -200,7 +200,7 @@ fn enforcement(share: &AllocationRow<'_>) -> String {
     )
 }
 
-/// Those that use this card, each with its name; those that use none yet are not shown.
+/// The processes that use this card, each with its name. Processes that do not use it yet are not shown.
 fn processes(share: &AllocationRow<'_>) -> String {
     let uses_it = |uses: &[apportion_proto::v1::ProcessUse]| {
         uses.iter().any(|used| used.card == share.grant.card)

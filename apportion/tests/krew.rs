@@ -1,4 +1,4 @@
-//! The manifest of the kubectl plugin has what krew asks for, and names what the release attaches.
+//! The manifest of the kubectl plugin meets krew's requirements, and names the files that the release attaches.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
-//! What a charge costs by itself: the account pages without a driver and without a hook.
+//! The cost of a charge alone: the account's pages, without a driver and without a hook.
 //!
-//! A charge adds up the claims of all processes that ever shared the account, so the number of those
-//! is the parameter; the others are idle here, and contend in `apportion-bench contention`.
+//! A charge adds up the claims of all processes that ever shared the account, so their number is the parameter. The
+//! others are idle here. `apportion-bench contention` measures them while they contend.
 
 use std::ffi::CString;
 use std::hint::black_box;

@@ -1,8 +1,8 @@
-//! How full a cluster gets that more is asked of than it has, by the rule that chooses nodes and cards.
+//! How full a cluster gets under more demand than capacity, by the rule that chooses nodes and cards.
 //!
-//! Pods of a mix come and go at random for a while; what is compared is how many cards are given away on average,
-//! and how many pods got a place. All rules see the same pods at the same times. KAI's rule is its own order of
-//! nodes and cards with amounts in bytes; first fit takes the first node by name. The seeds are fixed.
+//! Pods of a mix come and go at random. The figures are the average part of the cards that is allocated, and the number
+//! of pods that were placed. All rules see the same pods at the same times. KAI's rule is its own order of nodes and
+//! cards, with amounts in bytes. First fit takes the first node by name. The seeds are fixed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,27 +18,27 @@ const NODES: usize = 32;
 const CARDS: usize = 8;
 const CARD: Bytes = Bytes::from_mib(80_000);
 const ROUNDS: usize = 120;
-/// What happens while the cluster fills is not counted.
+/// Rounds at the beginning, while the cluster fills, that are not counted.
 const FILLED: usize = 40;
-/// A pod runs for so many rounds on average.
+/// How many rounds a pod runs on average.
 const LIFE: u64 = 20;
-/// How much more is asked than there is.
+/// The demand as a multiple of the capacity.
 const DEMAND: f64 = 1.0;
-/// A pod waits for so many rounds, then whoever wants it gives up.
+/// How many rounds a pod waits before it is given up.
 const PATIENCE: usize = 1;
 const SEEDS: u64 = 3;
 
-/// Pods of a kind and how many of a hundred are like that.
+/// Kinds of pods, with the percentage of each.
 type WorkloadMix = &'static [(u64, RequestChoices)];
 
-/// What pods of a kind ask for: one of these.
+/// What pods of a kind request: one of these at random.
 #[derive(Clone, Copy)]
 enum RequestChoices {
-    /// Hundredths of so many cards.
+    /// Hundredths of a card, on this many cards.
     Parts(&'static [u32], u32),
-    /// Gibibytes of a card.
+    /// GiB of one card.
     Memory(&'static [u64]),
-    /// Cards.
+    /// Whole cards.
     Whole(&'static [i64]),
 }
 
@@ -80,7 +80,7 @@ const MIXES: &[(&str, WorkloadMix)] = &[
     ),
 ];
 
-/// A rule: how nodes and cards are chosen.
+/// The rules that choose nodes and cards.
 const RULES: &[(&str, PlacementStrategy, SharedCardPreference)] = &[
     ("KAI", PlacementStrategy::Binpack, SharedCardPreference::Any),
     (
@@ -100,7 +100,7 @@ const RULES: &[(&str, PlacementStrategy, SharedCardPreference)] = &[
     ),
 ];
 
-/// Numbers that look random and are the same each time.
+/// Reproducible random numbers.
 struct BenchRng(u64);
 
 impl BenchRng {
@@ -139,7 +139,7 @@ impl BenchRng {
     }
 }
 
-/// A pod: what it asks, when it comes, and for how many rounds it runs.
+/// A pod: what it requests, when it comes, and for how many rounds it runs.
 struct BenchPod {
     name: String,
     cards: TaskGpuRequest,
@@ -227,7 +227,7 @@ fn job(pod: &BenchPod) -> Job {
     }
 }
 
-/// The cards given away, of all, on average; and how many pods got a place.
+/// The average part of all cards that is allocated, and the number of pods that were placed.
 fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
     let lives: BTreeMap<&str, &BenchPod> =
         pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
@@ -249,7 +249,7 @@ fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
             };
             let mut tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
             if let Some(found) = tasks.find(|found| found.name == task) {
-                // A new card gets its name for good when it is opened.
+                // A new card gets its permanent name when its first pod is placed.
                 let cards = place.cards.iter();
                 let cards = cards.map(|card| card.replace("new", &format!("card-{round}")));
                 (found.status, found.node, found.on) =

@@ -1,9 +1,9 @@
-//! A driver that does nothing, at once: what is measured over it is the hook alone.
+//! A driver that does nothing and returns at once: what is measured over it is the hook alone.
 //!
-//! It has one card and answers just enough for a program to reach an allocation and a launch. It is
-//! for the benches only and refuses nothing, so it proves nothing about limits; the simulated driver
-//! does. As its functions only write through pointers that the caller vouches for, each is `unsafe`
-//! with the one requirement of `cuda.h`: pointers are valid or NULL.
+//! It has one card and answers just enough for a program to reach an allocation and a launch. It is for the benches
+//! only. It refuses nothing, so it proves nothing about limits; the simulated driver does. Its functions only write
+//! through pointers that the caller vouches for. So each is `unsafe` with the one requirement of `cuda.h`: pointers are
+//! valid or NULL.
 #![expect(
     clippy::missing_safety_doc,
     reason = "the requirement is the same for all and stands above"
@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const UUID: [u8; 16] = *b"apportion-null-0";
 /// Its memory.
 const MEMORY: usize = 1 << 40;
-/// The next address to give.
+/// The next address to return.
 static NEXT: AtomicU64 = AtomicU64::new(0x7000_0000_0000);
 
 thread_local! {
-    /// The capture mode of a thread.
+    /// The stream capture mode of the thread.
     static MODE: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -30,7 +30,7 @@ const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
 const NOT_FOUND: i32 = 500;
 
-/// Writes an output, or complains of NULL as the driver does.
+/// Writes an output, or returns `CUDA_ERROR_INVALID_VALUE` for NULL, as the driver does.
 ///
 /// # Safety
 /// `to` is NULL or valid for a write.
@@ -57,7 +57,7 @@ macro_rules! exports {
             }
         )*
 
-        /// The exported function of that name.
+        /// The exported function with this name.
         fn exported(name: &CStr) -> Option<*mut c_void> {
             $(
                 if name.to_bytes() == stringify!($name).as_bytes() {
@@ -165,7 +165,7 @@ exports! {
     };
 }
 
-/// The newest version of a function: all that is here is its only one.
+/// The newest version of a function. This driver has one version of each.
 fn versioned(name: &CStr) -> Option<*mut c_void> {
     let newest = format!("{}_v2\0", name.to_string_lossy());
     let newest = CStr::from_bytes_until_nul(newest.as_bytes()).ok()?;

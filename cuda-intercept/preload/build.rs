@@ -1,10 +1,9 @@
 //! Links the library against nothing: what it needs of the C library is already in the process.
 //!
-//! A library that names another one, or a version of one of its symbols, kills every process that it is
-//! preloaded into where that is missing. The `libc` crate asks for `-lc`; an empty archive of that name
-//! comes first on the linker's path, so the symbols stay open and are bound in the process. What the
-//! library says of its own functions is bound at once: a hook that is handed out is ours, whatever else
-//! of that name is in the process.
+//! If a library names another one, or a version of a symbol, and that is missing, every process that preloads it
+//! dies. The `libc` crate asks for `-lc`. An empty archive of that name comes first on the linker's path, so the
+//! symbols stay undefined and are bound in the process. The library's references to its own functions are bound at
+//! link time. So a hook that is handed out is ours, whatever else of that name is in the process.
 
 use std::env;
 use std::error::Error;

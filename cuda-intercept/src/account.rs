@@ -1,4 +1,4 @@
-//! This process's hold on its account: where the account is, the slot, charge and uncharge.
+//! This process's part of its account: finding the account, registering, charge and uncharge.
 
 use core::ffi::{CStr, c_char};
 use core::ops::ControlFlow;
@@ -34,40 +34,41 @@ use throttle::ScanThrottle;
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug)]
 pub(crate) enum LimitState {
-    /// None that anybody told us.
+    /// Nothing says that there is a limit.
     Unlimited,
-    /// One that we know and keep.
+    /// There is a limit, and its account is open.
     Limited(MappedAccount),
 }
 
-/// The two files, mapped, and our slot in them.
+/// The account's two files, mapped, and this process's record in them.
 #[derive(Debug)]
 pub(crate) struct MappedAccount {
     limits: LimitsMap,
     usage: UsageMap,
-    /// Where the usage file is.
+    /// The path of the usage file.
     path: PathBuffer,
     slot: SpinLock<OwnProcessRecord>,
-    /// Looks for the dead that only a question asks for.
+    /// Limits scans for dead processes that only a query asks for.
     looks: ScanThrottle,
-    /// Looks at the processes themselves, also at those whose lifelines say that they live.
+    /// Limits full scans, which also check processes whose liveness locks are held.
     deep_looks: ScanThrottle,
-    /// See [`throttle::children`].
-    /// Written by: whoever finds it changed. Read by: every question. Relaxed: it only tells one value from another.
+    /// The last value of [`throttle::children`].
+    /// Written by: the query that finds it changed. Read by: every query. Relaxed: it only tells one value from
+    /// another.
     children: AtomicU64,
 }
 
-/// What we hold, by the slot that says so to others.
+/// What this process holds, and its record that tells the other processes.
 #[derive(Debug)]
 struct OwnProcessRecord {
     owner: Option<SlotOwner>,
-    /// Says that this process lives, once there was a descriptor for it.
+    /// The liveness lock of this process, once there was a free descriptor to take it.
     lifeline: Option<LivenessLock>,
-    /// The same sums as in the slot, to enter a new one with should the slot be retired under us.
+    /// The same sums as in the process record. If the record is retired by mistake, a new one starts with them.
     held: [u64; apportion_abi::account::MAX_CARDS],
 }
 
-/// What a card looks like from inside.
+/// The memory of a card as the program sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CardMemoryView {
     pub(crate) total: u64,
@@ -76,11 +77,11 @@ pub(crate) struct CardMemoryView {
 }
 
 impl LimitState {
-    /// Finds the account: a container's at its fixed place, else the one that the environment names.
+    /// Finds the account: a container's at its fixed path, else the one that the environment names.
     ///
-    /// `None` while there must be an account that cannot be opened. Nothing may be taken then, and the next call looks
-    /// again. So a process without a free descriptor or page is refused until it has one, and a program that keeps the
-    /// library from its account, by a filter of system calls for example, is refused for good.
+    /// `None` while there must be an account that cannot be opened. Then charges are refused, and the next call tries
+    /// again. A process without a free descriptor or page is refused until it has one. A program that keeps the
+    /// library from its account, for example by a system call filter, is refused for good.
     pub(crate) fn find() -> Option<Self> {
         Self::of(
             place::CONTAINER_ACCOUNT.as_bytes(),
@@ -120,8 +121,8 @@ fn is_absence(problem: AccountOpenError) -> bool {
     )
 }
 
-/// Whether this library was loaded from the place where a container has it: an account is beside it then, whatever the
-/// kernel says of that path.
+/// Whether this library was loaded from its path in a container. Then there is an account beside it, even if the
+/// kernel says that the path does not exist.
 fn is_in_a_container() -> bool {
     let path = elf::for_each(|object| match object.is_ours() {
         true => ControlFlow::Break(object.path()),
@@ -137,7 +138,7 @@ fn is_in_a_container() -> bool {
 }
 
 impl MappedAccount {
-    /// Only where there are no limits the error is an absence. So one failed call finds that there is no account.
+    /// Only a missing limits file is reported as absence. So one failed call shows that there is no account.
     fn open(folder: &[u8]) -> Result<Self, AccountOpenError> {
         let mut path = PathBuffer::default();
         let limits = path.join(folder, place::LIMITS_FILE);
@@ -167,20 +168,20 @@ impl MappedAccount {
         })
     }
 
-    /// The account's position of a card.
+    /// The index of a card in the account.
     pub(crate) fn card(&self, uuid: CardUuid) -> Option<usize> {
         let mut cards = self.limits.cards().iter();
         cards.position(|card| card.card() == uuid)
     }
 
-    /// Whether so much is more than the whole card has, so that its driver refuses it, too. A card of which that is not
-    /// known has no size.
+    /// Whether this is more than the whole card has, so that the driver refuses it too. If the card's size is
+    /// unknown, no amount is too much.
     pub(crate) fn is_absurd(&self, card: usize, bytes: u64) -> bool {
         let card = self.limits.cards().get(card);
         card.is_some_and(|card| card.total > 0 && bytes > card.total)
     }
 
-    /// What contexts on the card are charged.
+    /// The reserves for contexts on the card.
     pub(crate) fn reserve(&self, card: usize) -> ContextReserve {
         let card = self.limits.cards().get(card);
         let limits = card.map(|card| card.limits());
@@ -190,7 +191,7 @@ impl MappedAccount {
         }
     }
 
-    /// Charges a card, if it fits.
+    /// Charges a card, if the charge fits.
     pub(crate) fn charge(&self, card: usize, bytes: u64) -> bool {
         let Some(limits) = self.limits.cards().get(card) else {
             return false;
@@ -225,7 +226,7 @@ impl MappedAccount {
         self.slot.lock().add(card, bytes);
     }
 
-    /// Gives back what was charged.
+    /// Takes a charge off.
     pub(crate) fn uncharge(&self, card: usize, bytes: u64) {
         let owner = {
             let mut slot = self.slot.lock();
@@ -237,7 +238,7 @@ impl MappedAccount {
         }
     }
 
-    /// Says how much of the charge is for contexts.
+    /// Records how much of the charge is for contexts.
     pub(crate) fn set_reserve(&self, card: usize, bytes: u64) {
         let owner = self.slot.lock().owner;
         if let Some(owner) = owner {
@@ -245,7 +246,7 @@ impl MappedAccount {
         }
     }
 
-    /// Says how much of the charge is for code.
+    /// Records how much of the charge is for code.
     pub(crate) fn set_modules(&self, card: usize, bytes: u64) {
         let owner = self.slot.lock().owner;
         if let Some(owner) = owner {
@@ -253,12 +254,12 @@ impl MappedAccount {
         }
     }
 
-    /// Counts a refusal that the program gets to see.
+    /// Counts a refusal that the program sees.
     pub(crate) fn deny(&self, card: usize, api: ApiFamily, bytes: u64) {
         self.usage.usage().deny(card, api, Bytes(bytes));
     }
 
-    /// The card as every query shows it. `total` and `free` are what the driver says of the whole.
+    /// The card's memory as every query reports it. `total` and `free` are the driver's values for the whole card.
     pub(crate) fn view(&self, card: usize, total: u64, free: u64) -> CardMemoryView {
         let Some(limits) = self.limits.cards().get(card).map(|card| card.limits()) else {
             return CardMemoryView {
@@ -277,18 +278,18 @@ impl MappedAccount {
         }
     }
 
-    /// Our slot, entered if it is the first time.
+    /// This process's record, registered at the first call.
     fn owner(&self, usage: &AccountUsage<'_>) -> Option<SlotOwner> {
         let known = self.slot.lock().owner;
         known.or_else(|| self.enter(usage, None))
     }
 
-    /// Enters a slot in place of `old` (which somebody took for a dead process's) with all that we hold,
-    /// unless another thread has. What this process held before an
-    /// `exec` went with the old program.
+    /// Registers a new record in place of `old`, which another process has retired by mistake, with all that this
+    /// process holds. Does nothing if another thread was quicker. An earlier record of the same process (from before
+    /// an `exec`) is retired.
     fn enter(&self, usage: &AccountUsage<'_>, old: Option<SlotOwner>) -> Option<SlotOwner> {
         let _kept = errno::ErrnoGuard::now();
-        // Reads files, so it comes before the lock.
+        // This reads files, so it comes before the lock.
         let own = peers::own();
         let entered = self.enter_as(own, usage, old).or_else(|| {
             self.retire_the_dead();
@@ -298,7 +299,7 @@ impl MappedAccount {
         entered
     }
 
-    /// Says that this process lives, if it is in the account and does not say so yet.
+    /// Takes the liveness lock, if this process has a record and does not hold the lock yet.
     fn hold_lifeline(&self) {
         let wanted = |slot: &OwnProcessRecord| {
             let held = slot.lifeline.as_ref().map(LivenessLock::number);
@@ -309,7 +310,8 @@ impl MappedAccount {
         let Some((number, path)) = number.zip(self.path.get()) else {
             return;
         };
-        // Opens a file, so it comes between the locks, and what it replaces goes after them.
+        // This opens a file, so it happens while the record is unlocked. The replaced lock is dropped after
+        // unlocking.
         let Some(lifeline) = LivenessLock::take(path, number) else {
             return;
         };
@@ -368,8 +370,8 @@ fn environment(name: &str) -> Option<&'static [u8]> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: the C library returns a string; a program that changes its environment while other threads
-    // read it races with itself, with or without us.
+    // SAFETY: the C library returns a string. A program that changes its environment while other threads read it has
+    // a race with or without this library.
     let value = unsafe { CStr::from_ptr(value) }.to_bytes();
     (!value.is_empty()).then_some(value)
 }
@@ -389,7 +391,7 @@ mod tests {
         path.as_os_str().as_bytes()
     }
 
-    /// A good account for a card of 16 MiB, limited to 8 MiB.
+    /// A valid account for a card of 16 MiB, limited to 8 MiB.
     fn make(folder: &Path) -> LimitsMap {
         let at = |file| CString::new(bytes(&folder.join(file))).expect("paths hold no zero");
         let card = NewCard {

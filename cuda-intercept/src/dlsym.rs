@@ -1,17 +1,16 @@
-//! The second door: our own `dlsym` and `dlvsym`.
+//! Our own `dlsym` and `dlvsym`, so that lookups of the driver's functions find the hooks.
 //!
-//! Both are naked functions. For every name but the driver's they jump to the real one with the stack as
-//! they found it, so that the real one sees its real caller; with an ordinary call in between,
-//! `dlsym(RTLD_NEXT, ..)` in another library would search from here and find that library again, and
-//! again.
+//! Both are naked functions. For every name that is not the driver's, they jump to the real function with the stack
+//! unchanged, so that it sees its real caller. With an ordinary call in between, `dlsym(RTLD_NEXT, ..)` in another
+//! library would search from here and find that library again and again.
 //!
-//! For the name of a row, the real one is asked for the pointer that the caller would have got, and if
-//! that is the driver's own function the hook is handed out in its place. Anything else is handed out as
-//! it is: a library that stands between the program and the driver reaches the driver by these same
-//! doors, and a hook that stood in for *its* function would call it in a circle.
+//! For a name in the table, the real function is asked for the pointer that the caller would have got. If that is the
+//! driver's own function, the caller gets the hook. Any other pointer is returned unchanged. A library between the
+//! program and the driver finds the driver in the same ways, so a hook in place of *its* function would recurse
+//! without end.
 //!
-//! The names of the doors themselves are looked up too: who asks the C library for its `dlsym` or `dlopen`,
-//! in this or in another namespace, gets ours, which does what was asked.
+//! Lookups of `dlsym`, `dlopen` and their variants are answered too. Whoever asks the C library for them, in this or
+//! in another namespace, gets ours.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_void};
@@ -26,7 +25,7 @@ mod open;
 use loader::{DLSYM, DLVSYM, InterposedFunction};
 pub use open::{dlmopen, dlopen};
 
-/// What becomes of a call: the caller gets `value`, or the call goes on at `value`.
+/// The outcome of a call: the caller gets `value` as the result, or the call continues at `value`.
 #[repr(C)]
 struct DlsymOutcome {
     is_answer: u64,
@@ -174,7 +173,7 @@ unsafe fn way(
         return match next_after(caller, row.symbol).or_else(|| driver::real(place, row.library)) {
             Some(found) => answer(substitute(found)),
             None => {
-                // There is none; asking leaves the message that the caller expects.
+                // There is no such function. The real `dlsym` leaves the message that the caller expects.
                 ask(handle);
                 answer(0)
             }
@@ -182,10 +181,10 @@ unsafe fn way(
     }
     let mut found = ask(handle);
     if elf::is_ours(found) {
-        // Without this library the search would have gone on behind it,
+        // The search found our hook. Without this library it would have continued behind us.
         found = ask(libc::RTLD_NEXT);
         if found == 0 && handle == libc::RTLD_DEFAULT {
-            // and for a library that was opened for itself among what it is linked with.
+            // For a library opened with `RTLD_LOCAL`, it would also have searched that library's dependencies.
             found = linked_with(caller, place, row).unwrap_or(0);
         }
     }
@@ -200,9 +199,8 @@ fn substitute(place: usize, row: &HookedFunction, found: usize) -> usize {
     }
 }
 
-/// The same function of the driver that is hooked, if `found` lies in another copy of it: what one copy
-/// takes means nothing to the other, so a limited process has one. A driver that stands in front of another,
-/// as under WSL, is not sent back to itself.
+/// The hooked driver's function, if `found` lies in another copy of the driver. Each copy has its own state, so a
+/// limited process uses one driver. A driver that wraps another, as under WSL, still reaches the one that it wraps.
 fn in_the_one_driver(library: DriverLibrary, name: &CStr, found: usize, caller: usize) -> usize {
     if found == 0 || driver::is_in(library, found) {
         return found;
@@ -231,14 +229,14 @@ fn library_of(name: &CStr) -> Option<DriverLibrary> {
     is_a_function_s.then_some(library)
 }
 
-/// The row of a name, if it has one.
+/// The row of a name and its index, if the name is hooked.
 fn row_of(name: &CStr) -> Option<(usize, &'static HookedFunction)> {
     let place = table::find(name)?;
     ROWS.get(place).map(|row| (place, row))
 }
 
-/// What `RTLD_NEXT` means to a caller at this address: the first definition in an object that was
-/// loaded after the caller's. This library's own does not count.
+/// What `RTLD_NEXT` means to a caller at this address: the first definition in an object that was loaded after the
+/// caller's. This library's own definition is skipped.
 fn next_after(caller: usize, symbol: &CStr) -> Option<usize> {
     let mut passed = false;
     elf::for_each(|object| {
@@ -253,8 +251,8 @@ fn next_after(caller: usize, symbol: &CStr) -> Option<usize> {
     })
 }
 
-/// What a library finds beyond the scope that all share: the driver, where it is loaded. The program
-/// itself sees that scope only.
+/// What a library finds beyond the global scope: the driver, if it is loaded. The program itself searches only the
+/// global scope.
 fn linked_with(caller: usize, place: usize, row: &HookedFunction) -> Option<usize> {
     let is_library = elf::for_each(|object| match object.span().contains(&caller) {
         true => ControlFlow::Break(object.is_library()),

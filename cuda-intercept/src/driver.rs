@@ -1,9 +1,8 @@
-//! The driver's own functions: where they are, once the program has loaded it.
+//! The driver's own functions, and where they are once the program has loaded the driver.
 //!
-//! The libraries are recognised by the name that they give themselves, not by their path, so a driver
-//! in a wheel, a compatibility folder or under WSL is the driver too. This library never loads one: a
-//! program that has no driver gets what it would get without us. When one is found it is pinned, so that
-//! the addresses stay good.
+//! The libraries are recognised by their soname, not by their path. So a driver in a Python wheel, in a compatibility
+//! folder or under WSL is found too. This library never loads a driver: a program without one gets what it would get
+//! without us. A driver that is found is pinned, so that its addresses stay valid.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::ControlFlow;
@@ -29,26 +28,26 @@ pub(crate) use queries::{
     primary_is_active, trim, uuid_of,
 };
 
-/// The real function of each row; 0 where there is none or it is not known yet.
+/// The real function of each row; 0 if there is none or it is not known yet.
 /// Written by: [`load`], always with the same values. Read by: every hook. Release/Acquire.
 static REAL: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 
 /// Whether a library was found and its rows are filled in.
-/// Written by: [`load`], after `REAL`. Read by: every look-up. Release/Acquire.
+/// Written by: [`load`], after `REAL`. Read by: every lookup. Release/Acquire.
 static FOUND: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Where each library lies, which is pinned; zeroes until it is found.
-/// Written by: [`load`], before `FOUND`, always with the same values. Read by: every look-up, and hooks that look at
+/// The address range of each library, which is pinned; zeroes until it is found.
+/// Written by: [`load`], before `FOUND`, always with the same values. Read by: every lookup, and hooks that check
 /// their caller. Release/Acquire.
 static SPANS: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
 
-/// Whether an address lies in the library whose functions are hooked, which is looked for first.
+/// Whether an address lies in the hooked library. Looks for the library first.
 pub(crate) fn is_in(library: DriverLibrary, address: usize) -> bool {
     load(library);
     is_within(library, address)
 }
 
-/// Whether an address lies in a library's own code, if it was found already.
+/// Whether an address lies in a library, if that was found already.
 #[inline]
 pub(crate) fn is_within(library: DriverLibrary, address: usize) -> bool {
     let Some([start, end]) = SPANS.get(library as usize) else {
@@ -57,7 +56,7 @@ pub(crate) fn is_within(library: DriverLibrary, address: usize) -> bool {
     (start.load(Acquire)..end.load(Acquire)).contains(&address)
 }
 
-/// A function of the library whose functions are hooked, hooked or not.
+/// A function of the hooked library, by name. The function itself may be unhooked.
 pub(crate) fn function(library: DriverLibrary, name: &CStr) -> Option<usize> {
     load(library);
     let [start, _] = SPANS.get(library as usize)?;
@@ -68,7 +67,7 @@ pub(crate) fn function(library: DriverLibrary, name: &CStr) -> Option<usize> {
     })?
 }
 
-/// The real function of a row, if the library is in the process and has it.
+/// The real function of a row, if the library is loaded and has it.
 #[inline]
 pub(crate) fn real(place: usize, library: DriverLibrary) -> Option<usize> {
     let known = REAL.get(place)?.load(Acquire);
@@ -86,7 +85,7 @@ pub(crate) fn row_at(address: usize) -> Option<usize> {
     REAL.iter().position(|real| real.load(Acquire) == address)
 }
 
-/// Looks for a library in the process, once it is there.
+/// Looks for a library in the process, until it is found.
 fn load(library: DriverLibrary) {
     let Some(found) = FOUND.get(library as usize) else {
         return;
@@ -128,7 +127,7 @@ fn fill(library: DriverLibrary, object: &LoadedObject) {
     }
 }
 
-/// Keeps a library loaded for good. It is in the process, so this neither loads nor fails.
+/// Keeps a loaded library loaded for good. It is already loaded, so this neither loads nor fails.
 fn pin(path: *const c_char) {
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     let Some(dlopen) = defined(c"dlopen") else {
@@ -145,7 +144,7 @@ fn pin(path: *const c_char) {
     };
 }
 
-/// Takes back the message of a look-up of ours that failed.
+/// Clears the `dlerror` message of a failed lookup of ours.
 pub(crate) fn forget_message() {
     type Dlerror = unsafe extern "C" fn() -> *mut c_char;
     if let Some(dlerror) = defined(c"dlerror") {
@@ -164,8 +163,8 @@ fn defined(name: &CStr) -> Option<usize> {
     })
 }
 
-/// The real functions that hooks call on their own. Each row says in which capture mode it may be asked; see
-/// [`capture_mode`].
+/// The real functions that the hooks call themselves. Each row says in which capture mode the function may be called;
+/// see [`capture_mode`].
 static NEEDED: [AtomicUsize; RequiredFunction::ALL.len()] =
     [const { AtomicUsize::new(0) }; RequiredFunction::ALL.len()];
 

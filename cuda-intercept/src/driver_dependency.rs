@@ -1,12 +1,11 @@
-//! Whether a library that is not loaded yet could reach the driver, by what its file asks the loader for.
+//! Whether a library that is not loaded yet could reach the driver, judged by the imports in its file.
 //!
-//! A library reaches the driver by functions that it imports: the driver's own, or those that look
-//! libraries and functions up at run time; or through another library. So it is harmless if it imports none
-//! of these, all that it is linked with is known to be harmless, and it is not the driver. The other answer means no more than
-//! that it could: a file that cannot be read or is not understood can.
+//! A library reaches the driver in two ways: by functions that it imports (the driver's own, or those that look up
+//! libraries and functions at run time), or through another library. So it is harmless if it imports none of these,
+//! links only with harmless libraries, and is not the driver itself. The other answer only means that it could reach
+//! the driver. A file that cannot be read or is not understood gets that answer.
 //!
-//! The file is mapped, as the loader does a moment later; nothing in it is believed without a check of its
-//! bounds.
+//! The file is mapped, as the loader does a moment later. Everything in it is checked against its bounds.
 
 use core::ffi::CStr;
 use core::mem::size_of;
@@ -19,7 +18,7 @@ use crate::elf;
 use crate::errno;
 use crate::table::DriverLibrary;
 
-/// Libraries that reach the driver for nobody: a C library is as its callers are.
+/// Libraries that do not reach the driver on their own. What a C library does is up to its callers.
 const PLAIN: &[&[u8]] = &[
     b"ld-linux-x86-64.so.2",
     b"libc.so.6",
@@ -31,7 +30,7 @@ const PLAIN: &[&[u8]] = &[
     b"libstdc++.so.6",
 ];
 
-/// The C libraries' ways to a function that is not linked.
+/// The C library's functions that find other functions at run time.
 const LOOKUPS: &[&[u8]] = &[
     b"dlopen",
     b"dlmopen",
@@ -44,12 +43,12 @@ const LOOKUPS: &[&[u8]] = &[
     b"_dl_vsym",
 ];
 
-/// Whether a library may have a namespace of its own, where all that it is linked with is loaded anew.
+/// Whether a library may be loaded into a namespace of its own, where all its dependencies are loaded anew.
 pub(crate) fn is_harmless_in_another_namespace(file: &CStr) -> bool {
     is_plain(file.to_bytes()) || is_harmless(file, is_plain)
 }
 
-/// Whether a library may look at itself first. What is loaded already keeps what it was bound to.
+/// Whether a library may be loaded with `RTLD_DEEPBIND`. Libraries that are already loaded keep their bindings.
 pub(crate) fn is_harmless_when_bound_deep(file: &CStr) -> bool {
     is_loaded(file.to_bytes()) || is_harmless(file, |needed| is_plain(needed) || is_loaded(needed))
 }
@@ -71,7 +70,7 @@ fn is_the_driver(name: &[u8]) -> bool {
     libraries.any(|library| library.soname().to_bytes() == name)
 }
 
-/// Whether a function of this name, once imported, leads to the driver.
+/// Whether an import of this name can lead to the driver.
 fn leads_to_the_driver(import: &[u8]) -> bool {
     let is_driver_s = match import {
         [b'c', b'u', next, ..] | [b'n', b'v', b'm', b'l', next, ..] => next.is_ascii_uppercase(),
@@ -81,7 +80,7 @@ fn leads_to_the_driver(import: &[u8]) -> bool {
 }
 
 fn is_harmless(path: &CStr, is_settled: impl Fn(&[u8]) -> bool) -> bool {
-    // Any other name stands for a file that the loader looks for.
+    // The loader searches for any other name, so its file is not known here.
     let is_a_place = path.to_bytes().contains(&b'/') && !path.to_bytes().contains(&b'$');
     if !is_a_place {
         return false;
@@ -97,7 +96,7 @@ struct MappedLibrary {
     length: usize,
 }
 
-/// What is read of a dynamic section.
+/// The tables of a dynamic section that are read here.
 #[derive(Default)]
 struct DynamicTables {
     strings: usize,
@@ -114,7 +113,7 @@ struct DynamicEntry {
     value: u64,
 }
 
-/// A structure of the format, of which any bytes are a valid value.
+/// A structure of the ELF format for which any bytes are a valid value.
 ///
 /// # Safety
 /// It must hold numbers only.
@@ -213,7 +212,7 @@ impl MappedLibrary {
         Some(places.map_while(move |place| self.read(at(place)?)))
     }
 
-    /// Where in the file lies what the loader will put at an address.
+    /// The offset in the file of what the loader will map at an address.
     fn offset(&self, address: u64) -> Option<usize> {
         let mut loaded = self.segments()?.filter(|it| it.p_type == libc::PT_LOAD);
         loaded.find_map(|it| {
@@ -255,7 +254,7 @@ impl MappedLibrary {
         (tables.strings != 0 && tables.symbols != 0).then_some(tables)
     }
 
-    /// Whether nothing in the file leads to the driver; `None` if it is not understood.
+    /// Whether nothing in the file leads to the driver; `None` if the file is not understood.
     fn leads_nowhere(&self, is_settled: impl Fn(&[u8]) -> bool) -> Option<bool> {
         let tables = self.tables()?;
         for DynamicEntry { tag, value } in self.dynamic()? {
@@ -283,7 +282,7 @@ impl MappedLibrary {
         self.string(tables.strings.checked_add(usize::try_from(offset).ok()?)?)
     }
 
-    /// The name that a relocation looks for elsewhere; empty if it looks for none.
+    /// The name that a relocation imports; empty if it imports none.
     fn import(&self, tables: &DynamicTables, relocation: Elf64_Rela) -> Option<&[u8]> {
         let place = usize::try_from(relocation.r_info >> 32).ok()?;
         if place == 0 {
@@ -305,7 +304,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// A library of the C library's folder.
+    /// A library in the C library's folder.
     fn system(name: &str) -> PathBuf {
         let libc = elf::for_each(|object| match object.is_named(c"libc.so.6") {
             // SAFETY: the path of a library is the linker's own string.
@@ -347,7 +346,7 @@ mod tests {
         assert!(is_harmless_when_bound_deep(c"libc.so.6"));
     }
 
-    /// A file that ends early, or says nonsense, is read within its bounds.
+    /// A file that is truncated or corrupt is read within its bounds.
     #[test]
     fn a_damaged_file_does_no_harm() {
         let folder = tempfile::tempdir().expect("room");

@@ -1,14 +1,13 @@
-//! Finds symbols in the objects that the process has loaded, by reading their own tables.
+//! Finds symbols in loaded objects by reading their tables.
 //!
-//! Everything that this library needs beyond the plainest libc calls is found here: the real `dlsym`,
-//! the driver and its functions. The dynamic linker is not asked, for three reasons: our own `dlsym`
-//! stands in the way of finding the real one; a failed `dlopen` or `dlsym` leaves a message in
-//! `dlerror` that the program would mistake for its own; and a table walk works alike on every glibc
-//! and on musl, with no symbol version to name.
+//! Everything that this library needs beyond basic libc calls is found here: the real `dlsym`, the driver and its
+//! functions. The dynamic linker is not asked, for three reasons. Our own `dlsym` hides the real one. A failed
+//! `dlopen` or `dlsym` leaves a message in `dlerror`, which the program would take for its own. And a table walk
+//! works alike on every glibc and on musl, without naming a symbol version.
 //!
-//! The list of objects has a lock of the C library's, and glibc does not renew it in a child of `fork`: a
-//! child whose parent forked while another thread read the list waits for ever when it reads the list
-//! itself. So what was found is kept, and nothing is looked for twice.
+//! The C library protects the list of objects with a lock, and glibc does not reset that lock in a child of `fork`.
+//! If the parent forked while another thread read the list, a child that reads the list hangs. So results are kept,
+//! and nothing is looked up twice.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::size_of;
@@ -34,8 +33,8 @@ struct ElfDyn {
     value: u64,
 }
 
-/// The name of a function, with its hash in the tables of `DT_GNU_HASH`. The hash of a constant is made by the compiler:
-/// a process looks for a hundred of them before its first call.
+/// The name of a function and its hash in `DT_GNU_HASH` tables. The compiler hashes constants, because a process
+/// looks up about a hundred of them before its first call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashedSymbol<'a> {
     name: &'a CStr,
@@ -49,10 +48,10 @@ impl<'a> HashedSymbol<'a> {
     }
 }
 
-/// An object of the process: the program, a library, the vDSO.
+/// A loaded object: the program, a library or the vDSO.
 ///
-/// Good for as long as the object stays loaded, so it is used inside [`for_each`] only, or for an
-/// object that is pinned.
+/// It is valid only while the object stays loaded. So it is used only inside [`for_each`], or for an object that is
+/// pinned.
 pub(crate) struct LoadedObject {
     base: usize,
     span: Range<usize>,
@@ -64,7 +63,7 @@ pub(crate) struct LoadedObject {
     hash: usize,
 }
 
-/// Shows each loaded object to `visit`, in load order, until it breaks.
+/// Calls `visit` with each loaded object, in load order, until it breaks.
 pub(crate) fn for_each<B>(mut visit: impl FnMut(&LoadedObject) -> ControlFlow<B>) -> Option<B> {
     struct ObjectWalk<'a, B> {
         visit: &'a mut dyn FnMut(&LoadedObject) -> ControlFlow<B>,
@@ -96,11 +95,11 @@ pub(crate) fn for_each<B>(mut visit: impl FnMut(&LoadedObject) -> ControlFlow<B>
     walk.found
 }
 
-/// Where this object lies; zeroes until it was looked for.
-/// Written by: whoever asks first, always the same. Read by: every look-up. Release/Acquire.
+/// The address range of this object; zeroes until the first lookup.
+/// Written by: the first lookup, always with the same values. Read by: every lookup. Release/Acquire.
 static OURS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Whether an address lies in the object that this very code is part of.
+/// Whether an address lies in the object that contains this code.
 pub(crate) fn is_ours(address: usize) -> bool {
     let [start, end] = &OURS;
     if end.load(Acquire) == 0 {
@@ -179,8 +178,8 @@ impl LoadedObject {
         }
     }
 
-    /// glibc writes absolute addresses into the dynamic section as it loads an object; musl and the
-    /// vDSO leave the offsets of the file.
+    /// glibc writes absolute addresses into the dynamic section when it loads an object. musl and the vDSO leave the
+    /// file's offsets.
     fn absolute(&self, value: usize) -> usize {
         if value < self.base {
             self.base.wrapping_add(value)
@@ -189,35 +188,35 @@ impl LoadedObject {
         }
     }
 
-    /// The addresses from the object's first byte to its last.
+    /// The object's address range.
     pub(crate) fn span(&self) -> &Range<usize> {
         &self.span
     }
 
-    /// Whether this very code is part of the object.
+    /// Whether the object contains this code.
     pub(crate) fn is_ours(&self) -> bool {
         self.span.contains(&(is_ours as fn(usize) -> bool as usize))
     }
 
-    /// The path under which the linker knows the object; null or empty for the program itself.
+    /// The path that the linker has for the object; null or empty for the program itself.
     pub(crate) fn path(&self) -> *const c_char {
         self.name
     }
 
-    /// Whether it is anything but the program itself.
+    /// Whether it is a library and not the program itself.
     pub(crate) fn is_library(&self) -> bool {
         // SAFETY: the name is null or the linker's own string.
         !self.name.is_null() && unsafe { self.name.read() } != 0
     }
 
-    /// The name that the object gives itself.
+    /// The object's soname.
     pub(crate) fn soname(&self) -> Option<&CStr> {
         let soname = self.strings.wrapping_add(self.soname?) as *const c_char;
         // SAFETY: the name is a string in the object's string table.
         Some(unsafe { CStr::from_ptr(soname) })
     }
 
-    /// Whether the object says that this is its name.
+    /// Whether the object has this soname.
     pub(crate) fn is_named(&self, name: &CStr) -> bool {
         self.soname() == Some(name)
     }
@@ -227,7 +226,7 @@ impl LoadedObject {
         self.address_of(HashedSymbol::of(name))
     }
 
-    /// The same for a symbol whose hash is known.
+    /// Like `symbol`, for a symbol whose hash is known.
     pub(crate) fn address_of(&self, symbol: HashedSymbol<'_>) -> Option<usize> {
         if self.gnu_hash != 0 {
             // SAFETY: the address is that of the object's hash table.

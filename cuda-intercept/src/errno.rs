@@ -1,8 +1,8 @@
-//! The program's `errno`, left as it was: a hook is not where a program looks for a new value.
+//! Preserves the program's `errno`: a program does not expect a hook to change it.
 //!
-//! Held around what makes system calls, all of which is rare; the paths of every charge make none.
+//! The guard is held around code that makes system calls. All of that is rare; the paths of every charge make none.
 
-/// The value that stood there, put back when dropped.
+/// The value of `errno` at creation, restored when dropped.
 pub(crate) struct ErrnoGuard(i32);
 
 impl ErrnoGuard {
@@ -20,7 +20,7 @@ impl Drop for ErrnoGuard {
     }
 }
 
-/// Why the last system call failed.
+/// The error of the last failed system call.
 pub(crate) fn get() -> i32 {
     // SAFETY: the C library always has an errno location for the calling thread.
     let location = unsafe { libc::__errno_location() };

@@ -1,5 +1,5 @@
-//! The driver's own words, as far as the hooks speak them: handle types, status codes and the
-//! structures that a hook looks into. A test compares the hooks' signatures with the driver's.
+//! The types of the driver that the hooks use: handle types, status codes and the structures that a hook reads. A
+//! test compares the hooks' signatures with the driver's headers.
 
 use core::ffi::c_void;
 
@@ -11,7 +11,7 @@ pub type Status = i32;
 pub type Device = i32;
 /// `CUdeviceptr`.
 pub type DevicePointer = u64;
-/// What a hook only passes on.
+/// A pointer that a hook only passes on.
 pub type Opaque = *mut c_void;
 /// `CUcontext`.
 pub type Context = *mut c_void;
@@ -26,7 +26,7 @@ pub type Handle = u64;
 /// `nvmlDevice_t`.
 pub type NvmlDevice = *mut c_void;
 
-/// Both APIs say this when a call worked.
+/// The success status of both APIs.
 pub(crate) const SUCCESS: Status = 0;
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(crate) const INVALID_VALUE: Status = 1;
@@ -34,9 +34,9 @@ pub(crate) const INVALID_VALUE: Status = 1;
 pub(crate) const INVALID_HANDLE: Status = 400;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Status = 2;
-/// `CUDA_ERROR_NOT_INITIALIZED`: what a program gets that calls a function without a driver.
+/// `CUDA_ERROR_NOT_INITIALIZED`: the result of a hook without a driver.
 pub(crate) const NOT_INITIALIZED: Status = 3;
-/// `NVML_ERROR_UNINITIALIZED`: the same of NVML.
+/// `NVML_ERROR_UNINITIALIZED`: the same for NVML.
 pub(crate) const NVML_UNINITIALIZED: Status = 1;
 /// `NVML_ERROR_NOT_FOUND`.
 pub(crate) const NVML_NOT_FOUND: Status = 6;
@@ -80,7 +80,7 @@ pub struct MemoryLocation {
 }
 
 impl MemoryLocation {
-    /// The device, if the memory is on one.
+    /// The device, if the memory is on one. A locality domain counts as its device.
     pub(crate) fn device(self) -> Option<Device> {
         match self.kind {
             LOCATION_DEVICE => Some(self.id),
@@ -99,7 +99,7 @@ pub struct AllocationProperties {
     pub(crate) location: MemoryLocation,
 }
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`; of the pool's properties the rest is room.
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`. The pool's properties beyond their start are padding.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct AllocationNode {
@@ -111,7 +111,7 @@ pub struct AllocationNode {
     pub(crate) address: DevicePointer,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`, whose last two the first version does not have.
+/// `CUDA_KERNEL_NODE_PARAMS_v2`. The first version lacks the last two fields.
 #[derive(Debug)]
 #[repr(C)]
 pub struct KernelNode {
@@ -143,13 +143,13 @@ pub struct LaunchParams {
     arguments: Opaque,
 }
 
-/// The start of `CUgraphNodeParams`, for those nodes that launch kernels or have graphs.
+/// The start of `CUgraphNodeParams`, for nodes that launch kernels or contain graphs.
 #[derive(Debug)]
 #[repr(C)]
 pub struct NodeParameters {
     pub(crate) kind: u32,
     reserved: [u32; 3],
-    /// A kernel is the largest of what is looked at here.
+    /// A kernel node is the largest that is read here.
     pub(crate) rest: [u64; 9],
 }
 
@@ -174,7 +174,7 @@ impl WholeNodeParameters {
 }
 
 impl NodeParameters {
-    /// The graph of a node that is one.
+    /// The graph of a child graph node.
     pub(crate) fn child(&self) -> Opaque {
         let [graph, ..] = self.rest;
         graph as Opaque
@@ -206,7 +206,7 @@ pub struct ArrayMap {
 }
 
 impl ArrayMap {
-    /// Where in the array: a box of elements of one level and layer, or bytes of the tail of a layer's mipmaps.
+    /// The region of the array: a box of elements of one level and layer, or bytes of the mip tail of a layer.
     pub(crate) fn place(&self) -> BindingRegion {
         let [first, second, third, fourth] = self.part;
         let (low, high) = (|word: u64| word & 0xffff_ffff, |word: u64| word >> 32);
@@ -288,20 +288,20 @@ pub(crate) struct ArrayRequirements {
     reserved: [u32; 4],
 }
 
-/// What an array is asked to hold, whichever structure said so.
+/// The extent of an array, from any of the descriptor structures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrayExtent {
     pub(crate) elements: u64,
     pub(crate) format: u32,
     pub(crate) channels: u32,
-    /// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
+    /// `CUDA_ARRAY3D_SPARSE` or `CUDA_ARRAY3D_DEFERRED_MAPPING`: the array has no memory of its own.
     pub(crate) is_empty: bool,
 }
 
 const ARRAY_SPARSE: u32 = 0x40;
 const ARRAY_DEFERRED: u32 = 0x80;
 
-/// A descriptor of any kind.
+/// An array descriptor of any version.
 pub(crate) trait DescribesArray: Copy {
     fn extent(self) -> ArrayExtent;
 }

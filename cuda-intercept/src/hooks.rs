@@ -1,11 +1,9 @@
-//! What the hooks do, by the kind of memory. Each takes the driver's own function first, then the
-//! caller's arguments.
+//! The hooks, by kind of memory. Each takes the driver's own function first, then the caller's arguments.
 //!
-//! All that take memory go the same way: find the card, charge the most that the call can cost, ask the
-//! driver, give back what it did not take, enter the rest in the books. All that free go the other way
-//! round: take the entry out of the books, ask the driver, give the charge back, or put the entry back
-//! if the driver refused. The entry goes first because the driver may hand the same address to another
-//! thread the moment it is free.
+//! Hooks that take memory find the card, charge the most that the call can cost, call the driver, take off what it
+//! did not use, and record the rest. Hooks that free memory work in the opposite order: they remove the record, call
+//! the driver, and take the charge off, or restore the record if the driver refused. The record goes first because
+//! the driver may give the same address to another thread as soon as it is free.
 
 pub(crate) mod array;
 pub(crate) mod bindings;

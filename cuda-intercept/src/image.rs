@@ -1,9 +1,9 @@
-//! Where images of code lie: at an address that the program names, or in a file.
+//! Reads code images, from an address that the program passes or from a file.
 //!
-//! An address is all that there is, so bytes are copied by the kernel, which says no where there is
-//! nothing to copy; a program that hands the driver nonsense gets the driver's answer. Where a sandbox
-//! forbids that copy the bytes are read as the driver will read them. A file is read and not mapped: one
-//! that gets shorter meanwhile must not cost the program its life.
+//! An address comes without a length. So the kernel copies the bytes, and returns an error where nothing is mapped. A
+//! program that passes a bad address gets the driver's answer. If a sandbox forbids that copy, the bytes are read
+//! directly, as the driver will read them. A file is read and not mapped, because a mapped file that is truncated
+//! meanwhile would crash the program.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_long};
@@ -13,7 +13,7 @@ use apportion_gate::image::{self, BUNDLE, CUBIN, ImageFootprint, WRAPPER};
 use crate::errno;
 use crate::foreign::Opaque;
 
-/// A file that is longer is not read.
+/// Longer files are not read.
 const LONGEST_FILE: usize = 256 << 20;
 /// A file is read in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 20;
 /// What the image at an address takes, as far as it can be read.
 ///
 /// # Safety
-/// If text is there, it must end with a zero byte, as the driver wants it.
+/// If there is text, it must end with a zero byte, as the driver requires.
 pub(crate) unsafe fn at(image: Opaque) -> Option<ImageFootprint> {
     if image.is_null() {
         return None;
@@ -102,13 +102,13 @@ fn first_word(read: &image::Reader<'_>) -> Option<u32> {
     read(0, &mut word).then(|| u32::from_le_bytes(word))
 }
 
-/// Nothing else that a driver takes starts with four letters.
+/// Whether a word is text. Nothing else that a driver accepts starts with four printable characters.
 fn is_text(word: u32) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
     word.to_le_bytes().iter().all(is_letter)
 }
 
-/// Copies from our own memory; false where there is nothing.
+/// Copies from this process's memory; false if nothing is mapped there.
 fn copy(start: u64, at: u64, into: &mut [u8]) -> bool {
     let Some(from) = start.checked_add(at) else {
         return false;

@@ -1,27 +1,26 @@
-//! Functions for whose threads there is room: a launch of one of them is nothing but a look here.
+//! A cache of functions that need no further charge. A launch of one of them costs only a lookup here.
 //!
-//! A small cache without a lock: what does not fit pushes something out, which is then found out again. The
-//! driver gives the handles of functions that are gone to others, so whatever may end a function empties it
-//! first.
+//! The cache is small and has no lock. A full group evicts an entry, which is then found out again. The driver reuses
+//! the handles of functions that are gone, so every call that may unload functions empties the cache first.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Handles share places in groups of so many.
+/// The number of handles in a group.
 const GROUP: usize = 4;
 const GROUPS: usize = 1 << 10;
 
-/// The handles, and 0 where there is none.
-/// Written by: launches that were found to need nothing more, and whoever ends functions. Read by: every
-/// launch. Relaxed: who launches a function got it after whoever ended another had emptied this.
+/// The handles; 0 in a free place.
+/// Written by: launches that need no further charge, and hooks that unload functions. Read by: every launch. Relaxed:
+/// a thread can only get a reused handle after the hook that unloaded the old function has emptied the cache.
 static SEEN: [[AtomicUsize; GROUP]; GROUPS] =
     [const { [const { AtomicUsize::new(0) }; GROUP] }; GROUPS];
 
-/// Whether anything is in it.
-/// Written by: those who write there. Read by: whoever ends functions. Relaxed, as above.
+/// Whether the cache holds anything.
+/// Written by: all that write `SEEN`. Read by: hooks that unload functions. Relaxed, as above.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// A number that every bit of a handle has its part in; handles are addresses.
+/// A hash to which every bit of a handle contributes. Handles are addresses.
 #[inline]
 const fn mixed(function: usize) -> usize {
     const ODD: usize = 0x9e37_79b9_7f4a_7c15;
@@ -33,13 +32,13 @@ fn group(function: usize) -> Option<&'static [AtomicUsize; GROUP]> {
     SEEN.get(mixed(function) % GROUPS)
 }
 
-/// Whether it is known that a function needs nothing more.
+/// Whether a function is known to need no further charge.
 #[inline]
 pub(crate) fn has(function: usize) -> bool {
     group(function).is_some_and(|group| group.iter().any(|known| known.load(Relaxed) == function))
 }
 
-/// Notes that a function needs nothing more.
+/// Notes that a function needs no further charge.
 pub(crate) fn note(function: usize) {
     let Some(group) = group(function) else { return };
     let free = group.iter().find(|known| known.load(Relaxed) == 0);
@@ -50,7 +49,7 @@ pub(crate) fn note(function: usize) {
     }
 }
 
-/// Forgets all, before any of them may end.
+/// Empties the cache, before any of its functions may be unloaded.
 pub(crate) fn forget() {
     if ANY.swap(false, Relaxed) {
         let all = SEEN.iter().flatten();
@@ -67,7 +66,7 @@ mod tests {
         let all = (1..=64).map(|number| number * 0x40);
         all.clone().for_each(note);
         assert!(all.clone().filter(|function| has(*function)).count() > 50);
-        // More than have room: the last is known.
+        // There are more than fit. The last one is kept.
         (1..100_000).for_each(|number| note(number * 0x10));
         assert!(has(99_999 * 0x10) && !has(0x7));
         forget();

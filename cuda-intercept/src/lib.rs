@@ -1,22 +1,21 @@
 //! The hooks that keep a CUDA program inside its limit.
 //!
-//! A program reaches the driver through three doors: a linked symbol, `dlsym` (and `dlvsym`), or
-//! `cuGetProcAddress`. One table ([`table`]) names every function that stands in the way, and
-//! all three doors read it. The loader's own doors, `dlopen` and `dlmopen`, are kept where the hooks are found
-//! (`door/open.rs`). A hook charges the account before it asks the driver and gives back what
-//! the driver did not take; what it cannot decide it forwards.
+//! A program reaches the driver in three ways: by a linked symbol, by `dlsym` (and `dlvsym`), or by
+//! `cuGetProcAddress`. One table ([`table`]) lists every hooked function, and all three ways use it. `dlopen` and
+//! `dlmopen` are hooked as well, so that libraries are opened where the hooks are found (`dlsym/open.rs`). A hook
+//! charges the account before it calls the driver, and takes off what the driver did not use. What a hook cannot
+//! judge it forwards.
 //!
-//! This code runs inside other people's programs, in every thread, after `fork`, without an agent,
-//! without a driver. So it never panics, prints, blocks on another process or holds a lock while the
-//! driver runs; it needs no standard library; and it does nothing at all until the first `cu*` or
-//! `nvml*` function is used, or a library is opened out of the hooks' reach.
+//! This code runs inside other people's programs: in every thread, after `fork`, without an agent, without a driver.
+//! So it never panics, prints, blocks on another process or holds a lock while the driver runs. It needs no standard
+//! library. It does nothing until the first `cu*` or `nvml*` function is used, or a library is opened out of the
+//! hooks' reach.
 //!
 //! # Decision: open or closed
-//! A program is under a limit if a container's account stands at its fixed path, or if the environment
-//! names one. When an account at the fixed path cannot be used (unreadable, of another version), a limit
-//! is known to apply and cannot be kept: calls that take memory are refused as if it were full. When only
-//! the environment names an account that cannot be used, nothing says that a limit applies; the program
-//! runs as if there were no library, and the agent sees it take memory without an account.
+//! A program has a limit if a container's account stands at its fixed path, or if the environment names one. If that
+//! account cannot be used (unreadable, of another version, missing although named), the limit cannot be kept. Then
+//! calls that take memory are refused as if the card were full, and the next call tries again. Without either sign of
+//! a limit the program runs as if there were no library, and the agent sees what it takes.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(
     test,

@@ -1,14 +1,13 @@
-//! The state of this process, made when it is first needed and given up by a child of `fork`.
+//! The state of this process. It is created when first needed and abandoned by a child of `fork`.
 //!
-//! A child inherits neither the parent's memory on the card nor the right to the parent's slot, and any
-//! lock of the parent's may have been held by a thread that does not exist in the child. So the child
-//! starts with nothing: the pointer to the state lies in a page that the kernel wipes at a fork, and a
-//! state that was inherited is never looked at again.
+//! A child inherits neither the parent's memory on the card nor the right to the parent's process record. Also, a
+//! thread that does not exist in the child may have held one of the parent's locks. So the child starts with nothing.
+//! The pointer to the state lies in a page that the kernel wipes at a fork, and inherited state is never used.
 //!
 //! # Decision: closed until the account is open
-//! A process under a limit whose account cannot be opened has no state. It is refused what it asks for, as on a card
-//! without free memory, and each call looks again. Nothing that a program can take from itself (descriptors, pages,
-//! system calls) makes it a program without a limit. The page is part of the library, so that no mapping can be refused.
+//! A process with a limit whose account cannot be opened has no state. It is refused memory as on a full card, and
+//! each call tries again. No resource that a program can take away from itself (descriptors, pages, system calls)
+//! frees it from its limit. The page is part of the library, so that it needs no mapping that could fail.
 
 use core::ptr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -28,7 +27,7 @@ use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::launch_cache;
 use crate::spin_lock::SpinLock;
 
-/// What a process knows of itself.
+/// The state of a process.
 #[derive(Debug)]
 pub(crate) struct ProcessState {
     pid: i32,
@@ -36,7 +35,7 @@ pub(crate) struct ProcessState {
     pub(crate) books: SpinLock<ProcessAllocations>,
 }
 
-/// A limited process on one of its cards, with the context that a call is made in.
+/// Where to charge: a limited process, one of its cards, and the context of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChargeTarget {
     pub(crate) process: &'static ProcessState,
@@ -45,26 +44,26 @@ pub(crate) struct ChargeTarget {
     pub(crate) context: ContextId,
 }
 
-/// Where a call that takes memory is made.
+/// Whether a call that takes memory is charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChargeScope {
-    /// Nothing is counted here.
+    /// No limit applies, or there is no current context on a card of the account.
     Free,
-    /// It is to be charged.
+    /// The call is charged.
     Charged(ChargeTarget),
-    /// A limit applies that cannot be read.
+    /// A limit applies, but the account cannot be opened.
     Closed,
 }
 
-/// The wiped page: all zero in a child.
+/// The page that the kernel wipes at a fork: all zero in a child.
 #[repr(C, align(4096))]
 struct WipeOnForkPage {
-    /// Written by: whoever needs it first. Read by: every hook. AcqRel.
+    /// Written by: the first call that needs the state. Read by: every hook. AcqRel.
     process: AtomicPtr<ProcessState>,
-    /// Whether the kernel wipes the page at a fork. A child asks again. It is here and not beside the page, so that a
-    /// process has one page less to be given by the kernel.
-    /// Written by: whoever asks first, always the same. Read by: every hook. Relaxed: there is no process until it is
-    /// known.
+    /// Whether the kernel wipes the page at a fork. A child asks again. It is in the page itself, so that the library
+    /// needs one page less.
+    /// Written by: the first call, always with the same value. Read by: every hook. Relaxed: the state is created
+    /// only after it is known.
     wipes: AtomicU8,
 }
 
@@ -73,16 +72,17 @@ static PAGE: WipeOnForkPage = WipeOnForkPage {
     wipes: AtomicU8::new(NOT_ASKED),
 };
 
-/// What [`WipeOnForkPage::wipes`] says before anybody asked, and then.
+/// The values of [`WipeOnForkPage::wipes`]: unknown until the first call, then the kernel's answer.
 const NOT_ASKED: u8 = 0;
 const WIPED: u8 = 1;
 const KEPT: u8 = 2;
 
-/// This process; `None` while a limit applies whose account cannot be opened, and where there is no memory for the state.
+/// This process's state. `None` while a limit applies whose account cannot be opened, or if there is no memory for
+/// the state.
 pub(crate) fn current() -> Option<&'static ProcessState> {
     let cell = cell();
     let known = cell.load(Acquire);
-    // SAFETY: a state that was entered in the page is never freed.
+    // SAFETY: state that the page points to is never freed.
     if let Some(process) = unsafe { known.as_ref() }
         && process.is_here()
     {
@@ -91,12 +91,12 @@ pub(crate) fn current() -> Option<&'static ProcessState> {
     let _kept = errno::ErrnoGuard::now();
     let fresh = make()?;
     match cell.compare_exchange(known, fresh, AcqRel, Acquire) {
-        // SAFETY: it was just made, and is entered now, so it is never freed.
+        // SAFETY: the state was just made. The page points to it now, so it is never freed.
         Ok(_) => unsafe { fresh.as_ref() },
         Err(first) => {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: no other thread has seen it.
             unsafe { discard(fresh) };
-            // SAFETY: a state that was entered in the page is never freed.
+            // SAFETY: state that the page points to is never freed.
             unsafe { first.as_ref() }
         }
     }
@@ -106,8 +106,8 @@ fn cell() -> &'static AtomicPtr<ProcessState> {
     if PAGE.wipes.load(Relaxed) == NOT_ASKED {
         let _kept = errno::ErrnoGuard::now();
         let page = (&raw const PAGE).cast_mut().cast();
-        // Kernels before 4.14 refuse this; there the pid in the state tells a child from its parent.
-        // SAFETY: the page is a static of its own, whole, and its content after a fork is a valid value.
+        // Kernels before 4.14 refuse this. There the pid in the state tells a child from its parent.
+        // SAFETY: the range is exactly one page of our own static, and all zero is a valid value of it.
         let advised =
             unsafe { libc::madvise(page, size_of::<WipeOnForkPage>(), libc::MADV_WIPEONFORK) };
         let answer = if advised == 0 { WIPED } else { KEPT };
@@ -117,7 +117,7 @@ fn cell() -> &'static AtomicPtr<ProcessState> {
 }
 
 fn make() -> Option<*mut ProcessState> {
-    // What a parent knew of its functions is nothing to a child.
+    // Handles that the parent cached mean nothing in a child.
     launch_cache::forget();
     let process = ProcessState {
         // SAFETY: the call cannot fail.
@@ -136,7 +136,7 @@ fn make() -> Option<*mut ProcessState> {
 }
 
 /// # Safety
-/// `process` must come from [`make`] and be unknown to anybody else.
+/// `process` must come from [`make`] and be unknown to all other threads.
 unsafe fn discard(process: *mut ProcessState) {
     // SAFETY: the caller guarantees that it is a valid value.
     unsafe { process.drop_in_place() };
@@ -145,8 +145,8 @@ unsafe fn discard(process: *mut ProcessState) {
 }
 
 impl ProcessState {
-    /// Whether this is the process that made the state. The wiped page has answered that already where
-    /// the kernel wipes pages; asking is for those that do not, and costs one system call there only.
+    /// Whether this process made the state. Where the kernel wipes the page, the answer is always yes. Other kernels
+    /// need one system call to find out.
     fn is_here(&self) -> bool {
         // SAFETY: the call cannot fail.
         PAGE.wipes.load(Relaxed) == WIPED || self.pid == unsafe { libc::getpid() }
@@ -160,16 +160,16 @@ impl ProcessState {
         }
     }
 
-    /// The account's card of a device.
+    /// The index in the account of a device.
     pub(crate) fn card_of(&self, device: Device) -> Option<Card> {
         let account = self.account()?;
         account.card(CardUuid(driver::uuid_of(device)?))
     }
 
-    /// The context that calls are made in, entered if it is not known yet.
+    /// The current context, registered if it is not known yet.
     ///
-    /// One that nobody saw being created came by a way of the driver's own. If it is the first on its
-    /// card, the driver has taken what a context takes; that is charged now.
+    /// A context that no hook saw being created was created inside the driver. If it is the first on its card, the
+    /// driver has already taken the context's memory, and that is charged now.
     fn context(&self, account: &MappedAccount) -> Option<(ContextId, Card)> {
         let handle = driver::current_context()? as u64;
         let known = self.books.lock().context(handle);
@@ -199,13 +199,13 @@ impl ProcessState {
         entered
     }
 
-    /// Charges a card. When it is full, first the dead are taken out of the account, then this process's
-    /// pools give back what they do not use.
+    /// Charges a card. If it is full, dead processes are first taken out of the account. Then this process's pools
+    /// give back what they do not use.
     pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
         self.charge_for(ApiFamily::Other, card, bytes)
     }
 
-    /// The same for a family of calls whose refusals are counted apart.
+    /// Like `charge`, for an API family whose refusals are counted separately.
     pub(crate) fn charge_for(&self, api: ApiFamily, card: Card, bytes: u64) -> bool {
         let Some(account) = self.account() else {
             return true;
@@ -221,9 +221,9 @@ impl ProcessState {
         granted
     }
 
-    /// What the program is told of memory that could not be charged. More than the whole card has the driver refuses,
-    /// too, and for a reason of its own, if the arguments are wrong in another way: then `ask` asks it, and gives back
-    /// what it gave should it give anything.
+    /// The status for memory that could not be charged. The driver also refuses more than the whole card, and its
+    /// error may be a different one if other arguments are wrong. So for such sizes `ask` calls the driver, and frees
+    /// what it got if the driver granted it.
     pub(crate) fn refusal(&self, card: Card, bytes: u64, ask: impl FnOnce() -> Status) -> Status {
         let is_absurd = |account: &MappedAccount| account.is_absurd(card, bytes);
         match self.account().is_some_and(is_absurd).then(ask) {
@@ -232,7 +232,7 @@ impl ProcessState {
         }
     }
 
-    /// Says how much of what is charged is for code.
+    /// Records how much of the charge is for code.
     pub(crate) fn show_modules(&self, card: Card) {
         let total = self.books.lock().loads.on(card);
         if let Some(account) = self.account() {
@@ -240,7 +240,7 @@ impl ProcessState {
         }
     }
 
-    /// Gives back what was charged.
+    /// Takes a charge off.
     pub(crate) fn uncharge(&self, card: Card, bytes: u64) {
         if let Some(account) = self.account()
             && bytes > 0
@@ -249,7 +249,7 @@ impl ProcessState {
         }
     }
 
-    /// Turns a charge for `before` bytes into one for `after`, which the driver has already taken.
+    /// Changes a charge from `before` to `after` bytes. The driver has already taken the memory.
     pub(crate) fn adjust(&self, card: Card, before: u64, after: u64) {
         match after > before {
             true => {
@@ -261,7 +261,7 @@ impl ProcessState {
         }
     }
 
-    /// Does what a pool's settlement says.
+    /// Applies the settlement of a pool.
     pub(crate) fn settle(&self, settled: PoolSettlement) {
         match settled {
             PoolSettlement::Even => {}
@@ -270,14 +270,14 @@ impl ProcessState {
         }
     }
 
-    /// A card as the program is to see it.
+    /// A card's memory as the program should see it.
     pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<CardMemoryView> {
         crate::hooks::exported_descriptors::look(self);
         Some(self.account()?.view(card, total, free))
     }
 }
 
-/// The ground that the current context is on.
+/// Whether and where a call in the current context is charged.
 pub(crate) fn ground() -> ChargeScope {
     let Some(process) = current() else {
         return ChargeScope::Closed;
@@ -296,17 +296,17 @@ pub(crate) fn ground() -> ChargeScope {
     }
 }
 
-/// This process, if what it takes is charged.
+/// This process's state, if it has a limit.
 pub(crate) fn limited() -> Option<&'static ProcessState> {
     current().filter(|process| process.account().is_some())
 }
 
-/// Whether a limit applies to this process, which may not have been found out yet.
+/// Whether this process has a limit, or may have one that is not known yet.
 pub(crate) fn may_be_limited() -> bool {
     current().is_none_or(|process| !matches!(process.standing, LimitState::Unlimited))
 }
 
-/// This process, for a call that takes memory; else what the program is told.
+/// This process's state, for a call that takes memory, or the status to refuse it with.
 pub(crate) fn to_charge() -> Result<&'static ProcessState, Status> {
     current().ok_or(OUT_OF_MEMORY)
 }

@@ -1,9 +1,9 @@
 //! A lock for a few instructions of bookkeeping.
 //!
-//! It is never held while the driver, the dynamic linker, a file or another process is waited for: a
-//! thread that is cancelled in a system call would take it along. A thread that finds it taken spins a little, then yields, then sleeps. It does not survive `fork`: what it guards is
-//! given up in the child (see [`crate::process`]), so a copy that was taken at the fork is never waited
-//! for.
+//! It is never held across a wait for the driver, the dynamic linker, a file or another process: a thread that is
+//! cancelled in a system call would never release it. A thread that finds the lock taken spins a little, then yields,
+//! then sleeps. The lock does not survive `fork`. The child abandons what it guards (see [`crate::process`]), so
+//! nobody waits for a copy that was taken at the fork.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// A value behind a spinning lock.
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
-    /// Written by: whoever takes or leaves. Read by: whoever waits. Acquire/Release with the value.
+    /// Written by: threads that lock or unlock. Read by: threads that wait. Acquire/Release with the value.
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -47,7 +47,7 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// Tries until there is an answer; `None` after some seconds without one.
+/// Repeats `attempt` until it succeeds; `None` after some seconds.
 pub(crate) fn wait_for<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
     (1..PATIENCE.saturating_mul(16)).find_map(|turns| {
         let answer = attempt();
@@ -58,7 +58,7 @@ pub(crate) fn wait_for<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
     })
 }
 
-/// How many turns a thread waits before it sleeps between them.
+/// After so many turns a waiting thread sleeps between attempts.
 const PATIENCE: u32 = 64 * 64;
 
 fn wait(turns: u32) {
@@ -70,9 +70,9 @@ fn wait(turns: u32) {
     }
 }
 
-/// Sleeps for an instant. A thread of a real-time class that only yields would never let a lesser one on
-/// the same processor give up the lock. The C library's functions that sleep are points at which a thread
-/// can be cancelled; the bare call is none.
+/// Sleeps for an instant. If a thread of a real-time class only yielded, a normal thread on the same processor could
+/// never run to release the lock. The C library's sleep functions are cancellation points; the bare system call is
+/// not.
 fn rest() {
     let kept = crate::errno::ErrnoGuard::now();
     let instant = libc::timespec {
@@ -80,7 +80,7 @@ fn rest() {
         tv_nsec: 20_000,
     };
     let nowhere = core::ptr::null_mut::<libc::timespec>();
-    // SAFETY: the kernel reads the time and, told of no other place, writes nothing.
+    // SAFETY: the kernel only reads the time. The pointer for the remaining time is null, so it writes nothing.
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const instant, nowhere) };
     drop(kept);
 }

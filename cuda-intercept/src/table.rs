@@ -1,13 +1,12 @@
-//! The one table: every function that is hooked, its versions, and what its hook does.
+//! The table of all hooked functions: their versions, and what each hook does.
 //!
-//! The rows become the entry points, which the preloaded library exports (the feature `exported`), and
-//! [`ROWS`], in which the other two doors look names and addresses up and which `apportion hooks`
-//! prints. A new hook is a new row.
+//! The macro turns the rows into the entry points, which the preloaded library exports (feature `exported`), and into
+//! [`ROWS`]. Lookups by `dlsym` and `cuGetProcAddress` search [`ROWS`], and `apportion hooks` prints it. To add a
+//! hook, add a row.
 //!
-//! A row reads: the exported symbol with its arguments, the name under which `cuGetProcAddress` knows
-//! it, the driver version that brought this signature, the function that does the work (it gets the
-//! driver's own function first), and what it does. Symbols that end in `_ptsz` are those of the
-//! per-thread default stream.
+//! A row lists the exported symbol with its arguments, the name that `cuGetProcAddress` knows, the driver version
+//! that introduced this signature, the function that does the work (it gets the driver's own function first), and a
+//! description. Symbols that end in `_ptsz` are those of the per-thread default stream.
 
 use core::ffi::CStr;
 
@@ -20,12 +19,12 @@ use crate::process;
 pub enum DriverLibrary {
     /// The CUDA driver.
     Cuda,
-    /// The management library.
+    /// NVML, the management library.
     Nvml,
 }
 
 impl DriverLibrary {
-    /// The name by which the dynamic linker knows it.
+    /// The name under which the dynamic linker knows the library.
     #[must_use]
     pub const fn soname(self) -> &'static CStr {
         match self {
@@ -34,7 +33,7 @@ impl DriverLibrary {
         }
     }
 
-    /// What its functions return when they are called without it.
+    /// What the hooks return when the library is not loaded.
     pub(crate) const fn absent(self) -> Status {
         match self {
             Self::Cuda => NOT_INITIALIZED,
@@ -46,19 +45,19 @@ impl DriverLibrary {
 /// One hooked function.
 #[derive(Clone, Copy, Debug)]
 pub struct HookedFunction {
-    /// The symbol that is exported.
+    /// The exported symbol.
     pub symbol: &'static CStr,
-    /// The same, ready to be looked for.
+    /// The exported symbol with its hash, for lookups.
     pub(crate) exported: HashedSymbol<'static>,
-    /// The name without version: what `cuGetProcAddress` is asked for.
+    /// The name without a version, as `cuGetProcAddress` takes it.
     pub name: &'static str,
-    /// The CUDA version (or the version of the NVML function) that brought this signature.
+    /// The CUDA version (or the version of the NVML function) that introduced this signature.
     pub version: u32,
-    /// The library that it belongs to.
+    /// The library that the function belongs to.
     pub library: DriverLibrary,
     /// What the hook does, in a few words.
     pub what: &'static str,
-    /// Whether a program without a limit gets the driver's own.
+    /// Whether a program without a limit gets the driver's own function instead of the hook.
     is_for_limits: bool,
     /// The hook.
     pub(crate) entry: fn() -> usize,
@@ -71,7 +70,7 @@ impl HookedFunction {
         (self.entry)()
     }
 
-    /// The hook, or what it stands for where it has nothing to do.
+    /// The hook, or `real` if the hook does nothing without a limit and this process has none.
     pub(crate) fn hook_or(&self, real: usize) -> usize {
         match self.is_for_limits && !process::may_be_limited() {
             true => real,
@@ -80,7 +79,7 @@ impl HookedFunction {
     }
 }
 
-/// The driver's function of a row; without one the caller is told that there is no driver.
+/// The driver's function of a row. Without a driver, the hook returns the library's "not initialized" status.
 macro_rules! real_of {
     ($library:ident $symbol:ident($($type:ty),*)) => {{
         let Some(real) = driver::real(HookIndex::$symbol as usize, DriverLibrary::$library) else {
@@ -92,7 +91,7 @@ macro_rules! real_of {
     }};
 }
 
-/// The register of the argument after so many.
+/// The register of the argument that follows the given ones.
 macro_rules! register_after {
     ($a:ident $b:ident) => {
         "rdx"
@@ -105,8 +104,8 @@ macro_rules! register_after {
     };
 }
 
-/// An entry point with the driver's name and signature. NVML's library calls functions of its own by their
-/// names, which the linker binds to these, so those of NVML say who called.
+/// An entry point with the driver's name and signature. NVML calls its own functions by name, and the linker binds
+/// these calls to the hooks. So the NVML entry points pass on the address of their caller.
 macro_rules! entry_point {
     (Cuda $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident, $what:literal) => {
         #[doc = concat!("See the table: ", $what, ".")]
@@ -128,7 +127,7 @@ macro_rules! entry_point {
         #[unsafe(naked)]
         #[cfg_attr(feature = "exported", unsafe(no_mangle))]
         pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-            // The return address becomes one more argument; all else stays as the caller left it.
+            // The return address becomes one more argument. Everything else stays as the caller left it.
             core::arch::naked_asm!(
                 "endbr64",
                 concat!("mov ", register_after!($($arg)*), ", [rsp]"),
@@ -139,7 +138,7 @@ macro_rules! entry_point {
     };
 }
 
-/// What such an entry point goes on to. NVML itself gets the driver's own answer.
+/// What an NVML entry point continues with. Calls from NVML itself get the driver's own answer.
 macro_rules! called {
     (Cuda $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {};
     (Nvml $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {
@@ -176,14 +175,14 @@ macro_rules! rows {
             entry: || entry::$symbol as *const () as usize,
         }),*];
 
-        /// How many there are.
+        /// The number of hooked functions.
         pub(crate) const COUNT: usize = ROWS.len();
 
         #[expect(non_camel_case_types, reason = "the driver's own names")]
         #[derive(Clone, Copy)]
         enum HookIndex { $($symbol),* }
 
-        /// The hooks as the program calls them: with the driver's name and the driver's signature.
+        /// The hooks as the program calls them, with the driver's names and signatures.
         #[cfg_attr(
             not(feature = "exported"),
             expect(non_snake_case, reason = "the driver's own names")
@@ -198,7 +197,7 @@ macro_rules! rows {
             $(entry_point! { $library $symbol($($arg: $type),*) => $family::$hook, $what })*
         }
 
-        /// What the entry points of NVML go on to, with the address that they were called from.
+        /// What the NVML entry points continue with. The last argument is the address of the caller.
         #[expect(non_snake_case, reason = "the driver's own names")]
         mod called {
             use super::{DriverLibrary, HookIndex};
@@ -289,7 +288,7 @@ rows! {
     Cuda cuGraphLaunch_ptsz(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
     Cuda cuGraphExecDestroy(exec: Opaque) = "cuGraphExecDestroy" @ 10000 => graph::destroy, "forgets the allocations of the graph's nodes";
     Cuda cuDeviceGraphMemTrim(device: Device) = "cuDeviceGraphMemTrim" @ 11040 => graph::trim, "uncharges memory that the driver kept for graphs";
-    // Where pools give back by themselves.
+    // Calls at which pools give memory back by themselves.
     Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges memory that pools gave back";
     Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges memory that pools gave back";
     Cuda cuStreamSynchronize(stream: Stream) = "cuStreamSynchronize" @ 2000 => pool::synchronize, "uncharges memory that pools gave back";
@@ -324,7 +323,7 @@ rows! {
     Cuda cuLibraryLoadData(library: *mut Opaque, code: Opaque, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadData" @ 12000 => module::load_library, "charges the size that the image states, in every context";
     Cuda cuLibraryLoadFromFile(library: *mut Opaque, path: *const c_char, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadFromFile" @ 12000 => module::load_library_file, "charges the size that the image states, in every context";
     Cuda cuLibraryUnload(library: Opaque) = "cuLibraryUnload" @ 12000 => module::unload_library, "uncharges a library in every context";
-    // Launches, whose rows stand in the way of limited programs only.
+    // Launches. Only limited programs go through these hooks.
     Cuda cuLaunchKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 4000 => launch::kernel, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunchKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 7000 => launch::kernel, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLaunchKernelEx(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges the local memory of the kernel's threads at its first launch";
@@ -337,7 +336,7 @@ rows! {
     Cuda cuLaunchGridAsync(function: Opaque, width: i32, height: i32, stream: Stream) = "cuLaunchGridAsync" @ 2000 => launch::grid_async, "charges the local memory of the kernel's threads at its first launch";
     Cuda cuLibraryGetKernel(kernel: *mut Opaque, library: Opaque, name: *const c_char) = "cuLibraryGetKernel" @ 12000 => launch::get_kernel, "records the handle, to query the local memory of the kernel";
     Cuda cuLibraryEnumerateKernels(kernels: *mut Opaque, count: u32, library: Opaque) = "cuLibraryEnumerateKernels" @ 12040 => launch::enumerate, "records the handles, to query the local memory of the kernels";
-    // What the card looks like.
+    // Queries about the card.
     Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "reports the limit as the GPU's memory";
     Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "reports the limit as the GPU's memory";
     Cuda cuDeviceTotalMem(bytes: *mut u32, device: Device) = "cuDeviceTotalMem" @ 2000 => query::total_v1, "reports the limit as the GPU's memory";
@@ -359,13 +358,13 @@ rows! {
     Nvml nvmlDeviceGetAccountingPids(device: NvmlDevice, count: *mut u32, pids: Opaque) = "nvmlDeviceGetAccountingPids" @ 1 => processes::accounted, "shows the processes of the allocation";
     Nvml nvmlDeviceGetAccountingStats(device: NvmlDevice, pid: u32, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 1 => processes::stats, "shows the processes of the allocation";
     Nvml nvmlDeviceGetAccountingStats_v2(device: NvmlDevice, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 2 => processes::stats_v2, "shows the processes of the allocation";
-    // The third door.
+    // Lookups by `cuGetProcAddress`.
     Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "returns the hook of the function that the driver chose";
     Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "returns the hook of the function that the driver chose";
     Cuda cuGetProcAddress_v2_ptsz(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "returns the hook of the function that the driver chose";
 }
 
-/// The place in [`ROWS`] of an exported symbol.
+/// The index in [`ROWS`] of an exported symbol.
 pub(crate) fn find(symbol: &CStr) -> Option<usize> {
     ROWS.iter().position(|row| row.symbol == symbol)
 }

@@ -1,33 +1,32 @@
-//! The other half of the table: every function of the driver that is not hooked, and why.
+//! The functions of the driver that are not hooked, and why.
 //!
-//! Together with [`ROWS`] it names every function of CUDA's headers, what NVML's
-//! header has about memory and processes, and what drivers export beyond their headers. Tests read the
-//! headers and the exports and fail on a name that stands in neither, so that a new function is thought
-//! about before it goes past the limit.
+//! Together with [`ROWS`] this lists every function of CUDA's headers, NVML's functions about memory and processes,
+//! and what drivers export beyond their headers. Tests read the headers and the exports, and fail on a name that is
+//! in neither list. So somebody decides about each new function.
 //!
-//! A name stands for all its versions and streams: `cuMemcpyHtoD` for `cuMemcpyHtoD_v2_ptds` too. No name
-//! with a row stands here: of a hooked function each version is a row.
+//! A name stands for all its versions and streams: `cuMemcpyHtoD` also covers `cuMemcpyHtoD_v2_ptds`. A name that has
+//! a row is not listed here; each version of a hooked function has a row.
 //!
 //! # Decision: seen afterwards is not the same as refused
-//! Some memory is not announced by any call: code, queues, page tables. The agent finds it in NVML and takes it
-//! off what is left of the limit. What a call does announce and no hook charges is called a gap here, also
-//! where the agent sees it in the same way.
+//! No call announces the memory for queues, page tables and lazily loaded code. The agent finds it in NVML and takes it
+//! off what is left of the limit. If a call does announce memory and no hook charges it, that is called a gap here,
+//! even where the agent sees it in the same way.
 
 use crate::table::{DriverLibrary, ROWS};
 
-/// What being left alone means for the limit.
+/// What an unhooked function means for the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnhookedEffect {
-    /// It takes no memory of a card, or none that is not charged already.
+    /// It takes no card memory, or only memory that is already charged.
     TakesNothing,
     /// The driver takes memory for it without saying how much; the agent counts it as overhead.
     Overhead,
-    /// A hook could charge it, or show less, and none does in this version.
+    /// A hook could charge it or show less, but this version has none.
     Gap,
 }
 
 impl UnhookedEffect {
-    /// In words.
+    /// The effect in words.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -38,20 +37,20 @@ impl UnhookedEffect {
     }
 }
 
-/// Functions that are left alone for one reason.
+/// Functions that are unhooked for one reason.
 #[derive(Clone, Copy, Debug)]
 pub struct UnhookedFunctions {
-    /// The library that they belong to.
+    /// The library that the functions belong to.
     pub library: DriverLibrary,
-    /// What that means for the limit.
+    /// What leaving them unhooked means for the limit.
     pub standing: UnhookedEffect,
-    /// Why they are.
+    /// Why they are unhooked.
     pub reason: &'static str,
     names: &'static str,
 }
 
 impl UnhookedFunctions {
-    /// The functions, without versions.
+    /// The names of the functions, without versions.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.names.split_ascii_whitespace()
     }
@@ -70,7 +69,7 @@ pub fn family(symbol: &str) -> &str {
     }
 }
 
-/// What a name of NVML contains if it is about memory or processes, or about a way to functions that have no name.
+/// Parts of NVML names that are about memory or processes, or about access to functions without a name.
 const NVML_SUBJECTS: [&str; 9] = [
     "Mem",
     "BAR1",
@@ -83,8 +82,8 @@ const NVML_SUBJECTS: [&str; 9] = [
     "ExportTable",
 ];
 
-/// Whether a symbol of the driver's libraries must be hooked or left alone for a reason: all of CUDA's must, and what
-/// NVML has about memory and processes.
+/// Whether a symbol of the driver's libraries must be hooked or listed here: all of CUDA's, and those of NVML about
+/// memory and processes.
 #[must_use]
 pub fn is_of_interest(symbol: &str) -> bool {
     symbol.starts_with("cu")
@@ -92,7 +91,7 @@ pub fn is_of_interest(symbol: &str) -> bool {
             && NVML_SUBJECTS.iter().any(|subject| symbol.contains(subject))
 }
 
-/// Whether a symbol is hooked, or left alone for a reason.
+/// Whether a symbol is hooked or listed here.
 #[must_use]
 pub fn is_classified(symbol: &str) -> bool {
     let is_hooked = ROWS
@@ -104,7 +103,7 @@ pub fn is_classified(symbol: &str) -> bool {
 
 macro_rules! left_alone {
     ($($library:ident $standing:ident $reason:literal: $names:literal;)*) => {
-        /// Every function that is left alone, by reason.
+        /// Every unhooked function, by reason.
         pub const LEFT_ALONE: &[UnhookedFunctions] = &[$(UnhookedFunctions {
             library: DriverLibrary::$library,
             standing: UnhookedEffect::$standing,

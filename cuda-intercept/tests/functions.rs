@@ -1,10 +1,8 @@
-//! Every function of the driver is hooked or left alone for a reason: nothing goes past the limit because
-//! nobody thought of it.
+//! Every function of the driver is hooked, or listed as unhooked with a reason. So none bypasses the limit unnoticed.
 //!
-//! `functions.txt` names what the headers declare: all of CUDA's driver interface, and what NVML has about
-//! memory and processes. The table is held against that list, and the list against the headers where they
-//! are at hand (`cargo xtask test` gets them from PyPI), so that a name that comes with a new header
-//! fails here until somebody has classified it.
+//! `functions.txt` lists what the headers declare: CUDA's whole driver API, and NVML's functions about memory and
+//! processes. The table is compared with that list, and the list with the headers if they are available (`cargo xtask
+//! test` gets them from PyPI). So a name in a new header fails here until somebody classifies it.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -19,14 +17,14 @@ use std::path::{Path, PathBuf};
 use apportion_intercept::table::{DriverLibrary, ROWS};
 use apportion_intercept::unhooked::{LEFT_ALONE, family, is_classified, is_of_interest};
 
-/// A function a line, with the headers that have it.
+/// One function per line, with the headers that declare it.
 const LIST: &str = include_str!("functions.txt");
-/// A symbol a line, with the driver branches that export it.
+/// One symbol per line, with the driver branches that export it.
 const EXPORTS: &str = include_str!("exports.txt");
-/// The folder that the headers' packages are unpacked into.
+/// The folder with the unpacked header packages.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
 
-/// What the parts of a version's interface are called in the packages.
+/// The names of a version's parts in the packages.
 const VERSIONS: [(&str, &[&str]); 2] = [
     (
         "12.9",
@@ -50,8 +48,8 @@ const VERSIONS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// The functions that a header declares. A macro that stands for a function, which is a version or a
-/// stream of it, names two; those of other macros are followed by something else.
+/// The functions that a header declares. A macro that renames a function to a version or a stream variant of it has
+/// two names; other macros are followed by something else.
 fn declared(header: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in without_comments(header).lines() {
@@ -105,7 +103,7 @@ fn without_comments(header: &str) -> String {
     text.lines().map(code).collect::<Vec<_>>().join("\n")
 }
 
-/// The names of the list that a version has.
+/// The functions that the list has for a version.
 fn listed(version: &str) -> BTreeSet<String> {
     let names = LIST.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -119,7 +117,7 @@ fn all_listed() -> BTreeSet<String> {
     VERSIONS.iter().flat_map(|(v, _)| listed(v)).collect()
 }
 
-/// What drivers export and no header has.
+/// The functions that drivers export without a header.
 fn exported() -> BTreeSet<String> {
     let lines = EXPORTS.lines().filter(|line| !line.starts_with('#'));
     let names = lines.filter_map(|line| line.split(' ').next());
@@ -135,7 +133,7 @@ fn left_alone() -> BTreeSet<&'static str> {
     LEFT_ALONE.iter().flat_map(|group| group.names()).collect()
 }
 
-/// Where the headers are; none where they cannot be had, which is a failure in CI.
+/// The folder with the headers. `None` if they are not available, which is a failure in CI.
 fn headers() -> Option<PathBuf> {
     let folder = env::var_os(HEADERS).map(PathBuf::from);
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true" || value == "1");

@@ -1,13 +1,13 @@
 //! Who may open an account's usage file, which its programs write.
 //!
-//! | whose allocation | owner and mode of the file |
+//! | allocation of | owner and mode of the file |
 //! |---|---|
-//! | a process's, under root's agent | the process's user, 0600 |
-//! | the same, once one of its processes runs as another user, too | the first user, and an entry for each other one in the file's access control list |
-//! | a process's, under a user's own agent | that user, 0600 |
-//! | a pod's | root, 0666: an image decides as whom its programs run, and only the pod's own containers see the file |
+//! | a process, agent runs as root | the process's user, 0600 |
+//! | the same, with processes of several users | the first user, and an ACL entry for each other user |
+//! | a process, agent runs as an ordinary user | that user, 0600 |
+//! | a pod | root, 0666: the image decides the user of its programs, and only the pod's containers see the file |
 //!
-//! The file is in a folder of the agent's, so nobody can put another one in its place. Root may always open it.
+//! The file is in a folder of the agent, so no other user can replace it. Root may always open it.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, Permissions};
@@ -19,20 +19,20 @@ use rustix::fs::{OFlags, XattrFlags, fremovexattr, fsetxattr};
 
 const ROOT: u32 = 0;
 const EVERYBODY: u32 = 0o006;
-/// The attribute in which Linux keeps a file's access control list.
+/// The extended attribute in which Linux keeps a file's access control list (ACL).
 const LIST: &str = "system.posix_acl_access";
 
-/// Who may open it.
+/// Who may open the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AccountAccess {
-    /// Whoever sees it.
+    /// Every user who can see it.
     Everybody,
     /// These users, and root.
     Users(BTreeSet<u32>),
 }
 
 impl AccountAccess {
-    /// As it stands on disk. Users in the access control list are let in again when they are seen.
+    /// Reads the access from disk. Users in the ACL are added again when the agent sees their processes.
     pub(crate) fn of(usage: &Path) -> Self {
         match std::fs::symlink_metadata(usage) {
             Ok(found) if found.mode() & EVERYBODY == EVERYBODY => Self::Everybody,
@@ -41,7 +41,7 @@ impl AccountAccess {
         }
     }
 
-    /// Whether a process of this user may.
+    /// Whether a process of this user may open it.
     pub(crate) fn admits(&self, user: u32) -> bool {
         match self {
             Self::Everybody => true,
@@ -49,14 +49,14 @@ impl AccountAccess {
         }
     }
 
-    /// Makes it so on disk.
+    /// Sets the access on disk.
     pub(crate) fn apply(&self, usage: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let flags = OFlags::NOFOLLOW.bits().cast_signed();
         let file = options.read(true).custom_flags(flags).open(usage)?;
         let own = rustix::process::geteuid().as_raw();
         if file.metadata()?.uid() != own {
-            // Only an owner may change who else may open it.
+            // Only the owner may change the mode and the ACL.
             fchown(&file, Some(own), None)?;
         }
         match self {
@@ -69,7 +69,7 @@ impl AccountAccess {
     }
 }
 
-/// Lets in the users, and nobody else but the owner.
+/// Allows these users and the owner, and nobody else.
 fn restrict(file: &File, users: &[u32]) -> io::Result<()> {
     let _ = fremovexattr(file, LIST);
     file.set_permissions(Permissions::from_mode(0o600))?;
@@ -80,13 +80,13 @@ fn restrict(file: &File, users: &[u32]) -> io::Result<()> {
         enter(file, users)?;
     }
     match fchown(file, Some(*first), None) {
-        // In a container without the capability the file stays the agent's.
+        // Without CAP_CHOWN, as in a container, the file keeps its owner.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => enter(file, users),
         outcome => outcome,
     }
 }
 
-/// Writes the access control list, in the form of the attribute: a version, and 8 bytes an entry.
+/// Writes the ACL in the format of the attribute: a version, then 8 bytes for each entry.
 fn enter(file: &File, users: &[u32]) -> io::Result<()> {
     const VERSION: u32 = 2;
     const NOBODY: u32 = u32::MAX;

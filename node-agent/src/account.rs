@@ -1,9 +1,9 @@
-//! One allocation's account, seen from the agent: it writes the limits, reads the claims, and takes out
-//! the slots of the dead.
+//! One allocation's account on the agent's side: writes the limits, reads the claims, and frees the slots of dead
+//! processes.
 //!
-//! The programs write `usage` and may damage it; nothing that is read there is used as an index or a
-//! length. Files that changed their size or place are not looked at again, and one that is cut while it is
-//! looked at costs nobody anything: both are mapped guarded (`apportion_abi::account`).
+//! The programs write `usage` and may corrupt it. Nothing that is read there is used as an index or a length. The
+//! agent stops reading files whose size or inode changed. A file that is truncated during a read does no harm: both
+//! files are mapped guarded (`apportion_abi::account`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
@@ -25,7 +25,7 @@ use crate::namespace::PidNamespaces;
 use crate::procfs::{self, MappedFile};
 use crate::reserve::ContextCost;
 
-/// Why an account could not be made.
+/// Why an account could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccountError {
     #[error("failed to create account {path}")]
@@ -51,9 +51,9 @@ pub(crate) enum AccountError {
 #[derive(Debug)]
 pub(crate) struct ProcessClaims {
     pub(crate) process: ProcessId,
-    /// Per card of the account, in its order.
+    /// For each card of the account, in its order.
     pub(crate) claims: Vec<ClaimWindow>,
-    /// What is claimed now, in the same order.
+    /// The current claims, in the same order.
     pub(crate) claimed: Vec<Bytes>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct AccountFiles {
 }
 
 impl AccountFiles {
-    /// Makes the account, or takes over the one that is there if it names the same cards.
+    /// Opens the account in the folder if it names the same cards, else creates it.
     pub(crate) fn open(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
         if let Some(version) = Self::other_version(&folder) {
             let path = folder;
@@ -91,7 +91,7 @@ impl AccountFiles {
         Ok(account)
     }
 
-    /// The account in a folder, if it is a whole one.
+    /// The account in a folder, if both of its files are valid.
     pub(crate) fn adopt(folder: PathBuf) -> Option<Self> {
         let limits = LimitsMap::adopt(&c_path(&folder, place::LIMITS_FILE)?).ok()?;
         let usage = UsageMap::adopt(&c_path(&folder, place::USAGE_FILE)?).ok()?;
@@ -99,7 +99,7 @@ impl AccountFiles {
         is_whole.then(|| Self::from_parts(folder, limits, usage))
     }
 
-    /// The version of the account in a folder, if it is not the one that this agent reads.
+    /// The version of the account in a folder, if this agent cannot read it.
     pub(crate) fn other_version(folder: &Path) -> Option<u32> {
         match LimitsMap::adopt(&c_path(folder, place::LIMITS_FILE)?) {
             Err(AccountOpenError::Version(version)) => Some(version),
@@ -156,22 +156,21 @@ impl AccountFiles {
         self.cards.iter().eq(cards.iter().map(|card| &card.uuid))
     }
 
-    /// The folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Who may open the usage.
+    /// Who may open the usage file.
     pub(crate) fn access(&self) -> &AccountAccess {
         &self.access
     }
 
-    /// Opens the usage to whoever sees it, as containers do.
+    /// Opens the usage file to every user who can see it. Containers need this.
     pub(crate) fn open_to_all(&mut self) -> io::Result<()> {
         self.set_access(AccountAccess::Everybody)
     }
 
-    /// Lets a user open the usage, and nobody whom the account was not given to. Says whether that was new.
+    /// Also lets this user open the usage file. Returns whether that was new.
     pub(crate) fn let_in(&mut self, user: u32) -> io::Result<bool> {
         let mut users = match &self.access {
             AccountAccess::Users(users) if users.contains(&user) => return Ok(false),
@@ -181,8 +180,8 @@ impl AccountFiles {
         users.insert(user);
         let given = self.set_access(AccountAccess::Users(users));
         if let Err(problem) = given {
-            // A file system without access control lists. A program that is refused its own account is worse than a
-            // neighbour who could open it.
+            // A file system without ACLs. A program that cannot open its own account is worse than a file that other
+            // users can open.
             warn!(folder = %self.folder.display(), %problem, "Account opened to all users");
             self.open_to_all()?;
         }
@@ -197,13 +196,12 @@ impl AccountFiles {
         Ok(())
     }
 
-    /// Whether the files are those that were opened, whole and in their place, and no process can be
-    /// in an earlier copy of them.
+    /// Whether the files are intact and in place, and no process can have an earlier copy of them mapped.
     pub(crate) fn is_sound(&self) -> bool {
         !self.was_recreated && !self.was_grown && self.is_in_place()
     }
 
-    /// The cards with their limits and overheads as they stand in the file.
+    /// The cards with the limits and overheads that the file has.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (CardUuid, Bytes, Bytes)> + '_ {
         let words = |card: &apportion_abi::account::CardLimit| {
             let limits = card.limits();
@@ -212,7 +210,7 @@ impl AccountFiles {
         self.limits.cards().iter().map(words)
     }
 
-    /// What a card is charged with.
+    /// What a card is charged.
     pub(crate) fn used(&self, card: CardUuid) -> CardCharges {
         let place = self.cards.iter().position(|known| *known == card);
         match place.filter(|_| self.is_in_place()) {
@@ -236,13 +234,13 @@ impl AccountFiles {
         });
     }
 
-    /// Whether the process has the account's usage mapped, as its programs have.
+    /// Whether the process has the usage file mapped, as the programs of the account have.
     pub(crate) fn is_mapped_by(&self, pid: u32) -> bool {
         let file = self.usage_file.as_ref();
         file.is_some_and(|file| procfs::has_mapped(pid, file))
     }
 
-    /// Notes all claims before the driver is asked what is used.
+    /// Records all claims before the NVML query.
     pub(crate) fn begin(&mut self) {
         self.begun.clear();
         self.was_grown = self.cut_back();
@@ -252,7 +250,7 @@ impl AccountFiles {
         let usage = self.usage.usage();
         for process in usage.processes() {
             for card in 0..self.cards.len() {
-                // From here on the high-water mark is that of this round.
+                // Resets the high-water mark, so that it shows this round only.
                 let _ = usage.take_high(process.owner, card);
             }
             let claimed = (0..self.cards.len()).map(|card| usage.claimed_by(process.owner, card).0);
@@ -261,7 +259,7 @@ impl AccountFiles {
         }
     }
 
-    /// The live processes with their claims since [`AccountFiles::begin`]. The slots of the dead are emptied.
+    /// The live processes with their claims since [`AccountFiles::begin`]. Frees the slots of dead processes.
     pub(crate) fn end(&self, namespaces: &mut PidNamespaces) -> Vec<ProcessClaims> {
         if !self.is_in_place() {
             return Vec::new();
@@ -278,7 +276,7 @@ impl AccountFiles {
         slots
     }
 
-    /// Empties the slots of processes that ended.
+    /// Frees the slots of processes that ended.
     pub(crate) fn retire_dead(&self, namespaces: &mut PidNamespaces) {
         drop(self.end(namespaces));
     }
@@ -291,7 +289,7 @@ impl AccountFiles {
             .map(|card| usage.claimed_by(process.owner, card).0)
             .collect();
         let window = |(card, now): (usize, &Bytes)| {
-            // A process that entered since then claimed nothing before.
+            // A process that entered since then had claimed nothing.
             let before = begun
                 .and_then(|begun| begun.get(card))
                 .copied()
@@ -332,8 +330,8 @@ impl AccountFiles {
         }
     }
 
-    /// Takes back what its programs have added to the end of the usage, which is memory of the host. Says
-    /// whether there was any.
+    /// Truncates a usage file that programs have extended: its pages are host memory. Returns whether it was
+    /// extended.
     fn cut_back(&self) -> bool {
         let path = self.folder.join(place::USAGE_FILE);
         let (Some([_, (inode, size)]), Ok(found)) = (self.identity, fs::metadata(&path)) else {
@@ -344,26 +342,26 @@ impl AccountFiles {
         is_grown && fs::File::options().write(true).open(path).is_ok_and(cut)
     }
 
-    /// A changed file is left alone, and so is one that was changed back.
+    /// A changed file is ignored for good, even if it is changed back.
     fn is_in_place(&self) -> bool {
         let is_damaged = self.limits.is_damaged() || self.usage.is_damaged();
         !is_damaged && self.identity.is_some() && identity(&self.folder) == self.identity
     }
 }
 
-/// What an account says of the process in a slot.
+/// The process behind a slot of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResolvedProcess {
-    /// It lives, and is this one.
+    /// It is alive.
     Live(ProcessId),
-    /// It is gone.
+    /// It has ended.
     Dead,
-    /// It cannot be told.
+    /// The agent cannot tell.
     Unknown,
 }
 
-/// Removes an account's folder, if it is there: one whose name is an id and that holds nothing but limits and
-/// usage. Any other is somebody's, and stays as it is.
+/// Removes an account's folder, if it exists. Refuses if the name is not an allocation id, or if the folder holds
+/// anything but the limits and usage files: then it is not ours.
 pub(crate) fn remove(folder: &Path) -> io::Result<()> {
     let name = folder.file_name().and_then(|name| name.to_str());
     if name.and_then(AllocationId::parse).is_none() {

@@ -1,5 +1,5 @@
-//! The agent's one loop: requests, the ends of processes, samples and time become events of the ledger,
-//! and the ledger's effects are performed. Everything that changes is owned here; nobody else holds it.
+//! The agent's one loop. It turns requests, process exits, samples and time into events of the ledger, and performs
+//! the ledger's effects. It owns all mutable state.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,15 +52,15 @@ mod whole;
 
 pub(crate) use restore::ORPHAN;
 
-/// How long the driver may be silent before its cards are no longer given out.
+/// How long the driver may be silent before its cards are no longer allocated.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How often children are looked for. A process that uses a card is found at once through its parents;
-/// this is for those that do not yet.
+/// How often the agent looks for child processes. A process that uses a card is found at once through its parents;
+/// this finds those that do not use one yet.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How many events a slow watcher may be behind before it misses some.
+/// How many events a slow watcher may lag behind before it misses some.
 const EVENTS: usize = 256;
 
-/// Everything that the agent knows.
+/// The state of the agent.
 pub(crate) struct NodeAgent {
     options: AgentOptions,
     instance: ServedInstance,
@@ -69,7 +69,7 @@ pub(crate) struct NodeAgent {
     driver: NvmlDriver,
     faults: FaultMonitor,
     ledger: Ledger,
-    /// While an earlier agent's allocations are taken over: one checkpoint is written after all of them.
+    /// True while an earlier agent's allocations are restored: the checkpoint is written once, after all of them.
     is_taking_over: bool,
     accounts: BTreeMap<AllocationId, AccountFiles>,
     members: AllocationMembers,
@@ -77,35 +77,35 @@ pub(crate) struct NodeAgent {
     namespaces: PidNamespaces,
     places: CgroupLookup,
     reserves: ContextReserves,
-    /// The probe that runs, with when it must be done and the sample that will show it.
+    /// The running context probe.
     probe: Option<context_cost::RunningProbe>,
-    /// Probes that were told to end and may not have yet.
+    /// Probes that were told to end and may still run.
     ended_probes: Vec<ContextProbe>,
-    /// Requests that wait for a probe.
+    /// Requests that wait for the probe.
     waiting: Vec<AgentRequest>,
-    /// The ledger's generation when the sample that is on its way was asked for.
+    /// The ledger's generation when the pending sample was requested.
     asked_at: u64,
-    /// Something changed that the sample on its way may not show.
+    /// Something changed that the pending sample may not show.
     is_stale: bool,
     followed: Instant,
     readings: BTreeMap<CardUuid, CardReading>,
     slots: BTreeMap<AllocationId, Vec<ProcessClaims>>,
-    /// Where the next round goes on that looks up who claims to be in an account.
+    /// Where the next round of checking membership claims in accounts continues.
     turn: usize,
     sampled: Option<(Instant, u64)>,
     counts: AgentStats,
-    /// The container runtime's question before each container, where it asks.
+    /// The NRI plugin, if the options name a runtime's NRI socket.
     second_lock: Option<NriPlugin>,
     metrics_address: String,
-    /// What another device plugin does that gives cards away.
+    /// Another device plugin that allocates GPUs on this node.
     rival: Option<String>,
-    /// How containers get their grants, where there is a kubelet.
+    /// How containers get their grants, if there is a kubelet.
     delivery: Option<GrantDelivery>,
     views: watch::Sender<Arc<AgentView>>,
     events: broadcast::Sender<v1::Event>,
 }
 
-/// Where others see what the agent knows.
+/// Where other tasks read the agent's state.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentHandle {
     pub(crate) views: watch::Receiver<Arc<AgentView>>,
@@ -113,8 +113,8 @@ pub(crate) struct AgentHandle {
 }
 
 impl NodeAgent {
-    /// Takes over where an earlier agent of this instance stopped.
-    /// Where it listens anew, it says so to `listeners`.
+    /// Continues where an earlier agent of this instance stopped. If the agent has to listen again, it sends the new
+    /// listener to `listeners`.
     pub(crate) fn new(
         options: AgentOptions,
         instance: ServedInstance,
@@ -129,7 +129,7 @@ impl NodeAgent {
             restore::forget_claims(&instance.path(place::ACCOUNTS));
         }
         let possible = |policy| match (policy, &options.node) {
-            // Nobody is there who could evict.
+            // Without a node there is no API server to evict through.
             (OffenderPolicy::Evict, None) => OffenderPolicy::Kill,
             (policy, _) => policy,
         };
@@ -183,12 +183,12 @@ impl NodeAgent {
         agent
     }
 
-    /// Says where metrics are served.
+    /// Sets the address under which metrics are served.
     pub(crate) fn set_metrics_address(&mut self, address: String) {
         self.metrics_address = address;
     }
 
-    /// Where to look.
+    /// The handle through which other tasks read the agent's state.
     pub(crate) fn shown(&self) -> AgentHandle {
         AgentHandle {
             views: self.views.subscribe(),
@@ -196,8 +196,8 @@ impl NodeAgent {
         }
     }
 
-    /// Looks at the cards for the first time, so that the first request already finds them. A driver
-    /// that does not answer now may do so later.
+    /// Takes the first sample, so that the first request already finds the cards. A driver that does not answer now
+    /// may answer later.
     pub(crate) async fn look(&mut self) {
         self.sample();
         if let Ok(readings) = tokio::time::timeout(SILENCE, self.driver.next()).await {
@@ -205,7 +205,7 @@ impl NodeAgent {
         }
     }
 
-    /// Runs until `stop`, or until nobody has needed the agent for as long as the options say.
+    /// Runs until `stop`, or until the agent was idle for as long as the options say.
     pub(crate) async fn run(
         mut self,
         mut requests: mpsc::Receiver<AgentRequest>,
@@ -239,12 +239,13 @@ impl NodeAgent {
                 }
             }
         }
-        // Who comes from here on finds no socket and starts another agent.
+        // From here on a new client finds no socket and starts another agent.
         self.instance.unlist();
         self.save();
     }
 
-    /// Lets the container runtime ask before each container, where the options name its socket.
+    /// Starts the NRI plugin if the options name the runtime's socket. The runtime then asks it before each
+    /// container.
     pub(crate) fn lock_twice(&mut self, own: Vec<String>) -> std::io::Result<()> {
         let options = self.options.second_lock.clone();
         let Some(socket) = options.socket else {
@@ -287,8 +288,8 @@ impl NodeAgent {
         self.sample();
     }
 
-    /// Listens anew if somebody took the socket's name away: who comes would wait for an agent that holds
-    /// the lock and that nobody can reach.
+    /// Listens again if somebody removed the socket. Otherwise clients would wait for an agent that holds the lock
+    /// and that nobody can reach.
     fn keep_socket(&mut self) {
         if self.instance.is_listed() {
             return;
@@ -305,8 +306,8 @@ impl NodeAgent {
         }
     }
 
-    /// Watches every owner. One that owns a second allocation belongs to that one, and when it leaves it,
-    /// by its end or by a release, the first must not be left without.
+    /// Watches every owner. A process that owns two allocations is a member of the later one only. When it leaves
+    /// that one, it must become a member of the first again.
     fn keep_owners(&mut self) {
         for allocation in self.ledger.allocations() {
             if let AllocationPhase::Allocated(apportion_ledger::AllocationOwner::Process(owner)) =
@@ -318,7 +319,7 @@ impl NodeAgent {
         }
     }
 
-    /// Asks the driver, unless it still owes an answer; then it is asked again right after that.
+    /// Asks the driver for a sample. If it still owes an answer, it is asked again right after that.
     fn sample(&mut self) {
         if self.driver.silence() > Duration::ZERO {
             self.is_stale = true;
@@ -353,7 +354,7 @@ impl NodeAgent {
         self.sample();
     }
 
-    /// Lets a draining allocation go when its last process has ended.
+    /// Removes a draining allocation when its last process has ended.
     fn end_if_empty(&mut self, id: &AllocationId) {
         let is_draining = self
             .ledger
@@ -384,7 +385,7 @@ impl NodeAgent {
     }
 }
 
-/// Now, by the wall clock: reservations outlive the agent.
+/// The wall-clock time, because reservations outlive the agent.
 fn now() -> EpochMillis {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Writing a file so that after a crash it is there whole, in its old form or its new one.
+//! Atomic file replacement: after a crash the file has either its old or its new content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let replaced = write_and_rename(&temporary, path, content);
     if replaced.is_err() {
-        // On a full file system the half of a file is in everybody's way.
+        // On a full file system a partial file would only take up space.
         let _ = fs::remove_file(&temporary);
     }
     replaced
@@ -26,7 +26,7 @@ fn write_and_rename(temporary: &Path, path: &Path, content: &[u8]) -> io::Result
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(temporary, path)?;
-    // The new name is on disk only once its folder is.
+    // The rename is durable only after an fsync of the folder.
     match path.parent() {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Who is asking: a process of this machine, by the kernel's word, or somebody over TCP, by certificate.
+//! Who calls: a local process, identified by the kernel, or a TCP client, identified by its certificate.
 
 use std::io;
 use std::pin::Pin;
@@ -17,19 +17,19 @@ mod authority;
 
 use authority::AuthorityRewriter;
 
-/// Who is asking.
+/// The identity of a caller.
 #[derive(Clone, Debug)]
 pub(crate) enum CallerIdentity {
-    /// A process of this machine; nothing where the kernel does not say which.
+    /// A process of this machine; `None` if the kernel does not report which.
     Local(Option<UCred>),
-    /// Whose certificate is the scheduler's.
+    /// A client with the scheduler's certificate.
     Scheduler,
-    /// Whose certificate is of our authority and not the scheduler's; why not.
+    /// A client with a certificate of our CA that is not the scheduler's, and why not.
     Stranger(String),
 }
 
 impl CallerIdentity {
-    /// Whether it may ask: the agent's own user and root, the scheduler, and others where the agent is for all.
+    /// Whether it may call: the agent's own user, root, the scheduler, and all local users if the agent serves all.
     pub(crate) fn admit(&self, users: AllowedUsers) -> Result<(), Status> {
         let refusal = match self {
             Self::Scheduler => return Ok(()),
@@ -48,7 +48,7 @@ impl CallerIdentity {
         Err(Status::permission_denied(refusal))
     }
 
-    /// Its user, where that is neither root nor the agent's own.
+    /// Its user, if that is neither root nor the agent's own.
     pub(crate) fn tenant(&self) -> Option<TenantUid> {
         let own = rustix::process::geteuid().as_raw();
         match self {
@@ -60,7 +60,7 @@ impl CallerIdentity {
         }
     }
 
-    /// Its process, where it is on this machine.
+    /// Its pid, if it is on this machine.
     pub(crate) fn pid(&self) -> Option<u32> {
         match self {
             Self::Local(peer) => peer.and_then(|peer| u32::try_from(peer.pid()?).ok()),
@@ -73,18 +73,18 @@ trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connection.
+/// A client connection.
 pub(crate) struct PeerConnection {
     stream: Box<dyn Duplex>,
-    /// Reads along on the Unix socket.
+    /// Rewrites `:authority`, on the Unix socket only.
     authority: Option<AuthorityRewriter>,
     caller: CallerIdentity,
-    /// What another connection may take from it.
+    /// Its place among the limited connections. A newer connection may take it.
     seat: Option<ConnectionPermit>,
 }
 
 impl PeerConnection {
-    /// One over the Unix socket.
+    /// A connection over the Unix socket.
     pub(crate) fn local(stream: UnixStream) -> Self {
         let caller = CallerIdentity::Local(stream.peer_cred().ok());
         let authority = Some(AuthorityRewriter::new());
@@ -94,15 +94,15 @@ impl PeerConnection {
         }
     }
 
-    /// The same, bounded: where too many connect, the oldest connections end. The agent's own user and root are not
-    /// counted.
+    /// Counts the connection against the limit: if there are too many, the oldest are closed. Those of root and of
+    /// the agent's own user are not counted.
     pub(crate) fn seated(mut self, seats: &ConnectionLimiter) -> Self {
         let user = self.caller.tenant();
         self.seat = user.map(|TenantUid(user)| seats.take(ConnectionSource::User(user)));
         self
     }
 
-    /// One whose caller is known.
+    /// A connection whose caller is known.
     pub(crate) fn new(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         caller: CallerIdentity,

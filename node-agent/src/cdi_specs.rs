@@ -1,7 +1,7 @@
-//! The grants on disk, one file each, where the container runtime looks for descriptions of devices.
+//! The grants on disk: one CDI spec for each, in the folder where the container runtime reads CDI specs.
 //!
-//! A file appears whole under its name or not at all, and under another ending while it is written,
-//! because the runtime reads everything there that ends like one.
+//! A file is written under another extension and then renamed, because the runtime reads every file there with the
+//! extension of CDI specs.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -29,7 +29,7 @@ impl CdiSpecDir {
         })
     }
 
-    /// Writes the file of a slot.
+    /// Writes the CDI spec of a slot.
     pub(crate) fn write(&self, slot: &str, file: &Value) -> io::Result<()> {
         let path = self.path(slot);
         let temporary = path.with_extension("tmp");
@@ -38,7 +38,7 @@ impl CdiSpecDir {
         fs::rename(&temporary, &path)
     }
 
-    /// Removes the file of a slot.
+    /// Removes the CDI spec of a slot.
     pub(crate) fn remove(&self, slot: &str) {
         match fs::remove_file(self.path(slot)) {
             Err(problem) if problem.kind() != io::ErrorKind::NotFound => {
@@ -48,14 +48,13 @@ impl CdiSpecDir {
         }
     }
 
-    /// Whether the file of a slot is there.
+    /// Whether the CDI spec of a slot exists.
     #[cfg(test)]
     fn exists(&self, slot: &str) -> bool {
         self.path(slot).exists()
     }
 
-    /// For whom the files are that earlier agents left. What is ours by name and says nothing of use is
-    /// removed.
+    /// The labels of the specs that earlier agents left. Removes specs with our name that cannot be read.
     pub(crate) fn found(&self) -> Vec<CdiSpecLabel> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         entries

@@ -1,18 +1,18 @@
-//! In which pod and container a process runs, by its control group.
+//! Which pod and container a process runs in, by its cgroup.
 //!
-//! The answer is never kept without the process's start time, and is asked for between two looks at it: a
-//! pid that went to another process in between is nobody's.
+//! The cgroup is read first, and then the process's start time is checked. So a pid that was reused in between is
+//! not mistaken for the old process.
 
 use apportion_cgroup::{CgroupOwner, PodUid, place};
 use apportion_ledger::ProcessId;
 
 use crate::procfs;
 
-/// Where processes run, as this agent sees it.
+/// Finds the pod and container of processes.
 #[derive(Debug)]
 pub(crate) struct CgroupLookup {
-    /// The agent's own pod, if it runs in one. It is no tenant's: an agent that somebody started by hand
-    /// inside of a pod has that whole pod for its machine.
+    /// The agent's own pod, if it runs in one. It counts as no pod: an agent that somebody starts by hand inside of
+    /// a pod treats that pod as its machine.
     own: Option<PodUid>,
 }
 

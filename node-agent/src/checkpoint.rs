@@ -1,8 +1,8 @@
-//! The ledger on disk, so that a new agent has the book of the one that was killed.
+//! The ledger on disk, so that a new agent has the allocations of the one that was killed.
 //!
-//! Only what was promised is in it; what is used is in the accounts and in the driver, and is looked
-//! up anew. A checkpoint of another version, or one that cannot be read, is never guessed at: it is set
-//! aside, and what lives is found through the accounts.
+//! The checkpoint has only the promises. The use is read again from the accounts and the driver. A checkpoint that
+//! cannot be read, or of another version, is never guessed at: it is moved aside, and living allocations are found
+//! through their accounts.
 
 use std::fs;
 use std::io;
@@ -43,13 +43,13 @@ pub(crate) enum CheckpointError {
     Id { path: PathBuf, text: String },
 }
 
-/// What an earlier agent promised.
+/// The ledger that an earlier agent saved.
 #[derive(Debug, Default)]
 pub(crate) struct RestoredLedger {
     pub(crate) epoch: u64,
     pub(crate) serial: u64,
     pub(crate) allocations: Vec<Allocation>,
-    /// Whether the machine was restarted since it was written.
+    /// Whether the machine was rebooted since it was saved.
     pub(crate) is_of_another_boot: bool,
 }
 
@@ -92,7 +92,7 @@ struct GrantRecord {
     limit_bytes: u64,
 }
 
-/// Writes the ledger.
+/// Saves the ledger.
 pub(crate) fn save(path: &Path, ledger: &Ledger, boot_id: &str) -> io::Result<()> {
     let (epoch, serial) = ledger.numbering();
     let allocations = ledger.allocations().into_iter().map(record).collect();
@@ -109,8 +109,8 @@ pub(crate) fn save(path: &Path, ledger: &Ledger, boot_id: &str) -> io::Result<()
     )
 }
 
-/// Reads what an earlier agent wrote; nothing, if none did. After a restart of the machine nothing of
-/// what processes held is left, and reservations and pods are as they were.
+/// Loads what an earlier agent saved, or `None` if there is nothing. After a reboot only reservations and the
+/// allocations of pods remain.
 pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<RestoredLedger>, CheckpointError> {
     let text = match fs::read(path) {
         Ok(text) => text,
@@ -152,7 +152,7 @@ pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<RestoredLedger>,
     }))
 }
 
-/// The one field that every version has.
+/// The only field that every version has.
 #[derive(Debug, Deserialize)]
 struct CheckpointVersion {
     version: u32,

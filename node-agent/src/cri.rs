@@ -1,10 +1,10 @@
-//! The container runtime's own word on itself: whether it resolves CDI devices, and which of its handlers
-//! runs what names none.
+//! What the container runtime reports about itself: whether it resolves CDI devices, and which of its handlers runs
+//! containers without a RuntimeClass.
 //!
-//! A runtime without CDI passes over the devices that it is asked for by name, as an old kubelet does, and
-//! the container starts without its limit. So nothing is offered to the kubelet before this is known: the runtime is asked at
-//! its socket, and where none can be reached, the node's version of it is held against when CDI was turned
-//! on. A runtime that is configured otherwise is restarted, so it is asked again when its socket is another one.
+//! A runtime without CDI ignores CDI device names, as does an old kubelet, and the container starts without its
+//! limit. So the agent offers nothing to the kubelet before it knows. It asks the runtime at its socket. If it
+//! reaches none, it derives the answer from the runtime version in the Node object. A change of the runtime's
+//! configuration needs a restart, so the agent asks again when the socket has changed.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,34 +21,34 @@ use crate::options::{AgentOptions, RuntimeOptions};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until it is asked again.
 const AGAIN_IN: Duration = Duration::from_secs(2);
-/// Where runtimes listen.
+/// The default sockets of container runtimes.
 const SOCKETS: [&str; 3] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/run/k3s/containerd/containerd.sock",
 ];
-/// What NVIDIA's runtimes are called: `nvidia`, `nvidia-cdi`, `/usr/bin/nvidia-container-runtime`.
+/// The common part of the names of NVIDIA's runtimes: `nvidia`, `nvidia-cdi`, `/usr/bin/nvidia-container-runtime`.
 const NVIDIA: &str = "nvidia";
 
-/// What the runtime is like, as far as delivering goes.
+/// What delivery needs to know about the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuntimeCapabilities {
     pub(crate) has_cdi: bool,
-    /// Whether containers that name no RuntimeClass run with NVIDIA's.
+    /// Whether containers without a RuntimeClass run with NVIDIA's runtime.
     pub(crate) is_nvidia_default: bool,
 }
 
-/// The runtimes' sockets, as they are now: another runtime has another one.
+/// The identities of the runtimes' sockets. A restarted runtime has a new one.
 pub(crate) type Sockets = Vec<(PathBuf, u64, i64, i64)>;
 
-/// What a runtime said.
+/// What a runtime reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct RuntimeReport {
     name: String,
     version: String,
     has_cdi: Option<bool>,
     is_nvidia_default: bool,
-    /// Where it looks for CDI files, if it tells.
+    /// Where it looks for CDI specs, if it reports that.
     spec_dirs: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum CdiSupportError {
     Elsewhere { own: String, looks_in: Vec<String> },
 }
 
-/// The facts, as soon as there are any.
+/// Waits until the capabilities are known.
 pub(crate) async fn settle(options: &AgentOptions) -> RuntimeCapabilities {
     let mut told = None;
     loop {
@@ -82,7 +82,7 @@ pub(crate) async fn settle(options: &AgentOptions) -> RuntimeCapabilities {
     }
 }
 
-/// The facts now.
+/// The capabilities now.
 pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, CdiSupportError> {
     let node = match &options.node {
         Some(node) => tokio::time::timeout(PATIENCE, node_info(node))
@@ -97,6 +97,7 @@ pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, 
     };
     let configured = options.runtime.cdi;
     let known = said.as_ref().and_then(|said| said.has_cdi);
+    // An old kubelet drops CDI device names, whatever the runtime supports.
     let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
     let known = known.map(|has_cdi| has_cdi && passes_on);
     let has_cdi = configured.or(known).ok_or(CdiSupportError::Unknown)?;
@@ -123,7 +124,7 @@ pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, 
     })
 }
 
-/// Whether a folder is among those in which a runtime looks; one that does not tell is believed.
+/// Whether the runtime reads CDI specs from this folder. True if it does not report its folders.
 fn looks_in(spec_dirs: &[String], own: &Path) -> bool {
     let real = |path: &Path| match path.strip_prefix("/var/run") {
         Ok(rest) => Path::new("/run").join(rest),
@@ -135,7 +136,7 @@ fn looks_in(spec_dirs: &[String], own: &Path) -> bool {
             .any(|dir| real(Path::new(dir)) == real(own))
 }
 
-/// The runtimes' sockets now.
+/// The identities of the runtimes' sockets now.
 pub(crate) fn sockets(options: &RuntimeOptions) -> Sockets {
     let identity = |path: PathBuf| {
         let found = std::fs::metadata(&path).ok()?;
@@ -186,13 +187,13 @@ async fn node_info(name: &str) -> Option<NodeSystemInfo> {
     node.status?.node_info
 }
 
-/// What the node's kubelet has said of its runtime: `containerd://1.7.24`.
+/// What the Node object says about its runtime: `containerd://1.7.24`.
 fn of_node(node: &NodeSystemInfo) -> Option<RuntimeReport> {
     let (name, version) = node.container_runtime_version.split_once("://")?;
     Some(understand(name.to_owned(), version.to_owned(), ""))
 }
 
-/// Whether a kubelet passes on the CDI devices that a plugin names, as it does since 1.29.
+/// Whether this kubelet passes on CDI devices of device plugins. It does since 1.29.
 fn passes_cdi_on(version: &str) -> bool {
     let mut numbers = version.trim_start_matches('v').split('.');
     let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
@@ -202,8 +203,8 @@ fn passes_cdi_on(version: &str) -> bool {
     }
 }
 
-/// `config` is the runtime's configuration as JSON, where it tells. containerd 1.7 learned CDI, 2 turned it on
-/// and later forgot that it could be off; CRI-O has always had it on.
+/// `config` is the runtime's configuration as JSON, if it reports one. CDI came with containerd 1.7, is on by
+/// default since 2.0, and later versions have no switch for it. CRI-O has always had it on.
 fn understand(name: String, version: String, config: &str) -> RuntimeReport {
     let config: Value = serde_json::from_str(config).unwrap_or_default();
     let major = version.trim_start_matches('v').split('.').next();

@@ -1,12 +1,11 @@
-//! The driver, as NVML shows it, on a thread of its own: a call that hangs there holds up samples and
-//! nothing else.
+//! The driver through NVML, on its own thread: a call that hangs delays samples and nothing else.
 //!
-//! # What a driver must have
+//! # Requirements
 //!
-//! Memory with the driver's reserve apart (`nvmlDeviceGetMemoryInfo_v2`) came with driver 510; an older
-//! one is refused by name. A card that has no memory of its own (it uses the machine's) says nothing of it;
-//! its size is what the settings say ([`Sizes`]), and what is used of it is what its processes are said to
-//! use. A card in MIG mode is left alone: its instances are not given out yet.
+//! `nvmlDeviceGetMemoryInfo_v2`, which reports the driver's reserve, came with driver 510. An older driver is
+//! refused with an error that says so. A card without its own memory (it uses the machine's) reports none: its size
+//! comes from the settings ([`Sizes`]), and its use is the sum of its processes. A card in MIG mode is ignored: the
+//! agent does not allocate MIG instances yet.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,7 +29,7 @@ use utilization::UtilizationSampler;
 
 /// How long the driver may take to start. A card without persistence mode needs seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long to wait between attempts to start a driver that went away, as in an upgrade.
+/// How long to wait between attempts to restart a driver that went away, for example in an upgrade.
 const RESTART_WAIT: Duration = Duration::from_secs(2);
 
 /// Why there is no driver.
@@ -56,7 +55,7 @@ pub(crate) enum DriverError {
 }
 
 impl DriverError {
-    /// Whether there is nothing to serve here yet, as on a node without GPUs: a driver may be installed later.
+    /// Whether there is nothing to serve yet, as on a node without GPUs. A driver may be installed later.
     pub(crate) const fn is_absence(&self) -> bool {
         match self {
             Self::Load { .. } | Self::NoCards(_) => true,
@@ -65,49 +64,49 @@ impl DriverError {
     }
 }
 
-/// How much can be used of cards that do not say it: by UUID or by model.
+/// The memory sizes of cards that do not report theirs, by UUID or by model.
 pub(crate) type Sizes = BTreeMap<String, Bytes>;
 
-/// A card as it was found at the start.
+/// A card as the agent found it.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundCard {
     pub(crate) uuid: CardUuid,
     pub(crate) index: u32,
     pub(crate) model: String,
     pub(crate) capacity: CardCapacity,
-    /// Whether the driver says what memory it has and what is used.
+    /// Whether the driver reports its memory and use.
     pub(crate) is_measured: bool,
-    /// The number of its device file, where it has one.
+    /// The minor number of its device file, if it has one.
     pub(crate) minor: Option<u32>,
     pub(crate) near: CardLocality,
-    /// CUDA's number for it, in the order of the PCI bus; `None` where that is not certain.
+    /// CUDA's ordinal for it in PCI bus order; `None` if uncertain.
     pub(crate) cuda_ordinal: Option<u32>,
 }
 
-/// A card at one moment.
+/// A reading of one card.
 #[derive(Clone, Debug)]
 pub(crate) struct CardReading {
     pub(crate) uuid: CardUuid,
-    /// Why there is nothing else to say, if there is not.
+    /// If it is not `Healthy`, the other fields are empty.
     pub(crate) health: Health,
-    /// As the driver says, or what its processes use together where it says only that.
+    /// What the driver reports, or the sum of its processes if it reports only these.
     pub(crate) used: Bytes,
     pub(crate) utilisation: Option<u32>,
-    /// Of the card's time in per cent, by pid; `None` where the card does not say.
+    /// The share of the card's time in per cent, by pid; `None` if the card does not report it.
     pub(crate) loads: Option<BTreeMap<u32, u32>>,
-    /// What slows its clocks, in NVML's bits; `None` where the card does not say.
+    /// NVML's bits for what slows its clocks; `None` if the card does not report them.
     pub(crate) throttled: Option<u64>,
-    /// By pid; `None` where the card does not say how much.
+    /// The memory by pid; `None` if the card does not report how much.
     pub(crate) processes: BTreeMap<u32, Option<Bytes>>,
 }
 
-/// All cards at one moment.
+/// A reading of all cards.
 #[derive(Debug)]
 pub(crate) struct DriverReadings {
     /// The number that [`NvmlDriver::ask`] returned for it.
     pub(crate) sequence: u64,
     pub(crate) cards: Vec<CardReading>,
-    /// Cards that were not there before.
+    /// Cards that are new.
     pub(crate) found: Vec<FoundCard>,
 }
 
@@ -115,12 +114,12 @@ pub(crate) struct DriverReadings {
 #[derive(Debug)]
 struct DriverInventory {
     version: String,
-    /// How many the driver has, usable or not.
+    /// How many cards the driver has, usable or not.
     count: u32,
     cards: Vec<FoundCard>,
 }
 
-/// The driver.
+/// The agent's side of the NVML thread.
 #[derive(Debug)]
 pub(crate) struct NvmlDriver {
     pub(crate) version: String,
@@ -170,7 +169,7 @@ impl NvmlDriver {
         })
     }
 
-    /// Asks for readings, unless some are still on their way.
+    /// Requests readings, unless a request is pending.
     pub(crate) fn ask(&mut self) -> Option<u64> {
         if self.pending.is_some() {
             return None;
@@ -181,7 +180,7 @@ impl NvmlDriver {
         Some(self.sequence)
     }
 
-    /// How long the driver has been owing an answer.
+    /// How long a request has been pending.
     pub(crate) fn silence(&self) -> Duration {
         self.pending.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -193,7 +192,7 @@ impl NvmlDriver {
                 self.pending = None;
                 readings
             }
-            // The thread ended, which it does only with its other end: wait to be dropped as well.
+            // The thread ends only after this end was dropped, so nothing can follow.
             None => std::future::pending().await,
         }
     }
@@ -274,7 +273,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
     }))
 }
 
-/// What the settings say that a card has; nothing, if they do not.
+/// The card's size in the settings, or zero.
 fn configured(uuid: CardUuid, model: &str, sizes: &Sizes) -> CardCapacity {
     let size = sizes.get(&uuid.to_string()).or_else(|| sizes.get(model));
     if size.is_none() {
@@ -306,6 +305,7 @@ impl NvmlThread {
         while let Ok(sequence) = asked.recv() {
             let mut cards = self.read();
             let mut found = Vec::new();
+            // NVML must be loaded again after a driver restart or a change of cards.
             if self.is_another(&cards) && self.restart(&mut found) {
                 cards = self.read();
             }
@@ -328,7 +328,7 @@ impl NvmlThread {
         self.cards.iter().map(&mut of).collect()
     }
 
-    /// Whether the driver went away, or has cards that it did not have.
+    /// Whether the driver went away, or its number of cards changed.
     fn is_another(&self, cards: &[CardReading]) -> bool {
         let is_gone = cards.iter().all(|reading| reading.health == Health::Lost);
         is_gone
@@ -338,7 +338,7 @@ impl NvmlThread {
                 .is_ok_and(|count| count != self.count)
     }
 
-    /// Starts a driver anew that lost all cards, and says whether it has some.
+    /// Restarts NVML, at most once in `RESTART_WAIT`. Returns whether that worked.
     fn restart(&mut self, new: &mut Vec<FoundCard>) -> bool {
         if self.restarted.elapsed() < RESTART_WAIT {
             return false;
@@ -388,8 +388,8 @@ fn try_read(
     loads: &mut UtilizationSampler,
 ) -> Result<CardReading, NvmlError> {
     let device = nvml.device_by_uuid(card.uuid.to_string())?;
-    // The list comes first: a process that starts in between is then unexplained memory for one
-    // sample, and not memory of nobody that is taken from the card's total.
+    // The list comes first. Then a process that starts in between shows as unexplained memory in one sample, and not
+    // as a process whose memory is missing in the card's total.
     let processes = processes::of(&device)?;
     let used = match card.is_measured {
         true => Bytes(device.memory_info()?.used),

@@ -1,11 +1,12 @@
-//! A node without a driver: the agent waits there, says so once, and serves when the driver appears.
+//! A node without a driver: the agent waits, logs that once, and serves when the driver appears.
 //!
-//! A DaemonSet has a pod on every node, and most nodes of a cluster have no GPU. Such a pod must not fail, and must not
-//! keep a rollout waiting: it is healthy and ready, its metrics say that it is idle, and it publishes no `GpuNode`.
+//! A DaemonSet has a pod on every node, and most nodes of a cluster have no GPU. Such a pod must not fail, and must
+//! not block a rollout. It is healthy and ready, its metrics say that it is idle, and it publishes no `GpuNode`.
 //!
-//! The driver is looked for every few seconds, because its libraries appear in a folder that the container already has
-//! (`driverRoot`). A container runtime that brings the libraries does so only at a container's start. So where the
-//! kernel module is loaded and no library comes, the agent ends, and the kubelet starts its container again.
+//! The agent tries to load the driver every few seconds, because its libraries appear in a folder that the container
+//! already has (`driverRoot`). If a container runtime injects the libraries, it does so only at a container's start.
+//! So if the kernel module is loaded and no library appears, the agent exits, and the kubelet restarts its
+//! container.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,19 +26,19 @@ use crate::publish;
 use crate::stop;
 use crate::view::AgentView;
 
-/// How often the driver is looked for.
+/// How often to look for the driver.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long the kernel module may be loaded before the agent no longer waits for the libraries beside it.
+/// How long the kernel module may be loaded without its libraries before the agent exits.
 const LOADED_FOR: Duration = Duration::from_secs(60);
-/// What says that the kernel module is loaded; it is in no namespace.
+/// Exists if the kernel module is loaded; visible in every container.
 const MODULE: &str = "/proc/driver/nvidia/version";
 
 const HINT: &str = "install the NVIDIA driver, or use simulated GPUs with --sim";
 const HINT_LOADED: &str = "the kernel module is loaded, but the driver's libraries are not in the agent's container: \
      set runtimeClassName or driverRoot of the chart";
 
-/// The driver, once there is one; nothing if the agent is told to stop before. Where no kubelet starts pods, the absence
-/// of a driver is a failure.
+/// The driver, once there is one; `None` if the agent is stopped before. Outside of Kubernetes a missing driver is a
+/// failure.
 pub(crate) async fn driver(
     options: &AgentOptions,
     instance: &ServedInstance,
@@ -83,7 +84,7 @@ async fn start(options: &AgentOptions) -> Result<NvmlDriver, DriverError> {
     NvmlDriver::start(options.nvml.clone(), options.card_memory.clone()).await
 }
 
-/// Looks for the driver until it is there, or never will be for this container.
+/// Looks for the driver until it is there, or until this container cannot get it.
 async fn appears(options: &AgentOptions) -> Result<NvmlDriver, AgentFailure> {
     let mut loaded = None;
     loop {

@@ -1,8 +1,7 @@
-//! Learning at once that a process ended, through pid file descriptors.
+//! Reports process exits at once, through pidfds.
 //!
-//! A pid file descriptor is of one process and never of a later one with the same pid, so it is also
-//! what a kill goes through. On a kernel without them (before 5.3) the agent finds the dead at its tick,
-//! and kills nothing.
+//! A pidfd stands for one process and never for a later one with the same pid, so kills go through it, too. On a
+//! kernel without pidfds (before 5.3) the agent finds ended processes at its tick, and kills nothing.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -41,7 +40,7 @@ impl ExitWatcher {
         }
     }
 
-    /// Watches a process from now on.
+    /// Starts to watch a process.
     pub(crate) fn watch(&mut self, process: ProcessId) {
         if self.watched.contains_key(&process) {
             return;
@@ -49,13 +48,13 @@ impl ExitWatcher {
         let fd = open(process).map(Arc::new);
         let waiting = fd.clone().map(|fd| self.wait(process, fd));
         self.watched.insert(process, WatchedProcess { fd, waiting });
-        // It may have ended before it was opened, and then its end is nobody's event.
+        // It may have ended before its pidfd was opened. Then no event would report it.
         if !procfs::is_live(process) {
             let _ = self.ended_here.send(process);
         }
     }
 
-    /// Watches it no longer.
+    /// Stops watching a process.
     pub(crate) fn forget(&mut self, process: ProcessId) {
         if let Some(waiting) = self
             .watched
@@ -66,7 +65,7 @@ impl ExitWatcher {
         }
     }
 
-    /// A watched process that ended. Dropping the future loses nothing.
+    /// The next watched process that ended. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> ProcessId {
         match self.ended.recv().await {
             Some(process) => process,
@@ -74,7 +73,7 @@ impl ExitWatcher {
         }
     }
 
-    /// Ends one process, and surely no other.
+    /// Kills exactly this process. Returns whether that worked.
     pub(crate) fn kill(&self, process: ProcessId) -> bool {
         let fd = self
             .watched
@@ -83,7 +82,7 @@ impl ExitWatcher {
         fd.is_some_and(|fd| pidfd_send_signal(fd.get_ref(), Signal::KILL).is_ok())
     }
 
-    /// The watched processes that have ended without a descriptor to tell of it.
+    /// The watched processes without a pidfd that have ended.
     pub(crate) fn silently_ended(&self) -> Vec<ProcessId> {
         let silent = self
             .watched
@@ -113,7 +112,7 @@ impl ExitWatcher {
 fn open(process: ProcessId) -> Option<AsyncFd<OwnedFd>> {
     let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
     let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // The pid may have gone to another process before it was opened.
+    // The pid may have been reused before the pidfd was opened.
     procfs::is_live(process).then_some(())?;
     AsyncFd::with_interest(fd, Interest::READABLE).ok()
 }

@@ -1,5 +1,4 @@
-//! How a failure reaches the person who started the agent: the whole chain on one line, then what to
-//! do about it.
+//! How failures are reported: the whole error chain on one line, then a hint.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,10 +7,10 @@ use std::process::ExitCode;
 
 use apportion_abi::exit;
 
-/// What went wrong, in lines, and the exit status.
+/// The lines to print, and the exit status.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AgentFailure {
-    /// One line for each thing that is wrong.
+    /// One line for each problem.
     pub(crate) lines: Vec<String>,
     /// The exit status.
     pub(crate) code: u8,
@@ -26,7 +25,7 @@ impl AgentFailure {
         }
     }
 
-    /// Mistakes in the command line or the environment, all of them.
+    /// All mistakes in the command line or the environment.
     pub(crate) fn usage(mistakes: Vec<String>) -> Self {
         let hint = |mistake| format!("{mistake}; hint: see apportion-agent --help");
         Self {
@@ -35,7 +34,7 @@ impl AgentFailure {
         }
     }
 
-    /// Logs all lines, where a machine reads the log. Nothing is left for [`Self::report`] to say.
+    /// Logs all lines, for logs that machines read. Leaves none for [`Self::report`].
     pub(crate) fn logged(self) -> Self {
         for line in &self.lines {
             tracing::error!(problem = %line, "Program failed");
@@ -46,7 +45,7 @@ impl AgentFailure {
         }
     }
 
-    /// Says all lines on standard error. A closed one is no reason to panic.
+    /// Prints all lines to standard error. A closed one is no reason to panic.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.lines {
             let _ = writeln!(std::io::stderr(), "apportion-agent: {line}");
@@ -55,8 +54,7 @@ impl AgentFailure {
     }
 }
 
-/// An error and its causes on one line. Errors of libraries that print their cause themselves do not
-/// make it stand there twice.
+/// An error and its causes on one line. Some libraries print the cause in their own message; it is not repeated.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

@@ -1,15 +1,15 @@
-//! Hearing of the cards' errors, and asking the driver whether a card needs recovery.
+//! Watches the cards for XIDs, and asks the driver whether a card needs a recovery.
 //!
-//! It runs on a thread of its own with its own hold on the driver. Each card has its own set of events, so
-//! that an error in waiting for one card says nothing about the others; and no such error makes a card
-//! ill: whether a card answers is seen by those who read it.
+//! This runs on its own thread with its own NVML handle. Each card has its own event set, so that a failure to wait
+//! for one card says nothing about the others. Such a failure does not make a card unhealthy either: the readings
+//! show whether a card answers.
 //!
 //! # Older drivers
 //!
-//! Before release 550 a driver does not say what recovery a card needs. A card that was withdrawn there
-//! has no way to prove itself, and stays withdrawn until the agent is started again. What it remembers of its
-//! worn memory is asked of every driver: a row that waits for a reset to be remapped, or that could not be,
-//! withdraws the card also where the error (XID 63 or 64) was reported before anybody listened.
+//! Before release 550 a driver does not report the recovery action. There a withdrawn card has no way to prove that
+//! it works, and stays withdrawn until the agent is restarted. Row remapping is asked of every driver: a row whose
+//! remapping is pending or failed withdraws the card even if its XID (63 or 64) was reported before the agent
+//! listened.
 
 use std::ffi::OsString;
 use std::thread;
@@ -25,42 +25,42 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 use tokio::sync::mpsc;
 
-/// How often it is looked whether a card reported something.
+/// How often to check for events.
 const LISTEN_EVERY: Duration = Duration::from_millis(200);
-/// How often the driver is asked what recovery the cards need.
+/// How often to ask for the recovery action.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for a driver that does not answer at all.
 const RETRY: Duration = Duration::from_secs(2);
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; zero is none.
 const RECOVERY_ACTION: FieldId = FieldId(230);
-/// `NVML_FI_DEV_REMAPPED_PENDING`: whether rows of its memory are to be remapped at the next reset.
+/// `NVML_FI_DEV_REMAPPED_PENDING`: whether memory rows will be remapped at the next reset.
 const REMAP_PENDING: FieldId = FieldId(144);
-/// `NVML_FI_DEV_REMAPPED_FAILURE`: whether remapping has failed, ever.
+/// `NVML_FI_DEV_REMAPPED_FAILURE`: whether remapping has ever failed.
 const REMAP_FAILED: FieldId = FieldId(145);
-/// What NVML says where it does not know the number.
+/// NVML's value for an XID that it does not know.
 const UNKNOWN_XID: u64 = 999;
 
-/// Something that was heard of a card.
+/// An event of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CardEvent {
-    /// It reported an error.
+    /// It reported an XID.
     Fault { card: CardUuid, xid: u64 },
-    /// The driver was asked.
+    /// The driver answered a check.
     Checked {
         card: CardUuid,
-        /// What the driver says that it needs; zero is nothing. Older drivers do not say.
+        /// The recovery action; zero is none. Older drivers do not report it.
         action: Option<u64>,
-        /// Whether its memory has rows that are to be remapped and are not.
+        /// Whether a row remapping is pending or has failed.
         is_worn: bool,
     },
 }
 
-/// What is heard.
+/// Receives the events of all cards.
 #[derive(Debug)]
 pub(crate) struct FaultMonitor(mpsc::UnboundedReceiver<CardEvent>);
 
 impl FaultMonitor {
-    /// Listens from now on.
+    /// Starts the watching thread.
     pub(crate) fn listen(library: OsString) -> Self {
         let (told, heard) = mpsc::unbounded_channel();
         thread::spawn(move || {
@@ -74,7 +74,7 @@ impl FaultMonitor {
         Self(heard)
     }
 
-    /// What is heard next. Dropping the future loses nothing.
+    /// The next event. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> CardEvent {
         match self.0.recv().await {
             Some(heard) => heard,
@@ -83,7 +83,7 @@ impl FaultMonitor {
     }
 }
 
-/// Watches all cards until none answers, which is how a driver goes away.
+/// Watches all cards until none answers, which means that the driver went away.
 fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<CardEvent>) {
     let mut cards: Vec<WatchedCard<'_>> = Vec::new();
     let mut checked: Option<Instant> = None;
@@ -107,7 +107,7 @@ fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<CardEvent>) {
     }
 }
 
-/// Watches a card unless it already is watched.
+/// Starts to watch a card, unless it is watched already.
 fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<WatchedCard<'nvml>>) {
     let found = nvml.device_by_index(index).and_then(|device| {
         let uuid = device.uuid()?;
@@ -118,7 +118,7 @@ fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<WatchedCard<
     if cards.iter().any(|card| card.uuid == uuid) {
         return;
     }
-    // A card without events is still asked what recovery it needs.
+    // A card without event support is still checked.
     let set = nvml.create_event_set().ok();
     let set = set.and_then(|set| {
         let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
@@ -127,16 +127,16 @@ fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<WatchedCard<
     cards.push(WatchedCard { uuid, device, set });
 }
 
-/// One card that is watched.
+/// A watched card.
 struct WatchedCard<'nvml> {
     uuid: CardUuid,
     device: Device<'nvml>,
-    /// None once waiting for it failed: it is registered anew.
+    /// `None` if the card has no events, or after waiting failed. Then the card is registered again.
     set: Option<EventSet<'nvml>>,
 }
 
 impl WatchedCard<'_> {
-    /// Tells of everything that the card has reported.
+    /// Sends all pending events of the card.
     fn listen(&mut self, told: &mpsc::UnboundedSender<CardEvent>) {
         while let Some(set) = &self.set {
             match set.wait(0) {
@@ -157,7 +157,7 @@ impl WatchedCard<'_> {
         }
     }
 
-    /// Asks what recovery the card needs, and says whether it answered.
+    /// Asks for the recovery action. Returns whether the card answered.
     fn check(&self, told: &mpsc::UnboundedSender<CardEvent>) -> bool {
         let asked = [RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED];
         let Ok(values) = self.device.field_values_for(&asked) else {
@@ -177,7 +177,7 @@ impl WatchedCard<'_> {
     }
 }
 
-/// The value of a field that counts.
+/// The value of an integer field.
 fn number(value: SampleValue) -> Option<u64> {
     match value {
         SampleValue::U32(number) => Some(u64::from(number)),

@@ -1,9 +1,8 @@
-//! Terms of schedulers: only the newest that was heard of may ask.
+//! Fencing: only the newest scheduler leader may send requests.
 //!
-//! A scheduler that was stopped while it led, and goes on after another came to lead, still believes that
-//! it may; its requests carry its term and are refused. The newest term is written down, so that a new
-//! agent refuses what the one before refused. Callers without a term are programs on this machine, which
-//! no other replaces.
+//! A scheduler that was paused while it led may resume after another took over, and still believe that it leads. Its
+//! requests carry its term and are refused. The newest term is saved, so that a restarted agent refuses the same
+//! requests. Callers without a term are programs on this machine, which need no fencing.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::atomic_write;
 
-/// The terms that were heard of.
+/// The newest term.
 #[derive(Debug)]
 pub(crate) struct FencingTokenStore {
     path: PathBuf,
@@ -22,14 +21,14 @@ pub(crate) struct FencingTokenStore {
 }
 
 impl FencingTokenStore {
-    /// Goes on from what was written down.
+    /// Loads the saved term.
     pub(crate) fn load(path: PathBuf) -> Self {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let newest = Mutex::new(text.trim().parse().unwrap_or(0));
         Self { path, newest }
     }
 
-    /// Hears a request of a term.
+    /// Accepts or refuses a request with this term, and saves a newer one.
     pub(crate) fn hear(&self, term: u64) -> Result<(), Status> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if term < *newest {

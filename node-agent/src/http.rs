@@ -1,5 +1,5 @@
-//! Metrics and health over HTTP, for Prometheus and the kubelet. It serves three paths and reads no
-//! body. Connections are bounded, see `apportion-bounded`.
+//! Metrics and health over HTTP, for Prometheus and the kubelet. It serves three paths and reads no body. The number
+//! of connections is limited, see `apportion-bounded`.
 
 use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,9 +20,9 @@ use crate::metrics::{MetricsFormat, ScrapeState};
 use crate::options::MetricsAddress;
 use crate::view::AgentView;
 
-/// The port where nobody chose one.
+/// The default port.
 const USUAL_PORT: u16 = 9408;
-/// How long a client may take to read an answer.
+/// How long a client may take to read a response.
 const ANSWERED: Duration = Duration::from_secs(10);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,7 +35,7 @@ pub(crate) struct MetricsListenError {
     source: std::io::Error,
 }
 
-/// Listens where the options say, and writes the address into `file` for who looks for it.
+/// Listens where the options say, and writes the address into `file` for clients.
 pub(crate) async fn open(
     metrics: MetricsAddress,
     file: &Path,
@@ -63,7 +63,7 @@ async fn listen(metrics: MetricsAddress) -> Result<Option<TcpListener>, MetricsL
             let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, USUAL_PORT));
             match TcpListener::bind(usual).await {
                 Ok(listener) => return Ok(Some(listener)),
-                // Another instance's agent has it; who looks finds the address in the instance folder.
+                // Another instance has the port. Clients find the address in the instance folder.
                 Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             }
         }
@@ -74,7 +74,7 @@ async fn listen(metrics: MetricsAddress) -> Result<Option<TcpListener>, MetricsL
         .map_err(|source| MetricsListenError { address, source })
 }
 
-/// Serves until it is dropped. The numbers are those of `others` too: how many connections they dropped.
+/// Serves until it is dropped. The metrics include the connections that `others` dropped.
 pub(crate) async fn serve(
     listener: TcpListener,
     views: watch::Receiver<Arc<AgentView>>,
@@ -88,7 +88,7 @@ pub(crate) async fn serve(
     .await;
 }
 
-/// What the client understands.
+/// The format that the client accepts.
 fn format(request: &Request<Incoming>) -> (MetricsFormat, &'static str) {
     let accepted = request.headers().get(ACCEPT).map(HeaderValue::as_bytes);
     let accepted = String::from_utf8_lossy(accepted.unwrap_or_default());
@@ -112,7 +112,7 @@ fn answer(
         (&Method::GET, "/readyz") if view.is_ready => {
             (StatusCode::OK, "text/plain", "ready\n".into())
         }
-        // There is nothing to wait for on a node that never gets a driver.
+        // A node that never gets a driver must not block a rollout.
         (&Method::GET, "/readyz") if view.idle.is_some() => (
             StatusCode::OK,
             "text/plain",

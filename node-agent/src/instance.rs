@@ -1,8 +1,8 @@
-//! The folder of an instance, and that only one agent serves it.
+//! The folder of an instance, and the lock by which only one agent serves it.
 //!
-//! The lock is held for as long as the agent lives and is the kernel's to release, so a killed agent
-//! leaves nothing that must be cleaned up before the next one starts. The socket's name may be left
-//! behind; whoever has the lock may take it over, and listens anew where somebody took it away.
+//! The agent holds the lock as long as it lives, and the kernel releases it. So a killed agent leaves nothing to
+//! clean up before the next one starts. The socket file may stay behind. The agent that holds the lock may replace
+//! it, and listens again if somebody removed it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -34,27 +34,28 @@ pub(crate) enum InstanceError {
     },
 }
 
-/// An instance that this agent alone serves.
+/// An instance that only this agent serves.
 #[derive(Debug)]
 pub(crate) struct ServedInstance {
     dir: PathBuf,
-    /// Before the lock, which says to who comes next that the machine is free.
+    /// Declared before `lock`, so that it is released first: the instance lock tells the next agent that the machine
+    /// is free.
     machine: Option<MachineLock>,
     lock: File,
     is_for_all: bool,
-    /// The socket as it was made: device and inode.
+    /// The device and inode of the socket that this agent made.
     socket: Option<(u64, u64)>,
 }
 
 impl ServedInstance {
-    /// Makes the folder and takes the lock.
+    /// Creates the folder and takes the lock.
     pub(crate) fn take(dir: &Path) -> Result<Self, InstanceError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| InstanceError::Make { path, source }
         };
-        // Programs of other users may run under root's agent and must reach their account; nobody can
-        // list the folder, and the socket and the checkpoint are the agent's alone.
+        // Under root's agent, programs of other users must reach their account. Nobody else can list the folder, and
+        // the checkpoint stays the agent's alone.
         let mode = if rustix::process::geteuid().is_root() {
             0o711
         } else {
@@ -84,18 +85,18 @@ impl ServedInstance {
         })
     }
 
-    /// Keeps the machine for as long as the folder.
+    /// Keeps the machine lock as long as the folder.
     pub(crate) fn own(&mut self, machine: MachineLock) {
         self.machine = Some(machine);
     }
 
-    /// From here on the socket is for all users. Requests are judged by who makes them.
+    /// From here on the socket is open to all users. Each request is authorized by its caller.
     pub(crate) fn open_to_all(&mut self) {
         self.is_for_all = true;
     }
 
-    /// Whether the folder is still this agent's. Somebody may have deleted the lock file; then it is made anew, unless
-    /// another agent did so first.
+    /// Whether the folder still belongs to this agent. If somebody deleted the lock file, it is created again,
+    /// unless another agent did that first.
     pub(crate) fn keep_lock(&mut self) -> bool {
         self.machine.iter_mut().for_each(MachineLock::keep);
         let path = self.path(place::AGENT_LOCK);
@@ -106,8 +107,9 @@ impl ServedInstance {
                 Ok(lock) if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() => {
                     self.lock = lock;
                 }
+                // Another agent has locked the new file.
                 Ok(_) => {}
-                // The folder is gone, or cannot be written: nobody else has it either.
+                // The folder is gone or cannot be written, so no other agent has it either.
                 Err(problem) if problem.kind() != io::ErrorKind::AlreadyExists => return true,
                 Err(_) => {}
             }
@@ -115,7 +117,7 @@ impl ServedInstance {
         !self.is_anothers()
     }
 
-    /// Whether the lock file is another than the one that this agent holds: another agent made it.
+    /// Whether another agent created the lock file that is there now.
     pub(crate) fn is_anothers(&self) -> bool {
         let held = self.lock.metadata().ok();
         let held = held.map(|found| (found.dev(), found.ino()));
@@ -123,17 +125,16 @@ impl ServedInstance {
         present.is_some() && present != held
     }
 
-    /// A file or folder of the instance.
+    /// The path of a file or folder of the instance.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The folder.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Listens at the agent's socket, for this user and root, or for all.
+    /// Listens on the agent's socket, for this user and root, or for all users.
     pub(crate) fn listen(&mut self) -> Result<UnixListener, InstanceError> {
         let path = self.path(place::AGENT_SOCKET);
         let failed = |source| InstanceError::Listen {
@@ -148,12 +149,12 @@ impl ServedInstance {
         Ok(listener)
     }
 
-    /// Whether who comes now finds the socket.
+    /// Whether a new client finds the socket.
     pub(crate) fn is_listed(&self) -> bool {
         self.socket.is_some() && identity(&self.path(place::AGENT_SOCKET)) == self.socket
     }
 
-    /// Takes the socket's name away, so that who comes now starts another agent.
+    /// Removes the socket, so that a new client starts another agent.
     pub(crate) fn unlist(&self) {
         for name in [place::AGENT_SOCKET, place::METRICS_ADDRESS] {
             let _ = remove(&self.path(name));

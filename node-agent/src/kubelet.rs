@@ -1,12 +1,12 @@
-//! The kubelet's side of the agent: slots are served to it as devices, and it is asked which pod holds
-//! which. Nothing here decides; what is learned goes to the agent's loop, and what the loop answers goes
-//! back as one sentence that the kubelet shows in the pod's events.
+//! The agent's interface to the kubelet: serves slots to it as devices, and asks it which pod holds which. Nothing
+//! is decided here. Reports go to the agent's loop, and its answer goes back as one sentence that the kubelet shows
+//! in the pod's events.
 //!
 //! # Who holds a slot
-//! When a container is about to start the kubelet names its devices and not its pod. Which pod holds them
-//! is read from the kubelet's own records: its pod resources service says which container of which pod
-//! has a device now, and its checkpoint says the same with the pod's UID, which a name alone does not
-//! give. Where both speak they must agree. Nobody is matched by requests, order or time.
+//! When a container is about to start, the kubelet passes its devices and not its pod. The agent reads the pod from
+//! the kubelet's own data. The pod-resources API lists which container of which pod has a device now. The checkpoint
+//! has the same with the pod's UID, which a name cannot replace. If both have a slot, they must agree. Pods are
+//! never guessed from requests, order or time.
 
 mod allocate_strategy;
 mod checkpoint;
@@ -53,16 +53,16 @@ use registration::PluginRegistration;
 use slot_plugin::SlotPlugin;
 use whole_card_plugin::WholeCardPlugin;
 
-/// How long until it is tried again to find what containers of this node need.
+/// How long to wait before the delivery strategy is chosen again.
 const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether the container runtime is another one.
+/// How often to check whether the container runtime was restarted.
 const RUNTIME_LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
-/// Each slot and whether it can be had.
+/// Each slot, and whether it is available.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
 
-/// Serves the kubelet below `dir` for as long as the agent runs.
+/// Serves the kubelet whose folder is `dir` as long as the agent runs.
 pub(crate) fn serve(
     dir: PathBuf,
     options: &AgentOptions,
@@ -104,7 +104,7 @@ pub(crate) fn serve(
     );
     let options = options.clone();
     tokio::spawn(async move {
-        // What is there from here on is another runtime's.
+        // Read before the runtime is asked: a later change of the sockets means a restart.
         let sockets = cri::sockets(&options.runtime);
         let Some((facts, answers)) = settle(&options, &requests).await else {
             return;
@@ -141,7 +141,7 @@ pub(crate) fn serve(
     });
 }
 
-/// How slots are answered for, once the container runtime is known; nothing if the agent leaves before.
+/// The delivery strategy, once the container runtime is known; `None` if the agent stops before.
 async fn settle(
     options: &AgentOptions,
     requests: &mpsc::Sender<AgentRequest>,
@@ -159,7 +159,7 @@ async fn settle(
     }
 }
 
-/// How slots are answered for where the runtime is like this; nothing if the agent leaves.
+/// The delivery strategy for this runtime; `None` if the agent stops.
 async fn learned(
     facts: cri::RuntimeCapabilities,
     requests: &mpsc::Sender<AgentRequest>,
@@ -172,8 +172,8 @@ async fn learned(
     answered.await.ok()
 }
 
-/// Asks the runtime again when it was restarted: it may be configured otherwise. What was answered before
-/// holds for the containers that were answered for.
+/// Asks the runtime again after a restart, because its configuration may have changed. Earlier answers stay valid
+/// for their containers.
 async fn keep_settled(
     options: AgentOptions,
     requests: mpsc::Sender<AgentRequest>,

@@ -1,9 +1,9 @@
-//! The files of ours that containers load, where the runtime can mount them from.
+//! Installs the files that containers load, where the container runtime can mount them from.
 //!
-//! They lie in a folder that is named after their content and are never changed: another version is
-//! another folder, and a program keeps the file that it has mapped. The folder is the kubelet's because
-//! it is on the host, also for an agent that runs in a container, and because programs may be run from
-//! there, also on nodes where most of the disk is mounted without that.
+//! Their folder is named after their content, and its files never change: another version gets another folder, and a
+//! program keeps the file that it has mapped. It is below the kubelet's folder, because that is on the host, also
+//! for an agent in a container, and because programs can be executed from there, even on nodes that mount most of
+//! the disk with `noexec`.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
-/// Below the kubelet's folder.
+/// The folder, below the kubelet's folder.
 const FOLDER: &str = "plugins/apportion/lib";
 
-/// Why the files cannot be put in place.
+/// Why the files cannot be installed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
     #[error("failed to read {path}")]
@@ -33,24 +33,24 @@ pub(crate) enum InstallError {
     },
 }
 
-/// Installed files.
+/// The installed files.
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledLibraries {
     folder: PathBuf,
     files: Vec<(String, u64)>,
 }
 
-/// What is wrong with an installed file.
+/// A problem of an installed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LibraryFault {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is not as long as it was.
+    /// Its size has changed.
     Damaged,
 }
 
 impl InstalledLibraries {
-    /// Puts copies of `files` below the kubelet's folder, unless they are there.
+    /// Installs copies of `files` below the kubelet's folder, unless they are there.
     pub(crate) fn install(kubelet: &Path, files: &[PathBuf]) -> Result<Self, InstallError> {
         let mut read = Vec::new();
         let mut digest = Sha256::new();
@@ -94,13 +94,12 @@ impl InstalledLibraries {
         Ok(Self { folder, files })
     }
 
-    /// The folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The first file that a container would have to do without. The loader says that it cannot load one
-    /// that is damaged, and goes on.
+    /// The first damaged file. The loader would only print that it cannot load the file, and start the program
+    /// without it.
     pub(crate) fn fault(&self) -> Option<(PathBuf, LibraryFault)> {
         let mut files = self.files.iter();
         files.find_map(|(name, size)| {
@@ -114,8 +113,8 @@ impl InstalledLibraries {
         })
     }
 
-    /// Removes all other versions. What containers have mounted of them stays theirs, and the grant of a
-    /// container that starts again names this version.
+    /// Removes all other versions. Containers keep what they have mounted, and the grant of a container that
+    /// restarts names this version.
     pub(crate) fn remove_others(&self) {
         let all = self.folder.parent().map(fs::read_dir);
         for entry in all.into_iter().flatten().flatten().flatten() {
@@ -130,7 +129,7 @@ impl InstalledLibraries {
     }
 }
 
-/// Writes the file under its name in one step: a file that has the name is whole.
+/// Writes the file and then renames it: under its final name it is always complete.
 fn place(path: &Path, content: &[u8]) -> io::Result<()> {
     if is_same(path, content).unwrap_or(false) {
         return Ok(());
@@ -141,7 +140,7 @@ fn place(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// Compares piece by piece: the allocator would keep the room of a whole library for as long as the agent runs.
+/// Compares in small pieces. A buffer for a whole library would stay allocated as long as the agent runs.
 fn is_same(path: &Path, content: &[u8]) -> io::Result<bool> {
     let mut file = File::open(path)?;
     if file.metadata()?.len() != content.len() as u64 {

@@ -1,8 +1,7 @@
-//! Where the log goes: standard error, as lines for people or JSON for machines.
+//! Sets up the log: standard error, as lines for people or JSON for machines.
 
 use crate::options::AgentOptions;
 
-/// Starts the log.
 pub(crate) fn start(options: &AgentOptions) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(options.log)

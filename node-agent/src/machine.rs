@@ -1,11 +1,11 @@
-//! One agent for one machine: two of them would each give the same memory away.
+//! One agent per machine: two agents would give out the same memory twice.
 //!
-//! An agent holds a name that is the driver's: a socket in the kernel's abstract namespace, which needs no file, has
-//! no permissions, and is gone with the process. All users of a machine share that namespace, and each simulated
-//! driver has a name of its own. Who finds the name taken learns from the kernel whose process has it.
+//! The agent binds a socket in the kernel's abstract namespace, whose name stands for the driver. It needs no file,
+//! has no permissions, and is gone with the process. All users of a machine share that namespace, and each simulated
+//! driver has its own name. An agent that finds the name taken learns the owner's process from the kernel.
 //!
-//! An agent in a pod has another network and so another namespace. It has its folder on the host, where its lock is
-//! seen.
+//! An agent in a pod has its own network namespace, and so other abstract names. Its folder is on the host, where
+//! its lock is visible.
 
 use std::fs;
 use std::io;
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use apportion_abi::place;
 use tokio::net::UnixStream;
 
-/// The name for the driver of the machine.
+/// The name for the machine's own driver.
 const NAME: &str = "apportion-agent";
-/// How long an agent of the same user may take to leave.
+/// How long an agent of the same user may take to exit.
 const LEAVES_IN: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why the machine is not this agent's.
+/// Why this agent cannot manage the machine.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MachineLockError {
     #[error("the agent of user {user} manages these GPUs (process {pid})")]
@@ -38,13 +38,13 @@ pub(crate) enum MachineLockError {
 }
 
 impl MachineLockError {
-    /// Whether this agent is root's and the other one is not.
+    /// Whether this agent is root's and the other one belongs to a user.
     pub(crate) fn is_of_a_user(&self) -> bool {
         let is_users = matches!(self, Self::Taken { user, .. } if *user != 0);
         is_users && rustix::process::geteuid().is_root()
     }
 
-    /// What to do about it.
+    /// The hint for the person who started the agent.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Taken { user: 0, .. } | Self::Root => {
@@ -57,20 +57,20 @@ impl MachineLockError {
     }
 }
 
-/// A machine that no other agent manages for as long as this lives.
+/// Ensures that no other agent manages the driver, as long as this lives.
 #[derive(Debug)]
 pub(crate) struct MachineLock {
-    /// The driver's, and that of the agent's folder.
+    /// The names for the driver and for the agent's folder.
     names: [String; 2],
     held: Vec<UnixListener>,
 }
 
 impl MachineLock {
-    /// Takes the name of the simulated driver at the socket, or of the machine's own, for the agent that has the
+    /// Takes the name of the simulated driver at the socket, or of the machine's own driver, for the agent of this
     /// folder.
     ///
-    /// An agent that had the folder before and lost it leaves as soon as it sees that. Its ledger is taken over, so it
-    /// is waited for a moment and no longer; the name is taken when it is free.
+    /// An agent that lost the folder exits as soon as it notices. This agent has taken over its ledger, so it waits
+    /// only a moment for the other's exit. If that takes longer, it starts and takes the name later.
     pub(crate) async fn take(
         simulated: Option<&Path>,
         folder: &Path,
@@ -92,10 +92,11 @@ impl MachineLock {
         while !machine.enter()? {
             let [driver, folder] = &machine.names;
             let taken = holder(driver).await;
-            // Whoever is not seen has just left, and one of this user may be about to.
+            // An agent that is not visible has just exited, and one of this user may be about to.
             let may_leave = !matches!(taken, Some((user, _)) if user != own);
             if !may_leave || Instant::now() > deadline {
                 return match taken {
+                    // The holder is the agent that lost this folder and is about to exit.
                     Some((user, _)) if user == own && taken == holder(folder).await => Ok(machine),
                     Some((user, pid)) => Err(MachineLockError::Taken { user, pid }),
                     None => Err(MachineLockError::Busy),
@@ -106,7 +107,7 @@ impl MachineLock {
         Ok(machine)
     }
 
-    /// Takes what is free, and lets those go who asked who this is.
+    /// Binds the names if they are free, and closes connections that only asked who the owner is.
     pub(crate) fn keep(&mut self) {
         for listener in &self.held {
             while listener.accept().is_ok() {}
@@ -114,7 +115,7 @@ impl MachineLock {
         let _ = self.enter();
     }
 
-    /// Takes both names, or none.
+    /// Binds both names, or none.
     fn enter(&mut self) -> Result<bool, MachineLockError> {
         if !self.held.is_empty() {
             return Ok(true);
@@ -140,14 +141,14 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The user and the process that have the name.
+/// The user and the process that own the name.
 async fn holder(name: &str) -> Option<(u32, i32)> {
     let stream = UnixStream::connect(format!("\0{name}")).await.ok()?;
     let peer = stream.peer_cred().ok()?;
     Some((peer.uid(), peer.pid().unwrap_or_default()))
 }
 
-/// Whether root's agent runs and this is not one of root's. The kernel's list of locks says so to everybody.
+/// Whether root's agent is running while this one is not root's. Every user can read the kernel's list of locks.
 fn is_roots() -> bool {
     let lock = Path::new(place::DIR_ROOT).join(place::AGENT_LOCK);
     let Some(found) = fs::metadata(lock).ok() else {
@@ -186,7 +187,7 @@ mod tests {
         }
         let refused = MachineLock::take(Some(first.path()), folder(1)).await;
         assert!(matches!(refused, Err(MachineLockError::Taken { .. })));
-        // Who has the folder now waits for the name, and gets it.
+        // The current owner of the folder waits for the name, and gets it.
         let mut next = MachineLock::take(Some(first.path()), folder(0))
             .await
             .unwrap();

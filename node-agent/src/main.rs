@@ -1,6 +1,6 @@
-//! The agent of one node: the owner of its GPUs. It gives shares of them away, makes the shares hold,
-//! and shows what is so. It starts, serves until it is told to stop or nobody needs it, and leaves the
-//! accounts in place: the programs under them go on, and the next agent takes them over.
+//! The node agent: owns the GPUs of one machine, gives out shares of them, enforces the limits and reports the
+//! state. It serves until it is stopped or nobody needs it. It leaves the accounts in place: the programs go on, and
+//! the next agent takes them over.
 
 #![forbid(unsafe_code)]
 
@@ -68,7 +68,7 @@ use crate::request_tracker::RequestTracker;
 use crate::service::AgentService;
 use crate::tenant::AllowedUsers;
 
-/// How long open requests may take to end once the agent leaves.
+/// How long open requests may take when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 /// How many requests may wait for the agent's loop.
 const QUEUE: usize = 64;
@@ -102,7 +102,7 @@ fn serve(options: AgentOptions) -> Result<(), AgentFailure> {
 }
 
 fn start(options: AgentOptions) -> Result<(), AgentFailure> {
-    // Before there is another thread: capabilities are a thread's.
+    // Must come before other threads start: capabilities belong to a thread.
     if rustix::process::geteuid().is_root() {
         privilege::drop_most()
             .map_err(|error| AgentFailure::running(&error, "see capabilities(7)"))?;
@@ -127,7 +127,7 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
     let machine = MachineLock::take(options.driver_socket().as_deref(), instance.dir()).await;
     match machine {
         Ok(machine) => instance.own(machine),
-        // No user of a node may keep its agent from starting.
+        // A user's agent must not keep the node's agent from starting.
         Err(error) if error.is_of_a_user() && options.kubelet_dir.is_some() => {
             warn!(problem = %error, "GPUs are managed twice until the other agent ends");
         }
@@ -181,7 +181,7 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
     if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
-        // Before anything can be asked for.
+        // Check for rivals before the first request can arrive.
         let rival = kubelet::rival(&dir).await;
         if rival.is_some() {
             agent.meet(rival.as_ref());
@@ -218,7 +218,7 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
         users: options.users,
     };
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
-    // There is room for one, and it is the first.
+    // The channel has room for one listener, and this is the first.
     let _ = listeners.try_send(listener);
     let served = tokio::spawn(service::serve(
         service,

@@ -1,8 +1,8 @@
 //! Which process belongs to which allocation.
 //!
-//! In this order: the owner and its descendants (the nearest ancestor that belongs somewhere decides),
-//! the processes that have a slot in an account, the processes whose environment names an account. What
-//! was found once is remembered until the process ends, because ancestors die and their children go on.
+//! In this order: the owner and its descendants (the nearest ancestor with an allocation decides), processes with a
+//! slot in an account, and processes whose environment names an account. The result is remembered until the process
+//! ends, because ancestors die and their children go on.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::access::AccountAccess;
 use crate::exits::ExitWatcher;
 use crate::procfs;
 
-/// The most ancestors that are looked at; a chain that changes while it is read could have a loop.
+/// The most ancestors to follow. A process tree that changes during the walk could form a loop.
 const ANCESTORS: usize = 256;
 
 /// The live processes of all allocations.
@@ -22,25 +22,25 @@ pub(crate) struct AllocationMembers {
     of: HashMap<ProcessId, AllocationId>,
     pods: HashMap<AllocationId, String>,
     accounts: PathBuf,
-    /// Who may open the account. Only they become members by naming it.
+    /// Who may open each account. Only their processes become members by naming it.
     access: HashMap<AllocationId, AccountAccess>,
-    /// Of the event that is being handled.
+    /// All processes of the machine, read once during the current event.
     looked: Option<Vec<MemberCandidate>>,
     pub(crate) exits: ExitWatcher,
 }
 
-/// A process as a search sees it.
+/// A process in a search.
 #[derive(Debug)]
 struct MemberCandidate {
     process: ProcessId,
     /// The UID of its pod.
     pod: Option<String>,
-    /// What its environment names.
+    /// The account that its environment names.
     account: Option<PathBuf>,
 }
 
 impl AllocationMembers {
-    /// Nobody yet. `accounts` is the folder of the accounts.
+    /// No members yet. `accounts` is the folder of the accounts.
     pub(crate) fn new(accounts: PathBuf) -> Self {
         Self {
             of: HashMap::new(),
@@ -52,18 +52,18 @@ impl AllocationMembers {
         }
     }
 
-    /// Enters a process, whatever it belonged to before.
+    /// Makes a process a member, whatever it belonged to before.
     pub(crate) fn join(&mut self, process: ProcessId, id: &AllocationId) {
         self.of.insert(process, id.clone());
         self.exits.watch(process);
     }
 
-    /// Enters a pod: the containers in it that have the account belong to the allocation.
+    /// Adds a pod: its processes that have the account's folder belong to the allocation.
     pub(crate) fn enter_pod(&mut self, pod: String, id: &AllocationId) {
         self.pods.insert(id.clone(), pod);
     }
 
-    /// From here on only these users' processes become members of an allocation by naming its account.
+    /// From here on only these users' processes become members by naming the account.
     pub(crate) fn restrict(&mut self, id: &AllocationId, access: AccountAccess) {
         self.access.insert(id.clone(), access);
     }
@@ -73,12 +73,12 @@ impl AllocationMembers {
         self.of.iter()
     }
 
-    /// Whether the process belongs to some allocation.
+    /// Whether the process is a member of any allocation.
     pub(crate) fn contains(&self, process: ProcessId) -> bool {
         self.of.contains_key(&process)
     }
 
-    /// Takes out a process that ended.
+    /// Removes a process that ended.
     pub(crate) fn leave(&mut self, process: ProcessId) -> Option<AllocationId> {
         self.exits.forget(process);
         self.of.remove(&process)
@@ -92,13 +92,13 @@ impl AllocationMembers {
         own
     }
 
-    /// From here on a search looks at the machine as it is now: what one event makes of many allocations is
-    /// made of one look, and nothing of it is believed after the event.
+    /// Drops the processes that were read for the last event, so that the next search reads them again. One event
+    /// may search for many allocations with one read.
     pub(crate) fn look_anew(&mut self) {
         self.looked = None;
     }
 
-    /// Forgets an allocation.
+    /// Removes an allocation with its members.
     pub(crate) fn dissolve(&mut self, id: &AllocationId) {
         for process in self.of(id) {
             self.leave(process);
@@ -107,7 +107,7 @@ impl AllocationMembers {
         self.access.remove(id);
     }
 
-    /// Enters all children of all members, and theirs. A container is not its starter's child in this sense.
+    /// Adds all descendants of all members. A container does not count as a child of the process that started it.
     pub(crate) fn follow(&mut self) {
         let mut unseen: Vec<_> = self
             .of
@@ -127,7 +127,7 @@ impl AllocationMembers {
         }
     }
 
-    /// The allocation of a process, and the process is entered.
+    /// The allocation of a process. The process becomes a member of it.
     pub(crate) fn owner_of(&mut self, process: ProcessId) -> Option<AllocationId> {
         if let Some(known) = self.of.get(&process) {
             return Some(known.clone());
@@ -137,9 +137,10 @@ impl AllocationMembers {
         Some(id)
     }
 
-    /// Enters every process of the machine whose environment names the account, and says whether there
-    /// was one: what double-forked away before anybody saw it. The machine is looked at once for all that are
-    /// searched until [`Self::look_anew`].
+    /// Adds every process of the machine that names the account, for example one that double-forked before the agent
+    /// saw it. In the allocation's pod, every process that has the account's files counts; the sandbox has none.
+    /// Returns whether there was one. All searches until [`Self::look_anew`] share one read of the machine's
+    /// processes.
     pub(crate) fn search(&mut self, id: &AllocationId) -> bool {
         let looked = self.looked.take().unwrap_or_else(|| self.look());
         let folder = self.accounts.join(&id.0);
@@ -170,8 +171,7 @@ impl AllocationMembers {
             .next()
     }
 
-    /// What every process says of itself. In a pod only those of a container that has the account count, and
-    /// not the sandbox; that is asked of the pod's alone.
+    /// Reads every process's pod and account.
     fn look(&self) -> Vec<MemberCandidate> {
         let own = std::process::id();
         let live = procfs::all().into_iter().filter_map(procfs::live);
@@ -201,7 +201,7 @@ impl AllocationMembers {
         (is_there && self.may_name(process, &id)).then_some(id)
     }
 
-    /// An environment can name anything, so that of a stranger says nothing.
+    /// A process can name any account, so it must also be allowed to open it.
     fn may_name(&self, process: ProcessId, id: &AllocationId) -> bool {
         let Some(access) = self.access.get(id) else {
             return true;

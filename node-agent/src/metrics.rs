@@ -1,9 +1,9 @@
-//! The latest view as Prometheus metrics. What is served is the table in [`definitions`]; here a row becomes
+//! The latest view as Prometheus metrics. [`definitions`] is the table of metrics; this module renders its rows as
 //! text.
 //!
-//! A scrape asks neither the driver nor the ledger. Every series is of a card that is there or a share
-//! that lives, labels are names that Kubernetes gave and fixed words, and no pid or sentence is among
-//! them; so their number is bounded by what the node holds, and by [`MOST_SHARES`] where that fails.
+//! A scrape asks neither the driver nor the ledger. Each series belongs to a GPU that exists or to a live share.
+//! Labels are Kubernetes names or values from fixed sets, never a pid or free text. So the node's size bounds the
+//! number of series, and [`MOST_SHARES`] does if that fails.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,34 +28,34 @@ use definitions::{AgentMetric, ROWS, SeriesKind};
 pub(crate) use samples::{FAILED, QUOTA, reason};
 use snapshot::ScrapeSnapshot;
 
-/// How many shares of cards are shown. A node has fewer; more are a mistake, and not Prometheus'.
+/// The most shares that are exported. A node has fewer; more are a bug that must not overload Prometheus.
 const MOST_SHARES: usize = 1024;
 
-/// How the text is written.
+/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
-    /// For who asks for it, as Prometheus does.
+    /// For clients that accept it, such as Prometheus.
     OpenMetrics,
-    /// For everyone else.
+    /// For all others.
     Plain,
 }
 
-/// How long a text is shown again while there is no newer view. Parts of it go on without one, such as its age.
+/// How long to reuse a text while the view is the same. Some values change without a new view, such as its age.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// What is kept from one scrape to the next.
+/// The state between scrapes.
 #[derive(Debug, Default)]
 pub(crate) struct ScrapeState {
-    /// Series that were left out. Written and read by scrapes only; nothing else is ordered by it.
+    /// The number of series left out. Written and read by scrapes only; relaxed, as it orders nothing else.
     dropped: AtomicU64,
-    /// Who knows how many connections were dropped.
+    /// Count the dropped connections.
     own: Option<HttpLimiter>,
     others: Vec<ConnectionLimiter>,
     /// The last text of each format.
     texts: Mutex<[Option<CachedScrape>; 2]>,
 }
 
-/// A text, and of which view it is since when.
+/// A rendered text, its view and its time.
 #[derive(Debug)]
 struct CachedScrape {
     view: Arc<AgentView>,
@@ -64,7 +64,7 @@ struct CachedScrape {
 }
 
 impl ScrapeState {
-    /// Scrapes that also say how many connections these listeners dropped.
+    /// A state that also exports the connections that these listeners dropped.
     pub(crate) fn new(own: HttpLimiter, others: Vec<ConnectionLimiter>) -> Self {
         Self {
             own: Some(own),
@@ -73,7 +73,7 @@ impl ScrapeState {
         }
     }
 
-    /// The view as text, which clients that ask at once share.
+    /// Returns the view as text. Concurrent clients share it.
     pub(crate) fn show(&self, view: &Arc<AgentView>, format: MetricsFormat) -> Bytes {
         let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         let [open, plain] = &mut *texts;
@@ -96,7 +96,7 @@ impl ScrapeState {
         text
     }
 
-    /// The view as text.
+    /// Renders the view.
     fn render(&self, view: &Arc<AgentView>, format: MetricsFormat) -> String {
         let (shares, left_out) = snapshot::shares(&view.list.allocations, MOST_SHARES);
         let left_out = u64::try_from(left_out * definitions::per_share()).unwrap_or(u64::MAX);
@@ -123,8 +123,8 @@ impl ScrapeState {
     }
 }
 
-/// OpenMetrics describes a counter without its `_total` and says where the text ends; Prometheus' older
-/// format does neither.
+/// Converts OpenMetrics to Prometheus' older text format. OpenMetrics names a counter without `_total` in its
+/// descriptor, and marks the end of the text.
 fn plain(text: &str) -> String {
     let counters = ROWS
         .iter()

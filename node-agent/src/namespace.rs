@@ -1,10 +1,9 @@
-//! From the pid that a process calls itself by to the process.
+//! Maps the pid in a process's own pid namespace to the process.
 //!
-//! A process in a container registers the pid of its own pid namespace. If that is the agent's, the pid
-//! is the process; otherwise it is looked for among all processes, once. What is written in an account can
-//! name thousands who never were, so all processes are looked through seldom enough to cost little. A process
-//! that uses a card is known from the driver and got to know at once: until it is, it would look like one
-//! that goes around its account.
+//! A process in a container registers the pid of its own pid namespace. If that is the agent's namespace, the pid is
+//! the process's. Otherwise the agent scans all processes. A forged account can name thousands of processes that
+//! never existed, so scans are rate-limited. Processes that use a card are known from the driver and are resolved at
+//! once: an unresolved one would look as if it bypassed its account.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -15,21 +14,21 @@ use apportion_ledger::ProcessId;
 use crate::account::ResolvedProcess;
 use crate::procfs;
 
-/// Looking through all processes takes at most one part in so many of the time.
+/// Scans of all processes take at most one part in this many of the time.
 const SHARE: u32 = 20;
 
-/// A namespace, a pid in it and a start time.
+/// Pid namespace, pid in it, and start time.
 type Key = (u64, u32, u64);
 
-/// The pid namespaces of the machine, as far as they were needed.
+/// Known processes of other pid namespaces.
 #[derive(Debug)]
 pub(crate) struct PidNamespaces {
     own: Option<u64>,
     known: HashMap<Key, ProcessId>,
-    /// What the last look through all processes found, and when there may be another.
+    /// The result of the last scan, and when the next one may run.
     seen: HashMap<Key, ProcessId>,
     next_look: Instant,
-    /// Those who were using a card when they were got to know.
+    /// The processes that used a card at the last call of `meet`.
     met: BTreeSet<ProcessId>,
 }
 
@@ -44,7 +43,7 @@ impl PidNamespaces {
         }
     }
 
-    /// Gets to know the processes that use a card, each once.
+    /// Resolves the processes that use a card, each once.
     pub(crate) fn meet(&mut self, users: BTreeSet<ProcessId>) {
         for process in users.difference(&self.met) {
             if let Some((space, pid, process)) = procfs::in_another_namespace(self.own, *process) {
@@ -54,8 +53,8 @@ impl PidNamespaces {
         self.met = users;
     }
 
-    /// Finds the process of a slot. A process of another namespace is taken for dead only if it was
-    /// once seen alive: the agent may be unable to see into the namespace.
+    /// Finds the process of a slot. A process of another namespace counts as dead only if the agent has seen it
+    /// alive: the agent may be unable to see into the namespace.
     pub(crate) fn resolve(&mut self, who: ProcessRegistration) -> ResolvedProcess {
         if who.start_time == 0 {
             return self.resolve_by_pid(who);
@@ -79,7 +78,7 @@ impl PidNamespaces {
         ResolvedProcess::Dead
     }
 
-    /// Looks for a process in another namespace than ours.
+    /// Looks up a process of another namespace, with a scan if one is allowed now.
     fn look(&mut self, key: Key) -> Option<ProcessId> {
         let begun = Instant::now();
         if !self.seen.contains_key(&key) && begun >= self.next_look {
@@ -92,8 +91,9 @@ impl PidNamespaces {
         self.seen.get(&key).copied()
     }
 
-    /// A process that could not read its own start time (it has no `/proc`), or is just entering: its pid
-    /// is all there is, and good for as long as somebody has it. Death is sure in our own namespace only.
+    /// A process that could not read its start time (it has no `/proc`), or is just registering. Only its pid is
+    /// known, and it counts as alive as long as any process has that pid. Death is certain only in our own
+    /// namespace.
     fn resolve_by_pid(&self, who: ProcessRegistration) -> ResolvedProcess {
         if !self.is_own(who.pid_namespace) {
             return ResolvedProcess::Unknown;

@@ -1,5 +1,5 @@
-//! A notice as a sentence, a log line and an event of the watch stream. One row for each kind says how
-//! loud it is and what it says.
+//! Turns a notice into a log line and an event of the watch stream. One row for each kind has the log level and the
+//! message.
 
 use apportion_ledger::{LedgerNotice, NoticeKind};
 use apportion_proto::v1;
@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 
 use crate::wire;
 
-/// How loud a notice is in the log.
+/// The log level of a notice.
 enum NoticeLevel {
     Debug,
     Info,
@@ -42,7 +42,7 @@ const fn row(kind: NoticeKind) -> (NoticeLevel, &'static str) {
     }
 }
 
-/// Logs a notice and makes it an event.
+/// Logs a notice and returns it as an event.
 pub(crate) fn tell(notice: &LedgerNotice, at_ms: u64) -> v1::Event {
     let (loudness, message) = row(notice.kind);
     let (id, name) = notice.allocation.clone().unzip();

@@ -1,8 +1,8 @@
-//! The container runtime's question before each container, answered beside the agent's loop.
+//! The NRI plugin: the container runtime asks it before it creates a container.
 //!
-//! A runtime waits two seconds and then goes on without the plugin for good. So the plugin has a thread
-//! of its own, judges by the latest book that it was shown, and tells the loop afterwards. Which
-//! containers exist is kept from what it tells: it is how a container's id becomes a name.
+//! A runtime waits two seconds and then drops the plugin for good. So the plugin has its own thread, decides by the
+//! latest grants that the loop has published, and reports to the loop afterwards. The loop keeps the containers that
+//! it reports, to map container ids to names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,33 +19,32 @@ use apportion_nri::{
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-/// Who the plugin is to the runtime, and when it is asked among others.
+/// The plugin's name, and its position among the NRI plugins.
 const NAME: &str = "apportion";
 const INDEX: &str = "10";
-/// How many news may wait for the loop.
+/// How many events may wait for the loop.
 const NEWS: usize = 1024;
 
-/// The plugin, as the loop sees it.
+/// The loop's side of the plugin.
 #[derive(Debug)]
 pub(crate) struct NriPlugin {
     rules: VerdictRules,
     grants: watch::Sender<Arc<Grants>>,
     news: mpsc::Receiver<NriEvent>,
-    /// By the runtime's id.
+    /// By the runtime's container id.
     containers: BTreeMap<String, NriContainer>,
     pub(crate) counts: NriStats,
 }
 
-/// What it has done.
+/// The plugin's counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NriStats {
     pub(crate) is_connected: bool,
-    /// By what was done and why; one that nothing is wrong with has no reason.
+    /// By verdict and reason. An admitted container has no reason.
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl NriPlugin {
-    /// Starts the plugin.
     pub(crate) fn start(socket: PathBuf, rules: VerdictRules) -> io::Result<Self> {
         let (grants, known) = watch::channel(Arc::new(Grants::new()));
         let (told, news) = mpsc::channel(NEWS);
@@ -69,7 +68,7 @@ impl NriPlugin {
         })
     }
 
-    /// Shows it the book, and the kubelet's ids, by which a grant is named where its name cannot be told.
+    /// Publishes the grants by allocation id, and also by the kubelet's device ids.
     pub(crate) fn show<'a>(
         &self,
         ledger: &Ledger,
@@ -93,7 +92,7 @@ impl NriPlugin {
         });
     }
 
-    /// The next news; none ever where there is no plugin. Dropping the future loses nothing.
+    /// The next event; waits for ever without a plugin. Dropping the future loses nothing.
     pub(crate) async fn next(lock: Option<&mut Self>) -> NriEvent {
         let news = match lock {
             Some(lock) => lock.news.recv().await,
@@ -105,7 +104,7 @@ impl NriPlugin {
         }
     }
 
-    /// Takes news in.
+    /// Handles an event.
     pub(crate) fn hear(&mut self, news: NriEvent) {
         match news {
             NriEvent::Synchronized(running) => self.find(running),
@@ -121,14 +120,14 @@ impl NriPlugin {
         }
     }
 
-    /// The name of a container of a pod, by the runtime's id.
+    /// The name of a pod's container with this id.
     pub(crate) fn container(&self, pod: &str, id: &str) -> Option<&str> {
         let known = self.containers.get(id)?;
         (known.pod == pod).then_some(known.name.as_str())
     }
 
-    /// Everything that runs now, and nothing that was there before. What should not run was created while
-    /// nobody was asked.
+    /// Replaces the known containers by those that run now. One that should not run was created while the plugin was
+    /// not connected, and is only reported.
     fn find(&mut self, running: Vec<NriContainer>) {
         self.counts.is_connected = true;
         let grants = self.grants.borrow().clone();
@@ -162,7 +161,7 @@ impl NriPlugin {
     }
 }
 
-/// An allocation of a pod, as the plugin must know it.
+/// A pod's allocation, as the plugin needs it.
 fn granted(allocation: &Allocation) -> Option<(String, GrantHolder)> {
     let AllocationPhase::Allocated(AllocationOwner::Pod(pod)) = &allocation.state else {
         return None;

@@ -1,5 +1,5 @@
-//! The settings of the agent: one row each, from which the parser, the help text and the mistakes are
-//! made. A flag beats its environment variable, and that beats the default.
+//! The agent's settings, one row each. The parser, the help and the error messages use the rows. A flag takes
+//! precedence over its environment variable, and that over the default.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ pub(crate) use nri::NriOptions;
 pub(crate) use runtime::RuntimeOptions;
 pub(crate) use tcp::TcpOptions;
 
-/// The NVML that the system's loader finds.
+/// The NVML of the system's library path.
 const SYSTEM_NVML: &str = "libnvidia-ml.so.1";
 
 /// One setting.
@@ -39,7 +39,7 @@ struct AgentSetting {
     set: fn(&mut AgentOptions, &str) -> bool,
 }
 
-/// The settings of the agent itself. The switches `--sim`, `--help` and `--version` have no row.
+/// General settings. The switches `--sim`, `--help` and `--version` have no row.
 const ROWS: &[AgentSetting] = &[
     AgentSetting {
         flag: "--dir",
@@ -142,7 +142,7 @@ const ROWS: &[AgentSetting] = &[
     },
 ];
 
-/// The settings by what they are about.
+/// The settings by topic.
 const GROUPS: [(&str, &[AgentSetting]); 6] = [
     ("The agent", ROWS),
     ("GPUs and limits", cards::ROWS),
@@ -157,19 +157,19 @@ fn rows() -> impl Iterator<Item = &'static AgentSetting> {
     GROUPS.into_iter().flat_map(|(_, rows)| rows)
 }
 
-/// What becomes of a pod that holds a slot and was placed by nobody.
+/// What happens to a pod that holds a slot but was placed by no scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnplacedPolicy {
     /// It does not start.
     Deny,
-    /// It gets what it asks for on this node, where it is.
+    /// It gets its request on this node.
     LocalFit,
 }
 
 /// Where metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsAddress {
-    /// At the usual address, or at another port where that is taken.
+    /// The default address, or another port if that is taken.
     Usual,
     /// Exactly here.
     At(SocketAddr),
@@ -185,18 +185,18 @@ pub(crate) struct AgentOptions {
     pub(crate) is_simulated: bool,
     pub(crate) nvml: OsString,
     pub(crate) metrics: MetricsAddress,
-    /// Of cards that do not say it.
+    /// For cards that do not report their memory size.
     pub(crate) card_memory: Sizes,
     pub(crate) policy: OffenderPolicy,
-    /// In place of it, by namespace.
+    /// Overrides of `policy`, by namespace.
     pub(crate) policies: BTreeMap<String, OffenderPolicy>,
-    /// `None`: probe for it.
+    /// `None`: measure it with a probe.
     pub(crate) context_reserve: Option<Bytes>,
     pub(crate) tick: Duration,
     pub(crate) idle_exit: Option<Duration>,
-    /// Which users of the machine may ask.
+    /// Which local users may send requests.
     pub(crate) users: AllowedUsers,
-    /// How much of each card each of the other users may have.
+    /// The most memory of each card for each user other than root.
     pub(crate) user_quota: Option<Bytes>,
     /// The node to publish for; `None`: publish nothing.
     pub(crate) node: Option<String>,
@@ -204,7 +204,7 @@ pub(crate) struct AgentOptions {
     pub(crate) second_lock: NriOptions,
     pub(crate) log: tracing::Level,
     pub(crate) is_json: bool,
-    /// `None`: there is no kubelet.
+    /// `None`: no kubelet.
     pub(crate) kubelet_dir: Option<PathBuf>,
     pub(crate) cdi_dir: PathBuf,
     pub(crate) runtime: RuntimeOptions,
@@ -217,7 +217,7 @@ pub(crate) struct AgentOptions {
 }
 
 impl AgentOptions {
-    /// The socket of the simulated driver, where the cards are simulated.
+    /// The socket of the simulated driver, if it is used.
     pub(crate) fn driver_socket(&self) -> Option<PathBuf> {
         let named = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
         let usual = || self.dir.join(place::SIM_SOCKET);
@@ -226,14 +226,14 @@ impl AgentOptions {
     }
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AgentCommand {
-    /// Be the agent.
+    /// Run the agent.
     Serve(Box<AgentOptions>),
-    /// Be the child that opens a context on a card so that the agent can measure it.
+    /// Run as the child that opens a context on a card, so that the agent can measure it.
     ProbeContext,
-    /// Print this.
+    /// Print this text.
     Print(String),
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn parse(
     let mut mistakes = Vec::new();
     for row in rows() {
         if let Some(text) = env(row.env).filter(|text| !text.is_empty()) {
-            // The folder that the environment names is that of the machine's instance.
+            // The variable names the folder of the machine's own instance.
             let text = match is_simulated && row.flag == "--dir" {
                 true => format!("{text}/{}", place::DIR_SIM),
                 false => text,

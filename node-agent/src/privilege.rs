@@ -1,21 +1,21 @@
-//! What of root's power the agent keeps.
+//! The capabilities that an agent of root keeps.
 //!
-//! | capability | what for |
+//! | capability | purpose |
 //! |---|---|
-//! | `CAP_KILL` | ending an offender that runs as another user (policy `kill`, also of one namespace) |
-//! | `CAP_SYS_PTRACE` | reading the environment and the namespaces of other users' processes, to tell whose they are |
-//! | `CAP_CHOWN` | giving the account of an allocation to the user of its programs |
+//! | `CAP_KILL` | kill an offender of another user (policy `kill`, also of one namespace) |
+//! | `CAP_SYS_PTRACE` | read the environment and the namespaces of other users' processes, to find their allocation |
+//! | `CAP_CHOWN` | give the account of an allocation to the user of its programs |
 //! | `CAP_DAC_OVERRIDE` | the accounts of other users, and the NVIDIA device files of a locked-down node |
 //! | `CAP_MKNOD` | the folder with the device files of a container's cards, for a container runtime without CDI |
 //!
-//! The bounding set stays: `nvidia-modprobe`, which the driver runs to make its device files, is
-//! set-user-id root and needs what it needs.
+//! The bounding set stays as it is: the driver runs `nvidia-modprobe`, which is set-user-id root, to create its
+//! device files, and that program needs its own capabilities.
 
 use std::collections::HashSet;
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// What is kept, of what was there.
+/// The capabilities to keep, if present.
 const KEPT: [Capability; 5] = [
     Capability::CAP_CHOWN,
     Capability::CAP_KILL,
@@ -33,7 +33,7 @@ pub(crate) enum PrivilegeError {
     Kept(CapsHashSet),
 }
 
-/// Drops everything else and verifies it. Call it before there are other threads: each has its own.
+/// Drops all other capabilities and verifies it. Must be called before other threads start: each has its own set.
 pub(crate) fn drop_most() -> Result<(), PrivilegeError> {
     let kept: CapsHashSet = KEPT.into_iter().collect();
     let present = caps::read(None, CapSet::Permitted).map_err(PrivilegeError::Drop)?;
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn nothing_but_what_is_justified_is_left() {
-        // On a thread of its own, because capabilities are a thread's and other tests need theirs.
+        // In a new thread, because capabilities belong to a thread and other tests need theirs.
         let left = std::thread::spawn(|| {
             drop_most().unwrap();
             caps::read(None, CapSet::Effective).unwrap()

@@ -1,9 +1,9 @@
-//! Measuring what contexts cost: a child of the agent opens one on the card and holds it while NVML is
-//! asked what the child uses; then, told to go on, another.
+//! Measures what contexts cost. A child of the agent opens a context on the card and holds it while NVML reports the
+//! child's memory. Then it is told to open another one.
 //!
-//! It is a child because a context cannot be taken back entirely, and because the driver may hang or
-//! crash; the agent never makes a CUDA call itself. The child is told its card through
-//! `CUDA_VISIBLE_DEVICES` and ends when its standard input does, so that it cannot outlive the agent.
+//! A child process is needed because a context cannot be released completely, and because the driver may hang or
+//! crash. The agent itself never makes a CUDA call. The child gets its card through `CUDA_VISIBLE_DEVICES`, and
+//! exits when its standard input is closed, so it cannot outlive the agent.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -19,10 +19,10 @@ use tracing::debug;
 
 /// How long a probe may take from its start to its measurement.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
-/// What the child prints once it holds one more context.
+/// What the child prints after each context that it opened.
 const READY: &str = "ready";
 
-/// A child that holds a context. Dropping it ends it.
+/// A child that holds contexts. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct ContextProbe {
     pub(crate) card: CardUuid,
@@ -38,14 +38,14 @@ impl ContextProbe {
         command
             .arg("probe-context")
             .env("CUDA_VISIBLE_DEVICES", card.to_string())
-            // A limit of somebody's would be part of what is measured.
+            // A limit of the agent's own would distort the measurement.
             .env_remove("LD_PRELOAD")
             .env_remove(place::ENV_ACCOUNT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        // The driver's two libraries belong together: what lies beside the NVML in use comes first.
+        // The driver's two libraries belong together, so the folder of the NVML in use comes first.
         if let Some(folder) = nvml.parent().filter(|folder| folder.is_absolute()) {
             let mut path = folder.as_os_str().to_owned();
             if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty())
@@ -67,32 +67,32 @@ impl ContextProbe {
         })
     }
 
-    /// Tells the child to open one more.
+    /// Tells the child to open one more context.
     pub(crate) fn go_on(&mut self) -> io::Result<()> {
         let input = self.child.stdin.as_ref();
         let input = input.ok_or(io::ErrorKind::BrokenPipe)?;
-        // One byte into an empty pipe never waits.
+        // Writing one byte into an empty pipe never blocks.
         rustix::io::write(input, b"\n")?;
         Ok(())
     }
 
-    /// Tells the child to end.
+    /// Kills the child.
     pub(crate) fn end(&mut self) {
         let _ = self.child.start_kill();
     }
 
-    /// Waits until the child has ended, and what it held is free. False, as it holds nothing more.
+    /// Waits until the child has ended and its memory is free. Returns false: it holds no context any more.
     pub(crate) async fn ended(&mut self) -> bool {
         let _ = self.child.wait().await;
         false
     }
 
-    /// Whether the child has not ended yet.
+    /// Whether the child is still running.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until the child holds one more context, or has failed to get one.
+    /// Waits until the child has opened one more context. Returns false if it could not.
     pub(crate) async fn ready(&mut self) -> bool {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).await;
@@ -100,7 +100,7 @@ impl ContextProbe {
     }
 }
 
-/// Is the child: opens contexts, says so after each, and waits to be told or for the end of its input.
+/// The child's main function: opens a context, reports it, and waits for the next request or the end of its input.
 pub(crate) fn hold_contexts() -> Result<(), Box<dyn std::error::Error>> {
     let mut held = vec![CudaContext::new(0)?];
     println!("{READY}");

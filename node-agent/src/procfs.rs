@@ -1,9 +1,8 @@
-//! What `/proc` says about processes: whether they live, who their parents are, and which account
-//! their environment names.
+//! Reads `/proc`: whether processes are alive, their parents, and the account that their environment names.
 //!
-//! A pid alone identifies nothing, because pids are used again; every answer that is kept carries the
-//! start time. A process whose threads are all gone is dead here, whether or not its parent has
-//! collected it: the driver has taken its memory back by then.
+//! A pid alone identifies nothing, because pids are reused. Every answer that is kept also has the start time. A
+//! process whose threads have all ended counts as dead, even if its parent has not reaped it: the driver has freed
+//! its memory by then.
 
 use std::ffi::OsString;
 use std::fs;
@@ -34,19 +33,19 @@ pub(crate) fn live(pid: u32) -> Option<ProcessId> {
     })
 }
 
-/// Whether this very process lives.
+/// Whether exactly this process is alive.
 pub(crate) fn is_live(process: ProcessId) -> bool {
     live(process.pid) == Some(process)
 }
 
-/// The pid's parent.
+/// The pid of the parent.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     stat(pid)
         .map(|stat| stat.parent)
         .filter(|parent| *parent != 0)
 }
 
-/// The pids that any thread of the process has started and that still live.
+/// The pids of live processes that any thread of the process started.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -71,19 +70,19 @@ pub(crate) fn all() -> Vec<u32> {
         .collect()
 }
 
-/// The command's name.
+/// The name of the command.
 pub(crate) fn name(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// The user that started the process, and the one as whom it opens files.
+/// The user that started the process (real uid), and the one it opens files as (filesystem uid).
 pub(crate) fn users(pid: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut users = users.split_whitespace().flat_map(str::parse);
     let real = users.next()?;
-    // Real, effective, saved and that of the file system.
+    // The order is real, effective, saved and filesystem uid.
     Some((real, users.nth(2)?))
 }
 
@@ -97,18 +96,17 @@ pub(crate) fn account_of(pid: u32) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(entry.to_vec())))
 }
 
-/// The control groups of the process, one line for each hierarchy.
+/// The cgroups of the process, one line for each hierarchy.
 pub(crate) fn cgroup(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
 }
 
-/// Whether the process sees an account at the place where containers have theirs; where its files cannot be
-/// looked at, it may.
+/// Whether the process has an account at the path that containers use. True if its files cannot be read.
 pub(crate) fn has_account(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}/root{CONTAINER_ACCOUNT}/{LIMITS_FILE}")).unwrap_or(true)
 }
 
-/// A file by its device and inode, as `/proc/PID/maps` writes them. What `stat` says can be another device.
+/// A file by device and inode as in `/proc/PID/maps`. The device can differ from that of `stat`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MappedFile(String, String);
 
@@ -122,7 +120,7 @@ pub(crate) fn mapped_at(pid: u32, address: usize) -> Option<MappedFile> {
     maps.lines().find(begins_there).and_then(mapped_file)
 }
 
-/// Whether the process has the file mapped. One whose maps cannot be read has not shown that it has.
+/// Whether the process has mapped the file. False if its maps cannot be read.
 pub(crate) fn has_mapped(pid: u32, file: &MappedFile) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
     let maps = maps.unwrap_or_default();
@@ -135,21 +133,21 @@ fn mapped_file(line: &str) -> Option<MappedFile> {
     Some(MappedFile(fields.next()?, fields.next()?))
 }
 
-/// The inode of the pid namespace that the process's own pid is counted in.
+/// The inode of the process's pid namespace.
 pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
     fs::metadata(format!("/proc/{pid}/ns/pid"))
         .ok()
         .map(|found| found.ino())
 }
 
-/// All processes whose own pid is counted in another namespace than `own`, with the namespace and that pid.
+/// All processes in other pid namespaces than `own`, with the namespace and the pid in it.
 pub(crate) fn in_other_namespaces(own: Option<u64>) -> Vec<(u64, u32, ProcessId)> {
     let live = all().into_iter().filter_map(live);
     live.filter_map(|process| in_another_namespace(own, process))
         .collect()
 }
 
-/// The same of one process.
+/// The same for one process.
 pub(crate) fn in_another_namespace(
     own: Option<u64>,
     process: ProcessId,
@@ -158,7 +156,7 @@ pub(crate) fn in_another_namespace(
     Some((namespace, innermost_pid(process.pid)?, process))
 }
 
-/// Changes with each start of the machine; pids and start times mean nothing across it.
+/// Changes at each boot. Pids and start times are only valid for one boot.
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .unwrap_or_default()
@@ -178,7 +176,7 @@ fn stat(pid: u32) -> Option<ProcessStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The command's name stands in parentheses and may itself contain spaces and parentheses.
+/// The command's name is in parentheses and may itself contain spaces and parentheses.
 fn parse_stat(text: &str) -> Option<ProcessStat> {
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -212,7 +210,7 @@ mod tests {
             pid,
             &MappedFile("ff:ff".into(), file.1.clone())
         ));
-        // Of a process that is not there nothing can be read, as of one that may not be looked at.
+        // A missing process, like one without permission, cannot be read.
         assert!(!has_mapped(u32::MAX, &file));
         assert_eq!(mapped_at(pid, 1), None);
     }

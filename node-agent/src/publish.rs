@@ -1,10 +1,9 @@
-//! What the agent knows, said to the cluster: the node's `GpuNode`, two numbers on the node's own
-//! status, and events on pods.
+//! Publishes the agent's state to the cluster: the node's `GpuNode`, some resources in the node's status, and events
+//! on pods.
 //!
-//! It reads the view that everyone reads and tells nobody on this node anything: an API server that is
-//! slow or gone delays what is published, and nothing else. What is published is written only when it
-//! changed, at most once in five seconds; what the driver says is used changes all the time and is written
-//! where it changed much, or with the next heartbeat.
+//! It reads the same view as all other readers and sends nothing back to the agent. A slow or missing API server
+//! delays what is published, and nothing else. The state is written only when it changed, at most once in five
+//! seconds. The used memory changes all the time, so it is written after a large change or with the next heartbeat.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +29,7 @@ mod status;
 use gpu_node::GpuNodePublisher;
 use schedule::PublishSchedule;
 
-/// Publishes for as long as the agent runs, if it runs in a cluster.
-/// `address` is where the agent is served over TCP.
+/// Publishes as long as the agent runs, if it has access to a cluster. `address` is the agent's TCP address.
 pub(crate) async fn publish(node: String, shown: AgentHandle, address: Option<String>) {
     let client = match client().await {
         Ok(client) => client,
@@ -55,8 +53,8 @@ pub(crate) async fn publish(node: String, shown: AgentHandle, address: Option<St
     );
 }
 
-/// Keeps saying on a `GpuNode` that an agent made earlier that there is no driver now. A node that never had one gets no
-/// such object.
+/// Keeps an existing `GpuNode` up to date while the node has no driver. A node that never had one gets no such
+/// object.
 pub(crate) async fn publish_absence(node: &str, view: &AgentView) {
     let client = match client().await {
         Ok(client) => client,
@@ -82,16 +80,16 @@ pub(crate) async fn publish_absence(node: &str, view: &AgentView) {
     }
 }
 
-/// How long after a failure it is tried again to say that there is no driver.
+/// How long to wait after a failure to publish the absence of a driver.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A client for the cluster that this runs in.
+/// A client for the cluster that the agent runs in.
 pub(crate) async fn client() -> Result<Client, String> {
     let config = Config::infer().await.map_err(|error| chain(&error))?;
     Client::try_from(config).map_err(|error| chain(&error))
 }
 
-/// Keeps the published state as the view is.
+/// Keeps the published state equal to the view.
 async fn keep(
     mut remote: GpuNodePublisher,
     mut views: watch::Receiver<Arc<AgentView>>,
@@ -115,7 +113,7 @@ async fn keep(
 }
 
 async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, wanted: GpuNodeStatus) {
-    /// A request that hangs must not keep what comes after it from being said.
+    /// A request that hangs must not block later writes.
     const PATIENCE: Duration = Duration::from_secs(10);
     let problem = match tokio::time::timeout(PATIENCE, remote.write(&wanted)).await {
         Ok(Ok(())) => return pace.done(Instant::now(), wanted),
@@ -126,7 +124,7 @@ async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, want
     warn!(problem, "Failed to publish GPU state, retrying");
 }
 
-/// Tells pods' owners what their pods did.
+/// Publishes events on pods and nodes, and evicts offenders.
 async fn tell(
     client: Client,
     node: String,
@@ -141,7 +139,7 @@ async fn tell(
                 eviction::evict(&client, &event, &view.list).await;
                 teller.tell(&event, &view.list).await;
             }
-            // What was missed shows in metrics.
+            // Metrics have the missed events.
             Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,
         }

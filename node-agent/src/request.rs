@@ -1,4 +1,4 @@
-//! What the service asks of the agent's loop. Reading needs no request: the view is there for all.
+//! Requests to the agent's loop. Reading needs none, because every reader has the view.
 
 use apportion_abi::CardRequest;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::kubelet::{
     AllocateStrategy, Holder, KubeletEvent, KubeletSnapshot, RivalOwner, WholeCardHolder,
 };
 
-/// Where an answer goes.
+/// Where an answer is sent.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
 
 /// A request that changes something.
@@ -23,21 +23,21 @@ pub(crate) enum AgentRequest {
     Commit(AllocationId, AllocationOwner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
     Resize(AllocationId, Vec<CardRequest>, Answer<v1::ResizeReply>),
-    /// The container runtime is known; how are slots answered for?
+    /// The container runtime is known. The answer is the delivery strategy.
     Runtime(RuntimeCapabilities, Answer<AllocateStrategy>),
-    /// The kubelet gives a slot to a container.
+    /// The kubelet allocates a slot to a container.
     Handed(SlotId),
     /// A container on a slot of this pod is about to start.
     Prepare(SlotId, Holder, Answer<PrepareOutcome>),
-    /// Something happened with the kubelet that is counted.
+    /// An event of the kubelet, to be counted.
     Kubelet(KubeletEvent),
-    /// The kubelet gives whole cards to a container.
+    /// The kubelet allocates whole cards to a container.
     HandWhole(Vec<WholeCardId>, Answer<()>),
     /// A container with whole cards is about to start.
     PrepareWhole(StartingContainer, Answer<()>),
-    /// Another owner gives cards away, or none does any more.
+    /// Another owner allocates GPUs on this node, or has left.
     Rival(Option<RivalOwner>),
-    /// The kubelet was looked at.
+    /// The kubelet was polled.
     Seen(KubeletSnapshot),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct StartingContainer {
 /// Whether a container may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrepareOutcome {
-    /// Its grant is there.
+    /// Its grant is written.
     Granted,
     /// Its pod has no allocation.
     Unplaced,

@@ -1,9 +1,9 @@
-//! Whether anybody still talks to the agent, so that one that was started in the background can leave.
+//! Tracks whether clients still use the agent, so that one that was started in the background can exit.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Requests in progress, and the end of the latest.
+/// The number of open requests, and when the last one ended.
 #[derive(Debug)]
 pub(crate) struct RequestTracker {
     /// Invariant: `since` is when the number of requests last became zero.
@@ -16,7 +16,7 @@ struct RequestTrackerState {
     since: Instant,
 }
 
-/// One request; it is over when this is dropped.
+/// An open request. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct TrackedRequest<'a>(&'a RequestTracker);
 
@@ -30,13 +30,13 @@ impl RequestTracker {
         }
     }
 
-    /// A request begins.
+    /// Begins a request.
     pub(crate) fn open(&self) -> TrackedRequest<'_> {
         self.change(|state| state.requests += 1);
         TrackedRequest(self)
     }
 
-    /// How long nobody has asked anything.
+    /// How long no request has been open.
     pub(crate) fn quiet_for(&self) -> Duration {
         let state = self
             .state

@@ -1,8 +1,8 @@
-//! What a context costs on each model, learned once for each driver and kept.
+//! What a context costs on each GPU model, measured once for each driver version and saved.
 //!
-//! The numbers decide what a process is charged before its first context exists, and before each further
-//! one. What it costs beyond that comes from NVML afterwards, as overhead; but what was charged too much
-//! stays charged, and so a further context, which costs less, has a number of its own.
+//! The costs are charged before a process's first context exists, and before each further one. What a context costs
+//! beyond its charge is found by NVML later, as overhead. But a charge that is too high stays. So a further context,
+//! which costs less, has its own number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic_write;
 
-/// What is assumed where nothing could be measured. Contexts were seen from 250 to 600 MiB.
+/// Assumed if nothing could be measured. Contexts of 250 to 600 MiB were seen.
 pub(crate) const ASSUMED: Bytes = Bytes::from_mib(512);
 
-/// The reserves that were learned.
+/// The measured costs.
 #[derive(Debug)]
 pub(crate) struct ContextReserves {
     path: PathBuf,
     driver: String,
     learned: BTreeMap<String, ContextCost>,
-    /// What could not be measured is tried again by the next agent.
+    /// Models that could not be measured. The next agent tries again.
     unmeasurable: BTreeSet<String>,
 }
 
-/// What contexts of one process on one card cost.
+/// The cost of contexts of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextCost {
     pub(crate) first: Bytes,
-    /// Each further one, if it could be measured.
+    /// The cost of each further one, if it could be measured.
     pub(crate) further: Option<Bytes>,
 }
 
@@ -49,7 +49,7 @@ struct ReserveRecord {
 }
 
 impl ContextReserves {
-    /// Reads what is there; a file that cannot be understood is only a reason to measure again.
+    /// Loads the saved costs. An unreadable file only means to measure again.
     pub(crate) fn load(path: &Path, driver: &str) -> Self {
         let text = fs::read(path).unwrap_or_default();
         let file: ReservesFile = serde_json::from_slice(&text).unwrap_or_default();
@@ -65,7 +65,7 @@ impl ContextReserves {
         }
     }
 
-    /// What contexts cost on this model, if it is known.
+    /// What contexts cost on this model, if known.
     pub(crate) fn of(&self, model: &str) -> Option<ContextCost> {
         let key = self.key(model);
         let assumed = ContextCost {
@@ -76,7 +76,7 @@ impl ContextReserves {
         self.learned.get(&key).copied().or_else(assumed)
     }
 
-    /// Keeps what was measured, or that nothing could be.
+    /// Saves a measurement, or remembers that it failed.
     pub(crate) fn learn(&mut self, model: &str, cost: Option<ContextCost>) -> std::io::Result<()> {
         let key = self.key(model);
         let Some(cost) = cost else {

@@ -1,6 +1,6 @@
-//! The gRPC service: requests that change go to the agent's loop, and those that read are answered from
-//! the latest view. Who is asking is the kernel's word on the Unix socket and a certificate's over TCP; a
-//! scheduler that no longer leads is not heard.
+//! The gRPC service. Requests that change something go to the agent's loop, and those that read are answered from
+//! the latest view. The caller is identified by the kernel on the Unix socket, and by certificate over TCP. A
+//! scheduler that lost the lease is refused.
 
 use std::io;
 use std::sync::Arc;
@@ -27,16 +27,15 @@ use crate::tenant::{AllowedUsers, TenantUid};
 use crate::view::AgentView;
 use crate::wire;
 
-/// How many replies a slow watcher may leave unread before it is waited for.
+/// How many replies a slow watcher may leave unread before the relay waits for it.
 const UNREAD: usize = 8;
 
-/// How many connections other users of the machine may have to the Unix socket.
+/// How many connections other local users may have to the Unix socket.
 pub(crate) const OF_USERS: ConnectionLimits = ConnectionLimits {
     total: 256,
     per_source: 64,
 };
 
-/// The service.
 pub(crate) struct AgentService {
     pub(crate) requests: mpsc::Sender<request::AgentRequest>,
     pub(crate) shown: AgentHandle,
@@ -44,8 +43,8 @@ pub(crate) struct AgentService {
     pub(crate) users: AllowedUsers,
 }
 
-/// Serves on the latest of the sockets, and over TCP where that is wanted, until `left`, and then until the
-/// open requests have ended.
+/// Serves on the latest of the Unix sockets, and over TCP if configured, until `left`. Then it waits for open
+/// requests.
 pub(crate) async fn serve(
     service: AgentService,
     listeners: mpsc::Receiver<UnixListener>,
@@ -68,7 +67,7 @@ pub(crate) async fn serve(
         .await
 }
 
-/// Passes on who connects, until nobody serves them.
+/// Accepts connections until nobody serves them.
 async fn accept(
     mut listeners: mpsc::Receiver<UnixListener>,
     seats: ConnectionLimiter,
@@ -93,7 +92,7 @@ async fn accept(
     }
 }
 
-/// Lets through who may ask, unless its term is over.
+/// Accepts a request of an allowed caller, unless the caller's term is over.
 fn authorise(
     request: Request<()>,
     users: AllowedUsers,
@@ -132,7 +131,7 @@ impl AgentService {
         answered.await.map_err(|_| leaving())?.map(Response::new)
     }
 
-    /// Whether who asks may change the allocation.
+    /// Whether the caller may change the allocation.
     fn may_change(&self, tenant: Option<TenantUid>, id: &AllocationId) -> Result<(), Status> {
         let Some(tenant) = tenant else {
             return Ok(());
@@ -247,7 +246,7 @@ async fn relay(
             () = replies.closed() => return,
             event = events.recv() => match event {
                 Ok(event) => Item::Event(event),
-                // Missed events show in the next list.
+                // The next list reflects the missed events.
                 Err(RecvError::Lagged(_)) => continue,
                 Err(RecvError::Closed) => return,
             },

@@ -1,8 +1,8 @@
-//! The grants on disk for a runtime without CDI: one folder a slot, to which the kubelet's answer leads.
+//! The grants on disk for a runtime without CDI: a folder for each slot, which the answer to `Allocate` mounts.
 //!
-//! The runtime follows the folder's links when it creates a container and holds what they led to. So a
-//! folder can be taken away while its container runs, and one that is not there lets none be created; it
-//! appears whole under its name or not at all.
+//! The runtime resolves the folder's links when it creates a container, and keeps their targets mounted. So a folder
+//! can be removed while its container runs, and without the folder no container can be created. A folder is written
+//! under another name and then renamed, so it is always complete.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -14,16 +14,16 @@ use apportion_runtime_class::slot::SlotContent;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tracing::warn;
 
-/// For whom a folder is.
+/// The file that says whom a folder is for.
 const LABEL: &str = "grant.json";
 
-/// The folder of the folders.
+/// The parent of all slot folders.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotFolders {
     root: PathBuf,
 }
 
-/// Why something cannot be put into a slot's folder.
+/// Why a slot's folder cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SlotFolderError {
     #[error("failed to create {path}")]
@@ -48,7 +48,7 @@ impl SlotFolders {
         Self { root }
     }
 
-    /// The folder of them all.
+    /// The parent of all slot folders.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -63,7 +63,7 @@ impl SlotFolders {
         self.path(slot).exists()
     }
 
-    /// Puts a folder in place, instead of the one that is there.
+    /// Writes the folder of a slot, in place of an existing one.
     pub(crate) fn write(
         &self,
         label: &CdiSpecLabel,
@@ -84,7 +84,7 @@ impl SlotFolders {
         fs::rename(&new, &path).map_err(failed(&path))
     }
 
-    /// Takes a slot's folder away.
+    /// Removes the folder of a slot.
     pub(crate) fn remove(&self, slot: &str) {
         match fs::remove_dir_all(self.path(slot)) {
             Err(problem) if problem.kind() != io::ErrorKind::NotFound => {
@@ -94,7 +94,7 @@ impl SlotFolders {
         }
     }
 
-    /// For whom the folders are that earlier agents left. What says nothing of use is removed.
+    /// The labels of the folders that earlier agents left. Removes folders without a valid label.
     pub(crate) fn found(&self) -> Vec<CdiSpecLabel> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         entries
@@ -125,7 +125,7 @@ fn put(folder: &Path, content: &SlotContent) -> Result<(), SlotFolderError> {
             let outcome = make_folder(&path);
             made(path, outcome)
         }
-        // A runtime makes a folder of what a link does not lead to, and mounts that.
+        // For a missing link target a runtime would create a folder and mount that.
         SlotContent::Link { to, .. } if !Path::new(to).exists() => {
             Err(SlotFolderError::Missing(to.clone()))
         }
@@ -224,7 +224,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("null");
         match make_device(Path::new("/dev/null"), &path) {
-            // Only root may.
+            // Only root may create device files.
             Err(problem) if problem.kind() == io::ErrorKind::PermissionDenied => return,
             made => made.unwrap(),
         }

@@ -1,10 +1,10 @@
-//! Being asked to stop, by whoever started the agent.
+//! Signals that stop the agent.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::AgentFailure;
 
-/// Resolves at the first signal that asks the agent to stop.
+/// Resolves at the first SIGTERM or SIGINT.
 pub(crate) fn stopped() -> Result<impl Future<Output = ()>, AgentFailure> {
     let listen =
         |kind| signal(kind).map_err(|error| AgentFailure::running(&error, "see signal(7)"));

@@ -1,8 +1,8 @@
-//! The agent over TCP, for the scheduler alone: mutual TLS, with certificates of the scheduler's authority.
+//! The agent's TCP listener, for the scheduler only: mutual TLS with certificates of the scheduler's CA.
 //!
-//! Until there is a certificate nobody is answered. A handshake that fails is said once, with what it
-//! means, and costs nobody else anything: each has a task and a time of its own. There are only so many at once,
-//! and the oldest of whoever has most makes room.
+//! Until the agent has a certificate it drops connections. A failed handshake is logged once, with a hint. Each
+//! handshake has its own task and timeout, so it does not delay others. The number of handshakes is limited, and the
+//! oldest of the source with the most makes room.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,27 +31,26 @@ mod renewal;
 
 /// How long a handshake may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many may be under way.
+/// How many handshakes may be in progress.
 const AT_ONCE: ConnectionLimits = ConnectionLimits {
     total: 64,
     per_source: 16,
 };
 
-/// What connections are answered with; nothing until there is a certificate.
+/// The current TLS configuration; `None` until there is a certificate.
 type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
 
-/// The agent's TCP side.
 pub(crate) struct TcpServer {
-    /// What others are told.
+    /// The address to publish.
     pub(crate) address: String,
-    /// Who may shake hands.
+    /// Limits the handshakes.
     pub(crate) seats: ConnectionLimiter,
     listener: TcpListener,
     configs: Configs,
 }
 
 impl TcpServer {
-    /// Listens where the settings want it, and keeps a certificate from now on, in this file.
+    /// Listens if configured, and from now on keeps a valid certificate in this file.
     pub(crate) async fn open(
         options: &AgentOptions,
         file: PathBuf,
@@ -78,7 +77,7 @@ impl TcpServer {
         }))
     }
 
-    /// Passes on who connects and is known, until nobody serves them.
+    /// Accepts connections, and passes on those with a valid certificate, until nobody serves them.
     pub(crate) async fn accept(self, connections: mpsc::Sender<io::Result<PeerConnection>>) {
         let told = Arc::new(Mutex::new(String::new()));
         loop {
@@ -107,7 +106,7 @@ impl TcpServer {
     }
 }
 
-/// Says a problem unless it was the last that was said.
+/// Logs a problem unless it is the same as the last one.
 fn tell(told: &Mutex<String>, from: SocketAddr, problem: String) {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     if *told != problem {
@@ -130,7 +129,7 @@ async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<PeerConne
     Ok(PeerConnection::new(stream, caller))
 }
 
-/// Who a certificate of our authority is for.
+/// Whom a certificate of our CA was issued for.
 fn caller(certificate: &CertificateDer<'_>) -> CallerIdentity {
     let name = ServerName::try_from(identity::SCHEDULER);
     let name = name.expect("a constant that is a DNS name");

@@ -1,7 +1,7 @@
 //! The users of a machine who share root's agent.
 //!
-//! Who asks is the kernel's word. The key of an allocation says whose it is: the agent puts the user in front of what
-//! the user chose, so that a user can neither name nor guess another's, and the checkpoint keeps it.
+//! The kernel identifies the caller. The key of an allocation names its owner: the agent prefixes the user's key
+//! with the uid. So no user can name an allocation of another one, and the owner is in the checkpoint.
 
 use apportion_abi::{Bytes, CardRequest, ContainerRef};
 use apportion_ledger::{Allocation, AllocationId, AllocationOwner, PlacementProposal};
@@ -9,16 +9,16 @@ use tonic::Status;
 
 use crate::procfs;
 
-/// The most allocations of one user. Each has files and a mapping in the agent.
+/// The most allocations of one user. Each needs files and a mapping in the agent.
 const MOST: usize = 256;
 
-/// Which users of this machine may ask.
+/// Which users of this machine may send requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AllowedUsers {
-    /// The agent's own, and root.
+    /// The agent's own user, and root.
     #[default]
     Own,
-    /// Everybody. Each has and changes only what is its own.
+    /// Everybody. Users can change only their own allocations.
     All,
 }
 
@@ -27,13 +27,13 @@ pub(crate) enum AllowedUsers {
 pub(crate) struct TenantUid(pub(crate) u32);
 
 impl TenantUid {
-    /// Whose allocation a key is.
+    /// The user that a key belongs to.
     pub(crate) fn of(key: &str) -> Option<Self> {
         let (user, _) = key.strip_prefix("user ")?.split_once(' ')?;
         user.parse().ok().map(Self)
     }
 
-    /// The proposal as this user's.
+    /// Turns a proposal into one of this user.
     pub(crate) fn proposal(self, proposal: PlacementProposal) -> Result<PlacementProposal, Status> {
         if ContainerRef::of(&proposal.name).is_some() {
             let why = format!("the name {:?} is that of a pod", proposal.name);
@@ -43,7 +43,7 @@ impl TenantUid {
         Ok(PlacementProposal { key, ..proposal })
     }
 
-    /// Whether an allocation with this key is this user's to change.
+    /// Whether this user may change an allocation with this key.
     pub(crate) fn may_change(self, id: &AllocationId, key: Option<&str>) -> Result<(), Status> {
         match key.and_then(Self::of) {
             Some(owner) if owner == self => Ok(()),
@@ -54,7 +54,7 @@ impl TenantUid {
         }
     }
 
-    /// Whether a process is this user's.
+    /// Whether a process belongs to this user.
     pub(crate) fn may_own(self, owner: &AllocationOwner) -> Result<(), Status> {
         let is_own = match owner {
             AllocationOwner::Process(process) => {
@@ -68,7 +68,7 @@ impl TenantUid {
             .ok_or_else(|| Status::permission_denied(why()))
     }
 
-    /// Whether the user may have so much. What is asked replaces what the allocation `instead` has.
+    /// Whether the request is within the user's quota. It replaces what the allocation `instead` has.
     pub(crate) fn may_have(
         self,
         asks: &[CardRequest],

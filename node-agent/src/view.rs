@@ -1,5 +1,5 @@
-//! What the agent shows: one picture of cards and allocations, made after every change and sample, and
-//! read by list, watch and metrics. No reader ever waits for the driver or the ledger.
+//! The agent's published state: a snapshot of cards and allocations, made after every change and sample, and read by
+//! list, watch and metrics. No reader waits for the driver or the ledger.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,23 +18,23 @@ use crate::nri_plugin;
 use crate::procfs;
 use crate::wire;
 
-/// The latest picture.
+/// The latest snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentView {
     pub(crate) list: v1::ListReply,
-    /// When the sample below it was taken; none yet at the very start.
+    /// When its sample was taken; `None` right after the start.
     pub(crate) sampled: Option<Instant>,
-    /// Whether requests are answered and the driver answers.
+    /// Whether the agent serves requests and the driver answers.
     pub(crate) is_ready: bool,
     pub(crate) counts: AgentStats,
-    /// Why nothing is given, where another device plugin gives cards away.
+    /// Why nothing is allocated, if there is another owner of the GPUs.
     pub(crate) rival: Option<String>,
-    /// Why there is nothing to serve, where the agent waits for a driver.
+    /// Why there is nothing to serve, if the agent waits for a driver.
     pub(crate) idle: Option<String>,
 }
 
 impl AgentView {
-    /// Nothing is known yet.
+    /// The view before anything is known.
     pub(crate) fn empty(idle: Option<String>) -> Self {
         Self {
             list: v1::ListReply::default(),
@@ -47,32 +47,32 @@ impl AgentView {
     }
 }
 
-/// What happened since the agent started.
+/// Counts since the agent started, and facts for metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentStats {
     pub(crate) accepted: u64,
-    /// By the reason, as metrics say it.
+    /// By reason, as in metrics.
     pub(crate) refused: BTreeMap<&'static str, u64>,
     pub(crate) adopted: u64,
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
-    /// What cards reported, by what it means.
+    /// XIDs by card and severity.
     pub(crate) faults: BTreeMap<(CardUuid, XidSeverity), u64>,
-    /// What slows the clocks of each card that says it, in NVML's bits.
+    /// The throttle reasons of each card that reports them, in NVML's bits.
     pub(crate) throttled: BTreeMap<CardUuid, u64>,
-    /// Pods that the kubelet was about to start and that nobody had agreed on with us, by kind.
+    /// Pods that the kubelet was about to start without a matching allocation in the ledger, by kind.
     pub(crate) disagreements: BTreeMap<&'static str, u64>,
-    /// What each card needs, as the driver says by number.
+    /// The recovery action of each card, as the driver's number.
     pub(crate) recoveries: BTreeMap<CardUuid, u64>,
-    /// Whether cards reach containers by CDI; `None` until the runtime is known.
+    /// Whether containers get their cards through CDI; `None` until the runtime is known.
     pub(crate) has_cdi: Option<bool>,
     pub(crate) kubelet: kubelet::KubeletStats,
-    /// How many slots have come how far; none where there is no kubelet.
+    /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
-    /// What the container runtime was told; none where it does not ask.
+    /// The NRI plugin's counts; `None` without the plugin.
     pub(crate) second_lock: Option<nri_plugin::NriStats>,
 }
 
-/// One card at the latest sample.
+/// A card at the latest sample.
 pub(crate) fn card(
     found: &FoundCard,
     reading: Option<&CardReading>,
@@ -103,7 +103,7 @@ pub(crate) fn card(
     }
 }
 
-/// One allocation with what its account and its processes say.
+/// An allocation with its account and its processes.
 pub(crate) fn allocation(
     allocation: &Allocation,
     account: Option<&AccountFiles>,
@@ -149,7 +149,7 @@ fn grant(grant: &CardGrant, account: Option<&AccountFiles>) -> v1::Grant {
         claimed_bytes: used.claimed.0,
         overhead_bytes: grant.overhead.0,
         context_bytes: used.reserve.0,
-        // The programs note their peaks at charges; overhead that came later is in no charge.
+        // Programs record their peak when they charge; overhead that came later is not in it.
         peak_bytes: used.peak.max(used.claimed.plus(grant.overhead)).0,
         denied_count: used.denied,
         denied_bytes: used.denied_bytes.0,
@@ -165,7 +165,7 @@ fn grant(grant: &CardGrant, account: Option<&AccountFiles>) -> v1::Grant {
     }
 }
 
-/// One process with its share of each card that it uses.
+/// A process with its use of each card.
 pub(crate) fn process(process: ProcessId, uses: Vec<v1::ProcessUse>) -> v1::Process {
     v1::Process {
         pid: process.pid,

@@ -1,5 +1,5 @@
-//! Between the words of the wire and those of the ledger. A request is parsed here once; what comes
-//! after has cards, bytes and processes, not strings and numbers.
+//! Converts between the messages of the API and the ledger's types. Requests are parsed here once; after that there
+//! are cards, bytes and processes instead of strings and numbers.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use tonic::Status;
 
 use crate::procfs;
 
-/// How long a reservation waits where the caller does not say.
+/// How long a reservation waits if the caller does not say.
 const DEFAULT_TTL: Duration = Duration::from_secs(60);
-/// How long a reservation may wait: what is reserved is lost to others.
+/// The longest wait of a reservation, because nobody else can use reserved memory.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
-/// The longest name and key. A name is a label of metrics.
+/// The longest name and key. Names become metric labels.
 const LONGEST_NAME: usize = 253;
 
-/// What an allocate request proposes.
+/// The proposal of an allocate request.
 pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal, Status> {
     let v1::AllocateRequest {
         idempotency_key: key,
@@ -50,7 +50,7 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
     })
 }
 
-/// What shares ask for: whole numbers of 2 MiB, whatever a client sends.
+/// The requested shares, rounded down to whole units of 2 MiB.
 pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     let ask = |share: &v1::Share| match share.card.parse() {
         Ok(card) => Ok(CardRequest {
@@ -65,8 +65,8 @@ pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     shares.iter().map(ask).collect()
 }
 
-/// For whom an allocation is to be; `caller` is who the kernel says is asking. Who asks from elsewhere knows
-/// pods, and no processes of this machine.
+/// The owner that a commit names. `caller` is the caller's pid from the kernel. A caller on another machine can name
+/// pods, but no processes of this machine.
 pub(crate) fn owner(
     holder: Option<v1::Holder>,
     caller: Option<u32>,

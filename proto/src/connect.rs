@@ -1,6 +1,6 @@
-//! The way to an agent, or to the kubelet: a Unix socket, as a gRPC channel.
+//! Connects to an agent or to the kubelet: a Unix socket, as a gRPC channel.
 //!
-//! Connecting is bounded in time, because an agent that is stopped still has a socket that accepts.
+//! Connecting has a timeout, because an agent that is stopped still has a socket that accepts.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use tower::service_fn;
 /// A client of one agent.
 pub type AgentClient = crate::v1::agent_client::AgentClient<Channel>;
 
-/// How long connecting may take.
+/// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connects to the agent that listens at `socket`.
 ///
 /// # Errors
 ///
-/// The source of the error is the `std::io::Error` of the socket: not found where no agent ever ran,
-/// connection refused where one ran and left, permission denied where it is another user's.
+/// The source of the error is the socket's `std::io::Error`: not found if no agent ever ran, connection refused if
+/// one ran and exited, permission denied if it belongs to another user.
 pub async fn connect(socket: &Path) -> Result<AgentClient, Error> {
     channel(socket).await.map(AgentClient::new)
 }
 
-/// A channel to whoever listens at `socket`.
+/// A channel to the server that listens at `socket`.
 ///
 /// # Errors
 ///
 /// As [`connect`].
 pub async fn channel(socket: &Path) -> Result<Channel, Error> {
     let socket: PathBuf = socket.to_owned();
-    // The address is a placeholder that HTTP/2 asks for: the connector below never looks at it.
+    // The address is a placeholder that HTTP/2 requires; the connector below ignores it.
     Endpoint::from_static("http://localhost")
         .connect_timeout(CONNECT_TIMEOUT)
         .connect_with_connector(service_fn(move |_: Uri| {

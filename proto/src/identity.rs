@@ -1,21 +1,20 @@
-//! Who is who where agents are served over TCP: the words that scheduler and agent must agree on.
+//! Identities for agents that are served over TCP: the names that scheduler and agent must agree on.
 //!
-//! An authority of the scheduler's signs both sides. A scheduler's certificate is for clients and for one
-//! name; an agent's is for servers and for the name of its node, so that neither can pose as the other, and
-//! the agent of one node not as that of another. An agent asks with a `CertificateSigningRequest`, which the
-//! API server marks with the node for which the asking token was made; what the request itself says about
-//! names is not read.
+//! The scheduler's CA signs both sides. A scheduler's certificate is for clients, with a fixed name. An agent's is
+//! for servers, with the name of its node. So neither can pose as the other, nor the agent of one node as that of
+//! another. An agent requests its certificate with a `CertificateSigningRequest`. The API server adds the node of the
+//! token that was used. Names inside the request are ignored.
 
 /// The signer that agents name in their requests.
 pub const SIGNER: &str = "apportion.dev/agent";
-/// The Secret with the authority, and the `ConfigMap` with whom to trust.
+/// The Secret with the CA, and the `ConfigMap` with the trusted CAs.
 pub const AUTHORITY: &str = "apportion-authority";
-/// The key of the `ConfigMap` under which the authorities are, as PEM.
+/// The key of the `ConfigMap` that holds the CAs, as PEM.
 pub const AUTHORITIES: &str = "ca.crt";
 /// The name of the scheduler in its certificate.
 pub const SCHEDULER: &str = "scheduler.apportion.dev";
-/// The metadata of a request with the term of the scheduler that asks. It grows with each scheduler that
-/// comes to lead; agents refuse requests of a term that is older than the newest they heard of.
+/// The request metadata with the term of the scheduler. Each new leading scheduler has a higher term. Agents refuse
+/// requests of an older term than the newest they have seen.
 pub const TERM: &str = "apportion-term";
 
 /// The name of a node's agent in its certificate.
@@ -24,7 +23,7 @@ pub fn agent(node: &str) -> String {
     format!("{node}.agent.apportion.dev")
 }
 
-/// What TLS says when something is wrong, and what that means here.
+/// Texts of TLS errors, and what they mean here.
 const HINTS: &[(&str, &str)] = &[
     (
         "UnknownIssuer",
@@ -56,7 +55,7 @@ const HINTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a person can do about a problem of TLS.
+/// What a user can do about a TLS problem.
 #[must_use]
 pub fn hint(problem: &str) -> Option<&'static str> {
     let mut found = HINTS.iter().filter(|(said, _)| problem.contains(said));

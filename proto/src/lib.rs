@@ -1,9 +1,8 @@
-//! The wire between a node's agent and everyone who talks to it: the messages of
-//! `apportion/v1/agent.proto` as Rust types, and the way to an agent's Unix socket; and the part of the
-//! kubelet's own contracts that the agent speaks.
+//! The protocol between a node's agent and its clients: the messages of `apportion/v1/agent.proto` as Rust types, and
+//! the connection to an agent's Unix socket. Also the kubelet's and the container runtime's APIs that the agent uses.
 //!
-//! The generated code is committed, so building needs no protobuf compiler and a review sees what a
-//! change of the contract does; a test regenerates it and compares.
+//! The generated code is committed, so building needs no protobuf compiler, and a review sees the effect of a
+//! contract change. A test regenerates it and compares.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,10 @@
-//! The committed Rust code is what the `.proto` files say. `UPDATE_PROTO=1 cargo test -p
-//! apportion-proto` writes it anew.
+//! The committed Rust code matches the `.proto` files. `UPDATE_PROTO=1 cargo test -p apportion-proto` regenerates it.
 
 use std::error::Error;
 use std::path::Path;
 
-/// Each contract, and the file that is made of it: named after the contract's package, in a folder of
-/// its own because two of them are called `v1` by their owners.
+/// Each contract and the file that is generated from it. The file is named after the contract's package, in a
+/// separate folder, because two packages are called `v1`.
 const CONTRACTS: &[(&str, &str)] = &[
     ("apportion/v1/agent.proto", "apportion.v1.rs"),
     (

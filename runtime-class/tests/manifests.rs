@@ -1,5 +1,4 @@
-//! The plain manifests as a reviewer of clusters would read them: what the agent may, and what it mounts,
-//! is what is justified here and no more.
+//! Reviews the plain manifests: the agent has only the permissions and mounts that are justified here.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -57,7 +56,7 @@ fn every_container_gives_up_what_it_does_not_need() {
             assert_eq!(context["readOnlyRootFilesystem"], true, "{preset} {name}");
             assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"].into());
             let mut allowed = BTreeSet::from(["SYS_PTRACE", "KILL"]);
-            // Device files are made for runtimes without CDI, of real cards.
+            // Only runtimes without CDI need device files of real cards.
             let is_simulated = preset == "kind";
             if !strings(&container["args"]).contains("--cdi=on") && !is_simulated {
                 allowed.insert("MKNOD");
@@ -153,7 +152,7 @@ fn an_offender_is_evicted_where_nobody_says_otherwise_and_no_agent_may_kill() {
         let rules = roles[0]["rules"].as_array().unwrap();
         let may_evict = |rule: &Value| strings(&rule["resources"]).contains("pods/eviction");
         assert!(rules.iter().any(may_evict), "{preset}");
-        // Whose policy differs is in the options.
+        // Policies of single namespaces are options.
         let reads_namespaces = |rule: &Value| strings(&rule["resources"]).contains("namespaces");
         assert!(!rules.iter().any(reads_namespaces), "{preset}");
     }
@@ -202,7 +201,7 @@ fn scheduler_and_webhook_need_nothing_of_the_host() {
             let pod = &spec["template"]["spec"];
             let user = &pod["securityContext"];
             assert_eq!(user["runAsNonRoot"], true, "{preset} {name}");
-            // Constraints of OpenShift choose the user, and refuse any other.
+            // OpenShift's security context constraints choose the user and refuse any other.
             let is_chosen = preset == "openshift";
             assert_eq!(user["runAsUser"].is_null(), is_chosen, "{preset} {name}");
             for unset in ["volumes", "hostPID", "hostNetwork", "initContainers"] {

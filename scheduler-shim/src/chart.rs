@@ -1,7 +1,8 @@
-//! The chart, as this program sees it: it starts it with options that it has, and lets it do what it does and no more.
+//! Tests the chart against this program: the chart uses options that exist, and grants the permissions that are used
+//! and no others.
 //!
-//! What is read follows from the tables of kinds. What is written stands here once more, beside the place
-//! that writes it, because no table of the program says it.
+//! Read permissions follow from the tables of kinds. Write permissions are listed here once more, with the file that
+//! needs them, because no table of the program has them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +14,10 @@ use serde_json::Value;
 use crate::objects::inventory;
 use crate::options::SchedulerOptions;
 
-/// Group, resource and verb.
+/// API group, resource and verb.
 type Right = (String, String, String);
 
-/// What is done beside listing and watching.
+/// Permissions beside list and watch.
 const DONE: &[(&str, &str, &[&str])] = &[
     // live/api.rs
     ("", "pods", &["get", "patch"]),
@@ -34,7 +35,7 @@ const DONE: &[(&str, &str, &[&str])] = &[
     // live/volumes.rs
     ("", "persistentvolumes", &["get", "update"]),
     ("", "persistentvolumeclaims", &["get", "update"]),
-    // live/authority/sign.rs
+    // live/certificate_authority/sign.rs
     (
         "certificates.k8s.io",
         "certificatesigningrequests",
@@ -53,15 +54,15 @@ const DONE: &[(&str, &str, &[&str])] = &[
     ("certificates.k8s.io", "signers", &["approve", "sign"]),
 ];
 
-/// What is done in the scheduler's own namespace.
+/// Permissions in the scheduler's own namespace.
 const DONE_AT_HOME: &[(&str, &str, &[&str])] = &[
-    // live/lead.rs
+    // live/leader_election.rs
     (
         "coordination.k8s.io",
         "leases",
         &["create", "get", "update"],
     ),
-    // live/authority.rs, live/past/store.rs
+    // live/certificate_authority.rs, live/usage_recorder/store.rs
     ("", "secrets", &["create", "get", "update"]),
     ("", "configmaps", &["create", "get", "update"]),
 ];
@@ -114,7 +115,7 @@ fn rights<'a>(rows: &'a [(&str, &str, &[&str])]) -> impl Iterator<Item = Right> 
     })
 }
 
-/// As the kinds are called in a path; all that are read follow the rules of English.
+/// The plural of a kind in a path. All kinds that are read follow the rules of English.
 fn plural(kind: &str) -> String {
     let kind = kind.to_lowercase();
     match kind.strip_suffix('y') {
@@ -160,7 +161,7 @@ fn what_can_be_bound_to_a_name_is() {
     }
 }
 
-/// Also those that no manifest beside the chart has.
+/// Also options that no rendered manifest uses.
 #[test]
 fn the_scheduler_has_every_option_that_the_chart_may_give_it() {
     let path = "../runtime-class/chart/apportion/templates/scheduler.yaml";

@@ -1,6 +1,6 @@
-//! What a person reads when a command can't do what was asked: one line, then what to do.
+//! What a person reads when a command fails: one line, then what to do.
 //!
-//! The exit code says whose turn it is: 64 when the command line has to change, 1 when a file has to.
+//! The exit code says what has to change: 64 if it is the command line, else 1.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(crate) struct SchedulerFailure {
 }
 
 impl SchedulerFailure {
-    /// Something that was being done did not work.
+    /// The work failed.
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -27,7 +27,7 @@ impl SchedulerFailure {
         }
     }
 
-    /// What was typed can't be right.
+    /// The command line is wrong.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self {
             code: exit::USAGE,
@@ -35,7 +35,7 @@ impl SchedulerFailure {
         }
     }
 
-    /// Says what to do.
+    /// Adds what to do.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
@@ -43,7 +43,7 @@ impl SchedulerFailure {
         }
     }
 
-    /// Marks a failure whose line is in the log.
+    /// Marks a failure that is already in the log.
     pub(crate) fn told(self) -> Self {
         Self {
             is_told: true,
@@ -51,7 +51,7 @@ impl SchedulerFailure {
         }
     }
 
-    /// Whether its line is in the log, and need not be written once more.
+    /// Whether it is already in the log, and need not be printed.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
     }
@@ -73,7 +73,7 @@ impl fmt::Display for SchedulerFailure {
 }
 
 impl From<clap::Error> for SchedulerFailure {
-    /// One line of what clap says in several.
+    /// One line instead of clap's several.
     fn from(mistake: clap::Error) -> Self {
         let text = mistake.render().to_string();
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

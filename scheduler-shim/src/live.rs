@@ -1,9 +1,9 @@
 //! `run`: the scheduler of a running cluster.
 //!
-//! The [`model`] decides, purely; what is here only carries: watches and agents' answers in, effects out.
-//! Only the holder of the lease does anything, and only while it surely has it. Another that takes it ends the process:
-//! who starts again knows all that matters, because it is in the API server and in the agents' books. Who waits for
-//! the lease follows the cluster meanwhile, so that it can decide as soon as it leads.
+//! The [`model`] decides and does no I/O. This module carries: watches and the agents' answers go in, effects come
+//! out. Only the leader acts, and only while it certainly holds the lease. If another scheduler takes the lease, this
+//! process exits. A restart loses nothing: all state is in the API server and in the agents' ledgers. A standby
+//! follows the cluster, so that it can decide as soon as it leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -59,28 +59,28 @@ use standby::StandbyScheduler;
 use usage_recorder::UsageRecorder;
 use view::now;
 
-/// How long events are gathered before a round: those of one burst come together.
+/// How long events are batched before a round. The events of one burst arrive together.
 const GATHERED: Duration = Duration::from_millis(5);
-/// After a round so many times as long as it took is left to others, who need the processors too, unless that
-/// would be longer than this; never less than as long as it took.
+/// Pause after a round, as a multiple of the time it took, up to `LONGEST_REST`. Others need the processors too. The
+/// pause is never shorter than the round was.
 const REST: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_millis(150);
-/// A round without an event: minimum run times and grace periods end by time alone.
+/// The longest time between rounds. Minimum run times and grace periods end by time alone, without an event.
 const ROUND: Duration = Duration::from_secs(5);
-/// How often it is looked at why pods wait.
+/// How soon after a round the reasons of waiting pods are reported.
 const NEWS: Duration = Duration::from_secs(1);
-/// How many times as long as that took it is left alone.
+/// Pause after that report, as a multiple of the time it took.
 const NEWS_REST: u32 = 20;
-/// How long all kinds of objects may take to be listed before the first round.
+/// How long the first round waits for the lists of the optional kinds.
 const FIRST_KINDS: Duration = Duration::from_secs(10);
-/// How long agents may take to say something before the first round.
+/// How long the first round waits for the agents' first status.
 const FIRST_WORDS: Duration = Duration::from_secs(1);
-/// How long they may take before somebody is evicted: who knows half of the cards thinks that queues have too many.
+/// How long evictions wait for it. While half of the cards are unknown, queues seem to be above their fair share.
 const ALL_WORDS: Duration = Duration::from_secs(10);
-/// How often it is looked whether the lease is ours again.
+/// How often a paused scheduler checks whether it holds the lease again.
 const PAUSED: Duration = Duration::from_millis(100);
 
-/// Runs until the lease is lost or somebody ends it.
+/// Runs until the lease is lost or a signal asks the process to stop.
 pub(crate) fn run(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
     asked.log.around(|| start(asked))
 }
@@ -109,7 +109,7 @@ async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), Schedule
     info!(%address, "Scheduler listening");
     let stop = stopped()?;
     tokio::pin!(stop);
-    // The lease has a connection for itself.
+    // The lease has its own connection, so that no other request delays it.
     let lease =
         leader_election::LeaderElector::new(api::client(asked.kubeconfig.as_deref()).await?, asked);
     let mut standby = StandbyScheduler::start(client.clone(), asked);
@@ -139,7 +139,7 @@ async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), Schedule
     }
 }
 
-/// How certificates are made, with what was left to us filled in.
+/// The CA settings, with defaults for options that were not given.
 fn terms(client: &Client, asked: &SchedulerRunOptions) -> certificate_authority::CaSettings {
     let namespace = asked.authority_namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
@@ -172,29 +172,29 @@ fn stopped() -> Result<impl Future<Output = ()>, SchedulerFailure> {
     })
 }
 
-/// How long nothing is decided after a round that took so long.
+/// How long to pause after a round that took this long.
 fn rest(took: Duration) -> Duration {
     (took * REST).min(LONGEST_REST).max(took).max(GATHERED)
 }
 
-/// The loop and what it holds.
+/// The scheduling loop and its state.
 struct Work {
     model: ClusterModel,
     events: UnboundedReceiver<SchedulerEvent>,
     questions: mpsc::Receiver<SchedulerQuery>,
     api: api::ApiWriter,
     nodes: AgentWorkers,
-    /// Kinds of which all objects were listed.
+    /// Kinds whose first list has arrived.
     listed: BTreeSet<String>,
-    /// Which kinds the API server has, once it was asked.
+    /// The optional kinds that this cluster has, once discovery has run.
     others: oneshot::Receiver<BTreeSet<String>>,
     metrics: SchedulerMetrics,
-    /// When pods on their way were decided on.
+    /// When each pending bind was decided, by pod UID.
     decided: BTreeMap<String, Instant>,
     leading: api::LeadershipGuard,
-    /// Until when nobody is evicted while an agent was not heard.
+    /// No evictions before this time while an agent has not reported yet.
     hears: Instant,
-    /// Whether something was done since free memory was given back.
+    /// Whether there were effects since free memory was last given back.
     was_busy: bool,
 }
 
@@ -212,7 +212,7 @@ impl Work {
         self.hear_agents().await;
         info!("Cluster state loaded");
         let (mut round, mut news) = (Instant::now(), Instant::now());
-        // Before these nothing of theirs is done, whatever happens.
+        // No round before `rested` and no report before `heard`, whatever events come.
         let (mut rested, mut heard) = (round, news);
         loop {
             tokio::select! {
@@ -249,10 +249,9 @@ impl Work {
         }
     }
 
-    /// Waits until the kinds that this cluster has were listed, too: before its group is known a pod would
-    /// start alone, before its node's agent is known without asking it, and before it is known what queues used as if
-    /// they were new. A kind that can't be listed
-    /// keeps nobody waiting for long.
+    /// Waits for the lists of the optional kinds that this cluster has. Without its group a pod would start alone.
+    /// Without its node's agent it would start without a reservation. Without the usage history all queues would look
+    /// new. A kind that can't be listed delays the start only until a deadline.
     async fn hear_others(&mut self) {
         let deadline = Instant::now() + FIRST_KINDS;
         let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
@@ -267,7 +266,7 @@ impl Work {
         }
     }
 
-    /// Gives the agents of the nodes time for their first word. Who says nothing counts as away until then.
+    /// Gives the agents time for their first status. An agent without one counts as away until it reports.
     async fn hear_agents(&mut self) {
         let deadline = Instant::now() + FIRST_WORDS;
         self.hears = Instant::now() + ALL_WORDS;
@@ -361,7 +360,7 @@ impl Work {
         took
     }
 
-    /// How long until somebody's wait is over.
+    /// How long until the next back-off ends.
     fn waits(&self) -> Option<Duration> {
         let now = now();
         let next = self.model.back_off.next(now).into_iter();

@@ -1,7 +1,7 @@
-//! The log of the scheduler and of the webhook, which goes to standard error: lines for people or JSON for machines.
+//! The log of the scheduler and the webhook on standard error: lines for people, or JSON for machines.
 //!
-//! It has the options and variables of the agent's log. A pod has no terminal, so its log has no colours. The line with
-//! which a program ends is a line of its log, too, so that machines can read all that is there.
+//! It has the options and variables of the agent's log. A pod has no terminal, so its log has no colours. In JSON the
+//! final error is a line of the log, too, so that machines can read everything.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -34,7 +34,7 @@ pub(crate) struct LogOptions {
     log_format: LogFormat,
 }
 
-/// Who reads the log.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     /// Lines for people; coloured on a terminal only
@@ -44,10 +44,10 @@ enum LogFormat {
 }
 
 impl LogOptions {
-    /// Does the work with the log started.
+    /// Starts the log and does the work.
     ///
     /// # Errors
-    /// What the work fails with. In a log for machines its line is already there.
+    /// Those of the work. A JSON log has the line already.
     pub(crate) fn around(
         &self,
         work: impl FnOnce() -> Result<(), SchedulerFailure>,

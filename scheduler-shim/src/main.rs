@@ -1,8 +1,8 @@
-//! The scheduler's program: it schedules a running cluster, says what it would decide for files, and who may come
-//! into a cluster.
+//! The scheduler's program: it schedules a running cluster, simulates decisions for files, and runs the admission
+//! webhook.
 //!
-//! It decides nothing itself: objects become the policy's cluster, the policy decides, the decisions are
-//! carried out or printed; `webhook` answers the API server with the rules of admission.
+//! It decides nothing itself. Objects become the policy's cluster, the policy decides, and the decisions are carried
+//! out or printed. `webhook` answers the API server with the rules of admission.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

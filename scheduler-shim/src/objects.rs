@@ -1,7 +1,7 @@
-//! Kubernetes objects to the cluster that the policy decides on.
+//! Turns Kubernetes objects into the cluster that the policy decides on.
 //!
-//! The same for files and for a running cluster. What can't be understood becomes a sentence about its
-//! object, and the rest goes on.
+//! The same code serves files and a running cluster. What can't be understood becomes a warning about its object, and
+//! the rest goes on.
 
 pub(crate) mod cards;
 pub(crate) mod claims;

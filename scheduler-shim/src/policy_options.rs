@@ -1,4 +1,4 @@
-//! The choices of whoever runs the scheduler, or asks what it would do: the same for both, so that both decide alike.
+//! The policy options of `run` and `simulate`: the same for both, so that both decide alike.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl PolicyOptions {
         self.kai_settings
     }
 
-    /// Enters them, and what the objects of the cluster say that go before them.
+    /// Applies the options, and the objects of the cluster that override them.
     pub(crate) fn enter(&self, inventory: &ObjectInventory, cluster: &mut Cluster) {
         self.enter_options(&mut cluster.settings);
         let mut numa = self.numa.then(BTreeSet::new);
@@ -91,12 +91,12 @@ impl PolicyOptions {
     }
 }
 
-/// A duration as the arguments of KAI's scheduler plugins are written.
+/// A duration, as in the arguments of KAI's scheduler plugins.
 fn duration(text: &str) -> Result<Duration, String> {
     parse_long_duration(text).ok_or_else(|| not_a_duration(text))
 }
 
-/// An action by the name that KAI gives it, and a number.
+/// An action by KAI's name, and a number.
 fn depth(text: &str) -> Result<(Action, usize), String> {
     let (name, jobs) = text.split_once('=').ok_or("expected ACTION=JOBS")?;
     let named = |action: &Action| formatting::action(*action) == name;

@@ -1,6 +1,6 @@
-//! Why: what was decided, who is where after it, and what keeps the others waiting.
+//! Reasons: what was decided, who is where after it, and what keeps the others waiting.
 //!
-//! Everything here is a value with numbers; its texts are for people, its JSON for programs.
+//! Everything here is a value with numbers. Its text is for people, its JSON for programs.
 
 pub(crate) mod decided_cluster;
 pub(crate) mod explain;

@@ -1,7 +1,7 @@
 //! `simulate`: files of Kubernetes objects in, decisions out.
 //!
-//! What is wrong with single objects goes to standard error, one sentence each; standard output is the
-//! decisions. The order of files and objects has no influence.
+//! Warnings about single objects go to standard error, one sentence each. Standard output has the decisions. The
+//! order of files and objects has no influence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -58,7 +58,7 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), SchedulerFailure> {
     print(&report, asked.json)
 }
 
-/// The pod of a name that may lack its namespace.
+/// The pod with this name, which may lack its namespace.
 fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, SchedulerFailure> {
     let pods: BTreeSet<String> = snapshot.inventory.all("Pod").map(pods::name).collect();
     let is_it =
@@ -84,7 +84,7 @@ fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, SchedulerF
     }
 }
 
-/// Says what is wrong with single objects, and what was left aside.
+/// Prints the warnings, and what was ignored.
 fn tell(report: &DecisionReport) {
     for remark in &report.remarks.0 {
         eprintln!("{remark}");

@@ -1,7 +1,7 @@
-//! The options by which what queues used in the past counts, in the words of KAI's `usageParams`.
+//! The options for past usage of queues, in the words of KAI's `usageParams`.
 //!
-//! Off unless a window is named, as in KAI, whose third kind of window (`cron`) is not among these. `simulate` has
-//! none of them: the note that it reads says them.
+//! Off unless a window is given, as in KAI, whose third kind of window (`cron`) is not supported. `simulate` has none
+//! of them: the record that it reads contains them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 use crate::objects::clock;
 use crate::objects::usage_history::UsageParams;
 
-/// The least window: its buckets are no shorter than queues are looked at.
+/// The shortest window. Its buckets are not shorter than the interval of samples.
 const LEAST: Duration = Duration::from_secs(60);
 
 /// How past use counts.
@@ -66,7 +66,7 @@ enum UsageWindowType {
 }
 
 impl UsageOptions {
-    /// How past use counts, if it does.
+    /// How past usage counts, if it does.
     pub(crate) fn terms(&self) -> Option<UsageParams> {
         let length = self.usage_window_size?;
         let start = self.usage_tumbling_window_start_time;

@@ -1,4 +1,4 @@
-//! What the log of the scheduler and of the webhook looks like to who gathers the logs of a cluster.
+//! The log format of the scheduler and the webhook, for programs that collect logs.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 /// How long a program may take to log its first line.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What colours begin with.
+/// The first character of a colour code.
 const ESCAPE: char = '\u{1b}';
 
-/// A program that logs and goes on: the scheduler of a cluster that does not answer, and a webhook.
+/// A program that logs and keeps running: the scheduler of a cluster that does not answer, or a webhook.
 fn running(name: &str, folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_apportion-scheduler"));
     command.env_remove("APPORTION_LOG_FORMAT");
@@ -43,7 +43,7 @@ const KUBECONFIG: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-cont
     "users": [{"name": "u", "user": {}}],
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}"#;
 
-/// The log of a program until it is ended, some lines after its start.
+/// The log of a program, which is ended some lines after its start.
 fn log_of(command: &mut Command, folder: &Path) -> String {
     let path = folder.join("log");
     let log = fs::File::create(&path).unwrap();
@@ -101,7 +101,7 @@ fn failing(name: &str, format: &str) -> Output {
     command.args([name, "--log-format", format]);
     match name {
         "run" => command.args(["--kubeconfig", NOWHERE]),
-        // An address of documentation, which no machine has.
+        // An address that is reserved for documentation, so no machine has it.
         _ => command.args(["--tls-dir", NOWHERE, "--listen", "192.0.2.1:9443"]),
     };
     command.output().unwrap()

@@ -1,21 +1,21 @@
-//! What the scheduler's pages show is what the program prints: each command in a `console` block, with the `text`
-//! block that follows it.
+//! The scheduler's pages show what the program prints: each command in a `console` block, and the `text` block that
+//! follows it.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The pages, and how many commands each has.
+/// The pages, and the number of commands on each.
 const PAGES: &[(&str, usize)] = &[("fair-share.md", 2), ("simulate.md", 4)];
 
-/// Where this is set, the output on the pages is written and not compared (`cargo xtask docs --update`).
+/// If this is set, the output is written to the pages and not compared (`cargo xtask docs --update`).
 const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
 
-/// Commands that stand together, and what is shown below them.
+/// The commands of one block, and the output that is shown below them.
 #[derive(Debug, Default)]
 struct PageExample {
     commands: Vec<String>,
-    /// None where the page shows nothing.
+    /// `None` if the page shows no output.
     output: Option<String>,
 }
 
@@ -23,7 +23,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The examples of a page. A `text` block belongs to the `console` block before it if only empty lines are between.
+/// The examples of a page. A `text` block belongs to the `console` block before it if there are only empty lines
+/// between.
 fn examples(page: &str) -> Vec<PageExample> {
     let mut examples: Vec<PageExample> = Vec::new();
     let mut fence = None;
@@ -56,7 +57,7 @@ fn examples(page: &str) -> Vec<PageExample> {
     examples
 }
 
-/// Output as it stands on a page.
+/// Output in the form that pages have.
 fn block(output: &str) -> String {
     format!("```text\n{output}```\n")
 }

@@ -1,14 +1,14 @@
-//! `client-cudarc`: cudarc as a client, as a Rust program would use it.
+//! `client-cudarc`: a Rust program that uses cudarc.
 //!
-//! Runs on any driver, simulated or real, with a limit or without. `--expect-total MIB` says how large the
-//! first card must look.
+//! Runs on any driver, simulated or real, with or without a limit. `--expect-total MIB` is the expected size of the
+//! first card.
 
 use std::error::Error;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaSlice, DriverError, result};
 
-/// The size that the command line names, in bytes.
+/// The expected size from the command line, in bytes.
 fn expected() -> Result<Option<usize>, Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.as_slice() {

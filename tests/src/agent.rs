@@ -1,5 +1,4 @@
-//! An agent that a test starts itself, with options of its choice, instead of leaving it to
-//! `apportion run`.
+//! An agent that a test starts with its own options, instead of leaving it to `apportion run`.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,7 +14,7 @@ use nix::unistd::Pid;
 use crate::host::TestHost;
 use crate::wait::{PATIENCE, eventually};
 
-/// A running agent of the simulated instance. It is killed when dropped.
+/// A running agent of the simulated instance. Dropping this kills it.
 #[derive(Debug)]
 pub struct AgentProcess(Child);
 
@@ -23,25 +22,25 @@ impl TestHost {
     /// Starts an agent and waits until it serves.
     ///
     /// # Panics
-    /// If it does not come to serve.
+    /// If it does not start to serve.
     #[must_use]
     pub fn agent(&self, options: &[&str]) -> AgentProcess {
         self.agent_with(options, &[])
     }
 
-    /// The same, with variables of its own.
+    /// The same, with additional environment variables.
     ///
     /// # Panics
-    /// If it does not come to serve.
+    /// If it does not start to serve.
     #[must_use]
     pub fn agent_with(&self, options: &[&str], variables: &[(&str, &Path)]) -> AgentProcess {
         self.started(options, variables, None)
     }
 
-    /// The same, with the memory that the chart gives an agent's container.
+    /// The same, in the memory group of the agent's container.
     ///
     /// # Panics
-    /// If it does not come to serve.
+    /// If it does not start to serve.
     #[must_use]
     pub fn agent_in(&self, group: Option<&MemoryGroup>) -> AgentProcess {
         self.started(&[], &[], group)
@@ -88,19 +87,19 @@ impl TestHost {
         });
     }
 
-    /// What the agent that a test started has logged.
+    /// The log of the test's agent.
     #[must_use]
     pub fn agent_log(&self) -> String {
         fs::read_to_string(self.dir().join("agent.log")).unwrap_or_default()
     }
 
-    /// Where the agent serves over HTTP.
+    /// The agent's HTTP address.
     #[must_use]
     pub fn metrics_address(&self) -> String {
         fs::read_to_string(self.instance().join("metrics.addr")).unwrap_or_default()
     }
 
-    /// What the agent serves over HTTP at `path`.
+    /// The agent's HTTP response at `path`.
     #[must_use]
     pub fn http(&self, path: &str) -> String {
         let mut text = String::new();
@@ -118,7 +117,7 @@ impl TestHost {
         text
     }
 
-    /// The sum of a metric over its series whose labels contain all of `labels`; none if it has none.
+    /// The sum of all series of a metric whose labels contain all of `labels`. None if there is no such series.
     #[must_use]
     pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let text = self.http("/metrics");
@@ -139,29 +138,29 @@ impl AgentProcess {
         self.0.id()
     }
 
-    /// Kills it at once.
+    /// Kills it.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it is not running.
     pub fn kill(mut self) {
         self.0.kill().expect("the agent runs");
         self.0.wait().expect("the agent is our child");
     }
 
-    /// Asks it to leave, and waits.
+    /// Sends SIGTERM and waits for the exit.
     ///
     /// # Panics
-    /// If it does not leave.
+    /// If it does not exit.
     #[must_use]
     pub fn stop(mut self) -> ExitStatus {
         kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).expect("the agent runs");
         self.wait()
     }
 
-    /// Waits until it leaves.
+    /// Waits for the exit.
     ///
     /// # Panics
-    /// If it does not leave.
+    /// If it does not exit.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         eventually(PATIENCE, "the agent leaves", || {

@@ -1,4 +1,4 @@
-//! What a victim says of one step.
+//! A victim's answer to one step.
 
 use std::str::FromStr;
 
@@ -7,17 +7,17 @@ use std::str::FromStr;
 pub struct VictimAnswer {
     /// The step.
     pub verb: String,
-    /// The driver's result; 2 is out of memory.
+    /// The driver's result code. 2 is out of memory.
     pub code: i32,
-    /// What came with it.
+    /// The result's numbers.
     pub numbers: Vec<u64>,
 }
 
 impl VictimAnswer {
-    /// The first number that came with success.
+    /// The first number of a successful step.
     ///
     /// # Panics
-    /// If the step failed or came without numbers.
+    /// If the step failed or returned no numbers.
     #[track_caller]
     #[must_use]
     pub fn value(&self) -> u64 {
@@ -34,10 +34,10 @@ impl VictimAnswer {
         assert_eq!(self.code, 0, "{self:?}");
     }
 
-    /// Asserts that memory was refused and the outputs left alone.
+    /// Asserts that memory was refused and that the outputs were not written.
     ///
     /// # Panics
-    /// If the step did anything else.
+    /// Otherwise.
     #[track_caller]
     pub fn refused(&self) {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A command that runs to its end, and what it said.
+//! The output of a command that has ended.
 
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::wait::{PATIENCE, eventually};
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// What it wrote to standard output.
     pub out: String,
@@ -23,7 +23,7 @@ impl CommandOutput {
     /// Runs a command without input.
     ///
     /// # Panics
-    /// If it cannot be started or does not end.
+    /// If it cannot be started or does not end in time.
     #[track_caller]
     pub fn by(command: &mut Command) -> Self {
         command
@@ -51,16 +51,16 @@ impl CommandOutput {
         }
     }
 
-    /// The exit code; none after a signal.
+    /// The exit code. None after a signal.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// Asserts that it ended well.
+    /// Asserts that it succeeded.
     ///
     /// # Panics
-    /// If it did not.
+    /// If it failed.
     #[track_caller]
     #[must_use]
     pub fn well(self) -> Self {
@@ -78,10 +78,10 @@ impl CommandOutput {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Asserts that it said one line of its own on standard error, nothing else, and ended with `code`.
+    /// Asserts that it printed only one line, its own, to standard error, and exited with `code`.
     ///
     /// # Panics
-    /// If it said more or less, or ended otherwise.
+    /// Otherwise.
     #[track_caller]
     pub fn fails_in_one_line(&self, code: i32) -> &str {
         assert_eq!(self.code(), Some(code), "{self:?}");

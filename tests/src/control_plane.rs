@@ -1,9 +1,9 @@
-//! A real control plane without a kubelet: etcd and kube-apiserver on loopback, for suites about what the
-//! scheduler writes.
+//! A real control plane without a kubelet: etcd and kube-apiserver on loopback, for suites about what the scheduler
+//! writes.
 //!
-//! Nodes are objects that a test makes; what runs on them is an agent with simulated cards or nothing.
-//! Everybody may do everything here until a test asks for rights. The programs are
-//! those of `KUBEBUILDER_ASSETS`, or those that `cargo xtask cluster` built.
+//! Nodes are objects that a test creates. They have an agent with simulated cards, or nothing. Every client may do
+//! everything until a test enables authorization. The programs come from `KUBEBUILDER_ASSETS`, or `cargo xtask cluster`
+//! has built them.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,19 +18,19 @@ use tempfile::TempDir;
 
 use crate::wait::{PATIENCE, eventually};
 
-/// Names a folder with Kubernetes' programs.
+/// Names a folder with Kubernetes programs.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
-/// The one user.
+/// The token of the only user.
 const TOKEN: &str = "everybody";
 
-/// The control plane. It ends when it is dropped.
+/// The control plane. Dropping this ends it.
 #[derive(Debug)]
 pub struct ControlPlane {
     dir: TempDir,
     etcd: Child,
     apiserver: Option<Child>,
     ports: [u16; 3],
-    /// How it is decided who may do what.
+    /// The authorization mode.
     authorization: &'static str,
 }
 
@@ -41,10 +41,10 @@ impl Default for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one.
+    /// Starts a control plane.
     ///
     /// # Panics
-    /// If its programs are not there, or do not come to serve.
+    /// If its programs do not exist or do not start to serve.
     #[must_use]
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("apportion-").tempdir();
@@ -66,7 +66,7 @@ impl ControlPlane {
             &peer,
         ])
         .args(["--initial-cluster", &format!("default={peer}")])
-        // What is lost with the machine is lost with the test.
+        // The data needs no durability.
         .arg("--unsafe-no-fsync");
         let etcd = logged(etcd, &dir.path().join("etcd.log"));
         let mut plane = Self {
@@ -97,7 +97,7 @@ impl ControlPlane {
         self.write_config(&self.kubeconfig(), TOKEN);
     }
 
-    /// Writes what a client with this token needs.
+    /// Writes the kubeconfig of a client with this token.
     fn write_config(&self, path: &Path, token: &str) {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -111,11 +111,11 @@ impl ControlPlane {
         fs::write(path, config.to_string()).expect("the folder is writable");
     }
 
-    /// What a client needs that has the token which a service account of the namespace `default` gets for
-    /// a pod on this node.
+    /// The kubeconfig of a client with a token of a service account in the namespace `default`, bound to a pod on this
+    /// node.
     ///
     /// # Panics
-    /// If the API server does not give one.
+    /// If the API server does not issue one.
     #[must_use]
     pub fn kubeconfig_on(&self, node: &str, account: &str) -> PathBuf {
         let on = ["--bound-object-kind=Node", "--bound-object-name", node];
@@ -125,10 +125,10 @@ impl ControlPlane {
         path
     }
 
-    /// What a client needs that has the token of this service account, which is made here.
+    /// The kubeconfig of a client with a token of this service account, which is created here.
     ///
     /// # Panics
-    /// If the API server does not give one.
+    /// If the API server does not issue one.
     #[must_use]
     pub fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
         self.apply(&[
@@ -145,7 +145,7 @@ impl ControlPlane {
     /// Starts the API server and waits until it is ready.
     ///
     /// # Panics
-    /// If it does not come to serve.
+    /// If it does not start to serve.
     pub fn start_apiserver(&mut self) {
         let path = |name: &str| self.dir.path().join(name);
         let mut command = Command::new(program("kube-apiserver"));
@@ -158,7 +158,7 @@ impl ControlPlane {
                 &format!("--authorization-mode={}", self.authorization),
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--service-cluster-ip-range=10.0.0.0/24",
-                // There is no controller that would make accounts, or see that a node is ready.
+                // No controller creates service accounts or removes taints here.
                 "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             ])
             .arg(option("--cert-dir", &path("certificates")))
@@ -178,10 +178,10 @@ impl ControlPlane {
         });
     }
 
-    /// Starts the API server anew, which now asks what each account may do. Tests themselves may do everything.
+    /// Restarts the API server with authorization for service accounts. The test's own client may still do everything.
     ///
     /// # Panics
-    /// If it does not come to serve.
+    /// If it does not start to serve.
     pub fn ask_for_rights(&mut self) {
         self.kill_apiserver();
         self.authorization = "RBAC";
@@ -196,13 +196,13 @@ impl ControlPlane {
         }
     }
 
-    /// The processes of etcd and of the API server; zero where that was killed.
+    /// The pids of etcd and of the API server. Zero if the API server was killed.
     #[must_use]
     pub fn processes(&self) -> [u32; 2] {
         [self.etcd.id(), self.apiserver.as_ref().map_or(0, Child::id)]
     }
 
-    /// The file that clients need.
+    /// The kubeconfig for clients.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
@@ -227,7 +227,7 @@ impl ControlPlane {
         output.status.success().then_some(text)
     }
 
-    /// `kubectl ARGUMENTS`: what it prints.
+    /// The output of `kubectl ARGUMENTS`.
     ///
     /// # Panics
     /// If it fails.
@@ -243,7 +243,7 @@ impl ControlPlane {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What `kubectl ARGUMENTS` says where it fails; none where it does not.
+    /// The error of `kubectl ARGUMENTS`. None if it succeeds.
     ///
     /// # Panics
     /// If kubectl does not start.
@@ -255,7 +255,7 @@ impl ControlPlane {
         (!output.status.success()).then_some(said)
     }
 
-    /// What `kubectl ARGUMENTS` says beside its answer: warnings of the API server.
+    /// The error output of a successful `kubectl ARGUMENTS`: warnings of the API server.
     ///
     /// # Panics
     /// If it fails.
@@ -268,7 +268,7 @@ impl ControlPlane {
         said
     }
 
-    /// Makes or changes objects.
+    /// Creates or changes objects.
     ///
     /// # Panics
     /// If the API server refuses one.
@@ -308,7 +308,7 @@ fn option(name: &str, path: &Path) -> String {
     format!("{name}={}", path.display())
 }
 
-/// Starts a program that ends with the thread that started it, however that ends.
+/// Starts a program that ends with the thread that started it.
 fn logged(program: Command, log: &Path) -> Child {
     let file = File::options().create(true).append(true).open(log);
     let file = file.expect("the folder is writable");
@@ -325,10 +325,10 @@ fn logged(program: Command, log: &Path) -> Child {
     child.unwrap_or_else(|error| panic!("{}: {error}", Path::new(&name).display()))
 }
 
-/// Where a program of Kubernetes is, or a tool such as helm.
+/// The path of a Kubernetes program, or of a tool such as helm.
 ///
 /// # Panics
-/// If it is nowhere.
+/// If it is not found.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let named = env::var_os(ASSETS).map(PathBuf::from).into_iter();
@@ -347,7 +347,7 @@ pub fn program(name: &str) -> PathBuf {
     })
 }
 
-/// The folders of a folder, the newest name first.
+/// The subfolders of a folder, in descending order of their names.
 fn versions(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,7 +1,7 @@
-//! A machine of a test's own: simulated cards, a folder for everything, and commands that see only these.
+//! A machine for one test: simulated cards, a folder for everything, and commands that see only these.
 //!
-//! The cards are round numbers, so that a test can be read: [`CARD`] to give on each and [`CONTEXT`] for a
-//! process's first context.
+//! The cards have round numbers, so that tests are readable: [`CARD`] is allocatable on each, and a process's first
+//! context takes [`CONTEXT`].
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -25,13 +25,13 @@ use crate::wait::{PATIENCE, eventually};
 
 /// A binary megabyte.
 pub const MIB: u64 = 1 << 20;
-/// What each card can give.
+/// The allocatable memory of each card.
 pub const CARD: u64 = 10_000 * MIB;
-/// What the first context of a process takes.
+/// The memory of a process's first context.
 pub const CONTEXT: u64 = 300 * MIB;
-/// What the driver keeps of each card.
+/// The driver's reserve on each card.
 const RESERVED: u64 = 256 * MIB;
-/// What a command must not inherit from the one who runs the tests.
+/// Variables that commands must not inherit from the environment of the test run.
 const FOREIGN: [&str; 11] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -46,7 +46,7 @@ const FOREIGN: [&str; 11] = [
     "VICTIM_DOOR",
 ];
 
-/// So many equal cards.
+/// `count` equal cards.
 #[must_use]
 pub fn cards(count: usize) -> MachineConfig {
     let card = CardConfig {
@@ -63,7 +63,7 @@ pub fn cards(count: usize) -> MachineConfig {
     }
 }
 
-/// The machine. Everything that it runs ends when it is dropped.
+/// The machine. Dropping this ends everything that it runs.
 #[derive(Debug)]
 pub struct TestHost {
     dir: TempDir,
@@ -99,7 +99,7 @@ impl TestHost {
         host
     }
 
-    /// Kills the simulated driver, with all that programs had of it.
+    /// Kills the simulated driver, with all memory of its programs.
     pub fn kill_driver(&mut self) {
         if let Some(mut driver) = self.driver.take() {
             let _ = driver.kill();
@@ -119,7 +119,7 @@ impl TestHost {
             .arg(self.machine_file())
             .stdin(Stdio::null());
         self.driver = Some(daemon.spawn().expect("the simulated driver is staged"));
-        // The machine of before is spoken to over connections that are gone.
+        // The old client's connections are gone with the driver.
         self.machine = MachineClient::at(self.driver_socket());
         eventually(PATIENCE, "the simulated driver answers", || {
             UnixStream::connect(self.driver_socket()).is_ok()
@@ -130,10 +130,10 @@ impl TestHost {
         self.dir.path().join("machine.json")
     }
 
-    /// A machine on which no simulated driver runs yet.
+    /// A machine whose simulated driver does not run yet.
     ///
     /// # Panics
-    /// If there is no place for temporary files, or nothing is staged.
+    /// If no temporary folder can be created, or nothing is staged.
     #[must_use]
     pub fn bare() -> Self {
         let dir = tempfile::Builder::new()
@@ -151,7 +151,7 @@ impl TestHost {
         }
     }
 
-    /// The machine's own folder.
+    /// The machine's folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -173,7 +173,7 @@ impl TestHost {
         self.instance().join("driver.sock")
     }
 
-    /// Any program, on this machine.
+    /// A command for any program, with the machine's environment.
     #[must_use]
     pub fn program(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
@@ -184,7 +184,7 @@ impl TestHost {
         command
     }
 
-    /// A program of the staged tree.
+    /// A command for a program of the staged tree.
     #[must_use]
     pub fn staged(&self, name: &str) -> Command {
         self.program(self.staged.join("bin").join(name))
@@ -206,14 +206,14 @@ impl TestHost {
         command
     }
 
-    /// `apportion run --sim OPTIONS -- COMMAND`, to its end.
+    /// Runs `apportion run --sim OPTIONS -- COMMAND` to its end.
     #[track_caller]
     #[must_use]
     pub fn run(&self, options: &[&str], command: &[&str]) -> CommandOutput {
         CommandOutput::by(self.simulated("run").args(options).arg("--").args(command))
     }
 
-    /// `apportion run --sim OPTIONS -- victim STEPS`, to its end.
+    /// Runs `apportion run --sim OPTIONS -- victim STEPS` to its end.
     #[track_caller]
     #[must_use]
     pub fn run_victim(&self, options: &[&str], steps: &str) -> CommandOutput {
@@ -226,13 +226,13 @@ impl TestHost {
         CommandOutput::by(&mut command)
     }
 
-    /// A victim under a limit, which waits for its steps.
+    /// A victim under a limit. It waits for its steps.
     #[must_use]
     pub fn victim(&self, options: &[&str]) -> VictimProcess {
         self.victim_through("dlsym", options)
     }
 
-    /// The same, by the way to the driver that is named: `linked`, or one of those in `victims/doors.rs`.
+    /// The same, with another way to reach the driver: `linked`, or one of those in `victims/doors.rs`.
     #[must_use]
     pub fn victim_through(&self, door: &str, options: &[&str]) -> VictimProcess {
         let program = if door == "linked" {
@@ -261,7 +261,7 @@ impl TestHost {
         self.start(&mut command)
     }
 
-    /// Starts a command that becomes a victim which waits for its steps.
+    /// Starts a command that becomes a victim. The victim waits for its steps.
     #[must_use]
     pub fn start(&self, command: &mut Command) -> VictimProcess {
         let number = self.victims.fetch_add(1, Ordering::Relaxed);
@@ -287,7 +287,7 @@ impl TestHost {
         command
     }
 
-    /// What `apportion top --json` says.
+    /// The output of `apportion top --json`.
     #[track_caller]
     #[must_use]
     pub fn top(&self) -> Value {
@@ -296,7 +296,7 @@ impl TestHost {
             .json()
     }
 
-    /// Asks the machine behind the driver.
+    /// Sends a request to the machine behind the simulated driver.
     ///
     /// # Panics
     /// If the driver does not answer.
@@ -307,7 +307,7 @@ impl TestHost {
             .reply
     }
 
-    /// What the driver itself says of all cards.
+    /// The driver's own view of the machine.
     ///
     /// # Panics
     /// If the driver does not answer.
@@ -319,7 +319,7 @@ impl TestHost {
         }
     }
 
-    /// What the driver itself says of one card.
+    /// The driver's own view of one card.
     ///
     /// # Panics
     /// If there is no such card.
@@ -328,14 +328,14 @@ impl TestHost {
         self.snapshot().cards.swap_remove(index)
     }
 
-    /// Bytes in use on the first card, as the driver counts.
+    /// The bytes in use on the first card, as the driver counts them.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.card(0).used
     }
 
-    /// The most that was in use on the first card at any moment since this was last asked, as the driver
-    /// counts: no sample that could have missed it.
+    /// The most bytes in use on the first card since the last call, as the driver counts them. Unlike a sample, it
+    /// misses nothing.
     ///
     /// # Panics
     /// If the driver does not answer.
@@ -347,7 +347,7 @@ impl TestHost {
         }
     }
 
-    /// Everything that runs because of this machine, except the driver that the machine started.
+    /// All processes of this machine, except its driver.
     #[must_use]
     pub fn leftovers(&self) -> Vec<LeftoverProcess> {
         let driver = self.driver.as_ref().map(|child| child.id().cast_signed());

@@ -1,5 +1,5 @@
-//! Whatever a test has started, directly or not: every process that names the test's folder in its
-//! environment or on its command line. The folder's name is unique, so these are the test's alone.
+//! All processes that a test has started, directly or not: those that name the test's folder in their environment or on
+//! their command line. The folder's name is unique, so these belong only to the test.
 
 use std::fs;
 use std::path::Path;
@@ -30,14 +30,14 @@ pub(crate) fn leftovers(folder: &Path) -> Vec<LeftoverProcess> {
         .collect()
 }
 
-/// Kills them one by one.
+/// Kills these processes.
 pub(crate) fn kill_leftovers(folder: &Path) {
     for leftover in leftovers(folder) {
         let _ = kill(Pid::from_raw(leftover.pid), Signal::SIGKILL);
     }
 }
 
-/// A zombie has neither environment nor command line and so names nothing.
+/// A zombie has neither environment nor command line, so it does not count.
 fn read(pid: i32, folder: &Path) -> Option<LeftoverProcess> {
     let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What the process suites stand on: a machine of its own for every test, with simulated cards, an agent
-//! and programs, all found in the tree that `cargo xtask build` stages, all gone when the test ends.
+//! The base of the process suites: a machine for every test, with simulated cards, an agent and programs. They come
+//! from the tree that `cargo xtask build` stages, and all of it is gone when the test ends.
 //!
-//! Nothing is built here and nothing is mocked: a test types what a person would type and sees what the
+//! Nothing is built here and nothing is mocked. A test runs the commands that a person would run, and checks what the
 //! person, the program and the driver would see.
 
 #![forbid(unsafe_code)]

@@ -3,13 +3,13 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Names the tree; `cargo xtask test` sets it.
+/// Names the tree. `cargo xtask test` sets it.
 const STAGED: &str = "APPORTION_STAGED";
 
-/// The staged tree: what `APPORTION_STAGED` names, or `apportion` in Cargo's target folder.
+/// The staged tree: the path in `APPORTION_STAGED`, or `apportion` in Cargo's target folder.
 ///
 /// # Panics
-/// If it is not there.
+/// If it does not exist.
 #[must_use]
 pub fn staged() -> PathBuf {
     let tree = env::var_os(STAGED).map_or_else(|| target().join("apportion"), PathBuf::from);

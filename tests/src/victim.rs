@@ -1,4 +1,4 @@
-//! A program that does what a test says, one line at a time.
+//! A program that a test controls, one line at a time.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::answer::VictimAnswer;
 use crate::wait::{PATIENCE, eventually};
 
-/// A running victim. It is killed when dropped.
+/// A running victim. Dropping this kills it.
 #[derive(Debug)]
 pub struct VictimProcess {
     child: Child,
@@ -24,7 +24,7 @@ pub struct VictimProcess {
 }
 
 impl VictimProcess {
-    /// Starts `command`, which ends in a victim that reads its steps, in a process group of its own.
+    /// Starts `command`, which becomes a victim, in a process group of its own.
     pub(crate) fn start(command: &mut Command, errors: &Path) -> Self {
         let file = File::create(errors).expect("the machine's folder is writable");
         command
@@ -50,7 +50,7 @@ impl VictimProcess {
         }
     }
 
-    /// Says one line of steps and returns all answers.
+    /// Sends one line of steps and returns all answers.
     ///
     /// # Panics
     /// If the program does not answer.
@@ -72,7 +72,7 @@ impl VictimProcess {
         }
     }
 
-    /// Says one line of steps to a program that may end by it; returns the answers that came.
+    /// Sends one line of steps to a program that may end because of it. Returns the answers so far.
     ///
     /// # Panics
     /// If the program neither answers nor ends.
@@ -95,7 +95,7 @@ impl VictimProcess {
         }
     }
 
-    /// Says one line of steps and returns the answer to the last one.
+    /// Sends one line of steps and returns the answer to the last one.
     ///
     /// # Panics
     /// If the program does not answer.
@@ -104,7 +104,7 @@ impl VictimProcess {
         self.say(line).pop().expect("every step has an answer")
     }
 
-    /// Says one line without waiting for an answer.
+    /// Sends one line without waiting for an answer.
     ///
     /// # Panics
     /// If the program is gone.
@@ -118,7 +118,7 @@ impl VictimProcess {
         );
     }
 
-    /// The answer to the last step of what was begun.
+    /// The answer to the last step of a line sent by `begin`.
     ///
     /// # Panics
     /// If the program does not answer.
@@ -165,7 +165,7 @@ impl VictimProcess {
         killpg(self.os_pid(), signal).expect("the process is there");
     }
 
-    /// Waits for the end.
+    /// Waits for the program's end.
     ///
     /// # Panics
     /// If it does not end.
@@ -179,7 +179,7 @@ impl VictimProcess {
         status.expect("it was seen to end")
     }
 
-    /// Lets the program end by itself: its input ends.
+    /// Closes the program's input, so that it ends by itself.
     ///
     /// # Panics
     /// If it does not end.

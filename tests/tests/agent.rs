@@ -1,4 +1,4 @@
-//! The agent's life: it comes when needed, is not missed when killed, remembers, and leaves.
+//! The agent's life: it starts when needed, can be killed without harm, keeps its ledger, and exits.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ fn allocations(top: &Value) -> usize {
     top["allocations"].as_array().map_or(0, Vec::len)
 }
 
-/// What a ledger is: everything of each allocation that no sample changes.
+/// What a ledger stores: everything of each allocation that does not come from samples.
 fn ledger(top: &Value) -> Vec<Value> {
     let fields = [
         "id",
@@ -44,7 +44,7 @@ fn ledger(top: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// What the processes of the allocation of that name have claimed.
+/// The bytes that the processes of this allocation have claimed.
 fn claimed(host: &TestHost, name: &str) -> u64 {
     let top = host.top();
     let mut all = top["allocations"].as_array().into_iter().flatten();
@@ -196,7 +196,7 @@ fn a_limit_within_a_limit_leaves_neither_behind() {
     let offences = host.metric("apportion_offences_total", &[]);
     assert_eq!(offences, Some(0.0), "{}", host.agent_log());
 
-    // The inner one is given back before its process ends: it cannot become this command.
+    // The inner allocation is released before its process ends, because the process cannot execute this command.
     let mut failing = host.limited(&["--gpu-memory", "3000"], inner.get_program());
     failing
         .args(["run", "--sim", "--gpu-memory", "1000", "--"])
@@ -207,7 +207,7 @@ fn a_limit_within_a_limit_leaves_neither_behind() {
     });
 }
 
-/// A file that may be run and cannot.
+/// A file that is executable by its mode but cannot be executed.
 fn not_a_program(host: &TestHost) -> PathBuf {
     let file = host.dir().join("not-a-program");
     std::fs::write(&file, "#!/no/such/interpreter\n").expect("the folder is writable");
@@ -306,7 +306,7 @@ fn programs_of_nobody_take_from_what_can_be_given() {
     );
 }
 
-/// What it may do on a machine: a part of what whoever started it may.
+/// The agent's privileges on a machine: a subset of those of the process that started it.
 #[test]
 fn the_agent_keeps_no_right_that_its_table_does_not_name() {
     let host = TestHost::new();
@@ -324,7 +324,7 @@ fn the_agent_keeps_no_right_that_its_table_does_not_name() {
     for thread in threads {
         let rights = ProcessPrivileges::of(&thread.expect("the folder is readable").path());
         assert_eq!(rights.capabilities, wanted);
-        // The table says of these: as started.
+        // The table documents these as inherited.
         assert_eq!(rights.bounding, ours.bounding);
         assert_eq!(rights.no_new_privileges, ours.no_new_privileges);
         assert_eq!(rights.seccomp, ours.seccomp);

@@ -1,6 +1,7 @@
-//! The map of `docs/architecture.md`, section "Crates", as a check: who may know whom, and where unsafe code may live.
+//! Checks the map in `docs/architecture.md`, section "Crates": which crate may depend on which, and where unsafe code
+//! is allowed.
 //!
-//! A crate that is not on the map fails the test, so that whoever adds one says where it belongs.
+//! A crate that is not on the map fails the test, so a new crate must be added to the map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +9,7 @@ use std::fs;
 use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, TargetKind};
 
-/// A crate of ours: what it may know, and whether it may use unsafe code.
+/// A crate of ours: its allowed dependencies, and whether it may use unsafe code.
 struct CrateRule {
     name: &'static str,
     knows: &'static [&'static str],
@@ -20,8 +21,8 @@ struct CrateRule {
 enum UnsafePolicy {
     /// It has `#![forbid(unsafe_code)]`.
     Safe,
-    /// It is one of the named rooms: account pages, interception, the simulated driver, and the programs
-    /// that stand for other people's (they call the driver's C interface).
+    /// It may use unsafe code: account pages, interception, the simulated driver, and programs in the role of other
+    /// people's (they call the driver's C interface).
     Unsafe,
 }
 
@@ -148,7 +149,7 @@ const MAP: &[CrateRule] = &[
         knows: &["apportion-abi", "apportion-gate"],
         room: Unsafe,
     },
-    // Programs as other people write them: they know the driver and nothing of ours.
+    // Test programs in the role of other people's: they use the driver and nothing of ours.
     CrateRule {
         name: "apportion-probe",
         knows: &[],
@@ -159,25 +160,25 @@ const MAP: &[CrateRule] = &[
         knows: &[],
         room: Unsafe,
     },
-    // It runs such programs with and without the library, and knows which functions are hooked.
+    // It runs such programs with and without the library, and must know which functions are hooked.
     CrateRule {
         name: "apportion-real-drivers",
         knows: &["apportion-abi", "apportion-intercept"],
         room: Unsafe,
     },
-    // It holds pages of the book against what tests make of the code, which they hand in.
+    // It compares pages of the book with text that tests generate from the code.
     CrateRule {
         name: "apportion-reference",
         knows: &[],
         room: Safe,
     },
-    // It puts programs into groups and knows nothing of them.
+    // It puts programs into memory groups and depends on none of them.
     CrateRule {
         name: "apportion-memory-group",
         knows: &[],
         room: Safe,
     },
-    // The simulated driver knows nothing of what is tested on it.
+    // The simulated driver does not depend on what it tests.
     CrateRule {
         name: "apportion-sim-machine",
         knows: &[],
@@ -203,13 +204,13 @@ const MAP: &[CrateRule] = &[
         knows: &["apportion-sim-client", "apportion-sim-machine"],
         room: Unsafe,
     },
-    // It knows the driver as a program does: by its functions' names.
+    // It uses the driver like any program: by function names.
     CrateRule {
         name: "apportion-sim-cudart",
         knows: &[],
         room: Unsafe,
     },
-    // They stand for programs of others in a cluster, and know the API server only.
+    // They stand in for other programs in a cluster, and use only the API server.
     CrateRule {
         name: "apportion-stand-in-kubelet",
         knows: &[],
@@ -220,13 +221,13 @@ const MAP: &[CrateRule] = &[
         knows: &[],
         room: Safe,
     },
-    // It builds, and it runs the pure scheduler on files.
-    // It starts our programs and links to none.
+    // It starts our programs and links with none.
     CrateRule {
         name: "apportion-cluster",
         knows: &[],
         room: Safe,
     },
+    // It builds, and it runs the pure scheduler on files.
     CrateRule {
         name: "xtask",
         knows: &[
@@ -240,7 +241,7 @@ const MAP: &[CrateRule] = &[
     },
 ];
 
-/// Crates that may know all others: they only look.
+/// Crates that may depend on all others: only tests and benchmarks.
 const ONLOOKERS: &[&str] = &[
     "apportion-tests",
     "apportion-kubelet-tests",
@@ -248,7 +249,7 @@ const ONLOOKERS: &[&str] = &[
     "apportion-bench-api",
 ];
 
-/// The two floors on which the network and its runtime are known.
+/// Dependencies that only crates from the wire layer upwards may use.
 const WIRE: &[&str] = &["tokio", "tonic", "prost", "kube"];
 const ON_THE_WIRE: &[&str] = &[
     "apportion-proto",
@@ -263,7 +264,7 @@ const ON_THE_WIRE: &[&str] = &[
     "apportion-stand-in-operator",
 ];
 
-/// What the library in other people's programs is made of, beside our own crates.
+/// The dependencies of the library in other people's programs, besides our own crates.
 const IN_THE_HOOKED_PROCESS: &[&str] = &["hashbrown", "libc"];
 const HOOKED: &[&str] = &["apportion-abi", "apportion-gate", "apportion-intercept"];
 
@@ -276,7 +277,7 @@ fn metadata() -> Metadata {
         .expect("cargo knows the workspace")
 }
 
-/// The names of what `package` is built from; what only its tests need is left out.
+/// The names of a package's dependencies, without those that only its tests need.
 fn needs(package: &Package) -> BTreeSet<&str> {
     let dependencies = package.dependencies.iter();
     let built = dependencies.filter(|dependency| {

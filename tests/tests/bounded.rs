@@ -1,5 +1,5 @@
-//! Strangers at the agent's port: whatever they send and however many they are, it stays within the memory that the
-//! chart gives it and says that it is well.
+//! Arbitrary clients at the agent's port: whatever they send and however many they are, the agent keeps the chart's
+//! memory limit and reports that it is healthy.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use apportion_memory_group::{ChartContainer, MemoryGroup};
 use apportion_tests::{TestHost, eventually};
 
-/// Longer than any answer takes, shorter than the kubelet's patience.
+/// Longer than any answer takes, shorter than the kubelet's timeout.
 const SOON: Duration = Duration::from_secs(4);
 const KIB: u64 = 1024;
 
-/// The most memory that a process ever held, in bytes.
+/// The peak memory of a process, in bytes.
 fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -52,14 +52,14 @@ fn unfinished_headers_take_no_memory_and_the_oldest_go() {
     let mut held = Vec::new();
     for _ in 0..300 {
         let mut stream = connect(&host);
-        // Who is refused has said enough.
+        // If the connection is refused, the write may fail.
         let _ = stream.write_all(head.as_bytes());
         held.push(stream);
     }
     is_well(&host);
     let grown = peak(agent.pid()) - before;
     assert!(grown < 8 * KIB * KIB, "{grown} bytes for 300 connections");
-    // Heads of a size that is read are held until others come.
+    // Connections with small incomplete heads are kept until newer ones need the room.
     let held: Vec<_> = (0..60)
         .map(|_| {
             let mut stream = connect(&host);
@@ -77,7 +77,7 @@ fn unfinished_headers_take_no_memory_and_the_oldest_go() {
     drop(held);
 }
 
-/// Well before the time that a head may take.
+/// The answer comes well before the timeout for a head.
 #[test]
 fn a_head_larger_than_the_bound_is_refused_at_once() {
     let host = TestHost::new();
@@ -116,7 +116,7 @@ fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
                         continue;
                     };
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
-                    // As long as it is answered it asks more.
+                    // Keep asking as long as there are answers.
                     let mut said = vec![0; 64 << 10];
                     while !is_over.load(Ordering::Relaxed)
                         && stream.write_all(flood.as_bytes()).is_ok()
@@ -141,7 +141,7 @@ fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
     for client in clients {
         client.join().expect("a client ends");
     }
-    // The machine may be busy with something else for one of them.
+    // Use the best time, because the machine may be busy during some of them.
     assert!(best < Duration::from_millis(300), "{best:?}");
     assert_eq!(group.as_ref().map_or(0, MemoryGroup::killed), 0);
 }
@@ -154,7 +154,7 @@ fn a_connection_gets_one_answer() {
     let twice = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
     stream.write_all(twice.as_bytes()).expect("it is there");
     let mut said = Vec::new();
-    // Requests that nobody reads reset the connection after the answer.
+    // Unread requests make the server reset the connection after its answer.
     let _ = stream.read_to_end(&mut said);
     let said = String::from_utf8_lossy(&said);
     assert_eq!(said.matches("HTTP/1.1 200").count(), 1, "{said}");

@@ -1,5 +1,5 @@
-//! A program that goes around the library is seen, said and, where the policy says so, ended; memory that
-//! nobody asked for counts.
+//! A program that bypasses the library is noticed, reported and, if the policy says so, ended. Memory that was taken
+//! without a call is counted too.
 
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, eventually};
 use nix::errno::Errno;
@@ -19,8 +19,8 @@ fn is_gone(pid: u64) -> bool {
     kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")
 }
 
-/// What a program takes past the library is as what a video encoder takes, which no call announces: it counts,
-/// and is no offence while all of the allocation together keeps to the limit.
+/// Memory that is taken past the library is treated like that of a video encoder, which no call announces: it is
+/// counted, and is no offence while the allocation as a whole keeps its limit.
 #[test]
 fn a_child_without_the_library_counts_and_is_reported_above_the_limit() {
     for way in ["bare", "stripped"] {
@@ -121,7 +121,7 @@ fn under_the_policy_that_kills_the_offender_is_killed_and_nobody_else() {
     victim.step("alloc 1200M").ok();
 }
 
-/// Code that is loaded lazily, queues and page tables: no call says how much they take.
+/// Lazily loaded code, queues and page tables: no call says how much memory they need.
 #[test]
 fn what_the_driver_takes_by_itself_for_a_program_at_its_limit_ends_nobody() {
     for policy in ["kill", "evict"] {
@@ -145,7 +145,7 @@ fn what_the_driver_takes_by_itself_for_a_program_at_its_limit_ends_nobody() {
         assert_eq!(enforcement(&host), "overlimit");
         let offences = host.metric("apportion_offences_total", &[]);
         assert_eq!(offences, Some(0.0), "{policy}: {}", host.agent_log());
-        // Within its limit again, it goes on.
+        // The program is within its limit again, and continues.
         victim.step("free 0").ok();
         victim.step("alloc 1000M").ok();
     }

@@ -1,7 +1,7 @@
-//! The driver never holds more for a program than its limit, not for a moment: the simulated driver notes
-//! the most that it ever gave, so nothing passes between two looks.
+//! The driver never gives a program more than its limit, not even for a moment. The simulated driver records its
+//! maximum, so nothing is missed between samples.
 //!
-//! Each kind of memory is taken at the limit, refused above it, and given back.
+//! Each kind of memory is allocated up to the limit, refused above it, and freed.
 
 use apportion_sim_machine::{FaultEffect, FaultRule, MachineRequest};
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
@@ -10,7 +10,7 @@ const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 const FREE: u64 = LIMIT - CONTEXT;
 
-/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+/// A victim with a context, on a machine whose high-water mark counts only the victim.
 fn started(host: &TestHost) -> VictimProcess {
     let mut victim = host.victim(OPTIONS);
     victim.step("init").ok();
@@ -24,7 +24,7 @@ fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
-/// Fills the card but for `room`, is refused one `more`, takes `fits`, gives it back, and fills the room.
+/// Fills the card except for `room`, is refused one `more`, allocates and frees `fits`, and fills the room.
 fn at_the_limit(host: &TestHost, victim: &mut VictimProcess, verb: &str) {
     let filled = victim.step(&format!("alloc {}", FREE - 600 * MIB)).value();
     victim.step(&format!("{verb} 640M")).refused();
@@ -67,7 +67,7 @@ fn arrays_with_mipmaps_never_exceed_the_limit() {
     let host = TestHost::new();
     let mut victim = started(&host);
     let filled = victim.step(&format!("alloc {}", FREE - 600 * MIB)).value();
-    // With its second level it is a quarter larger.
+    // The second level adds a quarter to the size.
     victim.step("mipmaps 512M").refused();
     assert_eq!(host.used(), LIMIT - 600 * MIB);
     let made = victim.step("mipmaps 256M").value();
@@ -114,7 +114,7 @@ fn code_never_exceeds_the_limit() {
     }
 }
 
-/// Code of a bundle is loaded when the first of its kernels is launched, which announces nothing: the driver takes it,
+/// A bundle's code is loaded when its first kernel is launched. No call announces that: the driver takes the memory,
 /// and the agent counts it.
 #[test]
 fn code_that_is_loaded_late_counts_when_it_is_used() {
@@ -152,8 +152,8 @@ fn memory_of_graphs_never_exceeds_the_limit() {
     }
 }
 
-/// What a launch left allocated is freed by the next one, which so finds its memory, also where the driver has given
-/// back all else.
+/// A launch frees what the previous launch left and takes that memory again, even if the driver has given back all
+/// other unused memory.
 #[test]
 fn a_graph_that_frees_at_its_launches_needs_its_memory_once() {
     let host = TestHost::new();
@@ -165,7 +165,7 @@ fn a_graph_that_frees_at_its_launches_needs_its_memory_once() {
             assert_eq!(free(&mut victim), FREE - 1024 * MIB, "{verb}");
         }
         let filled = victim.step("alloc 512M").value();
-        // What is asked for in vain makes the driver give back what it only keeps.
+        // A failing allocation makes the driver give back unused memory.
         victim.step("alloc 512M").refused();
         victim.step(&format!("relaunch {kept}")).ok();
         assert_eq!(free(&mut victim), FREE - 1536 * MIB, "{verb}");
@@ -186,7 +186,7 @@ fn what_graphs_freed_is_used_again() {
     let mut victim = started(&host);
     let kept = victim.step("capture 1024M").value();
     assert_eq!(free(&mut victim), FREE - 1024 * MIB);
-    // There is no room for a second of this size, and it is there already.
+    // There is no room for a second allocation of this size, but the freed one can be used again.
     victim.step(&format!("relaunch {kept}")).ok();
     victim.step("alloc 400M").ok();
     victim.step(&format!("relaunch {kept}")).ok();
@@ -208,7 +208,7 @@ fn a_graph_that_runs_again_counts_beside_what_another_kept() {
     let mut victim = started(&host);
     let first = victim.step("graph 512M").value();
     victim.step(&format!("freekept {first}")).ok();
-    // The second has the memory that the first had.
+    // The second graph uses the memory that the first one has freed.
     let second = victim.step("graph 512M").value();
     assert_eq!(host.used(), CONTEXT + 512 * MIB);
     let room = FREE - 512 * MIB - 256 * MIB;
@@ -224,7 +224,7 @@ fn a_graph_that_runs_again_counts_beside_what_another_kept() {
 #[test]
 fn a_graph_that_runs_again_counts_beside_those_that_may_run() {
     let host = TestHost::new();
-    // Graphs run, and what they have cannot be trimmed.
+    // Pretend that the graphs are still running and that their memory cannot be trimmed.
     for (function, code) in [("cuEventQuery", 600), ("cuDeviceGraphMemTrim", 1)] {
         host.ask(MachineRequest::AddRule(FaultRule {
             function: function.into(),
@@ -274,7 +274,7 @@ fn green_contexts_never_exceed_the_limit() {
     victim.step(&format!("alloc {left}")).ok();
     victim.step("green").refused();
     assert_eq!(host.used(), LIMIT);
-    // The green one keeps the primary context.
+    // The green context keeps the primary context alive.
     victim.step("release").ok();
     assert_eq!(host.used(), LIMIT);
     victim.step(&format!("free {green}")).ok();

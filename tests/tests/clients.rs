@@ -1,8 +1,8 @@
-//! Third-party clients in Python on the simulated driver: each sees the whole card without a limit, and
-//! with one a card of that size.
+//! Third-party Python clients on the simulated driver. Without a limit each sees the whole card; with one, a card of
+//! that size.
 //!
-//! `APPORTION_PYTHON` names the Python that has what `clients/requirements.txt` lists; `cargo xtask test`
-//! makes one, or says that it could not and leaves this suite out.
+//! `APPORTION_PYTHON` names a Python that has the packages of `clients/requirements.txt`. `cargo xtask test` creates
+//! one, or says that it could not and skips this suite.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 use apportion_sim_machine::DriverGeneration;
 use apportion_tests::{CARD, CommandOutput, MIB, TestHost, cards};
 
-/// A client, and how large the whole card looks to it: NVML counts what the driver keeps.
+/// A client, and the card's total memory as it reports it. NVML includes the driver's reserve.
 struct PythonClient {
     script: &'static str,
     counts_reserve: bool,
@@ -43,7 +43,7 @@ const ROWS: &[PythonClient] = &[
         counts_reserve: true,
     },
 ];
-/// The clients that are run by a test of their own.
+/// The clients that have a test of their own.
 const ALONE: &[&str] = &["agent_grpc.py", "nvml_hardware.py", "nvml_processes.py"];
 
 fn python() -> PathBuf {
@@ -55,7 +55,7 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients")
 }
 
-/// Runs a client to its end; it says `OK` or why not.
+/// Runs a client to its end. It prints `OK` or the reason why not.
 #[track_caller]
 fn client(command: &mut Command, script: &str) {
     let said = CommandOutput::by(command.env("PYTHONDONTWRITEBYTECODE", "1"));
@@ -83,7 +83,7 @@ fn without_a_limit(row: &PythonClient, driver: DriverGeneration) {
 
 fn with_a_limit(row: &PythonClient) {
     let host = TestHost::with(&cards(2));
-    // NVML shows all cards of the machine, so both have a limit of that size.
+    // NVML shows all cards of the machine, so both get a limit of this size.
     let options = ["--gpus", "2", "--gpu-memory", "3000"];
     let mut command = host.limited(&options, python());
     command

@@ -1,4 +1,4 @@
-//! cudarc as a client of the simulated driver, on the whole card and under a limit.
+//! cudarc as a client of the simulated driver, with the whole card and with a limit.
 
 use apportion_tests::{CARD, CommandOutput, MIB, TestHost, built};
 

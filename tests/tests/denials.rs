@@ -1,32 +1,32 @@
-//! A program that takes system calls, descriptors or memory from itself keeps its limit: what cannot be charged is
-//! refused. Where the program gets back what it lacked, it goes on.
+//! A program that denies system calls, descriptors or memory to itself keeps its limit: what cannot be charged is
+//! refused. If it gets back what it lacked, it continues.
 
 use apportion_tests::{MIB, TestHost, VictimProcess};
 
 const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "sly"];
 const LIMIT: u64 = 2000 * MIB;
-/// Less than the simulated driver gives a program that may lock no more.
+/// Less than the simulated driver itself grants a program that can lock no more memory.
 const SMALL_LIMIT: u64 = 600 * MIB;
 
-/// A program that has nothing of the library's yet when it begins, and less than others.
+/// A program that executes itself under the denial, before the library is loaded.
 fn deprived(host: &TestHost, denial: &str) -> VictimProcess {
     let mut victim = host.victim(OPTIONS);
     victim.step(&format!("{denial} exec -")).ok();
     victim
 }
 
-/// A program in which the library has not been called yet.
+/// A program in which the library was not called yet.
 fn untouched(host: &TestHost) -> VictimProcess {
     host.victim_through("linked", OPTIONS)
 }
 
-/// Takes all that it is given, in pieces.
+/// Allocates pieces until the count is reached. Returns how many were granted.
 fn fill(victim: &mut VictimProcess) -> u64 {
     let answers = (0..20).map(|_| victim.step("alloc 400M").code);
     answers.filter(|code| *code == 0).count() as u64
 }
 
-/// `errno`s that the kernel itself gives for the calls, and one that it never gives.
+/// Error codes that the kernel itself returns for these calls, and one that it never returns.
 const ERRORS: [i32; 5] = [
     libc::ENOENT,
     libc::ENOMEM,
@@ -75,7 +75,7 @@ fn a_filter_that_comes_while_memory_is_held_sheds_no_limit() {
     }
 }
 
-/// A child has a state of its own, also where the kernel does not wipe the parent's.
+/// A forked child has a state of its own, even if the kernel does not wipe the parent's page.
 #[test]
 fn a_child_is_charged_where_its_page_is_not_wiped() {
     let host = TestHost::new();
@@ -117,14 +117,14 @@ fn a_program_that_may_map_or_lock_no_more_keeps_its_limit() {
     }
 }
 
-/// Takes all that it is given, in pieces, as long as it lives.
+/// Allocates pieces as long as the program lives. Returns how many were granted.
 fn fill_while_it_lives(victim: &mut VictimProcess) -> usize {
     let answers = victim.try_say("alloc 400M ".repeat(20).trim());
     answers.iter().filter(|answer| answer.code == 0).count()
 }
 
-/// Does what is said to a program before it begins and to one that holds memory; either may end it. Returns how many
-/// pieces of memory the first one got.
+/// Applies a denial to a new program and to one that holds memory. Either may end because of it. Returns how many
+/// pieces the first one got.
 fn keeps_its_limit_through(denial: &str) -> usize {
     let host = TestHost::new();
     let mut new = host.victim(OPTIONS);
@@ -145,7 +145,7 @@ fn keeps_its_limit_through(denial: &str) -> usize {
     pieces
 }
 
-/// What a filter can look for.
+/// The calls that a filter can match.
 const KINDS: [&str; 7] = [
     "page",
     "shared-maps",
@@ -163,7 +163,7 @@ fn a_filter_that_ends_the_program_sheds_no_limit() {
     }
 }
 
-/// The worst answers: the call is said to be done, and is not. Who opens a file gets a descriptor that is not open.
+/// The worst case: calls seem to succeed, but do nothing. Opening a file returns a descriptor that is not open.
 #[test]
 fn a_filter_whose_calls_another_process_answers_sheds_no_limit() {
     for kind in KINDS {
@@ -172,7 +172,7 @@ fn a_filter_whose_calls_another_process_answers_sheds_no_limit() {
     }
 }
 
-/// What a program may ask the kernel about itself. Some of it ends the program sooner or later.
+/// The `prctl` options that a program may set on itself. Some of them end the program sooner or later.
 #[test]
 fn a_program_that_changes_itself_by_prctl_keeps_its_limit() {
     let harmless = [

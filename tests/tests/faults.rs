@@ -1,5 +1,5 @@
-//! What is not the program's fault: a driver that refuses, is slow or loses a card, and programs that die
-//! in the middle of a call. The books stay right.
+//! Faults outside the program: a driver that refuses, is slow or loses a card, and programs that die in the middle of a
+//! call. The ledger and the account stay correct.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use apportion_tests::{CARD, CONTEXT, MIB, PATIENCE, TestHost, cards, eventually}
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "unlucky"];
 
-/// A machine with one card on which calls of `function` have this effect.
+/// A machine with one card, where calls of `function` have this effect.
 fn host(function: &str, nth: Option<u64>, effect: FaultEffect) -> TestHost {
     let mut machine = cards(1);
     machine.rules.push(FaultRule {
@@ -61,7 +61,7 @@ fn what_the_driver_does_not_free_stays_charged() {
 fn a_context_that_the_driver_refuses_is_not_charged() {
     let host = host("cuDevicePrimaryCtxRetain", Some(2), FaultEffect::Error(2));
     let mut victim = host.victim(OPTIONS);
-    // The agent's own first look at the card is the first call, unless it knew the card already.
+    // The agent's own first query of the card is the first call, unless it knew the card already.
     let codes = [victim.step("start").code, victim.step("start").code];
     assert!(codes.contains(&0), "{codes:?}");
     assert_eq!(victim.step("info").numbers, [LIMIT - CONTEXT, LIMIT]);
@@ -74,7 +74,7 @@ fn a_program_killed_in_the_middle_of_a_call_leaves_no_debt() {
     let mut parent = host.victim(OPTIONS);
     let claimed = || host.top()["allocations"][0]["grants"][0]["claimed_bytes"].clone();
     for _ in 0..3 {
-        // The parent goes on when its child is killed, which happens while the driver has the call.
+        // The parent continues when its child is killed, which happens during the child's driver call.
         parent.begin("fork alloc 1600M");
         eventually(PATIENCE, "the call is charged", || {
             claimed() == 1600 * MIB + CONTEXT
@@ -232,7 +232,7 @@ fn programs_of_no_allocation_show_as_unmanaged() {
     let unmanaged = || host.metric("apportion_gpu_memory_unmanaged_bytes", &[]);
     let held = (700 * MIB + CONTEXT) as f64;
     eventually(PATIENCE, "they show", || unmanaged() == Some(held));
-    // What they hold is not given to anybody, and comes back.
+    // Their memory is not given out, and becomes free when they end.
     let free = || host.metric("apportion_gpu_memory_free_bytes", &[]);
     assert_eq!(free(), Some(CARD as f64 - held));
     let most = ["--gpu-memory", "9500"];

@@ -1,11 +1,11 @@
-//! Children of `fork` that outlive the process whose contexts they inherited.
+//! Forked children that outlive the process whose contexts they have inherited.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, eventually};
 
-/// Its descriptors are the child's now, and the driver keeps what they stand for.
+/// The child has inherited the parent's descriptors, so the driver keeps the parent's memory.
 #[test]
 fn memory_that_a_forked_child_keeps_of_its_dead_parent_counts_until_it_ends() {
     let host = TestHost::new();

@@ -1,7 +1,6 @@
-//! Memory that a program released stays charged for as long as something else of it keeps the memory: a sparse
-//! array, a multicast object, a descriptor.
+//! Freed memory stays charged as long as something else keeps it: a sparse array, a multicast object, a descriptor.
 //!
-//! The simulated driver notes the most that it ever gave, and what nothing keeps is there again at once.
+//! The simulated driver records its maximum, and memory that nothing keeps is free again at once.
 
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
@@ -9,7 +8,7 @@ const LIMIT: u64 = 2000 * MIB;
 const HELD: u64 = 1000 * MIB;
 const FREE: u64 = LIMIT - CONTEXT;
 
-/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+/// A victim with a context, on a machine whose high-water mark counts only the victim.
 fn started(host: &TestHost) -> VictimProcess {
     let mut victim = host.victim(&["--gpu-memory", "2000"]);
     victim.step("init").ok();
@@ -23,14 +22,14 @@ fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
-/// What was released is kept: it counts, and there is no room for more.
+/// The freed memory is still kept: it counts, and there is no room for more.
 fn is_kept(host: &TestHost, victim: &mut VictimProcess) {
     assert_eq!(host.used(), CONTEXT + HELD, "the driver keeps it");
     assert_eq!(free(victim), FREE - HELD, "and so it counts");
     victim.step("alloc 800M").refused();
 }
 
-/// Nothing keeps it any more.
+/// Nothing keeps the memory any more.
 fn is_gone(host: &TestHost, victim: &mut VictimProcess) {
     assert_eq!(host.used(), CONTEXT, "the driver has it back");
     let all = victim.step(&format!("alloc {FREE}")).value();

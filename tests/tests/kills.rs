@@ -1,7 +1,7 @@
-//! Eight processes take memory from one account and give it back, and are killed at random points, over
-//! and over. Nothing is ever above the limit, and in the end nothing is left anywhere.
+//! Eight processes allocate and free memory of one account, and are killed at random points again and again. The limit
+//! is never exceeded, and at the end nothing is left.
 //!
-//! `APPORTION_KILLS` says how many (4000 if unset), `APPORTION_SEED` where the randomness starts.
+//! `APPORTION_KILLS` is the number of kills (default 4000), `APPORTION_SEED` the random seed.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Says that it is over when it goes, also by a panic.
+/// Sets the flag when dropped, even by a panic.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -27,7 +27,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// The largest use of the card that was seen until told to stop, and how often was looked.
+/// The largest use of the card until the flag is set, and the number of samples.
 fn watch(host: &TestHost, is_over: &AtomicBool) -> (u64, u64) {
     let (mut most, mut looks) = (0, 0);
     while !is_over.load(Ordering::Acquire) {

@@ -1,5 +1,5 @@
-//! A limit holds to the byte, over all processes and all ways of getting memory, and a program under it
-//! sees what it would see on a smaller card.
+//! A limit is exact to the byte, over all processes and all kinds of allocation. A program under it sees what it would
+//! see on a smaller card.
 
 use apportion_tests::{CARD, CONTEXT, MIB, TestHost, VictimProcess, eventually};
 
@@ -7,7 +7,7 @@ use apportion_tests::{CARD, CONTEXT, MIB, TestHost, VictimProcess, eventually};
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 
-/// The ways of a program to the driver.
+/// The ways to find the driver.
 const DOORS: [&str; 8] = [
     "dlsym",
     "getproc",
@@ -19,7 +19,7 @@ const DOORS: [&str; 8] = [
     "plugin-apart",
 ];
 
-/// What is free under the limit for a program that has one context.
+/// The free memory under the limit for a program with one context.
 const FREE: u64 = LIMIT - CONTEXT;
 
 fn info(victim: &mut VictimProcess) -> (u64, u64) {
@@ -46,7 +46,7 @@ fn one_byte_more_than_the_limit_in_one_piece_is_refused() {
     victim.step(&format!("alloc {FREE}")).ok();
 }
 
-/// A card's memory comes in blocks of 2 MiB: a share that ended within one could not be filled.
+/// A card's memory comes in blocks of 2 MiB. A share that ended within a block could not be filled.
 #[test]
 fn all_that_is_free_can_be_had_at_once_whatever_was_asked() {
     let machine = apportion_tests::cards(1);
@@ -120,7 +120,7 @@ fn every_kind_of_memory_counts_behind_every_door() {
 fn pitched_memory_counts_with_its_padding() {
     let host = TestHost::new();
     let mut victim = host.victim(OPTIONS);
-    // Rows of one byte are as wide as the pitch that the driver chooses.
+    // A row of one byte is as wide as the pitch that the driver chooses.
     let pitch = victim.step("pitch 1 1024").numbers[1];
     let rows = FREE / pitch;
     victim.step(&format!("pitch 1 {rows}")).refused();

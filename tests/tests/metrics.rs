@@ -1,9 +1,9 @@
-//! Every metric that the reference names is served, and says what happened.
+//! Every metric of the reference is served and moves.
 
 use apportion_reference::{folder, part};
 use apportion_tests::{CARD, CONTEXT, MIB, PATIENCE, TestHost, cards, eventually};
 
-/// The agent's metrics in the reference.
+/// The names of the agent's metrics in the reference.
 fn named() -> Vec<String> {
     let page = std::fs::read_to_string(folder().join("metrics.md")).expect("the page is there");
     let rows = part(&page, "agent").expect("the page has the agent's metrics");
@@ -34,7 +34,7 @@ fn every_metric_of_the_reference_is_served_and_no_other() {
     served.sort();
     served.dedup();
     let mut named = named();
-    // Here are no container runtime and no kubelet, and no card fails; in other suites they are.
+    // Without a container runtime, a kubelet and failing cards, these are missing here. Other suites test them.
     let parts = [
         "_nri_",
         "_cdi_",
@@ -71,7 +71,7 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
     victim.step("alloc 500M").ok();
     victim.step("alloc 3000M").refused();
     victim.step("alloc 3000M").refused();
-    // The kernel's code is charged, what the driver takes besides is not.
+    // The kernel's code is charged. The memory that the driver takes besides is not.
     victim.step("launch 16M").ok();
     let hidden = host.used() - 502 * MIB - CONTEXT;
     let held = Some(host.used() as f64);

@@ -1,5 +1,5 @@
-//! What frameworks ask of the driver, of NVML and of the CUDA runtime, and what of it the simulated ones still lack: a
-//! list that is true in both directions. `tests/names/collect.py` makes the lists of a framework's names.
+//! The functions that frameworks look up in the driver, in NVML and in the CUDA runtime, and those that the simulated
+//! ones still lack. The list of missing ones must be exact. `tests/names/collect.py` collects a framework's names.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -9,8 +9,8 @@ use apportion_tests::{CommandOutput, staged};
 
 const FRAMEWORKS: [&str; 3] = ["jax", "pytorch", "tensorflow"];
 
-/// The functions that a staged library has. A function of the runtime that only says that it is not supported is
-/// a weak symbol, and does not count.
+/// The functions of a staged library. A runtime function that only returns "not supported" is a weak symbol, and does
+/// not count.
 fn functions(library: &str) -> HashSet<String> {
     let folder = match library.starts_with("libcudart") {
         true => "lib/apportion/sim/runtime",
@@ -25,7 +25,7 @@ fn functions(library: &str) -> HashSet<String> {
         let (kind, name) = (words.next(), words.next().unwrap_or_default());
         let name = name.split('@').next().unwrap_or_default();
         if kind != Some("W") {
-            // The driver is asked for a function by its name without a version.
+            // Programs look up driver functions by names without version suffixes.
             if let Some((base, version)) = name.rsplit_once("_v")
                 && library == "libcuda.so.1"
                 && version.chars().all(|letter| letter.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! What Prometheus itself makes of the metrics: its linter has no complaint, and a server scrapes them.
+//! Prometheus itself reads the metrics: its linter has no complaint, and a server scrapes them.
 //! `PROMETHEUS` and `PROMTOOL` name the programs, or the `PATH` has them.
 
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ fn promtool_has_no_complaint() {
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
-/// A Prometheus that scrapes one address; it ends with the test.
+/// A Prometheus server that scrapes one address. Dropping this stops it.
 struct PrometheusServer {
     child: Child,
     address: String,
@@ -95,7 +95,7 @@ fn a_server_scrapes_what_a_container_was_given() {
     let server = PrometheusServer::start(host.metrics_address().trim());
     let limit =
         "apportion_container_memory_limit_bytes%7Bnamespace=%22team-a%22,pod=%22train%22%7D";
-    // It looks for its targets every five seconds.
+    // The server reloads its targets every five seconds.
     eventually(4 * PATIENCE, "the limit was scraped", || {
         server.ask(limit) == Some((2000 * MIB).to_string())
     });

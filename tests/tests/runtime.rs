@@ -1,6 +1,6 @@
-//! Programs that are linked with the CUDA runtime run on simulated cards, and are held to a limit there. Each test is
-//! one C program, linked with each major version of the simulated runtime as nvcc links programs with the real
-//! one; both runtimes are in every process, so that it also shows that each program reaches its own.
+//! Programs that are linked with the CUDA runtime run on simulated cards and keep their limit there. Each test is one C
+//! program, linked with each major version of the simulated runtime as nvcc links with the real one. Both runtimes are
+//! loaded in every process, so the tests also show that each program uses its own.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const MAJORS: [u32; 2] = [12, 13];
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
-/// The source, from the package's folder, where tests run.
+/// The source, relative to the package's folder, where tests run.
 const SOURCE: &str = "victims/runtime.c";
 
 /// The program, linked with one major version.
@@ -28,17 +28,17 @@ fn linked(folder: &TempDir, major: u32) -> PathBuf {
     program
 }
 
-/// The folder that the packages of the headers are unpacked into, and where in it each major's are.
+/// The folder with the unpacked header packages, and each major version's path in it.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
 const INCLUDES: [(u32, &str); 2] = [
     (12, "nvidia/cuda_runtime/include"),
     (13, "nvidia/cu13/include"),
 ];
 
-/// How many fields the program compares; each major has as many of its own.
+/// The number of compared fields. Each major version has the same number.
 const FIELDS: u32 = 88;
 
-/// The words of CUDA's compiler that the headers use, none of which changes a layout here.
+/// Keywords of CUDA's compiler in the headers. None changes a layout here.
 const WORDS: &str = "
 #define __device_builtin__
 #define __cudart_builtin__
@@ -49,7 +49,7 @@ const WORDS: &str = "
 #define __CUDA_DEPRECATED
 ";
 
-/// The program that compares a structure, compiled with one major's header.
+/// The program that compares a structure, compiled with one major version's headers.
 fn compiled(folder: &TempDir, major: u32, include: &Path) -> PathBuf {
     let words = folder.path().join("crt");
     fs::create_dir_all(&words).expect("a folder for the words");
@@ -71,7 +71,7 @@ fn compiled(folder: &TempDir, major: u32, include: &Path) -> PathBuf {
     program
 }
 
-/// What each major's program says under the limit.
+/// The output of each major version's program under the limit.
 #[track_caller]
 fn limited(what: &str) -> [String; 2] {
     let folder = tempfile::tempdir().expect("a folder for the program");

@@ -1,8 +1,8 @@
-//! Memory that processes of one program hold together counts once, and for as long as any of them holds it:
-//! the driver never holds more than the limit, and nothing that is over stays charged.
+//! Memory that several processes of a program share counts once, and as long as one of them holds it. The driver never
+//! exceeds the limit, and nothing stays charged after its end.
 //!
-//! PyTorch's workers pass tensors around like this. Whoever is killed, at whichever end, the others keep what
-//! they hold, and what nobody holds is there again.
+//! PyTorch's workers share tensors in this way. Whichever process is killed, the others keep what they hold, and memory
+//! that no process holds is free again.
 
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
@@ -10,7 +10,7 @@ const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 const SHARED: u64 = 1000 * MIB;
 
-/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+/// A victim with a context, on a machine whose high-water mark counts only the victim.
 fn started(host: &TestHost) -> VictimProcess {
     let mut victim = host.victim(OPTIONS);
     victim.step("init").ok();
@@ -24,7 +24,7 @@ fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
-/// Makes memory that others can have, and a descriptor of it.
+/// Allocates shareable memory and exports a descriptor.
 fn make(victim: &mut VictimProcess) -> (u64, u64) {
     let made = victim.step("shareable 1000M").value();
     (made, victim.step(&format!("export {made}")).value())
@@ -34,7 +34,7 @@ fn all_is_over(host: &TestHost, victim: &mut VictimProcess) {
     eventually(PATIENCE, "the driver has all back", || {
         host.used() == CONTEXT
     });
-    // Queries do not look for the dead; the agent does, and every charge that would be refused.
+    // Queries do not look for dead processes. The agent does, and so does every charge that would be refused.
     eventually(PATIENCE, "nothing is charged for the dead", || {
         free(victim) == LIMIT - CONTEXT
     });
@@ -91,7 +91,7 @@ fn memory_of_a_maker_that_was_killed_counts_while_another_holds_it() {
     all_is_over(&host, &mut victim);
 }
 
-/// Makes plain memory, and the words by which other processes open it.
+/// Allocates linear memory. Returns also the handle, as words, with which other processes open it.
 fn make_plain(victim: &mut VictimProcess) -> (u64, String) {
     let made = victim.step("alloc 1000M").value();
     let handle = victim.step(&format!("handle {made}")).numbers;

@@ -1,5 +1,5 @@
-//! Several limits on one machine: what fits is held at once, what does not is refused with numbers, and
-//! limits change while programs run.
+//! Several limits on one machine: shares that fit exist at the same time, others are refused with numbers, and limits
+//! change while programs run.
 
 use apportion_tests::{CARD, CONTEXT, MIB, TestHost, VictimProcess, cards};
 

@@ -1,11 +1,11 @@
-//! What kernels need for their threads never exceeds the limit: it is charged before the first launch that
-//! needs more, and the simulated driver notes the most that it ever gave.
+//! Local memory of kernels never exceeds the limit: it is charged before the first launch that needs more, and the
+//! simulated driver records its maximum.
 
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, VictimProcess, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
-/// The block that the image of a kernel is in.
+/// The block that holds a kernel's image.
 const CODE: u64 = 2 * MIB;
 
 /// Every way to launch a kernel.
@@ -26,7 +26,7 @@ const WAYS: &[&str] = &[
     "spillifcopied",
 ];
 
-/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+/// A victim with a context, on a machine whose high-water mark counts only the victim.
 fn started(host: &TestHost, door: &str) -> VictimProcess {
     let mut victim = host.victim_through(door, OPTIONS);
     victim.step("init").ok();
@@ -40,7 +40,7 @@ fn free(victim: &mut VictimProcess) -> u64 {
     victim.step("info").numbers[0]
 }
 
-/// What the card needs above what a context includes where each thread has so many bytes.
+/// The memory for this many bytes per thread, above what a context includes.
 fn needed(host: &TestHost, bytes: u64) -> u64 {
     const INCLUDED: u64 = 1024;
     const SYSTEM: u64 = 512;
@@ -50,7 +50,7 @@ fn needed(host: &TestHost, bytes: u64) -> u64 {
     all.next_multiple_of(2 * MIB)
 }
 
-/// A launch that is refused changes nothing, smaller ones fit, and only what is more is charged.
+/// A refused launch changes nothing, smaller ones fit, and only the increase is charged.
 fn at_the_limit(door: &str, way: &str) {
     let host = TestHost::new();
     let mut victim = started(&host, door);
@@ -147,7 +147,7 @@ fn what_threads_need_ends_with_the_context() {
     assert_eq!(host.used(), 0);
     victim.step("start").ok();
     assert_eq!(free(&mut victim), LIMIT - CONTEXT);
-    // It is needed anew, and charged anew.
+    // The memory is needed and charged again.
     victim
         .step(&format!("alloc {}", LIMIT - CONTEXT - CODE))
         .ok();

@@ -1,4 +1,4 @@
-//! The live view on a terminal: it redraws, ends when asked, and gives the terminal back as it was.
+//! The live view on a terminal: it redraws, exits on request, and restores the terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::Pid;
 
-/// What makes the screen and the cursor what they were.
+/// The escape sequences that restore the cursor and the screen.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// A terminal with `apportion top` on it.
+/// A terminal that runs `apportion top`.
 struct TopTerminal {
     keyboard: File,
     ours: OpenptyResult,
@@ -65,7 +65,7 @@ impl TopTerminal {
             .contains(text)
     }
 
-    /// Waits for the end of the view.
+    /// Waits for the end of the view, and checks the restored terminal.
     fn is_given_back(&mut self, before: &Termios) {
         let mut status = None;
         eventually(PATIENCE, "the view ends", || {

@@ -1,14 +1,15 @@
-//! Types have names that say what they are without their module: most of two words or more, and few that another type
-//! bears as well. `docs/development/style.md` has the rule.
+//! Type names say what a type is without its module: most have two words or more, and few occur twice.
+//! `docs/development/style.md` has the rule.
 #![expect(clippy::expect_used, reason = "a test may")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders without sources of programs.
+/// Folders without program sources.
 const SKIPPED: &[&str] = &["target", "gen", ".git", "tests"];
-/// The most types with a name of one word, and with a name that another type bears, in percent. There are 3 and 1.
+/// The allowed percentage of types with a one-word name, and with a name that occurs twice. The current values are 3
+/// and 1.
 const MOST_ONE_WORD: usize = 8;
 const MOST_SHARED: usize = 4;
 

@@ -1,5 +1,5 @@
-//! A card that has no memory of its own and uses the machine's: the driver says neither how much there is nor,
-//! on some, who uses it. Its size is set, and its limits hold all the same.
+//! A card without memory of its own, which uses the machine's. The driver does not report its size and, on some, not
+//! the use of each process. The size is configured, and limits hold.
 
 use apportion_tests::{CONTEXT, MIB, PATIENCE, TestHost, cards, eventually};
 
@@ -64,7 +64,7 @@ fn a_limit_holds_on_a_card_of_a_size_that_was_set() {
         card("used") == Some((SIZE / 2 * MIB) as f64)
     });
     assert_eq!(host.metric("apportion_reconcile_drift_bytes", &[]), None);
-    // What a process of nobody uses cannot be given.
+    // Memory of unmanaged processes cannot be given out.
     let mut free = host.free_victim();
     free.step("alloc 500M").ok();
     eventually(PATIENCE, "unmanaged memory is taken off", || {

@@ -1,6 +1,6 @@
-//! Two users of one machine: the second one's commands find root's agent, and each keeps what is its own.
+//! Two users of one machine: the second one's commands find root's agent, and each user's allocations are protected.
 //!
-//! Only root can play several users. As an ordinary user these tests do nothing.
+//! Only root can act as several users. For an ordinary user these tests do nothing.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read};
@@ -16,7 +16,7 @@ use serde_json::Value;
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
 
-/// A machine whose folders other users can pass.
+/// A machine whose folders other users can enter.
 fn shared_host() -> Option<TestHost> {
     if fs::metadata("/proc/self").ok()?.uid() != 0 {
         return None;
@@ -61,14 +61,14 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
         .to_owned();
     let usage = fs::metadata(format!("{folder}/usage")).unwrap();
     assert_eq!((usage.uid(), usage.mode() & 0o777), (ALICE, 0o600));
-    // One book: what Alice has is not there for Bob, and Alice has a quota.
+    // There is one ledger: what Alice has is not free for Bob, and Alice has a quota.
     let mut run = victim(&host, BOB, "bobs", "4000");
     let said = CommandOutput::by(&mut run);
     assert!(said.err.contains("roots with 3000 MiB"), "{}", said.err);
     let mut run = victim(&host, ALICE, "more", "2500");
     let said = CommandOutput::by(&mut run);
     assert!(said.err.contains("the quota of a user is"), "{}", said.err);
-    // Bob can neither resize nor open what is Alice's, but sees it.
+    // Bob sees Alice's allocation, but can neither resize nor open it.
     let mut resize = of(BOB, host.simulated("resize"));
     let said = CommandOutput::by(resize.args(["alices", "--gpu-memory", "100"]));
     assert!(
@@ -90,11 +90,11 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
     });
 }
 
-/// Connections to the agent that a user makes and leaves open.
+/// Connections to the agent that a user opens and keeps.
 fn connections(host: &TestHost, user: u32, count: usize) -> Vec<UnixStream> {
     let socket = host.instance().join(place::AGENT_SOCKET);
     let connect = move || {
-        // SAFETY: the call changes numbers of this thread alone; libc's function would change all threads.
+        // SAFETY: the call changes numbers of this thread only; libc's function would change all threads.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
         assert_eq!(changed, 0, "root may be anybody");
         let connected = (0..count).map(|_| UnixStream::connect(&socket));
@@ -106,7 +106,7 @@ fn connections(host: &TestHost, user: u32, count: usize) -> Vec<UnixStream> {
     connected.expect("the socket is for all users")
 }
 
-/// Whether the agent still has its end of a connection.
+/// Whether the agent has not closed its end of a connection.
 fn is_open(stream: &mut UnixStream) -> bool {
     stream.set_nonblocking(true).expect("it is a socket");
     let mut greeting = [0; 1024];

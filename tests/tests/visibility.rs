@@ -1,11 +1,11 @@
-//! Which cards a program sees and by what name: limits go by the card itself, whatever the program calls it.
+//! Which cards a program sees and by which names: limits belong to the card itself, however the program names it.
 
 use apportion_sim_machine::{MachineRequest, NvmlControl, NvmlRequest};
 use apportion_tests::{
     CONTEXT, CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, built, cards, eventually,
 };
 
-/// A victim under `options` with its own idea of `CUDA_VISIBLE_DEVICES`; `None` removes the variable.
+/// A victim under `options` with its own `CUDA_VISIBLE_DEVICES`. `None` removes the variable.
 fn seeing(host: &TestHost, options: &[&str], visible: Option<&str>) -> VictimProcess {
     let mut command = host.limited(options, "env");
     match visible {
@@ -86,7 +86,7 @@ fn two_programs_on_different_cards_do_not_meet() {
     assert_eq!(host.card(1).used, 8000 * MIB + CONTEXT);
 }
 
-/// Three cards that come in one order in the machine, in another on the bus and in a third by speed.
+/// Three cards in different orders: by position in the machine, by PCI bus, and by speed.
 fn mixed() -> TestHost {
     let mut machine = cards(3);
     let places = [(0x40, 100), (0x20, 80), (0x30, 132)];
@@ -96,7 +96,7 @@ fn mixed() -> TestHost {
     TestHost::with(&machine)
 }
 
-/// What a program under `options` finds in its environment, whatever that said before.
+/// The variables of a program under `options`, whatever they were before.
 fn variables(host: &TestHost, options: &[&str], before: &[(&str, &str)]) -> (String, Vec<u32>) {
     let mut command = host.limited(options, "printenv");
     command.args(["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"]);
@@ -156,7 +156,7 @@ fn a_program_finds_numbers_that_mean_its_cards() {
     }
 }
 
-/// CUDA does not count a card that is gone, so then nobody knows what the numbers of the others mean.
+/// CUDA skips a lost card, so the numbers of the other cards are ambiguous.
 #[test]
 fn beside_a_lost_card_a_program_finds_the_names_of_its_cards() {
     let host = mixed();

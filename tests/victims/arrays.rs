@@ -1,4 +1,4 @@
-//! The steps that make arrays, and rows that are padded.
+//! The steps that create arrays and mipmapped arrays.
 
 use crate::driver::Array3dDescriptor;
 use crate::memory::UNTOUCHED;
@@ -6,7 +6,7 @@ use crate::objects::VictimObject;
 use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
 impl VictimProgram {
-    /// A step that makes an array; `None` for other verbs.
+    /// A step that creates an array. `None` for other verbs.
     pub(crate) fn array_step(
         &mut self,
         verb: &str,
@@ -20,7 +20,7 @@ impl VictimProgram {
         Some(done.unwrap_or_else(StepOutcome::of))
     }
 
-    /// An array of so many bytes, or one whose first of two levels has so many.
+    /// An array of `bytes` bytes, or one of two levels of which the first has `bytes` bytes.
     fn array(&mut self, verb: &str, bytes: usize) -> Result<StepOutcome, i32> {
         let shape = Array3dDescriptor::of(bytes);
         let driver = self.driver()?;

@@ -1,15 +1,15 @@
-//! The steps that ask about cards and make contexts on them.
+//! The steps that query cards and create contexts on them.
 
 use crate::driver::{Driver, NOT_FOUND};
 use crate::nvml;
 use crate::objects::VictimObject;
 use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 
-/// What an output holds before the call.
+/// The value of an output before the call.
 const UNTOUCHED: usize = 0x5a5a;
 
 impl VictimProgram {
-    /// A step that concerns cards and contexts; `None` for other verbs.
+    /// A step about cards and contexts. `None` for other verbs.
     pub(crate) fn card_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         let done = match verb {
             "init" => self
@@ -85,7 +85,7 @@ impl VictimProgram {
         Ok(format!("GPU-{}", parts.join("-")))
     }
 
-    /// Free and total bytes, as `cuMemGetInfo` says.
+    /// Free and total bytes of `cuMemGetInfo`.
     fn info(&mut self) -> Result<StepOutcome, i32> {
         let (mut free, mut total) = (UNTOUCHED, UNTOUCHED);
         let code = self
@@ -115,7 +115,7 @@ impl VictimProgram {
         ))
     }
 
-    /// A green context over all multiprocessors of the card.
+    /// Creates a green context with all multiprocessors of the card.
     fn green(&mut self) -> Result<StepOutcome, i32> {
         const MULTIPROCESSORS: u32 = 1;
         let (mut context, mut description) = (UNTOUCHED, 0);

@@ -1,8 +1,7 @@
-//! The steps of a process's life: children that are forked or started anew, and its own end.
+//! The steps about processes: forked and spawned children, and the end of the process itself.
 //!
-//! A child performs its steps before its parent goes on, and then stays until it is killed, so that what
-//! it holds stays held. Some children get out of the library's reach: they lose its name, or the file
-//! that names it, or never had a loader.
+//! A child performs its steps before its parent goes on, and then stays until it is killed, so that it keeps what it
+//! holds. Some children escape the library: they lose the variable or the file that names it, or have no loader.
 
 use std::env;
 use std::fs::Permissions;
@@ -14,15 +13,15 @@ use apportion_sim_client::socket;
 
 use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
-/// Names the descriptor that a started child closes when it has performed its steps.
+/// Names the descriptor that a spawned child closes when it has performed its steps.
 const READY: &str = "VICTIM_READY";
-/// What even an emptied environment needs to find the simulated driver.
+/// What even a cleared environment needs for finding the simulated driver.
 const DRIVER: [&str; 2] = ["LD_LIBRARY_PATH", "APPORTION_SIM_SOCKET"];
 /// A program without a loader.
 const STATIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare"));
 
 impl VictimProgram {
-    /// A step that concerns processes; `None` for other verbs.
+    /// A step about processes. `None` for other verbs.
     pub(crate) fn life_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         Some(match verb {
             "pid" => StepOutcome::with(0, [u64::from(std::process::id())]),
@@ -63,7 +62,7 @@ impl VictimProgram {
         self.start_child(command)
     }
 
-    /// Starts the program without a loader, which takes so many bytes.
+    /// Starts the program without a loader. It allocates `bytes` bytes.
     fn start_static(&mut self, bytes: usize) -> StepOutcome {
         let program = format!("/tmp/static-{}", std::process::id());
         let is_there = std::fs::write(&program, STATIC).is_ok()
@@ -78,7 +77,7 @@ impl VictimProgram {
 
     fn start_child(&mut self, mut command: Command) -> StepOutcome {
         let (read, write) = pipe();
-        // SAFETY: the descriptor is open; this child shall inherit it, others shall not.
+        // SAFETY: the descriptor is open; only this child shall inherit it.
         unsafe { libc::fcntl(write, libc::F_SETFD, 0) };
         command.env(READY, write.to_string()).stdin(Stdio::null());
         match command.spawn() {
@@ -87,11 +86,11 @@ impl VictimProgram {
         }
     }
 
-    /// Returns when the child has performed its steps, or is gone.
+    /// Waits until the child has performed its steps or has ended.
     fn await_child(&mut self, pid: i32, read: i32, write: i32) -> StepOutcome {
         close(write);
         let mut byte = 0u8;
-        // SAFETY: the buffer has room for the one byte that is asked for; the child writes none.
+        // SAFETY: the buffer has room for the one byte that is read; the child writes none.
         unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
         close(read);
         self.children.push(pid);
@@ -136,8 +135,8 @@ fn stripped() -> Command {
     command
 }
 
-/// This program in the folder `/jail`, in which nothing names the library. Its working directory stays
-/// outside, and by that the way to the driver.
+/// This program inside the chroot `/jail`, where nothing names the library. Its working directory stays outside, so it
+/// can still reach the driver.
 fn jailed() -> Command {
     let mut command = Command::new("/usr/bin/victim");
     let socket = socket();
@@ -151,19 +150,19 @@ fn jailed() -> Command {
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    // SAFETY: between fork and exec it makes one system call and nothing else.
+    // SAFETY: between fork and exec it makes only one system call.
     unsafe { command.pre_exec(enter) };
     command
 }
 
-/// Goes on as a new program with the same pid; answers before it does.
+/// Executes a new program with the same pid. Answers before it does.
 fn exec(script: Vec<String>) -> StepOutcome {
     println!("exec 0\n.");
     drop(itself().args(script).exec());
     StepOutcome::of(-1)
 }
 
-/// Stays until killed.
+/// Waits until it is killed.
 fn hold() -> ! {
     if let Some(ready) = env::var(READY).ok().and_then(|text| text.parse().ok()) {
         close(ready);
@@ -188,6 +187,6 @@ fn pipe() -> (i32, i32) {
 }
 
 fn close(descriptor: i32) {
-    // SAFETY: every caller closes a descriptor that it got from `pipe` and uses no more.
+    // SAFETY: every caller closes a descriptor from `pipe` that it does not use any more.
     unsafe { libc::close(descriptor) };
 }

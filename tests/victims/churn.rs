@@ -1,5 +1,5 @@
-//! Programs that take and give back memory as fast as they can, in every way that a victim knows, and
-//! a parent that kills them at random points.
+//! Programs that allocate and free memory as fast as they can, in every way that a victim can, and a parent that kills
+//! them at random points.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use crate::children::end;
 use crate::driver::Driver;
 use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
-/// How many programs work at a time while the parent kills.
+/// How many programs run at a time while the parent kills.
 const WORKERS: usize = 8;
-/// The most that one worker holds at a time, in things.
+/// The most objects that one worker holds at a time.
 const HELD: usize = 12;
 /// The longest time between two kills, in microseconds.
 const BETWEEN_KILLS: u64 = 12_000;
 
-/// A small generator of numbers that differ (`splitmix64`).
+/// A small random number generator (`splitmix64`).
 struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -29,8 +29,8 @@ impl SplitMix64 {
 }
 
 impl VictimProgram {
-    /// Takes and gives back at random, so many times or, for 0, until killed: how often memory was
-    /// given, and how often refused.
+    /// Allocates and frees at random for this many rounds, or until killed if 0. Returns how often memory was granted
+    /// and how often refused.
     pub(crate) fn churn(&mut self, seed: u64, rounds: u64) -> StepOutcome {
         let mut numbers = SplitMix64(seed);
         let mut held = VecDeque::new();
@@ -70,7 +70,7 @@ impl VictimProgram {
             .unwrap_or_else(|| StepOutcome::of(-1))
     }
 
-    /// Keeps eight forked children churning and kills one of them at a time: how many were killed.
+    /// Keeps eight forked children churning and kills one at a time. Returns how many were killed.
     pub(crate) fn kills(&mut self, count: u64, seed: u64) -> StepOutcome {
         let mut numbers = SplitMix64(seed);
         let mut workers: Vec<i32> = (0..WORKERS).map(|_| self.worker(&mut numbers)).collect();
@@ -84,8 +84,8 @@ impl VictimProgram {
         StepOutcome::with(0, [count + WORKERS as u64])
     }
 
-    /// Forks so many children while another thread takes and gives back memory; each child calls the
-    /// driver and ends: how many did not end.
+    /// Forks children while another thread allocates and frees memory. Each child calls the driver and ends. Returns
+    /// how many did not end.
     pub(crate) fn storm(&mut self, count: u64) -> StepOutcome {
         let driver = match self.driver() {
             Ok(driver) => driver,
@@ -123,7 +123,7 @@ impl VictimProgram {
 
 /// Forks a child that calls the driver and ends.
 fn call_in_child(driver: &Driver) -> i32 {
-    // SAFETY: the child calls the driver and `_exit` only, as a child of a process with threads may.
+    // SAFETY: the child only calls the driver and `_exit`, as a child of a process with threads may.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let (mut free, mut total, mut pointer) = (0, 0, 0);
@@ -136,7 +136,7 @@ fn call_in_child(driver: &Driver) -> i32 {
     pid
 }
 
-/// Whether a child ends by itself in reasonable time; it is ended if not.
+/// Whether a child ends by itself in reasonable time. Kills it if not.
 fn ends(child: i32) -> bool {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
@@ -150,7 +150,7 @@ fn ends(child: i32) -> bool {
     false
 }
 
-/// One way of asking for memory.
+/// A random step that asks for memory.
 fn ask(numbers: &mut SplitMix64) -> String {
     let verb = ["alloc", "pitch", "managed", "async", "create"][numbers.below(5) as usize];
     let bytes = match (verb, numbers.below(2)) {

@@ -1,4 +1,4 @@
-//! The steps that load code: an image with one variable of a size, in each form that a driver takes.
+//! The steps that load code: an image with one variable of a given size, in each form that a driver accepts.
 
 use crate::memory::UNTOUCHED;
 use crate::objects::VictimObject;
@@ -8,7 +8,7 @@ use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 const LIMITS: [(&str, u32); 3] = [("stack", 0), ("printf", 1), ("heap", 2)];
 
 impl VictimProgram {
-    /// A step that loads code or sets a limit; `None` for other verbs.
+    /// A step that loads code or sets a limit. `None` for other verbs.
     pub(crate) fn code_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         let done = match verb {
             "ptx" | "cubin" | "fatbin" | "packed" | "with" | "file" | "library" | "libraryfile"
@@ -55,7 +55,7 @@ impl VictimProgram {
         Ok(self.kept(code, handle as u64, object))
     }
 
-    /// Links an image with one variable with one without, and loads what comes of it.
+    /// Links an image with a variable and one without, and loads the result.
     fn link(&mut self, bytes: u64) -> Result<StepOutcome, i32> {
         const PTX: u32 = 1;
         let parts = [text(bytes), text(4)];
@@ -74,7 +74,7 @@ impl VictimProgram {
         Ok(self.kept(code, module as u64, VictimObject::Module(module)))
     }
 
-    /// Launches a kernel of a module, whose code the driver may load now.
+    /// Launches a kernel of a module. The driver may load the module's code now.
     fn use_code(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Module(module) = self.objects.get(number) else {
             return Err(-1);
@@ -93,7 +93,7 @@ impl VictimProgram {
         let row = LIMITS.iter().find(|(name, _)| *name == verb);
         let limit = row.ok_or(-1)?.1;
         let code = self.driver()?.cuCtxSetLimit(limit, value);
-        // There are no outputs that could have been touched.
+        // There are no outputs that could have been written.
         Ok(match code {
             0 => StepOutcome::of(0),
             _ => StepOutcome::with(code, [1]),
@@ -105,25 +105,25 @@ fn folder() -> String {
     std::env::temp_dir().display().to_string()
 }
 
-/// The text of an image with one variable.
+/// The PTX of an image with one variable.
 pub(crate) fn text(bytes: u64) -> Vec<u8> {
     let variable = format!(".visible .global .align 4 .b8 data[{bytes}];");
     let text = format!(".version 8.0\n.target sm_90\n.address_size 64\n{variable}\n\0");
     text.into_bytes()
 }
 
-/// A cubin with one section of variables without content.
+/// A cubin with one section for variables without content.
 fn cubin(bytes: u64) -> Vec<u8> {
     section(b".nv.global", 3, bytes)
 }
 
-/// A cubin with one section of this name and with these flags, without content.
+/// A cubin with one section with this name and these flags, without content.
 fn section(name: &[u8], flags: u8, bytes: u64) -> Vec<u8> {
     let mut text = [0; 16];
     text[1..=name.len()].copy_from_slice(name);
     let mut head = [0; 64];
     head[..4].copy_from_slice(b"\x7fELF");
-    // The machine, where the sections are, how long each head is and how many there are.
+    // The machine, the offset of the sections, the length of each header and their number.
     head[18] = 190;
     head[40] = 64 + 16;
     head[58] = 64;
@@ -136,7 +136,7 @@ fn section(name: &[u8], flags: u8, bytes: u64) -> Vec<u8> {
     [&head[..], &text, &names, &variables].concat()
 }
 
-/// A bundle of one cubin, packed by LZ4.
+/// A bundle of one cubin, compressed by LZ4.
 fn packed(cubin: &[u8]) -> Vec<u8> {
     let content = lz4_flex::block::compress(cubin);
     let mut bundle = bundle(std::slice::from_ref(&content));
@@ -148,7 +148,7 @@ fn packed(cubin: &[u8]) -> Vec<u8> {
     bundle
 }
 
-/// A bundle of cubins, the first for the newest card.
+/// A bundle of cubins. The first is for the newest card.
 fn bundle(cubins: &[Vec<u8>]) -> Vec<u8> {
     let mut rest = Vec::new();
     for (arch, cubin) in (80..=90_u32).rev().zip(cubins) {

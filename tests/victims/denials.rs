@@ -1,14 +1,14 @@
-//! The steps by which a program takes system calls, descriptors or memory from itself, and from the library in it.
+//! The steps by which a program denies system calls, descriptors or memory to itself, and to the library in it.
 
 use std::fs::File;
 use std::os::fd::IntoRawFd;
 
 use crate::script::{ScriptWords, StepOutcome, VictimProgram, misused};
 
-/// How many descriptors a starved program may have.
+/// The descriptor limit of a starved program.
 const DESCRIPTORS: u64 = 64;
 
-/// Which calls a filter looks for: the number, and what has to be true of the low halves of some arguments.
+/// The calls that a filter matches: the number, and conditions on the low halves of some arguments.
 struct DeniedSyscall {
     call: libc::c_long,
     arguments: Vec<(u32, ArgumentTest)>,
@@ -21,7 +21,7 @@ enum ArgumentTest {
 }
 
 impl VictimProgram {
-    /// A step that takes something from this program; `None` for other verbs.
+    /// A step that takes something from this program. `None` for other verbs.
     pub(crate) fn denial_step(
         &mut self,
         verb: &str,
@@ -46,7 +46,7 @@ impl VictimProgram {
             "starve" => self.starve(words.number()),
             "feed" => {
                 for descriptor in self.descriptors.drain(..) {
-                    // SAFETY: it was opened by `starve` and belongs to nobody else.
+                    // SAFETY: it was opened by `starve`, and nothing else owns it.
                     unsafe { libc::close(descriptor) };
                 }
                 0
@@ -58,7 +58,7 @@ impl VictimProgram {
         Some(StepOutcome::of(code))
     }
 
-    /// Opens files until no more than `left` descriptors are free.
+    /// Opens files until only `left` descriptors are free.
     fn starve(&mut self, left: u64) -> i32 {
         let limited = limit(libc::RLIMIT_NOFILE, DESCRIPTORS);
         while let Ok(file) = File::open("/dev/null") {
@@ -66,7 +66,7 @@ impl VictimProgram {
         }
         for _ in 0..left {
             if let Some(descriptor) = self.descriptors.pop() {
-                // SAFETY: it was opened above and belongs to nobody else.
+                // SAFETY: it was opened above, and nothing else owns it.
                 unsafe { libc::close(descriptor) };
             }
         }
@@ -93,7 +93,7 @@ fn denied(kind: &str) -> Vec<DeniedSyscall> {
         ]
     };
     match kind {
-        // The loader maps no such page, so it loads the library all the same.
+        // The loader makes no such mapping, so it still loads the library.
         "page" => vec![DeniedSyscall {
             call: libc::SYS_mmap,
             arguments: vec![
@@ -119,8 +119,8 @@ fn denied(kind: &str) -> Vec<DeniedSyscall> {
     }
 }
 
-/// Makes the kernel answer such calls with an error, or end the process where that is 0, in this process and all that it
-/// starts.
+/// Makes the kernel return an error for these calls, or end the process if `errno` is 0, in this process and its
+/// descendants.
 fn install(denied: &DeniedSyscall, errno: u32) -> i32 {
     let verdict = match errno {
         0 => libc::SECCOMP_RET_KILL_PROCESS,
@@ -132,7 +132,7 @@ fn install(denied: &DeniedSyscall, errno: u32) -> i32 {
     }
 }
 
-/// Installs a filter with these flags; returns what the kernel does.
+/// Installs a filter with these flags and returns the kernel's result.
 fn filter(denied: &DeniedSyscall, verdict: u32, flags: libc::c_ulong) -> i32 {
     let code = |bits: u32| u16::try_from(bits).unwrap_or(u16::MAX);
     let statement = |bits, k| libc::sock_filter {
@@ -141,7 +141,7 @@ fn filter(denied: &DeniedSyscall, verdict: u32, flags: libc::c_ulong) -> i32 {
         jf: 0,
         k,
     };
-    // To the last instruction, which allows the call, from so many before it.
+    // A jump past the `left` remaining instructions, to the last one, which allows the call.
     let jump = |bits, k, left: usize| libc::sock_filter {
         code: code(bits),
         jt: 0,
@@ -156,7 +156,7 @@ fn filter(denied: &DeniedSyscall, verdict: u32, flags: libc::c_ulong) -> i32 {
     let mut filter = vec![statement(load, 0), jump(equals, number, 2 * all + 1)];
     for (done, (place, test)) in denied.arguments.iter().enumerate() {
         let left = 2 * (all - done) - 1;
-        // The arguments begin at byte 16 of what a filter sees, eight bytes each.
+        // In a filter's input, the arguments start at byte 16, with eight bytes each.
         filter.push(statement(load, 16 + 8 * place));
         filter.push(match test {
             ArgumentTest::Equals(value) => jump(equals, *value, left),
@@ -175,32 +175,32 @@ fn filter(denied: &DeniedSyscall, verdict: u32, flags: libc::c_ulong) -> i32 {
         return sworn;
     }
     let mode = libc::SECCOMP_SET_MODE_FILTER;
-    // SAFETY: the program and its instructions live through the call.
+    // SAFETY: the program and its instructions live for the call.
     let answer = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
     i32::try_from(answer).unwrap_or(-1)
 }
 
-/// Lets a second process answer the first of such calls: with this number, as if they were done.
+/// Lets a second process answer the first kind of these calls with `value`, as if they had succeeded.
 ///
-/// The process shares this one's descriptors, so it has the filter's, too. It ends with this process.
+/// That process shares this one's descriptors, and so the filter's. It ends with this process.
 fn notify(denied: &[DeniedSyscall], value: u64) -> i32 {
     let mut pipe = [0; 2];
-    // SAFETY: the array is for two descriptors.
+    // SAFETY: the array has room for two descriptors.
     let made = unsafe { libc::pipe(pipe.as_mut_ptr()) };
     let [read, write] = pipe;
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
-    // SAFETY: without a stack the call does what fork does; this process has one thread.
+    // SAFETY: without a stack the call is like fork; this process has one thread.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if child == 0 {
         answer(read, value);
     }
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // The kernel takes one listener for each process, so one kind of call.
+    // The kernel allows one listener per process, so only one kind of call.
     let Some(first) = denied.first() else {
         return 1;
     };
     let listener = filter(first, libc::SECCOMP_RET_USER_NOTIF, flags);
-    // SAFETY: the bytes live through the call.
+    // SAFETY: the bytes live for the call.
     let told = unsafe { libc::write(write, (&raw const listener).cast(), size_of::<i32>()) };
     match (made, child, listener) {
         (0, 1.., 0..) if told == 4 => 0,
@@ -213,14 +213,14 @@ fn answer(read: i32, value: u64) -> ! {
     let mut listener = -1_i32;
     // SAFETY: the arguments are numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
-    // SAFETY: the bytes live through the call.
+    // SAFETY: the bytes live for the call.
     unsafe { libc::read(read, (&raw mut listener).cast(), size_of::<i32>()) };
     loop {
-        // SAFETY: zeros are a value of this structure.
+        // SAFETY: all zeroes is a valid value of this structure.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure lives through the call. Its number is that of `SECCOMP_IOCTL_NOTIF_RECV`.
+        // SAFETY: the structure lives for the call. The number is that of `SECCOMP_IOCTL_NOTIF_RECV`.
         if unsafe { libc::ioctl(listener, 0xc050_2100, &raw mut asked) } != 0 {
-            // SAFETY: nothing of this process has to be ended in order.
+            // SAFETY: this process needs no cleanup.
             unsafe { libc::_exit(0) };
         }
         let mut reply = libc::seccomp_notif_resp {
@@ -229,7 +229,7 @@ fn answer(read: i32, value: u64) -> ! {
             error: 0,
             flags: 0,
         };
-        // SAFETY: the structure lives through the call. Its number is that of `SECCOMP_IOCTL_NOTIF_SEND`.
+        // SAFETY: the structure lives for the call. The number is that of `SECCOMP_IOCTL_NOTIF_SEND`.
         unsafe { libc::ioctl(listener, 0xc018_2101, &raw mut reply) };
     }
 }
@@ -237,14 +237,14 @@ fn answer(read: i32, value: u64) -> ! {
 fn prctl(option: u64, argument: u64) -> i32 {
     let option = i32::try_from(option).unwrap_or(-1);
     match option {
-        // SAFETY: the name is a text of this program.
+        // SAFETY: the name is a C string constant.
         libc::PR_SET_NAME => unsafe { libc::prctl(option, c"v) R 1 (1".as_ptr(), 0, 0, 0) },
-        // SAFETY: the other options of the tests take numbers.
+        // SAFETY: the other options in the tests take numbers.
         option => unsafe { libc::prctl(option, argument, 0, 0, 0) },
     }
 }
 
-/// Takes these bits for what this process starts next.
+/// Sets the personality of what this process executes next.
 fn personality(bits: u64) -> i32 {
     // SAFETY: the argument is a number.
     match unsafe { libc::personality(bits) } {
@@ -258,18 +258,18 @@ fn limit(resource: libc::__rlimit_resource_t, most: u64) -> i32 {
         rlim_cur: most,
         rlim_max: most,
     };
-    // SAFETY: the structure lives through the call.
+    // SAFETY: the structure lives for the call.
     unsafe { libc::setrlimit(resource, &raw const limits) }
 }
 
-/// Locks all memory that this program maps from now on, of which it may lock so much. Root may lock anything, so the
-/// capability goes first.
+/// Locks all future mappings of this program, with a limit of `most` bytes. Root may lock without limit, so the
+/// capabilities are dropped first.
 fn lock_memory(most: u64) -> i32 {
     let limited = limit(libc::RLIMIT_MEMLOCK, most);
-    // Version 3 of the structures of `capset`: this process; no capability in any set.
+    // Version 3 of `capset`'s structures: this process, with no capability in any set.
     let head: [u32; 2] = [0x2008_0522, 0];
     let none = [0_u32; 6];
-    // SAFETY: the structures are of the sizes that this version says, and live through the call.
+    // SAFETY: the structures have the sizes of this version and live for the call.
     let dropped = unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr()) };
     // SAFETY: the argument is a number.
     let locked = unsafe { libc::mlockall(libc::MCL_FUTURE) };

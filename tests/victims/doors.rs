@@ -1,11 +1,11 @@
-//! The doors of a program that looks for the driver at run time. `VICTIM_DOOR` names one:
+//! The ways in which a program can find the driver at run time. `VICTIM_DOOR` selects one:
 //! - none: `dlsym`;
-//! - `getproc`: `cuGetProcAddress` with the version that each row of the table names, and `perthread`: the
-//!   same with a default stream for each thread;
-//! - `deepbind` and `namespace`: `dlsym` in a driver that was opened to see itself first, or in a namespace
-//!   of its own;
+//! - `getproc`: `cuGetProcAddress` with the version of each table row, and `perthread`: the same with per-thread
+//!   default streams;
+//! - `deepbind` and `namespace`: `dlsym` in a driver that was opened with `RTLD_DEEPBIND`, or in a linker namespace of
+//!   its own;
 //! - `plugin` and `plugin-apart`: the same in a library that opens the driver by itself;
-//! - `symbols`: the library's own symbol table, where no function is asked at all.
+//! - `symbols`: the library's own symbol table, without calling any lookup function.
 //!
 //! `VICTIM_DRIVER` names another file of the driver than the loader would find.
 
@@ -28,7 +28,7 @@ type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
 impl Driver {
-    /// The driver through the door that the environment names; `None` where there is no driver.
+    /// The driver, found in the way that the environment selects. `None` if there is no driver.
     pub(crate) fn open() -> Option<Self> {
         let door = env::var("VICTIM_DOOR");
         let name = env::var("VICTIM_DRIVER").unwrap_or_else(|_| "libcuda.so.1".to_owned());
@@ -46,7 +46,7 @@ impl Driver {
             Ok("symbols") => symbols::driver(&name)?,
             Ok(_) | Err(_) => Self::new(|name, _, _| exported(&library, name)),
         };
-        // The driver stays for the life of the process, as the functions do.
+        // The driver stays loaded for the life of the process, since its functions are used.
         mem::forget(library);
         Some(driver)
     }
@@ -70,7 +70,7 @@ impl Driver {
             let Ok(base) = CString::new(base) else {
                 return function;
             };
-            // Functions of the per-thread stream are known from CUDA 7.0 on.
+            // Per-thread variants exist since CUDA 7.0.
             let version = match flags {
                 PER_THREAD => version.max(7000),
                 _ => version,
@@ -90,34 +90,34 @@ impl Driver {
     }
 }
 
-/// Where the plugin is: in memory, under a path that the loader can open.
+/// The plugin's path: a file in memory that the loader can open.
 fn plugin() -> Option<String> {
-    // SAFETY: the name is a C string, and there are no flags: the file must outlive this function.
+    // SAFETY: the name is a C string. Without MFD_CLOEXEC: the file must outlive this function.
     let file = unsafe { libc::memfd_create(c"plugin".as_ptr(), 0) };
     let path = format!("/proc/self/fd/{file}");
     std::fs::write(&path, PLUGIN).ok().map(|()| path)
 }
 
 fn open_with(name: &str, flags: c_int) -> Option<Library> {
-    // SAFETY: the driver's initialisers are what every CUDA program runs.
+    // SAFETY: every CUDA program runs the driver's initialisers.
     unsafe { Library::open(Some(name), flags) }.ok()
 }
 
-/// Opens the library, and with it another C library, in a new namespace of the loader.
+/// Opens the library, with its own C library, in a new linker namespace.
 fn open_apart(name: &str) -> Option<Library> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the name is a C string; the initialisers are what every CUDA program runs.
+    // SAFETY: the name is a C string; every CUDA program runs the driver's initialisers.
     let handle = unsafe { libc::dlmopen(libc::LM_ID_NEWLM, name.as_ptr(), RTLD_NOW) };
-    // SAFETY: the loader gave the handle and nobody else closes it.
+    // SAFETY: the handle is from the loader, and nothing else closes it.
     (!handle.is_null()).then(|| unsafe { Library::from_raw(handle) })
 }
 
-/// The address that `dlsym` gives; null for none.
+/// The result of `dlsym`, or null.
 fn exported(library: &Library, name: &str) -> *mut c_void {
     let Ok(name) = CString::new(name) else {
         return ptr::null_mut();
     };
-    // SAFETY: the symbol is only taken as an address here.
+    // SAFETY: the symbol is only used as an address here.
     match unsafe { library.get::<*mut c_void>(name.as_bytes_with_nul()) } {
         Ok(symbol) => symbol.into_raw(),
         Err(_) => ptr::null_mut(),

@@ -1,7 +1,7 @@
-//! The CUDA driver as a victim reaches it: one table of functions behind three doors.
+//! The CUDA driver as a victim uses it: one table of functions, found in one of several ways.
 //!
-//! A program gets at a function by a linked symbol, by `dlsym`, or by `cuGetProcAddress`; whoever makes a
-//! [`Driver`] says how. Nothing here knows of limits.
+//! A program finds a function by a linked symbol, by `dlsym`, or by `cuGetProcAddress`. The creator of a [`Driver`]
+//! decides how. Nothing here knows about limits.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
@@ -10,10 +10,10 @@ use libloading::os::unix::{Library, RTLD_NOW};
 
 /// `CUDA_ERROR_NOT_FOUND`: the driver does not have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
-/// `CUDA_ERROR_NO_DEVICE`, also for a driver that is not there at all.
+/// `CUDA_ERROR_NO_DEVICE`, also used if there is no driver at all.
 pub(crate) const NO_DEVICE: i32 = 100;
 
-/// `CUmemAllocationProp` for memory that is pinned on a card or in the host.
+/// `CUmemAllocationProp` for pinned memory on a card or in the host.
 #[repr(C)]
 pub(crate) struct AllocationProperties {
     kind: c_int,
@@ -173,7 +173,7 @@ pub(crate) struct WholeArrayMap {
 }
 
 impl WholeArrayMap {
-    /// Maps a handle, or unmaps what is there.
+    /// Maps a handle, or unmaps if there is none.
     pub(crate) fn of(array: usize, handle: Option<u64>) -> Self {
         Self {
             kind: 0,
@@ -227,7 +227,7 @@ impl AllocationProperties {
 }
 
 impl AllocationProperties {
-    /// Those of memory that can be exported as a descriptor.
+    /// The properties of memory that can be exported as a file descriptor.
     pub(crate) fn shareable(location: AllocationLocation) -> Self {
         Self {
             handle_types: 1,
@@ -257,7 +257,7 @@ impl PoolProperties {
 
 macro_rules! functions {
     ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {
-        /// The functions that a victim calls; one that the driver lacks answers [`NOT_FOUND`].
+        /// The functions that a victim calls. One that the driver lacks returns [`NOT_FOUND`].
         #[expect(non_snake_case, reason = "the driver's own names")]
         pub(crate) struct Driver {
             $($name: Option<unsafe extern "C" fn($($type),*) -> c_int>,)*
@@ -269,13 +269,12 @@ macro_rules! functions {
             reason = "the driver's own names and arguments"
         )]
         impl Driver {
-            /// Asks `find` for each function, by exported name, base name and version.
+            /// Calls `find` for each function, with exported name, base name and version.
             pub(crate) fn new(mut find: impl FnMut(&str, &str, c_int) -> *mut c_void) -> Self {
                 Self {
                     $($name: {
                         let found = find(stringify!($name), $base, $version);
-                        // SAFETY: the row has the signature of the driver's header, and a null
-                        // pointer is `None`.
+                        // SAFETY: the row has the signature of the driver's header, and a null pointer is `None`.
                         unsafe { mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($type),*) -> c_int>>(found) }
                     },)*
                 }
@@ -283,8 +282,8 @@ macro_rules! functions {
 
             $(pub(crate) fn $name(&self, $($arg: $type),*) -> i32 {
                 match self.$name {
-                    // SAFETY: references are valid for the call or null where the row says so, pointers are
-                    // to images and paths, and the driver checks every pointer, handle and number that it gets.
+                    // SAFETY: references are valid for the call or null where the row allows it, pointers are to images
+                    // and paths, and the driver checks every pointer, handle and number that it gets.
                     Some(function) => unsafe { function($($arg),*) },
                     None => NOT_FOUND,
                 }
@@ -295,7 +294,7 @@ macro_rules! functions {
 include!("functions.in");
 
 impl Driver {
-    /// The text of `cuGetErrorName`, to show that functions outside the table are left alone.
+    /// The text of `cuGetErrorName`, to test that functions without a hook still work.
     pub(crate) fn error_name(code: i32) -> Option<String> {
         // SAFETY: as in `open`; the library is loaded already.
         let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.ok()?;

@@ -1,5 +1,5 @@
-//! The steps that allocate in graphs: a graph with one allocation is made, by hand or by capturing a stream,
-//! and launched.
+//! The steps that allocate in graphs: a graph with one allocation is created, directly or by stream capture, and
+//! launched.
 
 use crate::driver::{AllocationLocation, AllocationNode, Driver};
 use crate::memory::UNTOUCHED;
@@ -7,7 +7,7 @@ use crate::objects::VictimObject;
 use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 
 impl VictimProgram {
-    /// A step that concerns graphs; `None` for other verbs.
+    /// A step about graphs. `None` for other verbs.
     pub(crate) fn graph_step(
         &mut self,
         verb: &str,
@@ -25,9 +25,9 @@ impl VictimProgram {
         Some(done.unwrap_or_else(StepOutcome::of))
     }
 
-    /// `graph` keeps what it allocates, and so do `graphauto` and `captureauto`, which free it when they are launched
-    /// again; the others free it in the graph, which `upload` only uploads and `uploaded` has uploaded as it is made. A
-    /// graph that was refused is destroyed.
+    /// `graph`, `graphauto` and `captureauto` keep their allocation, and the two `auto` ones free it at the next
+    /// launch. The others free it inside the graph. `upload` only uploads the graph, and `uploaded` uploads it when it
+    /// is instantiated. A graph that was refused is destroyed.
     fn graph(&mut self, verb: &str, bytes: usize) -> Result<StepOutcome, i32> {
         let device = self.device;
         let driver = self.driver()?;
@@ -62,14 +62,14 @@ impl VictimProgram {
         Ok(self.kept(0, exec as u64, VictimObject::Graph(exec, graph, kept)))
     }
 
-    /// Launches a graph again, into a stream that has nothing else.
+    /// Launches a graph again, in a new stream.
     fn relaunch_aside(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let mut stream = 0;
         result(self.driver()?.cuStreamCreate(Some(&mut stream), 1))?;
         self.relaunch(number, stream)
     }
 
-    /// Frees what a graph left allocated, and keeps the graph.
+    /// Frees the allocation that a graph left, and keeps the graph.
     fn free_kept(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Graph(_, _, address) = self.objects.get(number) else {
             return Err(-1);
@@ -89,7 +89,7 @@ impl VictimProgram {
     }
 }
 
-/// Frees what a graph allocated, and the graph.
+/// Frees a graph's allocation, and the graph.
 pub(crate) fn destroy(driver: &Driver, exec: usize, graph: usize, address: u64) -> i32 {
     let freed = match address {
         0 => Ok(()),

@@ -1,5 +1,4 @@
-//! The steps by which memory is held otherwise than by handles and addresses: tiles of sparse arrays, and
-//! multicast objects.
+//! The steps by which memory is kept without handles and addresses: tiles of sparse arrays, and multicast objects.
 
 use crate::driver::{Array3dDescriptor, WholeArrayMap};
 use crate::memory::UNTOUCHED;
@@ -7,7 +6,7 @@ use crate::objects::VictimObject;
 use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 
 impl VictimProgram {
-    /// A step that concerns such holders; `None` for other verbs.
+    /// A step about these objects. `None` for other verbs.
     pub(crate) fn hold_step(&mut self, verb: &str, words: &mut ScriptWords) -> Option<StepOutcome> {
         let done = match verb {
             "sparse" => self.sparse(words.bytes()),
@@ -28,7 +27,7 @@ impl VictimProgram {
         Ok(self.kept(code, array as u64, VictimObject::Array(array)))
     }
 
-    /// Maps physical memory into all of an array, or unmaps what is there.
+    /// Maps physical memory to a whole array, or unmaps it.
     fn tile(&mut self, array: u64, memory: Option<u64>) -> Result<StepOutcome, i32> {
         let VictimObject::Array(array) = self.objects.get(array) else {
             return Err(-1);
@@ -44,7 +43,7 @@ impl VictimProgram {
         ))
     }
 
-    /// An object for memory of one card.
+    /// Creates a multicast object for memory of one card.
     fn multicast(&mut self, bytes: usize) -> Result<StepOutcome, i32> {
         let mut object = UNTOUCHED;
         let device = self.device;
@@ -56,7 +55,7 @@ impl VictimProgram {
         Ok(self.kept(code, object, VictimObject::Handle(object, bytes)))
     }
 
-    /// Binds memory by its handle or by an address that it is mapped at.
+    /// Binds memory, by its handle or by an address where it is mapped.
     fn bind(&mut self, object: u64, memory: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Handle(object, _) = self.objects.get(object) else {
             return Err(-1);
@@ -74,7 +73,7 @@ impl VictimProgram {
         }))
     }
 
-    /// Unbinds as much as an object has room for.
+    /// Unbinds the whole size of an object.
     fn unbind(&mut self, object: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Handle(object, bytes) = self.objects.get(object) else {
             return Err(-1);

@@ -1,4 +1,4 @@
-//! The steps that launch: kernels whose names say what they need, in every way that there is.
+//! The steps that launch kernels, in every way that there is. A kernel's name says what it needs.
 
 use crate::code::text;
 use crate::driver::{Driver, KernelNode, LaunchConfig, SingleThreadLaunch};
@@ -8,8 +8,8 @@ use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 const INVALID_VALUE: i32 = 1;
 
 impl VictimProgram {
-    /// A step that launches a kernel; `None` for other verbs. Each thread of one that spills has so many bytes
-    /// of its own, and `launch` makes the driver take memory that no call announces.
+    /// A step that launches a kernel. `None` for other verbs. The `spill` steps need local memory for each thread, and
+    /// `launch` makes the driver take memory that no call announces.
     pub(crate) fn launch_step(
         &mut self,
         verb: &str,
@@ -21,7 +21,7 @@ impl VictimProgram {
             _ => return None,
         };
         let code = self.launch(verb, &name).err().unwrap_or(0);
-        // There are no outputs that could have been touched.
+        // There are no outputs that could have been written.
         Some(match code {
             0 => StepOutcome::of(0),
             _ => StepOutcome::with(code, [1]),
@@ -40,7 +40,7 @@ impl VictimProgram {
         result(driver.cuModuleLoadData(Some(&mut code), image.as_ptr()))?;
         let function = function(driver, code, name)?;
         let done = match verb {
-            // The code stays.
+            // The module stays loaded.
             "launch" => return plain(driver, function, 1, 0),
             "spillex" => {
                 let config = LaunchConfig::of_one_thread();
@@ -71,7 +71,7 @@ impl VictimProgram {
             "spillcaptured" => captured(driver, function).and_then(|graph| run(driver, graph)),
             "spillchanged" => changed(driver, code, function),
             "spillupdated" => updated(driver, code, function),
-            // Twice, as the second comes by another way.
+            // Launch twice, because the second launch takes another path.
             _ => plain(driver, function, 1, 0).and_then(|()| plain(driver, function, 1, 0)),
         };
         done.and(result(driver.cuModuleUnload(code)))
@@ -101,26 +101,26 @@ fn node(driver: &Driver, function: usize) -> Result<(usize, usize), i32> {
     Ok((graph, node))
 }
 
-/// A graph with a node whose body has one node.
+/// A graph with a conditional node whose body has one node.
 fn conditional(driver: &Driver, function: usize) -> Result<usize, i32> {
     let (mut graph, mut node, mut handle, mut context) = (0, 0, 0, 0);
     result(driver.cuCtxGetCurrent(Some(&mut context)))?;
     result(driver.cuGraphCreate(Some(&mut graph), 0))?;
     result(driver.cuGraphConditionalHandleCreate(Some(&mut handle), graph, context, 1, 1))?;
     let mut parameters = [0; 32];
-    // A conditional node, its handle, one body that runs if that is not zero, and the context.
+    // A conditional node with its handle, type, one body, and the context.
     (parameters[0], parameters[2]) = (13, handle);
     (parameters[3], parameters[5]) = (1 << 32, context as u64);
     result(driver.cuGraphAddNode_v2(Some(&mut node), graph, 0, 0, 0, &mut parameters))?;
     let place: *const usize = std::ptr::with_exposed_provenance(parameters[4] as usize);
-    // SAFETY: the driver keeps the graphs of the node there, of which there is one.
+    // SAFETY: the driver keeps the node's body graphs there, of which there is one.
     let body = unsafe { place.read() };
     let kernel = KernelNode::of(function);
     result(driver.cuGraphAddKernelNode_v2(Some(&mut node), body, 0, 0, &kernel))?;
     Ok(graph)
 }
 
-/// Launches a copy of such a graph.
+/// Launches a copy of a graph with a conditional node.
 fn copied(driver: &Driver, function: usize) -> Result<(), i32> {
     let graph = conditional(driver, function)?;
     let mut copy = 0;
@@ -153,7 +153,7 @@ fn run(driver: &Driver, graph: usize) -> Result<(), i32> {
     done.and(result(driver.cuGraphDestroy(graph)))
 }
 
-/// Launches a graph whose node got another function when it was executable already.
+/// Launches an executable graph whose node was changed to another function.
 fn changed(driver: &Driver, module: usize, last: usize) -> Result<(), i32> {
     let (graph, node) = node(driver, function(driver, module, "local_8b\0")?)?;
     let exec = executable(driver, graph)?;
@@ -164,7 +164,7 @@ fn changed(driver: &Driver, module: usize, last: usize) -> Result<(), i32> {
     done.and(ended).and(result(driver.cuGraphDestroy(graph)))
 }
 
-/// Launches a graph that became another one.
+/// Launches an executable graph that was updated to another graph.
 fn updated(driver: &Driver, module: usize, last: usize) -> Result<(), i32> {
     let first = added(driver, function(driver, module, "local_8b\0")?)?;
     let (exec, second) = (executable(driver, first)?, added(driver, last)?);

@@ -1,4 +1,4 @@
-//! `victim-linked`: the same program as `victim`, linked with the driver as most C programs are.
+//! `victim-linked`: the same program as `victim`, but linked with the driver, like most C programs.
 
 mod arrays;
 mod cards;

@@ -1,5 +1,5 @@
-//! The steps that get and give back memory. A refused step says whether the driver's outputs were left
-//! alone (1) or written (0).
+//! The steps that allocate and free memory. A refused step reports whether the driver's outputs were left unchanged (1)
+//! or written (0).
 
 use crate::driver::{
     AccessDesc, AllocationLocation, AllocationProperties, NO_DEVICE, PoolProperties,
@@ -9,15 +9,15 @@ use crate::objects::VictimObject;
 use crate::script::{ScriptWords, StepOutcome, VictimProgram, result};
 use crate::symbols;
 
-/// What an output holds before the call.
+/// The value of an output before the call.
 pub(crate) const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
-/// Physical memory comes in pieces of 2 MiB.
+/// The granularity of physical memory.
 const GRANULE: usize = 2 << 20;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const RELEASE_THRESHOLD: i32 = 4;
 
 impl VictimProgram {
-    /// A step that concerns memory; `None` for other verbs.
+    /// A step about memory. `None` for other verbs.
     pub(crate) fn memory_step(
         &mut self,
         verb: &str,
@@ -57,7 +57,7 @@ impl VictimProgram {
         Some(done.unwrap_or_else(StepOutcome::of))
     }
 
-    /// Takes memory as a driver does that loads code lazily: by no call that a hook sees.
+    /// Allocates without the hooks, as a driver does that loads code lazily.
     fn take_unasked(&mut self, bytes: usize) -> Result<StepOutcome, i32> {
         self.driver()?;
         let driver = symbols::driver("libcuda.so.1").ok_or(NO_DEVICE)?;
@@ -83,7 +83,7 @@ impl VictimProgram {
         Ok(self.kept(code, pointer, object))
     }
 
-    /// Keeps what was given, or says whether the output was left alone.
+    /// Keeps a new object, or reports whether the output was left unchanged.
     pub(crate) fn kept(&mut self, code: i32, output: u64, object: VictimObject) -> StepOutcome {
         match code {
             0 => StepOutcome::with(0, [self.objects.keep(object)]),
@@ -109,7 +109,7 @@ impl VictimProgram {
         ))
     }
 
-    /// Allocates such pieces until one is refused: the refusal, how many bytes and how many pieces.
+    /// Allocates pieces until one is refused. Returns the refusal, the bytes and the pieces.
     fn fill(&mut self, piece: usize) -> Result<StepOutcome, i32> {
         for pieces in 0u64.. {
             let mut pointer = UNTOUCHED;
@@ -122,7 +122,7 @@ impl VictimProgram {
         Err(-1)
     }
 
-    /// Takes so many per cent of what is said to be free in one piece, as vLLM, JAX and TensorFlow do.
+    /// Allocates a percentage of the reported free memory in one piece, as vLLM, JAX and TensorFlow do.
     fn take(&mut self, percent: u64) -> Result<StepOutcome, i32> {
         let (mut free, mut total) = (0, 0);
         result(
@@ -173,7 +173,7 @@ impl VictimProgram {
         Ok(self.kept(code, handle, VictimObject::Handle(handle, bytes)))
     }
 
-    /// A pool that keeps so many bytes when they are free.
+    /// A pool with this release threshold.
     fn pool(&mut self, mut threshold: u64) -> Result<StepOutcome, i32> {
         let properties = PoolProperties::at(AllocationLocation::card(self.device));
         let driver = self.driver()?;
@@ -230,7 +230,7 @@ impl VictimProgram {
         Ok(StepOutcome::of(code))
     }
 
-    /// Frees plain memory twice: the results of both.
+    /// Frees linear memory twice. Returns both results.
     fn free_twice(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Plain(pointer) = self.objects.get(number) else {
             return Err(-1);
@@ -269,7 +269,7 @@ impl VictimProgram {
         ))
     }
 
-    /// So many threads allocate so much at once: how many were given it.
+    /// Threads that allocate at the same time. Returns how many succeeded.
     fn threads(&mut self, count: u64, bytes: usize) -> Result<StepOutcome, i32> {
         let driver = self.driver()?;
         let mut context = 0;

@@ -1,4 +1,4 @@
-//! What NVML says about the memory of a card, by the two versions of the question.
+//! A card's memory according to NVML, by both versions of the query.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::mem;
@@ -57,7 +57,7 @@ pub(crate) fn memory_v2(uuid: Option<String>, index: i32) -> Result<StepOutcome,
     };
     let ask: Symbol<unsafe extern "C" fn(Device, *mut MemoryV2) -> c_int> =
         function(&library, b"nvmlDeviceGetMemoryInfo_v2\0")?;
-    // SAFETY: the handle is from NVML, the result is valid and says its version.
+    // SAFETY: the handle is from NVML, and the result is valid and has its version set.
     let code = unsafe { ask(device, &raw mut memory) };
     mem::forget(library);
     Ok(StepOutcome::with(
@@ -67,7 +67,7 @@ pub(crate) fn memory_v2(uuid: Option<String>, index: i32) -> Result<StepOutcome,
 }
 
 fn open() -> Result<Library, i32> {
-    // SAFETY: NVML's initialisers are what every NVML program runs.
+    // SAFETY: every NVML program runs NVML's initialisers.
     let library = unsafe { Library::open(Some("libnvidia-ml.so.1"), RTLD_NOW) };
     let library = library.map_err(|_| NO_DEVICE)?;
     let start: Symbol<unsafe extern "C" fn() -> c_int> = function(&library, b"nvmlInit_v2\0")?;

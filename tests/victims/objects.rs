@@ -1,9 +1,9 @@
-//! What a victim holds, in the order in which it got it; a script names things by that number.
+//! The objects that a victim holds, in order of creation. A script names an object by its number.
 
-/// One thing that the driver gave.
+/// One object of the driver.
 #[derive(Clone, Copy)]
 pub(crate) enum VictimObject {
-    /// Plain, pitched or managed memory.
+    /// Linear, pitched or managed memory.
     Plain(u64),
     /// Memory of a pool.
     Pooled(u64),
@@ -15,7 +15,7 @@ pub(crate) enum VictimObject {
     Pool(usize),
     /// A module.
     Module(usize),
-    /// A graph that was launched: executable, as it was made, and the address that it left allocated.
+    /// A launched graph: the executable graph, its source, and the address of an allocation that it left.
     Graph(usize, usize, u64),
     /// A green context.
     Green(usize),
@@ -26,22 +26,22 @@ pub(crate) enum VictimObject {
     Mipmaps(usize),
     /// Memory of another process.
     Opened(u64),
-    /// It was given back.
+    /// It was destroyed.
     Gone,
 }
 
-/// All of them.
+/// All objects.
 #[derive(Default)]
 pub(crate) struct VictimObjects(Vec<VictimObject>);
 
 impl VictimObjects {
-    /// Keeps a thing and says its number.
+    /// Adds an object and returns its number.
     pub(crate) fn keep(&mut self, object: VictimObject) -> u64 {
         self.0.push(object);
         (self.0.len() - 1) as u64
     }
 
-    /// The thing with that number.
+    /// The object with this number.
     pub(crate) fn get(&self, number: u64) -> VictimObject {
         usize::try_from(number)
             .ok()
@@ -50,7 +50,7 @@ impl VictimObjects {
             .unwrap_or(VictimObject::Gone)
     }
 
-    /// Forgets it.
+    /// Marks an object as destroyed.
     pub(crate) fn forget(&mut self, number: u64) {
         if let Some(object) = usize::try_from(number)
             .ok()

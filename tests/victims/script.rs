@@ -1,13 +1,13 @@
-//! A victim's script: words from the command line or, for the word `-`, lines from standard input. Each
-//! step prints one line, `VERB CODE [NUMBER…]`, with the driver's own result code; a line of input is
-//! answered when a line with a single dot follows. So a test can hold a program at any point.
+//! A victim's script: words from the command line or, for the word `-`, lines from standard input. Each step prints one
+//! line, `VERB CODE [NUMBER…]`, with the driver's own result code. A line of input is answered completely when a single
+//! dot follows. So a test can stop a program at any point.
 
 use std::io::BufRead;
 
 use crate::driver::{Driver, NO_DEVICE};
 use crate::objects::VictimObjects;
 
-/// What a step came to: the driver's result and what it gave.
+/// The result of a step: the driver's code and its numbers.
 pub(crate) struct StepOutcome {
     pub(crate) code: i32,
     pub(crate) numbers: Vec<u64>,
@@ -29,7 +29,7 @@ impl StepOutcome {
     }
 }
 
-/// The rest of a line of words.
+/// The remaining words of a line.
 pub(crate) struct ScriptWords(std::vec::IntoIter<String>);
 
 impl ScriptWords {
@@ -47,7 +47,7 @@ impl ScriptWords {
         self.0.next()
     }
 
-    /// Everything that is left, without a last `hold`, which is for the process that reads it.
+    /// All remaining words. A final `hold` is kept for the process that calls this.
     pub(crate) fn rest(&mut self) -> Vec<String> {
         let mut rest: Vec<String> = self.0.by_ref().collect();
         if rest.pop_if(|word| word == "hold").is_some() {
@@ -88,7 +88,7 @@ pub(crate) struct VictimProgram {
     pub(crate) contexts: Vec<usize>,
     pub(crate) objects: VictimObjects,
     pub(crate) children: Vec<i32>,
-    /// Files that only take up descriptors.
+    /// Files that only use up descriptors.
     pub(crate) descriptors: Vec<i32>,
 }
 
@@ -145,7 +145,7 @@ impl VictimProgram {
         outcome.unwrap_or_else(|| misused(&format!("{verb} is not a step")))
     }
 
-    /// The driver with a current context on the card of this program; the error of what failed.
+    /// The driver with a current context on this program's card, or the error code.
     pub(crate) fn driver(&mut self) -> Result<&Driver, i32> {
         if !self.started {
             self.start()?;
@@ -154,7 +154,7 @@ impl VictimProgram {
         self.driver.as_ref().ok_or(NO_DEVICE)
     }
 
-    /// The driver as it is, initialised or not.
+    /// The driver, initialised or not.
     pub(crate) fn bare_driver(&self) -> Result<&Driver, i32> {
         self.driver.as_ref().ok_or(NO_DEVICE)
     }
@@ -176,7 +176,7 @@ pub(crate) fn result(code: i32) -> Result<(), i32> {
     if code == 0 { Ok(()) } else { Err(code) }
 }
 
-/// The script is wrong, not the driver.
+/// Ends a program whose script is wrong.
 pub(crate) fn misused(what: &str) -> ! {
     eprintln!("victim: {what}");
     std::process::exit(64)

@@ -1,5 +1,5 @@
-//! The steps of memory that processes hold together. A descriptor passes to a child with its birth, and from
-//! another process by `fetch`, as PyTorch does it.
+//! The steps for memory that processes share. A child inherits a descriptor, and `fetch` takes one from another
+//! process, as PyTorch does.
 
 use crate::driver::{AllocationLocation, AllocationProperties, IpcHandle};
 use crate::memory::UNTOUCHED;
@@ -10,7 +10,7 @@ use crate::script::{ScriptWords, StepOutcome, VictimProgram};
 const DESCRIPTOR: u32 = 1;
 
 impl VictimProgram {
-    /// A step that concerns shared memory; `None` for other verbs.
+    /// A step about shared memory. `None` for other verbs.
     pub(crate) fn shared_step(
         &mut self,
         verb: &str,
@@ -39,7 +39,7 @@ impl VictimProgram {
         Ok(self.kept(code, handle, VictimObject::Handle(handle, bytes)))
     }
 
-    /// Gets a descriptor, which children inherit.
+    /// Exports a descriptor, which children inherit.
     fn export(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Handle(handle, _) = self.objects.get(number) else {
             return Err(-1);
@@ -59,7 +59,7 @@ impl VictimProgram {
         ))
     }
 
-    /// Gets a buffer for other devices of the first bytes of memory.
+    /// Exports a DMA buffer for the first bytes of memory.
     fn buffer(&mut self, number: u64, bytes: usize) -> Result<StepOutcome, i32> {
         let (VictimObject::Plain(address) | VictimObject::Mapping(address, _)) =
             self.objects.get(number)
@@ -89,7 +89,7 @@ impl VictimProgram {
 }
 
 impl VictimProgram {
-    /// Gets the handle of plain memory for other processes.
+    /// Exports the IPC handle of linear memory.
     fn handle(&mut self, number: u64) -> Result<StepOutcome, i32> {
         let VictimObject::Plain(address) = self.objects.get(number) else {
             return Err(-1);
@@ -108,7 +108,7 @@ impl VictimProgram {
     }
 }
 
-/// Gets a copy of another process's descriptor.
+/// Copies another process's descriptor.
 fn fetch(pid: u64, descriptor: u64) -> StepOutcome {
     // SAFETY: the call takes two numbers.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -123,6 +123,6 @@ fn fetch(pid: u64, descriptor: u64) -> StepOutcome {
 
 fn close(descriptor: u64) -> StepOutcome {
     let descriptor = i32::try_from(descriptor).unwrap_or(-1);
-    // SAFETY: the script names a descriptor that it got and uses no more.
+    // SAFETY: the script names a descriptor that it has got and does not use any more.
     StepOutcome::of(unsafe { libc::close(descriptor) })
 }

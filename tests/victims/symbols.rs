@@ -1,5 +1,5 @@
-//! Where the functions of a loaded library are, by its own symbol table: what a program does that will not
-//! ask the loader, because somebody else might answer.
+//! Finds the functions of a loaded library in its symbol table, like a program that avoids the loader because something
+//! may intercept it.
 
 use std::collections::HashMap;
 use std::{fs, ptr};
@@ -9,7 +9,7 @@ use crate::driver::Driver;
 /// `SHT_DYNSYM`.
 const DYNAMIC_SYMBOLS: usize = 11;
 
-/// The loaded driver of that name, with nothing between it and the caller.
+/// The loaded driver with this name, without any interception.
 pub(crate) fn driver(name: &str) -> Option<Driver> {
     let symbols = of_loaded(name)?;
     Some(Driver::new(|name, _, _| {
@@ -17,7 +17,7 @@ pub(crate) fn driver(name: &str) -> Option<Driver> {
     }))
 }
 
-/// Every function of the library that was loaded under that name, with its address in this process.
+/// Every function of the library that was loaded under this name, with its address.
 fn of_loaded(name: &str) -> Option<HashMap<String, usize>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let is_its = |line: &&str| line.ends_with(name) && line.split(' ').nth(2) == Some("00000000");
@@ -27,7 +27,7 @@ fn of_loaded(name: &str) -> Option<HashMap<String, usize>> {
     symbols(&fs::read(path).ok()?, base)
 }
 
-/// The defined symbols of a 64-bit ELF file that lies at `base`.
+/// The defined symbols of a 64-bit ELF file that is loaded at `base`.
 fn symbols(file: &[u8], base: usize) -> Option<HashMap<String, usize>> {
     let sections = number(file, 0x28, 8)?;
     let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
@@ -52,7 +52,7 @@ fn symbols(file: &[u8], base: usize) -> Option<HashMap<String, usize>> {
     Some(defined.collect())
 }
 
-/// A little-endian number of so many bytes.
+/// A little-endian number of `bytes` bytes.
 fn number(file: &[u8], at: usize, bytes: usize) -> Option<usize> {
     let field = file.get(at..at + bytes)?;
     Some(

@@ -1,5 +1,5 @@
-//! `victim`: a CUDA program of a few lines that does what it is told, step by step, and says what came of
-//! it. It finds the driver at run time, by `dlsym` or, with `VICTIM_DOOR=getproc`, by `cuGetProcAddress`.
+//! `victim`: a small CUDA program that performs steps one by one and reports the results. It finds the driver at run
+//! time, by `dlsym` or, with `VICTIM_DOOR=getproc`, by `cuGetProcAddress`.
 
 mod arrays;
 mod cards;
@@ -20,8 +20,8 @@ mod shared;
 mod symbols;
 
 fn main() {
-    // Whoever runs the tests in the background has shells that ignore the interrupt, and that is inherited.
-    // SAFETY: the default action is always a valid one, and no other thread runs yet.
+    // A shell that runs tests in the background ignores SIGINT, and its children inherit that.
+    // SAFETY: SIG_DFL is always valid, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     script::run(driver::Driver::open());
 }

@@ -1,9 +1,9 @@
-//! Asks an unmodified Cluster Autoscaler how many nodes shares need that wait, from none, and whether it takes the nodes
-//! away again.
+//! Asks an unmodified Cluster Autoscaler how many nodes waiting shares need, starting from none, and whether it removes
+//! the nodes again.
 //!
-//! The pods are completed by the webhook's own rules, and the nodes offer what an agent offers. The autoscaler's loop runs
-//! in its own tree, which the user names, with its own fake cloud; one test is laid over that tree and nothing in it is
-//! changed. Between two loops the pods get their places as the scheduler gives them: on the fullest GPU with room.
+//! The webhook's own rules complete the pods, and the nodes offer what an agent offers. The autoscaler's loop runs in a
+//! checkout that the user names, with its own fake cloud. One test is overlaid on that checkout; nothing in it is
+//! changed. Between two loops the pods are placed as the scheduler places them: on the fullest GPU with room.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,27 +20,27 @@ use serde_json::{Value, json};
 use crate::steps;
 use crate::workspace::Workspace;
 
-/// Where the autoscaler is.
+/// Where the autoscaler is, and how much to ask.
 #[derive(clap::Args)]
 pub(crate) struct AutoscalerOptions {
     /// The folder cluster-autoscaler of a checkout of kubernetes/autoscaler of July 2026 or before (needs `go`).
     dir: PathBuf,
-    /// Mixes of pods to ask about.
+    /// Mixes of pods to try.
     #[arg(long, default_value_t = 40)]
     cases: u64,
 }
 
 /// The package whose tests run the whole loop.
 const PACKAGE: &str = "test/integration/inmemory";
-/// What is laid over it.
+/// The test that is overlaid on it.
 const LAID: &str = "xtask/autoscaler/shares_test.go";
-/// The memory of a node's GPU that can be given, in MiB.
+/// The allocatable memory of a node's GPU, in MiB.
 const GPU_MIB: u64 = 22_528;
-/// How many nodes more may be asked for than best fit needs that starts with the largest, in percent of all mixes
-/// together. The autoscaler takes the pods as they come, each to the first node with room.
+/// How many nodes more than best fit, largest share first, may be asked for: percent over all mixes together. The
+/// autoscaler takes the pods in their order, each to the first node with room.
 const SPARE: u64 = 10;
 
-/// What came of a mix.
+/// The result of a mix.
 #[derive(Debug, Deserialize)]
 struct AutoscalerResult {
     first: u64,
@@ -51,7 +51,7 @@ struct AutoscalerResult {
     error: String,
 }
 
-/// Asks; returns whether every answer is as it should be.
+/// Asks the autoscaler. Returns whether every answer is right.
 pub(crate) fn run(workspace: &Workspace, options: &AutoscalerOptions) -> Result<bool> {
     let folder = workspace.root.join(&workspace.target).join("autoscaler");
     fs::create_dir_all(&folder)?;
@@ -76,7 +76,7 @@ pub(crate) fn run(workspace: &Workspace, options: &AutoscalerOptions) -> Result<
             answer.error
         );
     }
-    // Slots alone do not say when a GPU is full: some pods then wait for ever.
+    // Slots alone do not show when a GPU is full: some pods then wait for ever.
     let blind = ask(&program, &folder, &mixes, false)?;
     let left = blind.iter().filter(|answer| answer.left > 0).count();
     println!(
@@ -132,17 +132,17 @@ fn ask(
     Ok(answers)
 }
 
-/// Pods that wait, all by one annotation.
+/// Waiting pods that all use the same annotation.
 struct PendingPodMix {
     annotation: &'static str,
-    /// What each takes of a GPU, in MiB or thousandths of it.
+    /// What each pod takes of a GPU, in MiB or thousandths.
     shares: Vec<u64>,
-    /// What a GPU has of it.
+    /// The capacity of a GPU, in the same unit.
     capacity: u64,
 }
 
 impl PendingPodMix {
-    /// One at random: some kinds of pods, and some of each.
+    /// A random mix: some kinds of pods, and some pods of each.
     fn of(seed: u64) -> Self {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut any = |below: u64| {
@@ -168,7 +168,7 @@ impl PendingPodMix {
         }
     }
 
-    /// The pods as the webhook completes them, and what a node offers.
+    /// The pods as the webhook completes them, and the capacity of a node.
     fn question(&self, is_counted: bool) -> Result<Value> {
         let pods = self.shares.iter().enumerate().map(|(number, share)| {
             let value = match self.annotation {
@@ -190,7 +190,7 @@ impl PendingPodMix {
         Ok(json!({"pods": pods?, "offer": offer, "takes": self.shares, "capacity": self.capacity}))
     }
 
-    /// How many GPUs they need if the largest goes first, each to the fullest with room.
+    /// How many GPUs best fit needs: largest share first, each on the fullest GPU with room.
     fn best_fit(&self) -> u64 {
         let mut shares = self.shares.clone();
         shares.sort_unstable_by(|left, right| right.cmp(left));

@@ -1,8 +1,8 @@
-//! Runs cases, which say what the policy must answer, and counts them.
+//! Runs cases, which state the policy's right answers, and counts them.
 //!
-//! A suite knows what to ask ([`crate::scenarios`], [`crate::oracles`]). This module knows which cases there are and how
-//! to report. Nothing passes because nothing was asked: a folder without cases is an error, and so is a filter that no
-//! case has. docs/development/kai-cases.md describes the files.
+//! A suite knows what to ask ([`crate::scenarios`], [`crate::oracles`]). This module finds the cases and reports. An
+//! empty run never passes: a folder without cases is an error, and so is a filter that matches no case.
+//! docs/development/kai-cases.md describes the files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,35 +31,35 @@ pub(crate) struct CaseOptions {
     json: bool,
 }
 
-/// A kind of cases.
+/// A kind of case.
 pub(crate) struct CaseSuite {
-    /// The folders of the repository that have such cases.
+    /// The folders of the repository with such cases.
     pub(crate) folders: &'static [&'static str],
-    /// What the cases are counted by, as the JSON report calls it.
+    /// The name of the counts in the JSON report.
     pub(crate) counted_by: &'static str,
-    /// The names under which a case of a file is counted.
+    /// The tags under which a case of a file is counted.
     pub(crate) tags: fn(file: &str, case: &Value) -> Vec<String>,
-    /// Asks a case of a file; says what is wrong with the answer.
+    /// Asks a case of a file. Returns what is wrong with the answer.
     pub(crate) ask: fn(file: &str, case: &Value) -> Result<Vec<String>>,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Debug)]
 pub(crate) struct CaseVerdict {
     pub(crate) name: CaseName,
     tags: Vec<String>,
-    /// What was wrong; nothing when it passed.
+    /// What was wrong; empty if it passed.
     pub(crate) wrong: Vec<String>,
 }
 
-/// What came of the cases of one folder.
+/// The results of one folder.
 pub(crate) struct CaseRun {
-    /// The folder, from the root of the repository where it is below that.
+    /// The folder, relative to the repository's root if it is below it.
     shown: String,
     pub(crate) verdicts: Vec<CaseVerdict>,
 }
 
-/// How many of some cases passed.
+/// How many cases passed and failed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CaseCount {
     pub(crate) passed: usize,
@@ -67,9 +67,9 @@ pub(crate) struct CaseCount {
 }
 
 impl CaseSuite {
-    /// Runs what `options` name, below `root` if they name no folder, and reports.
+    /// Runs the cases that `options` select, by default those below `root`, and reports.
     ///
-    /// Returns whether all passed but those that are listed as deviations.
+    /// Returns whether all passed, apart from listed deviations.
     pub(crate) fn run(
         &self,
         root: &Path,
@@ -172,7 +172,7 @@ impl CaseCount {
     }
 }
 
-/// The line about a case that did not pass.
+/// The line for a case that did not pass.
 fn failure(one: &CaseVerdict, deviations: &KnownDeviations) -> Option<String> {
     let wrong = (!one.passed()).then(|| one.wrong.join("; "))?;
     Some(match deviations.reason(&one.name) {
@@ -191,7 +191,7 @@ fn by_tag<'v>(verdicts: &[&'v CaseVerdict]) -> BTreeMap<&'v str, CaseCount> {
     counts
 }
 
-/// The last lines of a report: each folder, where there are several, and all.
+/// The last lines of a report: one for each folder if there are several, and the total.
 fn totals(runs: &[CaseRun]) -> Vec<String> {
     let mut lines = Vec::new();
     let asked: Vec<&CaseRun> = (runs.iter())
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// A folder with two folders of cases, of which one does not pass.
+    /// Two folders of cases. One case fails.
     fn two_folders() -> TempDir {
         let root = tempfile::tempdir().unwrap();
         let case = r#"{"id": "first", "is": 1, "expected": 1}"#;

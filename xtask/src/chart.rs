@@ -1,8 +1,8 @@
-//! The chart: that it is well-formed for every preset, that wrong values are refused, that the
-//! plain manifests beside it are what it renders, and that Prometheus takes its rules and proves them.
+//! Checks the chart. It renders for every preset and refuses wrong values. The plain manifests are what it renders.
+//! Prometheus accepts its rules, and their tests pass.
 //!
-//! `helm` and `promtool` are other people's programs: `HELM` and `PROMTOOL` name them, or the `PATH` has
-//! them. Helm is built as the cluster's other tools are where it is nowhere.
+//! `helm` and `promtool` are other people's programs: `HELM` and `PROMTOOL` name them, or they are in the `PATH`. A
+//! missing Helm is built like the cluster's other tools.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,9 +18,9 @@ use crate::workspace::Workspace;
 
 const CHART: &str = "runtime-class/chart/apportion";
 const MANIFESTS: &str = "runtime-class/manifests";
-/// For which Kubernetes the manifests are rendered; nothing in them depends on it.
+/// The Kubernetes version to render the manifests for; nothing in them depends on it.
 const KUBERNETES: &str = "1.36.0";
-/// What must not be taken, one value each.
+/// Values that must be refused, one at a time.
 const WRONG: &[&str] = &[
     "image.digest=1.2.3",
     "image.digest=sha256:12",
@@ -49,7 +49,7 @@ const WRONG: &[&str] = &[
     "networkPolicy.on=true",
     "nosuch=1",
 ];
-/// Everything that is off unless asked for.
+/// Everything that is off by default.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
                         tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,\
@@ -60,7 +60,7 @@ const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.e
                         scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5,\
                         scheduler.kaiNames=true,scheduler.kaiSettings=true,\
                         scheduler.podGroups=on";
-/// Manifests that are no preset: their names, and with which values.
+/// Manifests that are not presets: their names and their values.
 const MORE: &[(&str, &[&str])] = &[
     ("default", &[]),
     (
@@ -75,12 +75,12 @@ const MORE: &[(&str, &[&str])] = &[
         &["--set", "scheduler.enabled=false,webhook.enabled=false"],
     ),
 ];
-/// Made with the installation, once; the one file that is not all of the chart.
+/// The queues are created once, at installation. This is the only manifest with a part of the chart.
 const QUEUES: &str = "queues";
-/// The namespace of the plain manifests. The agent sees the host's processes and folders.
+/// The namespace of the plain manifests. It is privileged: the agent sees the host's processes and folders.
 const NAMESPACE: &str = "apportion-system";
 
-/// Checks the chart, and writes the plain manifests anew if `is_update`.
+/// Checks the chart. Writes the plain manifests again if `is_update`.
 pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
     let chart = workspace.root.join(CHART);
     let program = helm(workspace)?;
@@ -119,7 +119,7 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes the chart as a package into `folder`. With a file of images its default values name these, by their digests.
+/// Packages the chart into `folder`. With a file of images, the default values name those images by digest.
 pub(crate) fn package(workspace: &Workspace, folder: &Path, images: Option<&Path>) -> Result<()> {
     let chart = workspace.root.join(CHART);
     let program = helm(workspace)?;
@@ -148,7 +148,7 @@ pub(crate) fn package(workspace: &Workspace, folder: &Path, images: Option<&Path
     run(helm.arg(copy))
 }
 
-/// An image as a manifest names it.
+/// An image reference, as in a manifest.
 fn reference(image: &Value) -> Result<String> {
     let text = |name: &str| {
         let text = image[name].as_str();
@@ -157,7 +157,7 @@ fn reference(image: &Value) -> Result<String> {
     Ok(format!("{}@{}", text("repository")?, text("digest")?))
 }
 
-/// The chart's values with these images, comments and all.
+/// The chart's values with these images; comments are kept.
 fn pinned(values: &str, images: &Value) -> Result<String> {
     let mut left = vec![&images["scheduler"]["image"], &images["image"]];
     let (mut pinned, mut image) = (String::new(), None);
@@ -192,7 +192,7 @@ fn check_rules(rules: &Path) -> Result<()> {
     run(promtool().args(["test", "rules"]).args(tests))
 }
 
-/// Whether Prometheus understands every query of the dashboards: as rules, which promtool reads.
+/// Checks that Prometheus parses every query of the dashboards. promtool reads them as rules.
 fn check_dashboards(dashboards: &Path, target: &Path) -> Result<()> {
     let entries = fs::read_dir(dashboards).context("failed to list the dashboards")?;
     let mut rules = Vec::new();
@@ -230,7 +230,7 @@ fn named(variable: &str, usual: &str) -> OsString {
     env::var_os(variable).unwrap_or_else(|| usual.into())
 }
 
-/// Each set of values with the name of its manifest.
+/// The values and the name of each manifest.
 fn presets(chart: &Path) -> Result<Vec<(String, Vec<OsString>)>> {
     let folder = chart.join("presets");
     let more = MORE.iter().map(|(name, values)| {

@@ -1,8 +1,8 @@
 //! What tests take from PyPI: the virtual environment of the third-party clients (numba-cuda, cuda-bindings,
 //! nvidia-ml-py, …), and the driver's headers.
 //!
-//! They are tests that need Python and PyPI. Where one can't be had the run goes on without them and says
-//! so, except in CI, where leaving something out is a failure.
+//! These tests need Python and PyPI. Without them the run goes on and says what it left out. In CI, leaving something
+//! out is a failure.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::steps::{run, succeeds, typed};
 use crate::workspace::Workspace;
 
-/// The Python of an environment that holds all clients, made on first use; `Err` says what is missing.
+/// The Python of an environment with all clients, which is created on first use. `Err` says what is missing.
 pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     let wanted = workspace.root.join("tests/clients/requirements.txt");
     let wanted = fs::canonicalize(&wanted).context("failed to find the clients' requirements")?;
@@ -24,8 +24,8 @@ pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     Ok(venv.join("bin/python"))
 }
 
-/// Makes the virtual environment `venv` with what the file `wanted` lists, unless it holds that already; `Err` says
-/// what is missing, and leaves nothing that looks complete.
+/// Creates the virtual environment `venv` with the packages that the file `wanted` lists, unless it has them already.
+/// `Err` says what is missing; no half-filled environment then remains.
 pub(crate) fn environment(venv: &Path, wanted: &Path, options: &[&OsStr]) -> Result<()> {
     let installed = venv.join("requirements.txt");
     if is_same(&installed, wanted) {
@@ -38,7 +38,7 @@ pub(crate) fn environment(venv: &Path, wanted: &Path, options: &[&OsStr]) -> Res
         .args(["-m", "venv", "--clear"])
         .arg(venv))?;
     if let Err(missing) = pip_install(&venv.join("bin/python"), options, wanted) {
-        // What was unpacked until then may be gigabytes.
+        // The partial download may be gigabytes.
         let _ = fs::remove_dir_all(venv);
         return Err(missing.context("PyPI gave not all that is listed"));
     }
@@ -46,7 +46,7 @@ pub(crate) fn environment(venv: &Path, wanted: &Path, options: &[&OsStr]) -> Res
     Ok(())
 }
 
-/// The folder of the driver's headers, filled on first use by that environment's `python`.
+/// The folder with the driver's headers. The environment's `python` fills it on first use.
 pub(crate) fn headers(workspace: &Workspace, python: &Path) -> Result<PathBuf> {
     let wanted = workspace
         .root
@@ -87,11 +87,11 @@ fn pip_install(python: &Path, options: &[&OsStr], wanted: &Path) -> Result<()> {
         .args(options)
         .arg("--requirement")
         .arg(wanted);
-    // pip does not go on with a download that broke off.
+    // pip does not resume a download that broke off, so try once more.
     tried(&mut command).or_else(|_| tried(&mut command))
 }
 
-/// Runs pip; an error ends with what pip said last, such as that the disk is full.
+/// Runs pip. An error ends with pip's last message, for example that the disk is full.
 fn tried(pip: &mut Command) -> Result<()> {
     let ended = pip
         .stderr(Stdio::piped())

@@ -1,7 +1,7 @@
-//! `cargo xtask cluster`: a real Kubernetes on this machine, to look at and to test on.
+//! `cargo xtask cluster`: a real Kubernetes on this machine, to explore and to test.
 //!
-//! What a cluster is stands in `tests/cluster`; here stands what a person types, and which folder, which
-//! minor and which programs that means.
+//! `tests/cluster` builds and runs the cluster. This module has the commands, and decides which folder, which minor
+//! version and which programs to use.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -23,19 +23,19 @@ use crate::steps::run;
 use crate::test_programs::{self, TestProgram};
 use crate::workspace::Workspace;
 
-/// Names another folder for the cluster than `cluster` in Cargo's target folder.
+/// The variable for another cluster folder than `cluster` in Cargo's target folder.
 const FOLDER: &str = "APPORTION_CLUSTER_DIR";
-/// Names a cluster that runs to the suites.
+/// The variable that tells the suites of a running cluster.
 const CLUSTER: &str = "APPORTION_CLUSTER";
 
 /// The programs that allocate.
 const VICTIMS: [&str; 2] = ["victim", "victim-linked"];
-/// The packages of the suites, and what they need to be built.
+/// The packages of the suites, and the features to build them with.
 const SUITES: &str = "apportion-cluster";
 const SCHEDULER: &str = "apportion-tests";
 const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
 
-/// What can be done with a cluster.
+/// The commands for a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Build the Kubernetes programs of the cluster (`up` does so if they are missing).
@@ -80,14 +80,14 @@ pub(crate) enum ClusterCommand {
     KaiE2e(kai_e2e::KaiE2eOptions),
 }
 
-/// Arguments that go on as they are.
+/// Arguments that are passed on as they are.
 #[derive(Args)]
 pub(crate) struct PassthroughArguments {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// What the cluster is to be like.
+/// The shape of the cluster.
 #[derive(Args)]
 pub(crate) struct ClusterOptions {
     /// Nodes; the first has a kubelet, the others exist in the API only.
@@ -105,13 +105,13 @@ pub(crate) struct ClusterOptions {
     /// Run the programs of Apportion built with optimisation.
     #[arg(long)]
     release: bool,
-    /// Whether nodes come later for which no kubelet speaks.
+    /// Whether stand-in nodes without a kubelet are added later.
     #[arg(skip)]
     stand_ins: bool,
 }
 
 impl ClusterOptions {
-    /// One node, with room for others that come later.
+    /// One node, with room for stand-in nodes.
     fn for_stand_ins() -> Self {
         Self {
             nodes: 1,
@@ -181,7 +181,7 @@ fn bring_up(
     if !missing.is_empty() {
         bail!("a cluster cannot run here\n{}", missing.join("\n"));
     }
-    // The longest step first, and with it the only one that may refuse what was typed.
+    // The longest step comes first. It is also the only one that can refuse the options.
     let programs = programs(workspace, shape)?;
     let wanted = ClusterSpec {
         silent_nodes: shape.nodes - 1,
@@ -193,7 +193,7 @@ fn bring_up(
     up(folder, &wanted, &programs)
 }
 
-/// Runs KAI's suite on the cluster that runs or on a new one; a new one ends with it unless it is to stay.
+/// Runs KAI's suite on the running cluster or on a new one. A new one is stopped afterwards, unless it is to stay.
 fn run_kais(
     workspace: &Workspace,
     folder: &ClusterFolder,
@@ -225,7 +225,7 @@ fn programs(workspace: &Workspace, shape: &ClusterOptions) -> Result<ClusterBina
     )
 }
 
-/// What runs keeps its files; containers that start from now on get the new ones.
+/// Running containers keep their files; containers that start from now on get the new ones.
 fn load(workspace: &Workspace, cluster: &LocalCluster) -> Result<()> {
     let staged = stage::build(workspace, false)?;
     for image in image::images(&staged, &victims(workspace)?)? {
@@ -235,7 +235,7 @@ fn load(workspace: &Workspace, cluster: &LocalCluster) -> Result<()> {
     Ok(())
 }
 
-/// The chart of the repository, with images of what is built now.
+/// Installs the repository's chart with images of the current build.
 fn install(
     workspace: &Workspace,
     cluster: &LocalCluster,
@@ -295,7 +295,7 @@ fn status(folder: &ClusterFolder) -> ExitCode {
     }
 }
 
-/// One line that tells this cluster from others.
+/// One line that distinguishes this cluster from others.
 fn described(cluster: &LocalCluster) -> String {
     format!(
         "cluster {} (Kubernetes {}, {} simulated GPUs, API server on 127.0.0.1:{}, in {})",
@@ -316,15 +316,15 @@ fn running(folder: &ClusterFolder) -> Result<LocalCluster> {
     })
 }
 
-/// Runs the program in our place, so that its terminal, signals and status are its own.
+/// Replaces this process by the program, so that terminal, signals and status are the program's.
 fn become_it(mut command: Command, rest: &PassthroughArguments) -> Result<ExitCode> {
     let error = command.args(&rest.args).exec();
     let program = Path::new(command.get_program()).display().to_string();
     Err(error).with_context(|| format!("failed to start {program}"))
 }
 
-/// Runs the suites; a cluster that they started goes with them. Without a name these are all, with the suite of the
-/// scheduler.
+/// Runs the suites, and stops the cluster if it was started for them. Without a name these are all suites, including
+/// the scheduler's.
 fn test(
     workspace: &Workspace,
     folder: &ClusterFolder,
@@ -345,7 +345,7 @@ fn test(
             .filter(move |program| program.package == package)
     };
 
-    // It starts API servers of its own and needs no cluster.
+    // The scheduler's suite starts its own API servers and needs no cluster.
     let scheduler = of_package(SCHEDULER).find(|program| program.target == "scheduler");
     if suites.is_empty() && scheduler.is_none() {
         bail!("no test suite of the scheduler was found");
@@ -384,12 +384,13 @@ fn test(
         Some(program) if !needs_one => run_one(program, &["--test-threads=2"]),
         _ => {
             let succeeded = thread::scope(|scope| {
-                // It waits as much as the others do, so it runs beside them; its output is shown when it ends.
+                // The scheduler's suite waits as much as the others do, so it runs beside them. Its output is shown
+                // when it ends.
                 let beside = scheduler.map(|program| {
                     let prepare = |command: &mut Command| prepare(command, &["--test-threads=1"]);
                     scope.spawn(move || test_programs::run(slice::from_ref(program), 1, &prepare))
                 });
-                // One after another: they share the node.
+                // These run one after another, because they share the node.
                 of_package(SUITES).for_each(|program| run_one(program, &[]));
                 if !ran_before {
                     end(folder)?;

@@ -1,9 +1,10 @@
-//! Apportion beside other libraries that limit GPU memory, on one simulated driver: who lets what through, what a call
-//! costs, and what is left after kills and nonsense.
+//! Compares Apportion with other libraries that limit GPU memory, on one simulated driver: which bypasses work, what a
+//! call costs, and what is left after kills and invalid arguments.
 //!
-//! The programs are in `tests/compare/programs` and take one way to memory each. What they held is asked of the driver, which
-//! nobody's library can change. The others' libraries are built from checkouts that the user names; without them the
-//! columns are a program without any library and Apportion, and what the documentation says about Apportion is checked.
+//! The programs are in `tests/compare/programs`; each takes memory in one way. The driver says what they held, because
+//! no library can change that. The other libraries are built from checkouts that the user names. Without them the
+//! columns are a program without any library and one with Apportion, and the result is checked against the
+//! documentation.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ mod timeout;
 use memory_limiter::MemoryLimiter;
 use report::CompareReport;
 
-/// What is compared, and where the result goes.
+/// What to compare, and where to write the result.
 #[derive(Args, Debug)]
 pub(crate) struct CompareOptions {
     /// A checkout of Project-HAMi/HAMi-core
@@ -69,10 +70,10 @@ enum CompareSection {
     Manners,
 }
 
-/// Makes one table.
+/// Creates one table.
 type CompareFunction = fn(&CompareSetup, &mut CompareReport) -> Result<()>;
 
-/// The tables in their order.
+/// The tables in order.
 const SECTIONS: [(CompareSection, CompareFunction); 7] = [
     (CompareSection::Ways, bypasses::compare),
     (CompareSection::Races, races::compare),
@@ -92,7 +93,7 @@ struct CompareSetup {
 }
 
 impl CompareSetup {
-    /// The names of all columns.
+    /// The names of the columns.
     fn columns(&self) -> impl Iterator<Item = String> {
         self.contenders
             .iter()
@@ -100,7 +101,7 @@ impl CompareSetup {
     }
 }
 
-/// Runs the comparison; a result that the documentation does not say is an error.
+/// Runs the comparison. A result that contradicts the documentation is an error.
 pub(crate) fn run(workspace: &Workspace, options: &CompareOptions) -> Result<()> {
     let staged = stage::build(workspace, false)?;
     let folder = workspace.target.join("compare");
@@ -125,7 +126,7 @@ pub(crate) fn run(workspace: &Workspace, options: &CompareOptions) -> Result<()>
     let mut report = CompareReport::default();
     for (section, compare) in SECTIONS {
         let is_wanted = options.only.is_empty() || options.only.contains(&section);
-        // Costs take minutes, and a budget of their own holds ours in the benches.
+        // Costs take minutes, and the benches hold our own to a budget.
         let is_slow = matches!(section, CompareSection::Costs | CompareSection::Starts);
         if is_wanted && !(is_slow && options.quick) {
             compare(&setting, &mut report)?;

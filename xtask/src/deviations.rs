@@ -1,7 +1,7 @@
-//! The list of cases that are not passed, each with the reason.
+//! The list of cases that do not pass, each with the reason.
 //!
-//! A case that fails and is not on the list fails the run; the list can't excuse what nobody wrote down. It names a case
-//! by its position in KAI's sources, because other files of the same cases have other ids, or by its id.
+//! A case that fails and is not listed fails the run. The list names a case by its position in KAI's sources, because
+//! other files with the same cases have other ids, or by its id.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,12 +23,12 @@ impl KnownDeviations {
         Self::parse(&text).with_context(failed)
     }
 
-    /// The list that a text is.
+    /// Parses the list.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         Ok(Self(serde_json::from_str(text)?))
     }
 
-    /// Why a case is not passed, if it may be.
+    /// Why a case may fail, if it may.
     pub(crate) fn reason(&self, name: &CaseName) -> Option<&str> {
         let by_position = || self.0.get(name.position.as_ref()?);
         self.0
@@ -37,7 +37,7 @@ impl KnownDeviations {
             .map(String::as_str)
     }
 
-    /// What is listed: positions or ids, with the reasons.
+    /// The listed positions and ids, with their reasons.
     #[cfg(test)]
     pub(crate) fn listed(&self) -> impl Iterator<Item = (&str, &str)> {
         let listed = self.0.iter();

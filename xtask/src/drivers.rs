@@ -1,7 +1,7 @@
-//! NVIDIA's own libraries, without a card: fetched, unpacked, and compared with and without ours.
+//! NVIDIA's own libraries, without a card: downloads and unpacks them, and compares them with and without ours.
 //!
-//! The libraries come as Debian packages ([`archive`]) and are never installed. What is compared is the business of
-//! `tests/real-drivers`; this module puts together what that program needs.
+//! The libraries come as Debian packages ([`archive`]) and are never installed. `tests/real-drivers` does the
+//! comparison; this module collects what that program needs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -15,14 +15,14 @@ use crate::workspace::Workspace;
 
 mod archive;
 
-/// The branches that are compared if none is named: all with `cuGetProcAddress` that Debian still has.
+/// The branches to compare by default: all with `cuGetProcAddress` that Debian still has.
 const BRANCHES: [&str; 5] = ["470", "525", "535", "550", "555"];
 /// The program that compares.
 const PROGRAM: &str = "apportion-real-drivers";
-/// The program whose cases run on the libraries too.
+/// The program whose cases also run on these libraries.
 const CONFORMANCE: &str = "apportion-conformance";
 
-/// Fetches the drivers of `branches` (or of [`BRANCHES`]) and compares what they do with and without us.
+/// Downloads the drivers of `branches` (or of [`BRANCHES`]) and compares their behaviour with and without ours.
 pub(crate) fn compare(workspace: &Workspace, branches: &[String]) -> Result<ExitCode> {
     let branches: Vec<&str> = match branches {
         [] => BRANCHES.to_vec(),
@@ -55,7 +55,7 @@ fn code(is_good: bool) -> ExitCode {
     }
 }
 
-/// Builds what takes part, and runs the comparison; whether nothing differed.
+/// Builds the programs and runs the comparison. Returns whether nothing differed.
 fn compare_found(workspace: &Workspace, found: &[PathBuf]) -> Result<bool> {
     let staged = stage::build(workspace, false)?;
     run(workspace

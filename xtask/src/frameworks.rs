@@ -1,10 +1,10 @@
-//! `cargo xtask frameworks`: frameworks from PyPI, unmodified, as clients of the simulated driver, each without a
-//! limit and with one.
+//! `cargo xtask frameworks`: unmodified frameworks from PyPI as clients of the simulated driver, each without a limit
+//! and with one.
 //!
-//! What is looked at is in the programs under `tests/frameworks/programs`; this module makes the environments that
-//! they need ([`environments`]), runs them on a simulated machine of its own ([`machine`]), asks the driver what they
-//! held at most, and prints one table ([`table`]). A framework that cannot be had is left out, with the reason; it is
-//! a failure only in CI, and only if it was named.
+//! The programs under `tests/frameworks/programs` contain the checks. This module creates the environments that they
+//! need ([`environments`]), runs them on simulated machines ([`machine`]), asks the driver for their peak memory, and
+//! prints one table ([`table`]). A framework that is not available is left out, with the reason. That is a failure only
+//! in CI, and only if it was named.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ use machine::FrameworkMachine;
 use run::{FrameworkOutcome, LimitMode};
 use table::FrameworkRow;
 
-/// Names a staged tree to use as it is, as the process suites do.
+/// The variable that names a staged tree to use unchanged, as for the process suites.
 const STAGED: &str = "APPORTION_STAGED";
 
-/// Which frameworks, and where the table goes.
+/// Which frameworks to run, and where to write the table.
 #[derive(Args)]
 pub(crate) struct FrameworkOptions {
     /// Frameworks to run, by their names in `--list` [default: all]
@@ -50,7 +50,7 @@ pub(crate) struct FrameworkOptions {
     only: String,
 }
 
-/// Runs the frameworks and prints the table; fails if a check did not hold.
+/// Runs the frameworks and prints the table. Fails if a check failed.
 pub(crate) fn perform(workspace: &Workspace, options: &FrameworkOptions) -> Result<ExitCode> {
     let known = |name: &String| FRAMEWORKS.iter().any(|framework| framework.name == name);
     if let Some(name) = options.names.iter().find(|name| !known(name)) {
@@ -99,7 +99,7 @@ pub(crate) fn perform(workspace: &Workspace, options: &FrameworkOptions) -> Resu
     })
 }
 
-/// A case without a limit, and then with one.
+/// Runs a case without a limit, and then with one.
 fn both(
     staged: &Path,
     environments: &PythonEnvironments,
@@ -113,7 +113,7 @@ fn both(
         .collect())
 }
 
-/// Each mode has a machine of its own, so that nothing that one left behind is in the other's way.
+/// Each mode gets its own machine, so that nothing that one leaves behind disturbs the other.
 fn one(
     staged: &Path,
     environments: &PythonEnvironments,
@@ -124,7 +124,7 @@ fn one(
     run::case(&mut machine, environments, case, mode)
 }
 
-/// What the rows came to.
+/// The rows and their sums.
 #[derive(Default)]
 struct FrameworkReport {
     rows: Vec<FrameworkRow>,
@@ -143,7 +143,7 @@ impl FrameworkReport {
         }
     }
 
-    /// The table, what did not hold, what was left out, and the sum.
+    /// The table, the failed checks, what was left out, and the sums.
     fn text(&self) -> String {
         let mut text = table::of(&self.rows);
         for line in self

@@ -1,8 +1,8 @@
-//! Fuzzing: libFuzzer with coverage, on the toolchain that everything else is built with.
+//! Fuzzing: libFuzzer with coverage, on the usual toolchain.
 //!
-//! The targets are in `tests/fuzz/fuzz_targets`, in the layout of `cargo fuzz`, which works there on a nightly toolchain.
-//! Here they are built without it: the compiler's flags for coverage are stable, and nothing needs a sanitizer, because
-//! the targets are safe Rust with overflow checks and assertions. What is found lies below `fuzz` in the target folder.
+//! The targets are in `tests/fuzz/fuzz_targets`, in the layout of `cargo fuzz`, which can run them on a nightly
+//! toolchain. Here they are built without it: the compiler's coverage flags are stable. No sanitizer is needed, because
+//! the targets are safe Rust with overflow checks and assertions. The findings are below `fuzz` in the target folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ mod stats;
 
 use stats::FuzzStats;
 
-/// What makes the compiler count edges and compare values for libFuzzer, as `cargo fuzz` does.
+/// The compiler flags that count edges and record compared values for libFuzzer, as `cargo fuzz` sets them.
 const FLAGS: [&str; 7] = [
     "--cfg",
     "fuzzing",
@@ -30,14 +30,14 @@ const FLAGS: [&str; 7] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// Named, so that build scripts and macros, which have no libFuzzer, are compiled without the flags.
+/// An explicit target: so build scripts and macros, which do not link libFuzzer, are compiled without the flags.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
-/// How many seconds one input may take, how many MiB all may take, and how long an input is.
+/// The limits: seconds for one input, MiB of memory, and bytes of an input.
 const LIMITS: [&str; 3] = ["-timeout=10", "-rss_limit_mb=1024", "-max_len=16384"];
-/// For mistakes on the command line, as clap has it.
+/// The exit status for wrong arguments, as in clap.
 const USAGE: u8 = 2;
 
-/// What to fuzz.
+/// What to fuzz, and for how long.
 #[derive(Args)]
 pub(crate) struct FuzzOptions {
     /// Fuzz targets [default: all]
@@ -60,15 +60,15 @@ struct FuzzTarget {
     summary: String,
 }
 
-/// Where things are.
+/// The folders of the targets and of the results.
 struct FuzzFolders {
     /// The folder of the targets.
     source: PathBuf,
-    /// What is built and found.
+    /// The folder of builds and findings.
     target: PathBuf,
 }
 
-/// Fuzzes the targets, as many at the same time as there are processors.
+/// Fuzzes the targets, as many at the same time as there are CPUs.
 pub(crate) fn perform(workspace: &Workspace, options: &FuzzOptions) -> Result<ExitCode> {
     let places = FuzzFolders {
         source: workspace.root.join("tests/fuzz"),
@@ -185,7 +185,7 @@ impl FuzzFolders {
         Ok(targets)
     }
 
-    /// All of them in one build, with counters in everything that they use.
+    /// Builds all targets in one build, with counters in everything that they use.
     fn build(&self, workspace: &Workspace, chosen: &[&str]) -> Result<()> {
         let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
         if !succeeds(Command::new(&compiler).arg("--version")) {
@@ -219,7 +219,7 @@ impl FuzzFolders {
             .join(target)
     }
 
-    /// Fuzzes one. It begins with what is in the repository and what earlier runs found.
+    /// Fuzzes one target. It starts with the repository's inputs and those that earlier runs found.
     fn fuzz(&self, target: &str, seconds: u32) -> Result<FuzzStats> {
         let made = |kind: &str| -> Result<PathBuf> {
             let folder = self.target.join(kind).join(target);
@@ -256,7 +256,7 @@ impl FuzzFolders {
     }
 }
 
-/// An argument with a path, if there is something.
+/// An argument with a path, if the path exists.
 fn existing(path: PathBuf, prefix: &str) -> Option<String> {
     let is_there = Path::new(&path).exists();
     is_there.then(|| format!("{prefix}{}", path.display()))

@@ -1,7 +1,7 @@
-//! One folder for a machine with a card: programs without what only debuggers read, the libraries, and the script
-//! that runs them. It needs no checkout, no network and no compiler there.
+//! One folder for a machine with a card: programs without debug information, the libraries, and the script that runs
+//! them. It needs no checkout, no network and no compiler there.
 //!
-//! Machines with cards are lent for minutes and take little luggage, so the folder has a size that it must keep.
+//! Machines with cards are lent for minutes, and uploads are limited, so the folder must stay below a maximum size.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -17,11 +17,11 @@ use crate::stage;
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// The most that a pack may hold.
+/// The maximum size of a pack.
 const MOST: u64 = 60 << 20;
-/// What is staged and of no use there.
+/// Staged files that are not packed, because they are not used there.
 const LEFT_BEHIND: &[&str] = &["bin/apportion-scheduler", "bin/kubectl-apportion"];
-/// What is packed beside the staged tree, and the packages that make it.
+/// What is packed besides the staged tree, and the packages that build it.
 const PROGRAMS: &[&str] = &[
     "apportion-conformance",
     "apportion-bench",
@@ -33,19 +33,19 @@ const PACKAGES: &[&str] = &[
     "apportion-benches",
     "apportion-tests",
 ];
-/// Of `tests/gpu`: the script, what it is made of, what it runs, and how to use it.
+/// The packed parts of `tests/gpu`: the script, its modules, its programs, and the manual.
 const SCRIPTS: &[&str] = &["run", "README.md", "tier", "programs"];
-/// What says which programs are in a pack.
+/// The file that describes the pack's programs.
 const ABOUT: &str = "pack.json";
-/// The staged tree's place in the pack.
+/// The folder of the staged tree in the pack.
 const STAGED: &str = "apportion";
 
-/// Whether programs are optimised.
+/// Whether the programs are optimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BuildProfile {
-    /// They are, and the size is checked.
+    /// Optimised, and the size is checked.
     Release,
-    /// They are not, and the size isn't checked: such a pack is for tests on this machine.
+    /// Not optimised, and the size is not checked: such a pack is for tests on this machine.
     Debug,
 }
 
@@ -58,7 +58,7 @@ impl BuildProfile {
     }
 }
 
-/// Builds everything and packs it into `out`, which is made anew if it is an earlier pack.
+/// Builds everything and packs it into `out`, which is replaced if it is an earlier pack.
 pub(crate) fn make(workspace: &Workspace, profile: BuildProfile, out: &Path) -> Result<()> {
     if out.exists() && !out.join(ABOUT).exists() {
         bail!(
@@ -69,7 +69,7 @@ pub(crate) fn make(workspace: &Workspace, profile: BuildProfile, out: &Path) -> 
     let staged = stage::build(workspace, profile == BuildProfile::Release)?;
     run(&mut build(workspace, profile))?;
 
-    // Beside its place first, so that there never is half a pack.
+    // Fills another folder first, so that there is never half a pack.
     let new = out.with_extension("new");
     remove(&new)?;
     let programs = workspace.target.join(profile.folder());
@@ -84,7 +84,7 @@ pub(crate) fn make(workspace: &Workspace, profile: BuildProfile, out: &Path) -> 
     Ok(())
 }
 
-/// Builds what is packed beside the staged tree.
+/// Builds what is packed besides the staged tree.
 fn build(workspace: &Workspace, profile: BuildProfile) -> Command {
     if profile == BuildProfile::Debug {
         let mut cargo = workspace.cargo_build_for_tests();
@@ -126,7 +126,7 @@ fn fill(
     write(&new.join("simulated.jsonl"), &simulated_facts(new)?)
 }
 
-/// What the conformance cases say of the simulated driver, so that a card's answers can be held against it there.
+/// The results of the conformance cases on the simulated driver, to compare a card's answers with.
 fn simulated_facts(pack: &Path) -> Result<Vec<u8>> {
     let instance = pack.with_extension("instance");
     remove(&instance)?;
@@ -151,7 +151,7 @@ fn simulated_facts(pack: &Path) -> Result<Vec<u8>> {
             .output()
             .context("failed to ask the simulated machine")
     });
-    // A machine that has ended already needs no end.
+    // A process that has ended already needs no kill.
     let _ = daemon.kill();
     let _ = daemon.wait();
     remove(&instance)?;
@@ -177,7 +177,7 @@ fn wait_for(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The commit of the checkout, where Git can say it.
+/// The commit of the checkout, if Git knows it.
 fn commit(workspace: &Workspace) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(&workspace.root);
@@ -189,7 +189,7 @@ fn commit(workspace: &Workspace) -> Option<String> {
     said.status.success().then(|| commit.trim().to_owned())
 }
 
-/// Refuses a pack that is larger than a machine takes, and says what is large.
+/// Refuses a pack that is too large, and lists the largest files.
 fn refuse_above(most: u64, size: u64, pack: &Path) -> Result<()> {
     if size <= most {
         return Ok(());
@@ -217,7 +217,7 @@ fn size(pack: &Path) -> Result<u64> {
     Ok(files(pack)?.iter().map(|(size, _)| size).sum())
 }
 
-/// The files below a folder; links count for nothing.
+/// The files below a folder with their sizes; links are skipped.
 fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     let failed = || format!("failed to read {}", folder.display());
@@ -233,7 +233,7 @@ fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Copies a file, or a folder without what Python leaves in it.
+/// Copies a file, or a folder without Python's caches.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let failed = || format!("failed to copy {}", from.display());
     if from.is_dir() {
@@ -255,7 +255,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// Takes out of every program and library what running it doesn't need.
+/// Strips every program and library.
 fn strip(folder: &Path) -> Result<()> {
     for (_, path) in files(folder)? {
         let mut program = Command::new("strip");

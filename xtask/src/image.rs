@@ -1,8 +1,7 @@
-//! The images that people install, and what a release says of each: its digest, and its bill of materials.
+//! The images that people install. A release names the digest and the bill of materials (SBOM) of each.
 //!
-//! A bill is a CycloneDX file. It has every crate that is linked into the image's programs, every file, and the Debian
-//! packages that the C library and its like come from. It says nothing of the time, so that the same image has the same
-//! bill.
+//! The bill is a CycloneDX file. It lists every crate that is linked into the image's programs, every file, and the
+//! Debian packages of the C library and other system files. It contains no time, so the same image has the same bill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,19 +16,19 @@ use crate::stage;
 use crate::steps::typed;
 use crate::workspace::Workspace;
 
-/// The only one that images are built for.
+/// The only platform that images are built for.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// The chart's values with the digests.
+/// The file with the chart's values for these digests.
 const VALUES: &str = "images.json";
-/// The program that makes the second image.
+/// The program of the second image.
 const SCHEDULER: &str = "bin/apportion-scheduler";
 
-/// A crate, or a package of the distribution, in a bill.
+/// A crate or a distribution package in a bill.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SbomComponent {
     name: String,
     version: String,
-    /// Where it is known by that name, as a package URL; none for our own crates.
+    /// Its package URL; `None` for our own crates.
     purl: Option<String>,
     licence: String,
 }
@@ -49,7 +48,7 @@ impl SbomComponent {
     }
 }
 
-/// Builds the images into `out`, as they will be called below `registry`.
+/// Builds the images into `out`, with names below `registry`.
 pub(crate) fn make(workspace: &Workspace, out: &Path, registry: &str) -> Result<()> {
     let tree = workspace.target.join("image");
     stage::install(&stage::build(workspace, true)?, &tree)?;
@@ -67,7 +66,7 @@ pub(crate) fn make(workspace: &Workspace, out: &Path, registry: &str) -> Result<
         .with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// Writes an image and its bill; returns the chart's values of it.
+/// Writes an image and its bill. Returns the chart's values for it.
 fn write(
     image: &ContainerImage,
     crates: BTreeSet<SbomComponent>,
@@ -109,7 +108,7 @@ fn bill(
             {"type": "container", "bom-ref": digest, "name": name, "version": digest}}})
 }
 
-/// The crates that are linked into what `packages` make; without any, into the workspace's own.
+/// The crates that are linked into `packages`, or without any into the workspace itself.
 fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<SbomComponent>> {
     cargo.args(["tree", "--locked", "--prefix", "none", "--target", TARGET]);
     cargo.args(["--edges", "normal,no-proc-macro", "--format", "{p}|{l}"]);
@@ -118,7 +117,7 @@ fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<SbomComponen
     Ok(text.lines().filter_map(part).collect())
 }
 
-/// `serde v1.0.228|MIT OR Apache-2.0`, or with a folder where it is our own.
+/// Parses `serde v1.0.228|MIT OR Apache-2.0`; our own crates also have a folder.
 fn part(line: &str) -> Option<SbomComponent> {
     let (described, licence) = line.trim_end_matches(" (*)").split_once('|')?;
     let mut words = described.split_whitespace();
@@ -131,7 +130,7 @@ fn part(line: &str) -> Option<SbomComponent> {
         name: name.to_owned(),
         version: version.to_owned(),
         purl,
-        // An older way to write it.
+        // Older crates write `/` for `OR`.
         licence: licence
             .split('/')
             .map(str::trim)
@@ -140,13 +139,13 @@ fn part(line: &str) -> Option<SbomComponent> {
     })
 }
 
-/// The packages that these files come from, where the machine has Debian's list of them.
+/// The packages that these files come from, if the machine has dpkg's database.
 fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<SbomComponent> {
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let system = system.lines().find_map(|line| line.strip_prefix("ID="));
     let system = system.unwrap_or("debian").trim_matches('"').to_owned();
     let package = |file: &Path| {
-        // The list has the path of before /lib became a link.
+        // dpkg's database has the path from before /lib became a link.
         let older = Path::new("/").join(file.strip_prefix("/usr").ok()?);
         [file, &older].into_iter().find_map(|file| {
             let found = said(Command::new("dpkg-query").arg("--search").arg(file)).ok()?;
@@ -159,7 +158,7 @@ fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<SbomComponent
     files.filter_map(package).collect()
 }
 
-/// `libc6 2.36-9+deb12u10 amd64`.
+/// Parses `libc6 2.36-9+deb12u10 amd64`.
 fn of_debian(system: &str, shown: &str) -> Option<SbomComponent> {
     let mut words = shown.split_whitespace();
     let (name, version, machine) = (words.next()?, words.next()?, words.next()?);
@@ -206,7 +205,7 @@ mod tests {
         let crates = crates(workspace.cargo(), &packages).unwrap();
         let has = |name: &str| crates.iter().any(|part| part.name == name);
         assert!(has("apportion-policy") && has("kube") && has("tokio"));
-        // Macros and what only tests use are not in a program.
+        // Macros and test dependencies are not in a program.
         assert!(!has("serde_derive") && !has("proptest"));
         let preload = super::crates(workspace.cargo_of_preload(), &[]).unwrap();
         assert!(

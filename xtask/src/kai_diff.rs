@@ -1,11 +1,12 @@
-//! Runs the policy beside KAI Scheduler itself on random clusters, and says where the two differ.
+//! Runs the policy beside KAI Scheduler itself on random clusters, and reports where the two differ.
 //!
-//! What KAI decides is not written down here: a program inside a checkout of KAI is asked ([`KaiOracle`]), with the session
-//! that KAI's own tests open and KAI's own actions. Before it is believed, it must give what KAI's tests state.
+//! KAI's decisions are not written down here. A program inside a checkout of KAI makes them ([`KaiOracle`]), with the
+//! session of KAI's own tests and with KAI's own actions. The program is trusted only after it reproduces the results
+//! of KAI's tests.
 //!
-//! Two comparisons are made. Each cycle of KAI's is also given to Apportion, from the same start. And each of the two
-//! carries the cluster on alone until nothing changes. A difference is not an error, because some are meant
-//! (docs/scheduler/fair-share.md). A job with a claim that KAI serves and Apportion does not is one.
+//! There are two comparisons. Apportion decides each of KAI's cycles from the same start. And each scheduler runs the
+//! cluster alone until nothing changes. A difference is not an error, because some are intended
+//! (docs/scheduler/fair-share.md). It is an error if Apportion leaves an entitled job waiting that KAI serves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +41,7 @@ use unserved::unserved;
 use crate::cases;
 use crate::workspace::Workspace;
 
-/// How often KAI is asked again where the two differ, to see whether it decides the same.
+/// How often KAI is asked about a difference, to see whether it always decides the same.
 const ASKED_AGAIN: usize = 10;
 
 /// Run the policy beside KAI Scheduler itself.
@@ -68,7 +69,7 @@ pub(crate) struct KaiDiffOptions {
     out: Option<PathBuf>,
 }
 
-/// Compares, prints the report, and writes the clusters that differ; false when somebody with a claim is left waiting.
+/// Compares, prints the report, and writes the clusters that differ. Returns false if an entitled job is left waiting.
 pub(crate) fn compare(workspace: &Workspace, options: &KaiDiffOptions) -> Result<bool> {
     let mut oracle = KaiOracle::start(workspace, &options.dir)?;
     let stated = kai_tests::validate(&mut oracle, &workspace.root)?;
@@ -121,33 +122,33 @@ fn clusters(options: &KaiDiffOptions) -> Result<Box<dyn Iterator<Item = Value>>>
     })))
 }
 
-/// What came of one cluster.
+/// The comparison of one cluster.
 pub(crate) struct ClusterComparison {
-    /// Cycles in all, and those in which KAI decides now so, now so.
+    /// The number of cycles, and of those in which KAI does not always decide the same.
     pub(crate) cycles: usize,
     pub(crate) undecided: usize,
     pub(crate) end: EndComparison,
     pub(crate) findings: Vec<ClusterFinding>,
 }
 
-/// Something that differs, with the cluster that shows it.
+/// A difference, with the cluster that shows it.
 pub(crate) struct ClusterFinding {
     pub(crate) cluster: Value,
     pub(crate) what: FindingKind,
 }
 
-/// What differs.
+/// The kind of a difference.
 pub(crate) enum FindingKind {
-    /// One cycle, with KAI's decisions and the cause of the difference, if it is known.
+    /// One cycle: its number, the difference, KAI's decisions, and the cause if it is known.
     Cycle(
         usize,
         DecisionDifference,
         PodOutcomes,
         Option<DifferenceCause>,
     ),
-    /// The end.
+    /// The final state.
     End(EndComparison),
-    /// Somebody with a claim waits; or has none, because KAI serves it by mistake.
+    /// Entitled jobs that wait. With a cause they are not entitled, because KAI serves them by mistake.
     Unserved(Vec<unserved::UnservedJob>, Option<DifferenceCause>),
 }
 
@@ -195,7 +196,7 @@ fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
     Ok(found)
 }
 
-/// What KAI decides when it is asked again; nothing if that is not always the same.
+/// What KAI decides when it is asked again; `None` if that is not always the same.
 fn asked_again(
     oracle: &mut KaiOracle,
     start: &Value,
@@ -215,7 +216,7 @@ impl ClusterFinding {
         self.cluster["id"].as_str().unwrap_or("cluster")
     }
 
-    /// The file that it is written to.
+    /// The name of its file.
     fn file(&self) -> String {
         let kind = match &self.what {
             FindingKind::Cycle(number, ..) => format!("cycle{number}"),
@@ -225,7 +226,7 @@ impl ClusterFinding {
         format!("{}-{kind}.json", self.id().replace([':', '/'], "-"))
     }
 
-    /// The cluster, with what KAI decides as what is expected.
+    /// The cluster, with KAI's decisions as the expected ones.
     fn written(&self) -> Value {
         let mut written = self.cluster.clone();
         if let FindingKind::Cycle(_, _, standings, _) = &self.what {
@@ -235,7 +236,7 @@ impl ClusterFinding {
     }
 }
 
-/// What a scenario expects when KAI's decisions are right.
+/// The expectations of a scenario in which KAI's decisions are right.
 pub(crate) fn expected(standings: &PodOutcomes) -> Value {
     let tasks: BTreeMap<&String, Value> = standings
         .iter()
@@ -282,7 +283,7 @@ fn write(folder: &Path, name: &str, cluster: &Value) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// Ends the command with an error where somebody is left waiting.
+/// Runs the comparison. An entitled job that is left waiting is an error.
 pub(crate) fn run(workspace: &Workspace, options: &KaiDiffOptions) -> Result<()> {
     if !compare(workspace, options)? {
         bail!("somebody with a claim is left waiting whom KAI serves");

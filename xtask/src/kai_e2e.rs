@@ -1,9 +1,10 @@
-//! `cargo xtask cluster kai-e2e DIR`: KAI's own end-to-end suite, unchanged, on a cluster where Apportion is installed
-//! in place of KAI.
+//! `cargo xtask cluster kai-e2e DIR`: KAI's own end-to-end suite, unchanged, on a cluster with Apportion in place of
+//! KAI.
 //!
 //! DIR is a checkout of KAI; nothing of it is copied. The chart runs in real pods on the node with the kubelet. The
-//! suite's pods are placed on nodes with real agents and simulated GPUs, where a stand-in says that they run. Where an
-//! earlier spec of an ordered container failed, the rest is run again without it, so that each spec counts for itself.
+//! suite's pods are placed on nodes with real agents and simulated GPUs, where a stand-in reports that they run. If a
+//! spec of an ordered container fails, Ginkgo skips the rest. These specs are run again without it, so that each spec
+//! counts for itself.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ pub(crate) struct KaiE2eOptions {
     /// How many nodes with GPUs a new cluster has. KAI's usual test cluster has 4; one spec needs 8.
     #[arg(long, value_name = "NODES", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     gpu_nodes: u8,
-    /// Leave the cluster running, for another run or a look at it.
+    /// Leave the cluster running, for another run or to look at it.
     #[arg(long)]
     keep: bool,
     /// Print the table of the last run of each suite, and run nothing.
@@ -56,13 +57,14 @@ impl KaiE2eOptions {
         self.table
     }
 
-    /// Whether the cluster stays.
+    /// Whether to keep the cluster.
     pub(crate) fn keeps(&self) -> bool {
         self.keep
     }
 }
 
-/// Runs the suites on `cluster` and prints the table; whether each spec that did not pass has a reason.
+/// Runs the suites on `cluster` and prints the table. The exit code says whether each spec that did not pass has a
+/// reason.
 pub(crate) fn run(
     workspace: &Workspace,
     cluster: &mut LocalCluster,
@@ -89,7 +91,7 @@ pub(crate) fn run(
     show(workspace, options)
 }
 
-/// Prints the table of the results that there are.
+/// Prints the table of the existing results.
 pub(crate) fn show(workspace: &Workspace, options: &KaiE2eOptions) -> Result<ExitCode> {
     let mut all = Vec::new();
     for suite in find(&options.dir)? {
@@ -127,7 +129,7 @@ fn find(dir: &Path) -> Result<Vec<E2eSuite>> {
     Ok(suites)
 }
 
-/// `path` from the root, as a program that runs elsewhere needs it.
+/// The absolute path, for programs that run in another folder.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("failed to find {}", path.display()))
 }

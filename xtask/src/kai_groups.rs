@@ -1,9 +1,9 @@
-//! Asks KAI's own pod grouper and ours the same questions, and says where the answers differ.
+//! Asks KAI's own pod grouper and ours the same questions, and reports where the answers differ.
 //!
-//! A question is an owner, a pod and what else the cluster has, in the form of the oracles of pod groups. The first ones
-//! are those oracles themselves: KAI must answer them as they say, or the program that asks it is wrong. The others are
-//! drawn at random from them ([`generate`]). KAI answers in its own tree, which the user names ([`kai`]); nothing in that
-//! tree is changed.
+//! A question is an owner, a pod and the other objects of the cluster, in the format of the pod group oracles. First
+//! come those oracles themselves: KAI must give their answers, or the program that asks it is wrong. The other
+//! questions are random variants of them ([`generate`]). KAI answers in a checkout that the user names ([`kai`]);
+//! nothing in it is changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,19 +39,19 @@ pub(crate) struct KaiGroupsOptions {
     show: usize,
 }
 
-/// Of a hundred answers, so many must be equal.
+/// At least this many percent of the answers must be equal.
 const WANTED: usize = 98;
 
-/// What came of the drawn questions, by grouper.
+/// The results of the random questions for one grouper.
 #[derive(Default)]
 struct GrouperTally {
     same: usize,
-    /// Answers that differ for a reason that is written down.
+    /// Answers that differ for a documented reason.
     deviating: usize,
     different: usize,
 }
 
-/// Asks; returns whether enough answers are equal.
+/// Asks. Returns whether enough answers are equal.
 pub(crate) fn run(workspace: &Workspace, options: &KaiGroupsOptions) -> Result<bool> {
     let seed = match options.seed {
         Some(seed) => seed,
@@ -85,7 +85,7 @@ fn oracles(workspace: &Workspace) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// Whether the program that asks KAI gives the answers that KAI's tests expect.
+/// Checks that the program that asks KAI gives the answers of KAI's tests.
 fn validate(kai: &kai::GrouperProgram, oracles: &[Value]) -> Result<()> {
     let mut agree = 0;
     for (step, said) in oracles.iter().zip(kai.ask(oracles)?) {

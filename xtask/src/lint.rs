@@ -1,13 +1,13 @@
-//! Everything that can be said about the sources without running them.
+//! All checks of the sources that do not run them.
 
 use anyhow::Result;
 
 use crate::steps::{run, succeeds};
 use crate::workspace::Workspace;
 
-/// Checks both workspaces, and the form of the fuzz targets; the first complaint ends it.
+/// Checks both workspaces, and the format of the fuzz targets. Stops at the first error.
 ///
-/// What clippy and rustdoc make lies in a folder of its own, so that nobody who builds or tests waits for them.
+/// clippy and rustdoc build into their own folder, so that other builds and tests do not wait for them.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let target = workspace.target.join("lint");
     let cargo = || workspace.cargo_in(&workspace.root, &target);
@@ -23,7 +23,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     run(cargo()
         .args(["clippy", "--workspace", "--all-targets"])
         .args(deny))?;
-    // The preloaded library has no tests and brings its own panic handler: only the library is checked.
+    // The preloaded library has no tests and its own panic handler, so only the library is checked.
     run(cargo_of_preload().args(["clippy", "--release"]).args(deny))?;
     run(cargo()
         .args(["doc", "--workspace", "--no-deps", "--quiet"])
@@ -36,7 +36,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         "licenses",
         "sources",
     ]))?;
-    // The database of advisories is a git repository, which a machine may not reach.
+    // The advisory database is a git repository, which may not be reachable.
     if !succeeds(cargo().args(["deny", "fetch", "db"])) {
         println!("left out: the advisories (their database cannot be reached)");
         return Ok(());

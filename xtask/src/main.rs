@@ -1,8 +1,8 @@
-//! What a person types to build, see, test and install Apportion.
+//! The commands to build, explore, test and install Apportion.
 //!
-//! Cargo builds crates one by one; what runs is a tree of programs beside the libraries that they
-//! preload or stand in for. Only this program knows how that tree is put together ([`stage`]), and
-//! every other task starts from it, so that a test, the demo and an installation run the same files.
+//! Cargo builds crates one by one. What runs is a tree of programs together with the libraries that they preload or
+//! that stand in for others. Only this program knows how to assemble that tree ([`stage`]). Every other task starts
+//! from it, so that a test, the demo and an installation run the same files.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ use gpu_pack::BuildProfile;
 use steps::run;
 use workspace::Workspace;
 
-/// What is not passed, and why.
+/// The cases that do not pass, and why.
 const DEVIATIONS: &str = "scheduler-shim/policy/deviations.json";
 
 /// Build, run, test and install Apportion.
@@ -257,7 +257,7 @@ fn perform(task: XtaskCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs cases; a failure is one that is not listed as a deviation.
+/// Runs cases. The exit code is a failure if a case fails that is not listed as a deviation.
 fn ask(workspace: &Workspace, suite: &CaseSuite, options: &CaseOptions) -> Result<ExitCode> {
     let listed = KnownDeviations::read(&workspace.root.join(DEVIATIONS))?;
     Ok(match suite.run(&workspace.root, options, &listed)? {

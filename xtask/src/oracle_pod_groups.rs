@@ -1,7 +1,7 @@
-//! Runs the cases of `pod-groups.json`: an owner, a pod, and what their group must be.
+//! Runs the cases of `pod-groups.json`: an owner, a pod, and the group that they must get.
 //!
-//! It knows how the cases are written (docs/development/kai-cases.md) and nothing of any particular one. A case is a
-//! list of steps, each a call with checks on what comes of it.
+//! This module knows the format of the cases (docs/development/kai-cases.md) and no particular case. A case is a list
+//! of steps; each is a call with checks of its outcome.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(crate) fn answer(step: &Value) -> Result<CallOutcome> {
     call::perform(step)
 }
 
-/// What of that which a step expects is not so of an outcome; what compares it with another step's is left out.
+/// The expectations of a step that an outcome does not meet. Comparisons with other steps are left out.
 pub(crate) fn checked(step: &Value, outcome: &CallOutcome) -> Vec<String> {
     let expected = step["expected"].as_array().into_iter().flatten();
     let alone = expected.filter(|check| check.get("same_as").is_none());
@@ -28,7 +28,7 @@ pub(crate) fn checked(step: &Value, outcome: &CallOutcome) -> Vec<String> {
         .collect()
 }
 
-/// Asks one case; says what is wrong with the answer.
+/// Runs one case. Returns what is wrong with the answer.
 pub(crate) fn ask(case: &Value) -> Result<Option<String>> {
     let steps = case["steps"].as_array().context("a case without steps")?;
     let mut wrong = Vec::new();

@@ -1,7 +1,7 @@
-//! Runs the rule oracles: single questions to the policy with the answers that KAI gives.
+//! Runs the rule oracles: single questions to the policy, with KAI's answers.
 //!
-//! A file says by its name which rules it is about, and each case by its `kind` which question it asks. A question that
-//! nothing here answers is a case that does not pass.
+//! The name of a file says which rules it is about. The `kind` of a case says what it asks. A question that is not
+//! implemented here is a case that fails.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -16,7 +16,7 @@ mod reclaim;
 mod shares;
 mod sharing_config;
 
-/// Cases made of KAI's tests.
+/// The cases made from KAI's tests.
 pub(crate) const KAI: &str = "scheduler-shim/policy/oracles/kai";
 
 /// All oracles.
@@ -27,7 +27,7 @@ pub(crate) const SUITE: CaseSuite = CaseSuite {
     ask: |file, case| Ok(ask(file, case)?.into_iter().collect()),
 };
 
-/// Asks one case; says what is wrong with the answer.
+/// Runs one case. Returns what is wrong with the answer.
 fn ask(file: &str, case: &Value) -> Result<Option<String>> {
     match file {
         "fair-share" => shares::ask(case),
@@ -40,12 +40,12 @@ fn ask(file: &str, case: &Value) -> Result<Option<String>> {
     }
 }
 
-/// The difference between an answer and what was expected.
+/// The difference between an answer and the expected one.
 fn differs(answer: &Value, expected: &Value) -> Option<String> {
     (answer != expected).then(|| format!("{answer}, not {expected}"))
 }
 
-/// A number of a case; what is not there is zero.
+/// A number of a case; zero if it is missing.
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }

@@ -1,12 +1,12 @@
-//! Runs scheduling scenarios: the policy on clusters for which somebody wrote down what must happen.
+//! Runs scheduling scenarios: the policy on clusters with known right results.
 //!
-//! It knows how scenarios are written and run, and nothing of any particular one. A `cycle` is one run of
-//! its actions. `rounds` are full runs, each on what the one before it left, where what was bound runs and
-//! what was evicted waits again; what is expected must then hold, and go on to hold round after round.
+//! This module knows how scenarios are written and run, and no particular one. A `cycle` is one run of its actions.
+//! `rounds` are full runs, each on the result of the one before: bound pods then run, and evicted pods wait again. The
+//! expectations must hold in the end, and in every later round.
 //!
-//! The repository has scenarios of our own and scenarios made of KAI's tests; the tests below run all of them. What
-//! `random.json` expects is what KAI Scheduler itself (Apache-2.0, commit d5bc503a) decided on those clusters, which
-//! were drawn at random.
+//! The repository has our own scenarios and scenarios made from KAI's tests; the tests below run all of them. The
+//! expectations in `random.json` are the decisions of KAI Scheduler itself (Apache-2.0, commit d5bc503a) on random
+//! clusters.
 
 use anyhow::Result;
 use apportion_policy::cluster::{Cluster, TaskStatus};
@@ -29,9 +29,9 @@ pub(crate) use build::NOW;
 
 use crate::cases::CaseSuite;
 
-/// Scenarios of our own.
+/// Our own scenarios.
 const OWN: &str = "scheduler-shim/policy/scenarios";
-/// Scenarios made of KAI's tests.
+/// The scenarios made from KAI's tests.
 pub(crate) const KAI: &str = "scheduler-shim/policy/scenarios/kai";
 
 /// All scenarios.
@@ -42,7 +42,7 @@ pub(crate) const SUITE: CaseSuite = CaseSuite {
     ask: |_, case| play(&Scenario::deserialize(case)?),
 };
 
-/// The features of a scenario; one that has none is plain.
+/// The features of a scenario; without any it is plain.
 fn features(_: &str, case: &Value) -> Vec<String> {
     let features = case["features"].as_array().into_iter().flatten();
     let mut features: Vec<String> = features
@@ -59,7 +59,7 @@ pub(crate) fn cluster_of(case: &Value) -> Result<Cluster> {
     build::cluster(&Scenario::deserialize(case)?)
 }
 
-/// Runs one scenario; returns what was wrong.
+/// Runs one scenario. Returns what was wrong.
 fn play(scenario: &Scenario) -> Result<Vec<String>> {
     match scenario.mode {
         ScenarioMode::Cycle => {
@@ -106,7 +106,7 @@ fn play_rounds(mut scenario: Scenario, rounds: ScenarioRounds) -> Result<Vec<Str
     Ok(Vec::new())
 }
 
-/// Runs `actions` once; returns what is wrong then, and the scenario as it goes on.
+/// Runs `actions` once. Returns what is wrong then, and the scenario after the decisions.
 fn once(scenario: &Scenario, actions: &[Action]) -> Result<(Vec<String>, Scenario)> {
     let cluster = build::cluster(scenario)?;
     let session = if actions == Action::ALL {
@@ -123,7 +123,7 @@ fn once(scenario: &Scenario, actions: &[Action]) -> Result<(Vec<String>, Scenari
     Ok((wrong, carried_on(scenario, &session)))
 }
 
-/// The scenario after what was decided has been done.
+/// The scenario after the decisions were carried out.
 fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
     let mut after = scenario.clone();
     for job in &mut after.jobs {
@@ -159,7 +159,7 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
     after
 }
 
-/// Enters in a claim that a pod got its devices, or that it has lost them.
+/// Records in a claim that a pod got its devices, or that it lost them.
 fn note_use(claim: &mut ScenarioClaim, task: &ScenarioTask, outcome: &TaskOutcome) {
     let status = claim.status.get_or_insert_default();
     status.reserved_for.retain(|pod| pod.name != task.id);
@@ -189,7 +189,7 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
     }
 
-    /// What goes wrong with the scenarios of the repository when they are told differently.
+    /// What is wrong with the repository's scenarios after `tell` changed them.
     fn wrong_when(tell: fn(&Value) -> Value) -> Vec<String> {
         let mut wrong = Vec::new();
         for folder in SUITE.folders {

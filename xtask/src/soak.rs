@@ -1,6 +1,6 @@
-//! Random steps, more of them than fit the tests: the same tests, told by the environment to go on for long.
+//! More random steps than fit the tests: the same tests, with a longer run set in the environment.
 //!
-//! Without a seed each run takes other steps, so that many runs add up; the seed is printed.
+//! Without a seed each run takes other steps, so that many runs add up. The seed is printed.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,30 +11,30 @@ use crate::stage;
 use crate::steps;
 use crate::workspace::Workspace;
 
-/// Where tests look for the number of steps and for the seed.
+/// The variables with the number of steps and the seed.
 const STEPS: &str = "APPORTION_STEPS";
 const SEED: &str = "APPORTION_SEED";
 
-/// What takes steps.
+/// What to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SoakTarget {
-    /// The policy: so many clusters for each promise.
+    /// The policy, with this many clusters for each promise.
     Policy(u32),
-    /// The running scheduler's model, with a fake cluster.
+    /// The running scheduler's model, on a fake cluster.
     Model(u64),
-    /// The scheduler and agents, with a real API server.
+    /// The scheduler and agents, on a real API server.
     Api(u64),
 }
 
 impl SoakTarget {
-    /// As somebody typed it.
+    /// The target for the given options.
     pub(crate) fn of(cases: u32, model: Option<u64>, api: Option<u64>) -> Self {
         let model = model.map(Self::Model);
         model.or(api.map(Self::Api)).unwrap_or(Self::Policy(cases))
     }
 }
 
-/// Takes the steps.
+/// Runs the steps.
 pub(crate) fn run(workspace: &Workspace, what: SoakTarget, seed: Option<u64>) -> Result<()> {
     let seed = match seed {
         Some(seed) => seed,
@@ -61,7 +61,7 @@ fn policy(workspace: &Workspace, cases: u32) -> Command {
     cargo
 }
 
-/// The fake cluster of the model's own tests.
+/// The model's own tests on the fake cluster.
 fn model(workspace: &Workspace, steps: u64) -> Command {
     println!("{steps} steps of the model");
     let mut cargo = workspace.cargo();
@@ -72,7 +72,7 @@ fn model(workspace: &Workspace, steps: u64) -> Command {
     cargo
 }
 
-/// A control plane with agents, killed again and again.
+/// A control plane with agents that are killed again and again.
 fn api(workspace: &Workspace, steps: u64) -> Result<Command> {
     println!("{steps} steps against an API server");
     let staged = stage::build(workspace, false)?;

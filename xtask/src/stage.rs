@@ -1,7 +1,7 @@
-//! The tree that runs: programs in `bin`, what they load in `lib/apportion`.
+//! The tree that runs: programs in `bin`, their libraries in `lib/apportion`.
 //!
-//! One row per file says which package makes it, what Cargo calls it and where it goes. Files are
-//! replaced by renaming, so that a program that runs from the tree keeps the file it was started from.
+//! One row per file says which package builds it, how Cargo names it and where it goes. Files are replaced by renaming,
+//! so that a running program keeps the file it was started from.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ mod runtime;
 
 /// One staged file.
 struct StagedFile {
-    /// The workspace package that makes it.
+    /// The workspace package that builds it.
     package: &'static str,
     /// Its name in Cargo's profile folder.
     made: &'static str,
@@ -68,8 +68,8 @@ const ROWS: &[StagedFile] = &[
     },
 ];
 
-/// The names without a version, which some programs try first: on a machine with a driver they would
-/// find the real one and not the one that stands in for it.
+/// Links without a version, which some programs try first. Without the links they would find the real driver on a
+/// machine that has one, and not the simulated one.
 const LINKS: &[(&str, &str)] = &[
     ("lib/apportion/sim/libcuda.so", "libcuda.so.1"),
     ("lib/apportion/sim/libnvidia-ml.so", "libnvidia-ml.so.1"),
@@ -78,7 +78,7 @@ const LINKS: &[(&str, &str)] = &[
 /// The preloaded library: Cargo's name is its staged name.
 const PRELOAD: &str = "libapportion_cuda.so";
 
-/// Builds both workspaces and stages what they make; returns the staged tree.
+/// Builds both workspaces and stages the results. Returns the staged tree.
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     run(&mut programs(workspace, release))?;
     run(workspace.cargo_of_preload().args(["build", "--release"]))?;
@@ -100,7 +100,7 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     Ok(staged)
 }
 
-/// Builds what the rows name. What people install has no feature that only tests ask for; what tests use has them all.
+/// Builds the packages of the rows. Releases have no test-only features; builds for tests have all features.
 fn programs(workspace: &Workspace, release: bool) -> process::Command {
     if release {
         let mut cargo = workspace.cargo();
@@ -117,7 +117,7 @@ fn programs(workspace: &Workspace, release: bool) -> process::Command {
     cargo
 }
 
-/// The workspace packages of the programs and libraries that are staged at places which `is_wanted`.
+/// The packages of the staged programs and libraries whose place `is_wanted`.
 pub(crate) fn packages(is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let rows = ROWS.iter().filter(|row| is_wanted(row.placed));
     let runtime = is_wanted(&runtime::placed(runtime::MAJORS[0])).then_some(runtime::PACKAGE);
@@ -134,7 +134,7 @@ pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
     link(prefix)
 }
 
-/// Takes what only debuggers read out of the programs below `tree`, which is most of their size.
+/// Removes debug information, which is most of their size, from the programs below `tree`.
 pub(crate) fn strip(tree: &Path) -> Result<()> {
     for row in ROWS {
         run(process::Command::new("strip")
@@ -144,7 +144,7 @@ pub(crate) fn strip(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the links below `tree`.
+/// Creates the links below `tree`.
 fn link(tree: &Path) -> Result<()> {
     for (path, to) in LINKS {
         let path = tree.join(path);
@@ -157,7 +157,7 @@ fn link(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts a copy of `from` in the place of `to`, unless the same file is there already.
+/// Replaces `to` by a copy of `from`, unless it has the same content already.
 fn place(from: &Path, to: &Path) -> Result<()> {
     let wanted = fs::read(from).with_context(|| format!("failed to read {}", from.display()))?;
     if fs::read(to).is_ok_and(|present| present == wanted) {

@@ -1,11 +1,11 @@
-//! Running one program as one step: it is named when it fails, and its output is left alone.
+//! Runs one program as one step. A failure names the program; its output is not changed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The program and its arguments as one would type them.
+/// The program and its arguments, as one would type them.
 pub(crate) fn typed(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());
@@ -27,7 +27,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Whether `command` starts and succeeds; what it prints is dropped.
+/// Whether `command` starts and succeeds. Its output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command
         .stdin(Stdio::null())

@@ -1,8 +1,8 @@
 //! The test command of the README: everything that needs neither a GPU nor a cluster.
 //!
-//! The suites are the crates' own tests and the process suites, which find the staged tree, the clients' Python and the
-//! driver's headers in the environment, and the lock-free pages under `loom`, which replaces the atomics and so needs a
-//! build of its own.
+//! There are three kinds of suites. The crates' own tests. The process suites, which find the staged tree, the clients'
+//! Python and the driver's headers through the environment. And the lock-free pages under `loom`, which replaces the
+//! atomics and so needs its own build.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -18,18 +18,18 @@ use crate::tally::count;
 use crate::test_programs;
 use crate::workspace::Workspace;
 
-/// Where the process suites look for the programs and libraries.
+/// The variable with the staged tree for the process suites.
 const STAGED: &str = "APPORTION_STAGED";
-/// The Python that has the third-party clients.
+/// The variable with the Python of the third-party clients.
 const PYTHON: &str = "APPORTION_PYTHON";
-/// The folder that has the driver's headers.
+/// The variable with the folder of the driver's headers.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
-/// The pack for a machine with a card.
+/// The variable with the pack for a machine with a card.
 const GPU_PACK: &str = "APPORTION_GPU_PACK";
 /// The feature that builds the suite of the third-party clients.
 const CLIENTS: &str = "apportion-tests/clients";
 
-/// Suites that take long, because they kill and wait many times. A pull request can do without them.
+/// Suites that take long, because they kill and wait many times. Pull requests skip them.
 const LONG: &[(&str, &str)] = &[("apportion-tests", "kills")];
 
 /// Runs all suites, then prints what was left out and how many tests passed and failed.
@@ -109,8 +109,8 @@ fn from_pypi(workspace: &Workspace) -> (Result<PathBuf>, Result<PathBuf>) {
     (python, headers)
 }
 
-/// Runs the benches against an optimised tree: pairs in processes first, then single functions. With `api` as the
-/// first argument, those of the scheduler on an API server instead.
+/// Runs the benches on an optimised tree: pairs in processes first, then single functions. With `api` as the first
+/// argument, it runs those of the scheduler on an API server instead.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
     if let [section, args @ ..] = args
@@ -133,7 +133,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         .env(STAGED, &staged))
 }
 
-/// The account pages under `loom`; optimised, because a model runs thousands of times.
+/// The account pages under `loom`. Optimised, because a model runs thousands of times.
 fn loom(workspace: &Workspace) -> Command {
     let mut cargo = workspace.cargo_in(&workspace.root, &workspace.target.join("loom"));
     cargo.env("RUSTFLAGS", "--cfg loom");
@@ -148,7 +148,7 @@ fn loom(workspace: &Workspace) -> Command {
     cargo
 }
 
-/// Hands `args` on to the harnesses.
+/// Passes `args` on to the test programs.
 fn with<'a>(cargo: &'a mut Command, args: &[String]) -> &'a mut Command {
     if args.is_empty() {
         cargo

@@ -1,4 +1,4 @@
-//! Counting tests: every harness that Cargo runs ends with one line that says how many passed.
+//! Counts tests: every test program ends with one line that says how many passed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
@@ -29,7 +29,7 @@ impl std::fmt::Display for TestTally {
 }
 
 impl TestTally {
-    /// What the lines of a harness say.
+    /// Counts the tests in the output of a test program.
     pub(crate) fn of(output: &str) -> Self {
         let mut tally = Self::default();
         for counted in output.lines().filter_map(read) {
@@ -39,9 +39,9 @@ impl TestTally {
     }
 }
 
-/// Runs `cargo test …`, shows its output as it comes and counts.
+/// Runs `cargo test …`, shows its output as it comes, and counts.
 ///
-/// A run that fails without a failed test (it did not compile, or a harness died) counts as one failure.
+/// A run that fails without a failed test (a compile error, or a crash) counts as one failure.
 pub(crate) fn count(command: &mut Command) -> Result<TestTally> {
     let name = typed(command);
     let mut child = command
@@ -63,7 +63,7 @@ pub(crate) fn count(command: &mut Command) -> Result<TestTally> {
     Ok(tally)
 }
 
-/// What one line of a harness says, when it is the one with the result.
+/// The counts in one line, if it is the line with the result.
 fn read(line: &str) -> Option<TestTally> {
     let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
     let number = |word: &str| {

@@ -1,9 +1,9 @@
-//! The test programs that Cargo builds, and running them side by side.
+//! The test programs that Cargo builds, run side by side.
 //!
-//! Cargo runs the programs of a workspace one after another. Most of ours spend their time waiting for other processes,
-//! so a machine is idle for most of such a run. And Cargo resolves features for the packages that a command names, so
-//! that `cargo test --package A` compiles libraries anew that `cargo test --workspace` compiled already with one feature
-//! more. So all programs are built by one command over the workspace, and then run from here.
+//! Cargo runs the programs of a workspace one after another. Most of ours wait for other processes, so the machine
+//! would be idle most of the time. Cargo also resolves features for the packages that a command names. So `cargo test
+//! --package A` compiles libraries again that `cargo test --workspace` compiled with one more feature. Therefore one
+//! command over the workspace builds all programs, and this module runs them.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -24,7 +24,7 @@ use crate::tally::TestTally;
 pub(crate) struct TestProgram {
     /// The package that its tests belong to.
     pub(crate) package: String,
-    /// What Cargo calls the target.
+    /// Cargo's name for the target.
     pub(crate) target: String,
     /// Whether it is a file or folder below `tests`, and not the tests inside a library or program.
     pub(crate) is_integration: bool,
@@ -33,14 +33,14 @@ pub(crate) struct TestProgram {
     executable: PathBuf,
 }
 
-/// What happened to one program.
+/// The result of one program.
 struct TestProgramOutcome {
     output: Vec<u8>,
     tally: TestTally,
     took: Duration,
 }
 
-/// Runs `cargo`, which is to be `cargo test --no-run …`, and returns what it built.
+/// Runs `cargo`, which must be `cargo test`, with `--no-run`. Returns what it built.
 pub(crate) fn build(cargo: &mut Command) -> Result<Vec<TestProgram>> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let name = typed(cargo);
@@ -61,13 +61,13 @@ pub(crate) fn build(cargo: &mut Command) -> Result<Vec<TestProgram>> {
     if !status.success() {
         bail!("{name} ended with {status}");
     }
-    // In an order that does not depend on which was compiled first; suites that share a cluster run in it.
+    // A fixed order, whichever compiled first. Suites that share a cluster run in it.
     programs
         .sort_by(|one, other| (&one.package, &one.target).cmp(&(&other.package, &other.target)));
     Ok(programs)
 }
 
-/// The test program that one message of Cargo's tells of.
+/// The test program in one message of Cargo's, if any.
 fn read(message: &Value) -> Option<TestProgram> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
@@ -75,7 +75,7 @@ fn read(message: &Value) -> Option<TestProgram> {
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
     let id = message["package_id"].as_str()?;
     let described = id.rsplit_once('#')?.1;
-    // A package that is called as its folder has only its version there.
+    // If a package is named like its folder, its id has only the version.
     let package = match described.split_once('@') {
         Some((name, _)) => name.to_owned(),
         None => folder.file_name()?.to_str()?.to_owned(),
@@ -89,14 +89,13 @@ fn read(message: &Value) -> Option<TestProgram> {
     })
 }
 
-/// Runs `programs`, at most `jobs` at once, each as `prepare` sets it up. The output of each is shown whole when the
-/// program ends.
+/// Runs `programs`, at most `jobs` at once, each set up by `prepare`. The output of a program is shown when it ends.
 pub(crate) fn run(
     programs: &[TestProgram],
     jobs: usize,
     prepare: &(dyn Fn(&mut Command) + Sync),
 ) -> TestTally {
-    // The long ones first: suites of processes take minutes, the tests inside crates take seconds.
+    // The long ones first: suites of processes take minutes, tests inside crates take seconds.
     let (suites, inline): (Vec<_>, Vec<_>) =
         programs.iter().partition(|program| program.is_integration);
     let waiting = Mutex::new(suites.into_iter().chain(inline).collect::<VecDeque<_>>());
@@ -123,7 +122,7 @@ pub(crate) fn run(
 }
 
 impl TestProgram {
-    /// A command that runs it where Cargo would.
+    /// A command that runs it in the folder that Cargo would use.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command
@@ -155,7 +154,7 @@ impl TestProgram {
         }
         let mut tally = TestTally::of(&String::from_utf8_lossy(&output));
         if !succeeded {
-            // A program that died without a failed test counts as one.
+            // A crash without a failed test counts as one failure.
             tally.failed = tally.failed.max(1);
         }
         TestProgramOutcome {
@@ -168,7 +167,7 @@ impl TestProgram {
     fn show(&self, outcome: &TestProgramOutcome) {
         let mut out = std::io::stdout().lock();
         let (package, target) = (&self.package, &self.target);
-        // Nobody is left to tell when the terminal is gone.
+        // An error means that the terminal is gone, and nobody reads this.
         let _ = writeln!(out, "\n     Running {package} {target}");
         let _ = out.write_all(&outcome.output);
         let _ = writeln!(
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(read(&short).unwrap().package, "xtask");
     }
 
-    /// A program whose arguments say what it does.
+    /// A shell, whose arguments say what it does.
     fn shell() -> TestProgram {
         TestProgram {
             package: "p".into(),
@@ -248,7 +247,7 @@ mod tests {
 
     #[test]
     fn programs_run_side_by_side() {
-        // The first to come waits for the second.
+        // The first to start waits for the second.
         let folder = std::env::temp_dir().join(format!("side-by-side-{}", std::process::id()));
         let script = format!(
             "cd {0} && if mkdir first; then for i in $(seq 100); do [ -d second ] && exit 0; sleep 0.1; done; \

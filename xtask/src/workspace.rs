@@ -1,7 +1,7 @@
-//! Where things are: the sources, and the folder that gets what is made of them.
+//! Where things are: the sources, and the folder for build results.
 //!
-//! Cargo's own choices are followed (`CARGO_TARGET_DIR`, the cargo that runs us), so that several
-//! checkouts or several people on one machine do not build into each other's folders.
+//! Cargo's own choices are followed (`CARGO_TARGET_DIR`, the cargo that runs us). So several checkouts or several
+//! people on one machine do not build into each other's folders.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// How the names of the variables begin in which `cargo run` describes the crate that it runs.
+/// The prefixes of the variables in which `cargo run` describes the crate that it runs.
 const DESCRIBED: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 
 /// The checkout that this program was built from.
@@ -28,7 +28,7 @@ impl Workspace {
             .parent()
             .context("xtask has no parent folder")?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-        // Cargo takes a relative target folder from where it was called, as we do.
+        // Like Cargo, take a relative target folder from the current directory.
         let base = if target == Path::new("target") {
             root.into()
         } else {
@@ -40,8 +40,8 @@ impl Workspace {
         })
     }
 
-    /// The folder with the staged programs and libraries. Optimised ones have another, so that they can be built while
-    /// tests use the first.
+    /// The folder with the staged programs and libraries. Optimised ones have their own, so that they can be built
+    /// while tests use the other.
     pub(crate) fn staged(&self, release: bool) -> PathBuf {
         self.target.join(match release {
             true => "apportion-release",
@@ -54,17 +54,17 @@ impl Workspace {
         self.cargo_in(&self.root, &self.target)
     }
 
-    /// `cargo build` of programs and libraries that tests use, with the features that `cargo test --workspace` has.
+    /// `cargo build` of programs and libraries for tests, with the features of `cargo test --workspace`.
     ///
-    /// Cargo resolves features for the packages and the kinds of targets that a command names: the workspace and one test
-    /// make it choose as for all tests, so that no library of others is compiled once for programs and again for tests.
+    /// Cargo resolves features for the packages and target kinds that a command names. The workspace and one test make
+    /// it choose as for all tests, so no dependency is compiled twice.
     pub(crate) fn cargo_build_for_tests(&self) -> Command {
         let mut cargo = self.cargo();
         cargo.args(["build", "--workspace", "--test", "functions"]);
         cargo
     }
 
-    /// Cargo on the preloaded library, which is a workspace of its own.
+    /// Cargo on the preloaded library, which is its own workspace.
     pub(crate) fn cargo_of_preload(&self) -> Command {
         self.cargo_in(
             &self.root.join("cuda-intercept/preload"),
@@ -76,8 +76,8 @@ impl Workspace {
     pub(crate) fn cargo_in(&self, folder: &Path, target: &Path) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(folder).env("CARGO_TARGET_DIR", target);
-        // `cargo run` describes this crate in the environment; the crates built below must not see it, and
-        // those that ask for such a variable (ring) would be built anew with all that stand on them.
+        // `cargo run` describes this crate in the environment. The crates built below must not see that: those that
+        // read such a variable (ring) would be rebuilt, with everything that depends on them.
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let of_this_crate =
             names.filter(|name| DESCRIBED.iter().any(|told| name.starts_with(told)));

@@ -1,4 +1,4 @@
-//! What NVML and CUDA each say about the machine, as one line of JSON.
+//! What NVML and CUDA each report about the machine, as one line of JSON.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use serde::Serialize;
 
-/// The answer of one library: what it found, or why it did not.
+/// The answer of one library: what it found, or why it failed.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LibraryOutput {
@@ -28,14 +28,14 @@ struct LibraryCard {
     total_bytes: u64,
 }
 
-/// Both answers.
+/// The answers of both libraries.
 #[derive(Serialize)]
 struct CardsOutput {
     nvml: LibraryOutput,
     cuda: LibraryOutput,
 }
 
-/// Asks both libraries and prints what they say.
+/// Asks both libraries and prints their answers.
 pub(crate) fn print() -> Result<(), Box<dyn Error>> {
     let report = CardsOutput {
         nvml: answer(ask_nvml()),
@@ -57,7 +57,7 @@ fn ask_nvml() -> Result<LibraryCards, Box<dyn Error>> {
     let mut cards = Vec::new();
     for index in 0..nvml.device_count()? {
         let device = nvml.device_by_index(index)?;
-        // A card that uses the machine's memory has none to tell of.
+        // A GPU that uses the system's memory has none of its own to report.
         let total_bytes = match device.memory_info() {
             Err(NvmlError::NotSupported) => 0,
             told => told?.total,
@@ -96,7 +96,7 @@ fn ask_cuda() -> Result<LibraryCards, Box<dyn Error>> {
     })
 }
 
-/// Loads and starts the CUDA library; it is an error that there is none.
+/// Loads and initialises the CUDA library. Fails if there is none.
 pub(crate) fn open() -> Result<(), Box<dyn Error>> {
     // SAFETY: it loads the machine's own driver library, as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {

@@ -1,4 +1,4 @@
-//! Taking memory until it is refused, then holding it.
+//! Takes memory until it is refused, then holds it.
 
 use std::error::Error;
 use std::io::{Read, Write, stdin, stdout};
@@ -11,13 +11,13 @@ use crate::cards;
 
 /// The first piece asked for; each refusal halves it.
 const LARGEST: usize = 256 << 20;
-/// The last piece asked for: the granule in which drivers take memory.
+/// The last piece asked for: the block size in which drivers allocate.
 const SMALLEST: usize = 2 << 20;
 
 /// What the program saw.
 #[derive(Serialize)]
 struct FillOutput {
-    /// The card.
+    /// The card's UUID.
     uuid: String,
     /// The size of the card, asked in three ways.
     cuda_total_bytes: u64,
@@ -25,9 +25,9 @@ struct FillOutput {
     nvml_total_bytes: u64,
     /// What it got before it was refused.
     taken_bytes: u64,
-    /// What the driver said then.
+    /// The driver's error.
     refused_with: String,
-    /// What was free at the end, by its own account.
+    /// What the program itself saw as free at the end.
     free_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn fill() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Pieces of device memory with their sizes, and the refusal that ended the taking.
+/// Pieces of device memory with their sizes, and the refusal that ended the loop.
 type FillResult = (Vec<(sys::CUdeviceptr, u64)>, String);
 
 /// Takes pieces, smaller ones after each refusal.

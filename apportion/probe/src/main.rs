@@ -1,9 +1,9 @@
-//! A CUDA program of a few lines, as the command line uses it.
+//! A small CUDA program that the command line uses.
 //!
-//! `cards` says what the driver's two libraries say, so that `apportion doctor` can ask a driver that may
-//! hang without hanging with it. `fill` takes memory until it is refused and holds it until its standard
-//! input ends, so that `apportion demo` can show where a limit is. It knows nothing of Apportion: it
-//! reaches the driver through other people's libraries (cudarc, nvml-wrapper), as any program would.
+//! `cards` prints what the driver's two libraries report, so that `apportion doctor` can query a driver that may hang
+//! without hanging with it. `fill` takes memory until it is refused and holds it until its standard input ends, so
+//! that `apportion demo` can show where a limit is. The program knows nothing of Apportion: it reaches the driver
+//! through third-party libraries (cudarc, nvml-wrapper), as any program would.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! How long a call to the agent may take, and what is said of an agent that does not answer.
+//! The deadline of a call to the agent, and the message about an agent that does not answer.
 //!
 //! An agent that was stopped (`SIGSTOP`) still has a socket that accepts, so only the missing answer shows it. The
 //! kernel names the process behind the socket, and `/proc` says whether that process is stopped.
@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
-/// How long an allocation may take at least: the agent may measure a card's first context before it answers, for
-/// up to ten seconds.
+/// The minimum deadline of an allocation: before the agent answers, it may measure a card's first context, for up to
+/// ten seconds.
 const ALLOCATION: Duration = Duration::from_secs(12);
 
 /// The deadline of each call to one agent.
@@ -32,7 +32,7 @@ impl CallDeadline {
         }
     }
 
-    /// The same for an allocation.
+    /// Like the deadline itself, but at least as long as an allocation needs.
     pub(super) fn of_allocation(&self) -> Self {
         Self {
             patience: self.patience.max(ALLOCATION),
@@ -45,7 +45,7 @@ impl CallDeadline {
         self.patience
     }
 
-    /// The answer to `call`, if it comes in time.
+    /// The result of `call`, if it comes in time.
     pub(super) async fn keep<T>(&self, call: impl Future<Output = T>) -> Result<T, CommandFailure> {
         match timeout(self.patience, call).await {
             Ok(answer) => Ok(answer),
@@ -66,7 +66,8 @@ impl CallDeadline {
         }
     }
 
-    /// The process that listens at the socket. A full queue refuses at once: the connection does not wait.
+    /// The process that listens at the socket. If the socket's queue is full, connecting fails at once and does not
+    /// wait.
     async fn pid(&self) -> Option<i32> {
         let stream = UnixStream::connect(&self.socket).await.ok()?;
         stream.peer_cred().ok()?.pid()
@@ -76,7 +77,7 @@ impl CallDeadline {
 /// Whether a process is stopped by a signal or by a debugger.
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name may hold brackets and spaces: the state follows the last bracket.
+    // The name may contain parentheses and spaces. The state follows the last closing one.
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }

@@ -1,7 +1,7 @@
-//! Starting the agent in the background when none listens.
+//! Starts the agent in the background if none listens.
 //!
-//! Several commands may find none at once and start one each: the first takes `agent.lock` and serves all,
-//! the others end. So an agent that ended means failure only when nobody holds the lock.
+//! Several commands may start an agent at once. The first agent takes `agent.lock` and serves them all; the others
+//! exit. So an agent that exited is a failure only if nobody holds the lock.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,16 +17,16 @@ use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::simulation;
 
-/// After how many seconds without allocation and client the agent leaves.
+/// After how many seconds without allocations and clients the agent exits.
 const IDLE_EXIT_SECONDS: &str = "30";
-/// How long an agent may take until it serves; its first look at a card may be slow.
+/// How long an agent may take until it serves; its first query of a card may be slow.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How many agents may say why they end. One may have met another that was about to serve and did not.
+/// How many agents may exit with an error. One may have met another that was about to serve and then failed.
 const COMPLAINTS: u32 = 2;
-/// How often is looked.
+/// The pause between attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Connects to the agent of `instance`, starting it, and the simulated driver below it, where needed.
+/// Connects to the agent of `instance`. Starts the agent, and its simulated driver, if needed.
 pub(crate) async fn connect_or_start(
     instance: &TargetInstance,
 ) -> Result<ConnectedAgent, CommandFailure> {
@@ -41,19 +41,19 @@ pub(crate) async fn connect_or_start(
     let mut launched: Option<BackgroundProcess> = None;
     let mut complaints = 0;
     loop {
-        // Asked before connecting, so that one that serves by then is connected to.
+        // Checked before connecting, so that an agent that takes the lock meanwhile is connected to.
         let is_free = !is_held(&instance.dir.join(place::AGENT_LOCK));
         match try_connect(instance).await {
             Ok(agent) => return Ok(agent),
             Err(AgentUnreachable::Failed(failure)) => return Err(failure),
-            // One that we started may still look at its cards.
+            // An agent that we started may still be querying its cards.
             Err(AgentUnreachable::Silent(failure)) if launched.is_none() => return Err(failure),
             Err(AgentUnreachable::Silent(_)) => {}
             Err(AgentUnreachable::Absent) => {}
         }
         match &launched {
             None if is_free => launched = Some(launch(instance)?),
-            // One that ends without the lock being free met another that serves soon.
+            // If an agent exits while the lock is held, another agent has it and will serve soon.
             Some(agent) if is_free && !agent.is_running() => {
                 complaints += u32::from(agent.has_said_why());
                 if complaints == COMPLAINTS {
@@ -100,8 +100,8 @@ fn launch(instance: &TargetInstance) -> Result<BackgroundProcess, CommandFailure
     )
 }
 
-/// Whether anybody holds the lock. The kernel's list says it without taking the lock for a moment, which
-/// would turn away an agent that starts just then.
+/// Whether a process holds the lock. `/proc/locks` shows that without taking the lock even for a moment, which would
+/// make an agent exit that starts just then.
 fn is_held(lock: &Path) -> bool {
     let Ok(file) = fs::metadata(lock) else {
         return false;
@@ -115,7 +115,7 @@ fn is_held(lock: &Path) -> bool {
     locks.lines().any(is_it)
 }
 
-/// The failure in the agent's own last words.
+/// A failure with the agent's last log line.
 fn explain(instance: &TargetInstance, what: &str, agent: &BackgroundProcess) -> CommandFailure {
     let failure = agent.explain(&format!("the agent {what}"));
     let hint = failure.todo().unwrap_or_default().to_owned();

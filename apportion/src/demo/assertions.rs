@@ -1,4 +1,4 @@
-//! What the demonstration claims, checked against the agent's books.
+//! Checks the demonstration's claims against the agent's ledger.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use crate::instance::TargetInstance;
 /// How long the agent may take to see what happened.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
-/// The granule in which drivers take memory: less than that may be left below a limit.
+/// The block size in which drivers allocate. Less than a block may be left below a limit.
 const GRANULE: u64 = 2 << 20;
-/// The part of a limit that a driver may take by itself after the last byte was given (page tables); the
-/// agent enters it as overhead and nothing more is given. The simulated driver takes none.
+/// The part of a limit that a driver may take itself after the last allocation (page tables). The agent counts it as
+/// overhead, and no further allocation succeeds. The simulated driver takes none.
 const DRIVERS_OWN: u64 = 64;
-/// What the driver says at the limit.
+/// The driver's error at the limit.
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// The agent's list, once it holds what every program took: a look at NVML while a program still took memory
+/// The agent's list, once it shows what every program took. An NVML reading from before a program's last allocation
 /// is too old.
 pub(super) fn settled(
     instance: &TargetInstance,
@@ -38,7 +38,7 @@ pub(super) fn settled(
     })
 }
 
-/// Waits until no program of ours has anything.
+/// Waits until none of our programs has an allocation.
 pub(super) fn all_given_back(instance: &TargetInstance) -> Result<(), CommandFailure> {
     let is_ours = |name: &str| super::PROGRAMS.iter().any(|(ours, _)| *ours == name);
     let gone = |list: &ListReply| list.allocations.iter().all(|found| !is_ours(&found.name));
@@ -76,7 +76,7 @@ fn grant<'a>(list: &'a ListReply, program: &DemoProgram) -> Option<&'a Grant> {
     allocation.grants.first()
 }
 
-/// What does not hold, each as a sentence.
+/// The claims that do not hold, each as a sentence.
 pub(super) fn broken(list: &ListReply, programs: &[DemoProgram]) -> Vec<String> {
     programs
         .iter()

@@ -1,15 +1,15 @@
-//! Colours, where a terminal shows them.
+//! Colours, if the output is a terminal.
 //!
-//! `CLICOLOR_FORCE` asks for them in a file too, and `NO_COLOR` forbids them, as in other programs.
+//! As in other programs, `CLICOLOR_FORCE` enables them in a file too, and `NO_COLOR` disables them.
 
 use std::env;
 use std::io::{IsTerminal, stdout};
 
-/// Whether text is painted.
+/// Whether text is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ColorMode(pub(super) bool);
 
-/// What a text is.
+/// The role of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextRole {
     /// A heading.
@@ -18,16 +18,16 @@ pub(super) enum TextRole {
     First,
     /// The memory of the second program.
     Second,
-    /// What is less important.
+    /// Less important text.
     Aside,
     /// A refusal.
     Refused,
-    /// That all is well.
+    /// A success.
     Good,
 }
 
 impl ColorMode {
-    /// As standard output wants it.
+    /// The mode for standard output.
     pub(super) fn of_output() -> Self {
         let is_set =
             |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");

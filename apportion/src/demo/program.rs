@@ -30,7 +30,7 @@ pub(super) struct DemoProgram {
 }
 
 impl DemoProgram {
-    /// Starts it under `limit` on `card`.
+    /// Starts it with `limit` on `card`.
     pub(super) fn start(
         instance: &TargetInstance,
         name: &'static str,
@@ -53,7 +53,7 @@ impl DemoProgram {
         })
     }
 
-    /// Waits until it was refused; returns what it saw as a line.
+    /// Waits until it was refused. Returns its output line.
     pub(super) fn read_report(&mut self) -> Result<String, CommandFailure> {
         let failed = || CommandFailure::new(format!("{} ended before it was refused", self.name));
         let output = self.child.stdout.take().ok_or_else(failed)?;
@@ -75,7 +75,7 @@ impl DemoProgram {
         Ok(said)
     }
 
-    /// Lets it give its memory back and waits for its end.
+    /// Lets it free its memory and waits until it exits.
     pub(super) fn end(mut self) -> Result<(), CommandFailure> {
         drop(self.child.stdin.take());
         let failed = || CommandFailure::new(format!("{} did not end well", self.name));
@@ -87,7 +87,7 @@ impl DemoProgram {
         }
     }
 
-    /// Starts one that must be refused; returns the refusal.
+    /// Starts a program that must be refused. Returns the refusal.
     pub(super) fn refused(
         instance: &TargetInstance,
         mib: u64,
@@ -108,7 +108,7 @@ impl DemoProgram {
     }
 }
 
-/// A forgotten program would hold its memory for as long as we live.
+/// A program that is left running would hold its memory as long as this process lives.
 impl Drop for DemoProgram {
     fn drop(&mut self) {
         drop(self.child.stdin.take());

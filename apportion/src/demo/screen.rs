@@ -1,6 +1,6 @@
-//! The end of the demonstration: one screen that is read in ten seconds.
+//! The last screen of the demonstration, to be read in ten seconds.
 //!
-//! Nothing on it differs from run to run on simulated GPUs: no process id, no UUID, no time.
+//! On simulated GPUs nothing on it differs from run to run: no process id, no UUID, no time.
 
 use std::env;
 use std::path::Path;
@@ -14,15 +14,15 @@ use super::program::DemoProgram;
 use crate::instance::TargetInstance;
 use crate::table::{CellAlignment, TableColumn, lay_out};
 
-/// The most columns that a line has.
+/// The maximum line width.
 const COLUMNS: usize = 100;
-/// How many cells stand for all memory of the GPU.
+/// How many cells represent all memory of the GPU.
 const CELLS: u64 = 72;
-/// What stands for the memory of each program, and for what is free.
+/// The characters for each program's memory and for free memory.
 const KEYS: [(&str, TextRole); 2] = [("█", TextRole::First), ("▓", TextRole::Second)];
 const FREE: &str = "░";
 
-/// What is shown.
+/// The content of the screen.
 #[derive(Debug, Default)]
 pub(super) struct DemoScreen {
     /// Model and driver.
@@ -84,7 +84,7 @@ const TABLE: &[TableColumn<DemoProgramRow>] = &[
 ];
 
 impl DemoScreen {
-    /// What the agent and the programs say.
+    /// Collects what the agent and the programs report.
     pub(super) fn of(
         list: &ListReply,
         uuid: &str,
@@ -117,7 +117,7 @@ impl DemoScreen {
         }
     }
 
-    /// The text, in colours or without.
+    /// The text, with or without colours.
     pub(super) fn drawn(&self, paint: ColorMode) -> String {
         let title = paint.text(TextRole::Title, &self.gpu);
         let amounts = format!("{} to share, {} still free", self.total, self.free);
@@ -139,7 +139,7 @@ impl DemoScreen {
         text
     }
 
-    /// The memory of the GPU as one line.
+    /// The GPU's memory as one line.
     fn bar(&self, paint: ColorMode) -> String {
         let cells = |bytes: Bytes| {
             let cells = u128::from(bytes.0) * u128::from(CELLS) / u128::from(self.total.0.max(1));
@@ -156,7 +156,7 @@ impl DemoScreen {
     }
 }
 
-/// The last lines: that all is well, and what to try next.
+/// The last lines: the success, and what to try next.
 pub(super) fn ending(instance: &TargetInstance, is_unasked: bool, is_verbose: bool) -> String {
     let paint = ColorMode::of_output();
     let good = "Both programs were stopped at their own limit, and all memory is given back.";
@@ -205,7 +205,7 @@ fn sentence(said: &str, uuid: &str) -> String {
     said.replace(uuid, "this GPU")
 }
 
-/// Lines of whole words.
+/// Wraps the text at words.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -220,7 +220,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// This program, as a person types it: by its name where the shell finds it, by its path otherwise.
+/// The command to type for this program: its name if the shell finds it, else its path.
 fn typed() -> String {
     let Ok(own) = env::current_exe() else {
         return "apportion".to_owned();

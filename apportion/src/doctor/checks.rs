@@ -1,4 +1,4 @@
-//! What `doctor` looks at, in the order in which one thing needs the other.
+//! The checks of `doctor`, in the order of their dependencies.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,9 +16,9 @@ use crate::instance::TargetInstance;
 use crate::probe::{self, ProbeAnswer, ProbeReport};
 use crate::{block_on, metrics};
 
-/// The first kernel with process file descriptors that can be waited for.
+/// The first kernel whose process file descriptors can be polled.
 const KERNEL: (u32, u32) = (5, 3);
-/// The first driver that limits memory by control group.
+/// The first driver that enforces memory limits by control group.
 const LIMITING_DRIVER: u32 = 615;
 
 const INSTALL: &str =
@@ -26,7 +26,7 @@ const INSTALL: &str =
 const AGENT: &str = "stop the agent that holds the socket, or set APPORTION_DIR to another folder";
 const DRIVER: &str = "install the NVIDIA driver, or use simulated GPUs with --sim";
 
-/// Looks at everything.
+/// Runs all checks.
 pub(super) fn all(instance: &TargetInstance) -> Vec<DoctorFinding> {
     let mut findings = vec![
         kernel(),
@@ -76,7 +76,7 @@ fn installation(instance: &TargetInstance) -> DoctorFinding {
     }
 }
 
-/// A library that can't be preloaded is only complained about, on standard error, and left out.
+/// If a library can't be preloaded, the linker only prints a warning on standard error and continues without it.
 fn preload(instance: &TargetInstance) -> DoctorFinding {
     let name = "preload";
     let library = match instance.library(place::PRELOAD_LIBRARY) {
@@ -128,7 +128,7 @@ fn folder(instance: &TargetInstance) -> DoctorFinding {
     }
 }
 
-/// Looking at the cards below starts the daemon, as every use of simulated cards does.
+/// The later check of the cards starts the daemon, as every use of simulated cards does.
 fn simulation(instance: &TargetInstance) -> DoctorFinding {
     let socket = &instance.driver_socket;
     if UnixStream::connect(socket).is_ok() {
@@ -176,7 +176,7 @@ fn library(check: &'static str, answer: &ProbeAnswer) -> DoctorFinding {
     }
 }
 
-/// Of which cards somebody must say how much can be given: those that use the machine's memory.
+/// Cards that use the system's memory. For these, the administrator must set how much can be shared.
 fn card_memory(report: &ProbeReport) -> Option<DoctorFinding> {
     const MIB: u64 = 1 << 20;
     let ProbeAnswer::Found(nvml) = &report.nvml else {
@@ -202,7 +202,7 @@ fn card_memory(report: &ProbeReport) -> Option<DoctorFinding> {
     Some(DoctorFinding::note("card memory", found, &todo))
 }
 
-/// Whether the driver itself could hold a limit; Apportion's library does it on every driver.
+/// Whether the driver itself could enforce a limit. Apportion's library does so with every driver.
 fn own_limits(version: &str, controllers: &Path) -> DoctorFinding {
     let major = version
         .split('.')

@@ -1,10 +1,9 @@
-//! `apportion doctor --node`: what a node of a cluster is like, how containers will get their limits on it,
-//! and which values of the chart to set.
+//! `apportion doctor --node`: describes a Kubernetes node, how its containers will get their limits, and which chart
+//! values to set.
 //!
-//! It only reads, and asks the node's own programs for their versions; a node's runtime is never configured
-//! by us. `--root` names the node's file system where it is not ours: `/proc/1/root` in the agent's pod.
-//! What is found is one value ([`facts::Facts`]), what follows from it is a pure function
-//! ([`choice::choose`]).
+//! It only reads, and asks the node's own programs for their versions. Apportion never configures a node's runtime.
+//! `--root` names the node's file system if it is not this process's: `/proc/1/root` in the agent's pod. What is
+//! found is one value ([`facts::NodeEnvironment`]); what follows from it is a pure function ([`choice::choose`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,10 +24,10 @@ use choice::DeliveryChoice;
 use facts::{CdiSpecState, FeatureSupport, NodeEnvironment, SelinuxMode};
 use host::NodeFilesystem;
 
-/// The finding about what could not be read.
+/// The finding about files that could not be read.
 const UNREAD: &str = "files";
 
-/// Everything that is printed.
+/// The whole output.
 #[derive(Serialize)]
 struct NodeDoctorReport {
     findings: Vec<DoctorFinding>,
@@ -36,7 +35,7 @@ struct NodeDoctorReport {
     choice: DeliveryChoice,
 }
 
-/// Looks at the node below `root` and prints it; that a limit cannot be delivered is a failure.
+/// Checks the node below `root` and prints the result. Fails if a limit cannot be delivered.
 pub(super) fn doctor(json: bool, root: &Path) -> Result<(), CommandFailure> {
     let host = NodeFilesystem::at(root);
     host.check()?;
@@ -162,7 +161,7 @@ fn findings(facts: &NodeEnvironment) -> Vec<DoctorFinding> {
     findings
 }
 
-/// That a part of the node could not be read, so that what is said of it is a guess.
+/// A note that a part of the node could not be read, so that the results about it are guesses.
 fn unread(unreadable: &[String]) -> Option<DoctorFinding> {
     let first = unreadable.first()?;
     let more = match unreadable.len() {

@@ -1,4 +1,4 @@
-//! The API server, as it is read: whole lists and single objects, and its refusals as one line each.
+//! Reads from the API server: whole lists and single objects. A refusal becomes one line.
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -13,20 +13,20 @@ use serde::de::DeserializeOwned;
 
 use crate::options::KubeconfigOptions;
 
-/// How many objects of a kind are asked for at once.
+/// How many objects of a kind are requested at once.
 const PAGE: u32 = 500;
 const NO_CONFIG: &str = "name a file with --kubeconfig, or set KUBECONFIG";
 
-/// A cluster and whoever asks it.
+/// A cluster and the user that queries it.
 pub(crate) struct ClusterConnection {
     pub(crate) client: Client,
-    /// The options with which kubectl asks the same cluster.
+    /// The options that make kubectl use the same cluster.
     pub(crate) options: Vec<String>,
     server: String,
 }
 
 impl ClusterConnection {
-    /// Reads the kubeconfig. Nothing is asked yet.
+    /// Reads the kubeconfig. No request is sent yet.
     pub(crate) async fn open(access: &KubeconfigOptions) -> Result<Self, CommandFailure> {
         let chosen = KubeConfigOptions {
             context: access.context.clone(),
@@ -100,7 +100,7 @@ impl ClusterConnection {
         }
     }
 
-    /// One object; none where there is no such object.
+    /// One object, or `None` if it does not exist.
     pub(crate) async fn one<K>(
         &self,
         api: Api<K>,
@@ -117,7 +117,7 @@ impl ClusterConnection {
         }
     }
 
-    /// What a person reads of a request that failed.
+    /// The failure for a request.
     fn failed(&self, doing: &str, error: kube::Error) -> CommandFailure {
         match error {
             kube::Error::Api(status) => match status.code {
@@ -142,7 +142,7 @@ impl ClusterConnection {
     }
 }
 
-/// The innermost cause, which says what the ones around it do not.
+/// The innermost cause, which says what the outer ones do not.
 fn last(error: &dyn Error) -> String {
     match error.source() {
         Some(cause) => last(cause),

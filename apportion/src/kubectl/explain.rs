@@ -1,7 +1,7 @@
-//! `explain`: one pod, from the objects that speak of it: its share, or why it waits.
+//! `explain`: one pod, from the objects about it: its share, or why it waits.
 //!
-//! What is said here was written by scheduler, agent and kubelet; nothing is decided anew. The scheduler itself knows
-//! more, and [`crate::scheduler`] asks it.
+//! Everything here was written by scheduler, agent and kubelet; nothing is decided again. The scheduler itself knows
+//! more; [`crate::scheduler`] queries it.
 
 use std::fmt::Write;
 
@@ -23,14 +23,14 @@ use crate::queues::{self, amount};
 /// How many of the latest events are shown.
 const EVENTS: usize = 5;
 
-/// What the objects say.
+/// The explanation of a pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct KubectlExplanation {
     pod: String,
     phase: String,
     scheduler: String,
-    /// What it asks of GPUs, in the words of its manifest.
+    /// What it requests of GPUs, as in its manifest.
     asks: Vec<String>,
     queue: Option<String>,
     group: Option<String>,
@@ -42,7 +42,7 @@ struct KubectlExplanation {
     events: Vec<ExplainedEvent>,
 }
 
-/// A part of a GPU that the pod has.
+/// The pod's share of a GPU.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ExplainedShare {
@@ -62,7 +62,7 @@ struct ExplainedEvent {
     count: i32,
 }
 
-/// Prints what is known of a pod.
+/// Prints the explanation of a pod.
 pub(crate) async fn show(
     cluster: &ClusterConnection,
     asked: &ExplainOptions,
@@ -76,7 +76,7 @@ pub(crate) async fn show(
     }
 }
 
-/// The pod that was asked for.
+/// The requested pod.
 pub(crate) async fn find(
     cluster: &ClusterConnection,
     asked: &ExplainOptions,
@@ -105,7 +105,7 @@ pub(crate) async fn find(
     })
 }
 
-/// The objects that speak of a pod.
+/// The objects about a pod.
 struct RelatedObjects {
     queue: Option<Option<Queue>>,
     group: Option<PodGroup>,
@@ -171,7 +171,7 @@ impl RelatedObjects {
         }
     }
 
-    /// What the pod has of its node's GPUs.
+    /// The pod's shares of its node's GPUs.
     fn shares(&self, pod: &Pod) -> Vec<ExplainedShare> {
         let status = self.node.as_ref().and_then(|node| node.status.clone());
         let (namespace, name) = (pod.namespace(), Some(pod.name_any()));
@@ -190,7 +190,7 @@ impl RelatedObjects {
         shares.collect()
     }
 
-    /// Why the pod is not what it should be.
+    /// Why the pod is not running as it should.
     fn reasons(&self, pod: &Pod) -> Vec<String> {
         let mut reasons = Vec::new();
         let scheduler = pod

@@ -18,7 +18,7 @@ use crate::api::ClusterConnection;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeGpu {
     pub(crate) node: String,
-    /// Whether the node's agent gives shares: `True`, `False`, or `Unknown` where it is silent.
+    /// Whether the node's agent gives shares: `True`, `False`, or `Unknown` if it is silent.
     pub(crate) ready: String,
     #[serde(flatten)]
     pub(crate) card: GpuCard,
@@ -92,7 +92,7 @@ pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(
     }
 }
 
-/// What the agents report, by the names of their nodes.
+/// The agents' reports, sorted by node name.
 pub(crate) async fn nodes(cluster: &ClusterConnection) -> Result<Vec<GpuNode>, CommandFailure> {
     let mut nodes: Vec<GpuNode> = cluster.all("gpunodes").await?;
     nodes.sort_by_key(ResourceExt::name_any);
@@ -116,7 +116,7 @@ pub(crate) fn of(nodes: &[GpuNode]) -> Vec<NodeGpu> {
     nodes.iter().flat_map(of_node).collect()
 }
 
-/// A table, and below it a sentence for each node that gives no shares.
+/// A table, followed by a sentence for each node that gives no shares.
 pub(crate) fn text(nodes: &[GpuNode], gpus: &[NodeGpu]) -> String {
     let table = match gpus {
         [] => "no GPUs: no agent has reported one\n".to_owned(),
@@ -152,7 +152,7 @@ fn ready(node: &GpuNode) -> Option<&Condition> {
     conditions.find(|condition| condition.type_ == "Ready")
 }
 
-/// Memory as all our tables have it. Less than nothing is nothing.
+/// Memory in the format of all our tables. A negative amount counts as zero.
 pub(crate) fn memory(bytes: i64) -> String {
     Bytes(u64::try_from(bytes).unwrap_or_default()).to_string()
 }
@@ -166,7 +166,7 @@ fn health(health: CardHealth) -> &'static str {
     }
 }
 
-/// How long ago that was, as kubectl says it: one unit.
+/// The age of a time in one unit, as kubectl prints it.
 pub(crate) fn age(time: &Time) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));

@@ -1,7 +1,7 @@
 //! `kubectl apportion`: the GPUs, shares and queues of a whole cluster, and why a pod waits.
 //!
-//! It reads what agents and scheduler write to the API server, with the rights of the kubeconfig's user, and changes
-//! nothing. It needs no agent on this machine, and no network but that to the API server.
+//! It reads what agents and scheduler write to the API server, with the permissions of the kubeconfig's user, and
+//! changes nothing. It needs no agent on this machine, and no network access except to the API server.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

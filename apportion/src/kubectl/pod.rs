@@ -1,4 +1,4 @@
-//! What a pod's own object says: where it is, what it asks for, what keeps it.
+//! What a pod's own object says: its node, its requests, and what blocks it.
 
 use apportion_abi::names::{LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_admission::names;
@@ -15,7 +15,7 @@ pub(crate) fn node_of(pod: &Pod) -> Option<String> {
     pod.spec.as_ref()?.node_name.clone()
 }
 
-/// The queue that the pod names, or its group for it.
+/// The queue that the pod names, or its group's queue.
 pub(crate) fn queue_of(pod: &Pod, group: Option<&PodGroup>) -> Option<String> {
     let of_group = group.map(|group| group.spec.queue.clone());
     let labels = pod.labels();
@@ -43,7 +43,7 @@ fn asks_by_annotation(pod: &Pod) -> impl Iterator<Item = String> + '_ {
         .map(|(name, value)| format!("{name}: {value}"))
 }
 
-/// What the pod asks of GPUs.
+/// What the pod requests of GPUs.
 pub(crate) fn asks(pod: &Pod) -> Vec<String> {
     let spec = pod.spec.clone().unwrap_or_default();
     let whole = |container: &Container| {
@@ -55,7 +55,7 @@ pub(crate) fn asks(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// The message of a condition that does not hold.
+/// The message of a condition that is not true.
 pub(crate) fn condition(pod: &Pod, kind: &str) -> Option<String> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let mut conditions = conditions.iter();
@@ -63,7 +63,7 @@ pub(crate) fn condition(pod: &Pod, kind: &str) -> Option<String> {
     found.message.clone().or_else(|| found.reason.clone())
 }
 
-/// Containers that do not start.
+/// Containers that fail to start.
 pub(crate) fn stuck(pod: &Pod) -> Vec<String> {
     let status = pod.status.clone().unwrap_or_default();
     let all = [status.init_container_statuses, status.container_statuses];

@@ -1,6 +1,6 @@
-//! `queues`: what each queue may have, what its pods have and want, and whether groups of it wait.
+//! `queues`: what each queue may have, what its pods have and request, and whether its groups wait.
 //!
-//! Amounts are GPUs, as KAI counts them: two halves are 1. What a queue has includes the queues below it.
+//! Amounts are GPUs, as KAI counts them: two halves are 1. A queue's amount includes the queues below it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use crate::api::ClusterConnection;
 
-/// The resource by which queues count GPUs.
+/// The resource name under which queues count GPUs.
 const GPU: &str = "nvidia.com/gpu";
 
-/// A queue, and where it stands in the tree.
+/// A queue and its place in the tree.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct QueueListEntry {
@@ -32,7 +32,7 @@ pub(crate) struct QueueListEntry {
     pub(crate) requested: f64,
     /// Pod groups that cannot be scheduled now.
     waiting: usize,
-    /// Why its pods wait, whatever they ask for.
+    /// Why none of its pods can run, whatever they request.
     pub(crate) trouble: Option<String>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(
     output::all(&told.fold(table, |text, line| text + &line))
 }
 
-/// Queues below each other, by name. Whoever has no parent in the cluster stands at the top.
+/// The queues as a tree, sorted by name. A queue whose parent is not in the cluster is a root.
 fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<QueueListEntry> {
     let by_name: BTreeMap<String, &Queue> = queues
         .iter()
@@ -132,7 +132,7 @@ fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<QueueListEntry> {
     for top in tops {
         enter(top, &mut shown);
     }
-    // Those that are each other's parents have no top.
+    // Queues in a parent cycle have no root.
     for name in by_name.keys() {
         enter(name, &mut shown);
     }
@@ -157,7 +157,7 @@ pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> QueueListEntr
     }
 }
 
-/// What makes a queue useless, in the scheduler's words.
+/// Why a queue cannot be used, in the scheduler's words.
 fn trouble(queue: &Queue) -> Option<String> {
     let status = queue.status.as_ref()?;
     let mut conditions = status.conditions.iter();
@@ -166,7 +166,7 @@ fn trouble(queue: &Queue) -> Option<String> {
     (!is_usable).then(|| usable.message.clone())
 }
 
-/// Whether a group is said to find no place.
+/// Whether a group is marked as unschedulable.
 fn waits(group: &PodGroup) -> bool {
     let status = group.status.as_ref();
     status.is_some_and(|status| !status.scheduling_conditions.is_empty())
@@ -184,7 +184,7 @@ fn gpus(amounts: &Amounts) -> f64 {
     number.parse::<f64>().map_or(0.0, |number| number / part)
 }
 
-/// An amount of GPUs, to the thousandth.
+/// An amount of GPUs, with three decimals.
 pub(crate) fn amount(gpus: f64) -> String {
     match gpus < 0.0 {
         true => "unlimited".to_owned(),

@@ -1,7 +1,7 @@
-//! `explain --scheduler`: the scheduler that leads is asked, through `kubectl exec`.
+//! `explain --scheduler`: queries the leading scheduler, through `kubectl exec`.
 //!
-//! It answers such questions only to who is in its own pod, because the answer has objects of all namespaces. So the
-//! API server decides who may ask.
+//! The scheduler only answers clients inside its own pod, because the answer includes objects of all namespaces. So
+//! the API server decides who may ask.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -16,12 +16,12 @@ use crate::api::ClusterConnection;
 use crate::explain;
 use crate::options::ExplainOptions;
 
-/// What the chart writes on all that belongs to the scheduler.
+/// The label that the chart sets on everything of the scheduler.
 const LABEL: &str = "app.kubernetes.io/name=apportion-scheduler";
-/// The port of explanations, by its name in the chart.
+/// The chart's name for the port with the explanations.
 const PORT: &str = "metrics";
 
-/// Becomes the kubectl that asks. Comes back only where that fails.
+/// Replaces this process with kubectl. Returns only if that fails.
 pub(crate) async fn ask(
     cluster: &ClusterConnection,
     asked: &ExplainOptions,
@@ -55,7 +55,7 @@ pub(crate) async fn ask(
         .hint("put kubectl into the PATH"))
 }
 
-/// The pod of the scheduler that has the lease.
+/// The pod of the scheduler that holds the lease.
 async fn leader(cluster: &ClusterConnection) -> Result<Pod, CommandFailure> {
     let labelled = || ListParams::default().labels(LABEL);
     let client = || cluster.client.clone();
@@ -64,7 +64,7 @@ async fn leader(cluster: &ClusterConnection) -> Result<Pod, CommandFailure> {
         .await?;
     let holders = leases.iter().filter_map(|lease| {
         let identity = lease.spec.as_ref()?.holder_identity.as_ref()?;
-        // What tells two of its processes apart follows the host's name, which has no such sign.
+        // A suffix distinguishes processes on one host. Host names contain no underscore.
         let (host, _) = identity.split_once('_').unwrap_or((identity, ""));
         Some((lease.namespace()?, host.to_owned()))
     });
@@ -75,7 +75,7 @@ async fn leader(cluster: &ClusterConnection) -> Result<Pod, CommandFailure> {
     };
     let pods = Api::namespaced(client(), namespace);
     let pods: Vec<Pod> = cluster.listed(pods, "pods", labelled()).await?;
-    // In the host's network, a pod goes by its node's name.
+    // On the host network, a pod has its node's host name.
     let is_it = |pod: &Pod| {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         pod.name_any() == *host || (is_on_host(pod) && node == Some(host.as_str()))

@@ -1,7 +1,7 @@
 //! `top`: the GPUs of the cluster, and every share of them.
 //!
-//! A share's limit is in the objects; what the share uses is not, because it changes all the time. The metrics have it,
-//! and `apportion top` on the share's node.
+//! The objects contain a share's limit, but not its usage, because that changes all the time. The metrics have the
+//! usage, and so does `apportion top` on the share's node.
 
 use apportion::failure::CommandFailure;
 use apportion::output;
@@ -11,11 +11,11 @@ use serde::Serialize;
 use crate::api::ClusterConnection;
 use crate::gpus::{self, NodeGpu, memory};
 
-/// A share and the GPU that it is of.
+/// A share and its GPU.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TopShare {
-    /// None for a program outside a pod.
+    /// `None` for a program outside a pod.
     namespace: Option<String>,
     pod: Option<String>,
     container: String,
@@ -23,7 +23,7 @@ struct TopShare {
     gpu: i64,
     uuid: String,
     limit_bytes: i64,
-    /// The part of what the GPU can give, in percent.
+    /// The part of the GPU's allocatable memory, in percent.
     percent: i64,
 }
 
@@ -105,7 +105,7 @@ fn shares(gpu: &NodeGpu) -> impl Iterator<Item = TopShare> + '_ {
     })
 }
 
-/// Rounded to the nearest whole number; nothing of a GPU that has nothing to give.
+/// Rounded to the nearest whole number; 0 for a GPU without allocatable memory.
 fn percent(part: i64, whole: i64) -> i64 {
     let doubled = i128::from(part) * 200 + i128::from(whole);
     let rounded = doubled.checked_div(i128::from(whole) * 2);

@@ -1,7 +1,7 @@
-//! Getting a share from the agent, whatever becomes of the agent meanwhile.
+//! Gets a share from the agent, even if the agent exits meanwhile.
 //!
-//! A proposal has a key, under which the agent gives once. So one whose answer was lost is made again as it
-//! was, to the same agent or to the next, which knows from its checkpoint what was given.
+//! A proposal has an idempotency key, for which the agent allocates once. If the answer was lost, the same proposal
+//! is sent again, to the same agent or to its successor, which knows the earlier allocations from the checkpoint.
 
 use std::process;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::request::RunRequest;
 
-/// How often cards are chosen again after somebody else took the hole.
+/// How many times cards are chosen again after another command took them.
 const ATTEMPTS: u32 = 5;
-/// After this time the agent has looked at the GPUs again. What it knows of other programs may be as old as its last
-/// look, and a program that has just ended may have been one of them.
+/// After this time the agent has polled the GPUs again. Its view of other programs may be as old as its last poll,
+/// and may include a program that has just exited.
 const NEXT_LOOK: Duration = Duration::from_millis(600);
-/// For how long a request that was lost with its agent is made again.
+/// For how long a request that was lost with its agent is repeated.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gets what was asked for and ties it to this process; also returns what the agent had before.
+/// Allocates the request and ties the allocation to this process. Also returns the agent's list from before.
 ///
-/// A signal that ends us in between waits until the allocation is tied: then it goes with us, where a mere
-/// reservation would stay until it expires.
+/// A fatal signal meanwhile waits until the allocation is tied to this process. Then the allocation ends with the
+/// process; a mere reservation would stay until it expires.
 pub(super) async fn obtain(
     instance: &TargetInstance,
     ask: &RunRequest,
@@ -47,7 +47,7 @@ pub(super) async fn obtain(
     }
 }
 
-/// Signals that end a program, held back until this is dropped.
+/// Blocks fatal signals until dropped.
 struct BlockedSignals {
     before: SigSet,
 }
@@ -74,14 +74,14 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// What the agent is asked for.
+/// A proposal to the agent.
 struct ShareProposal {
     key: String,
     shares: Vec<v1::Share>,
 }
 
 impl ShareProposal {
-    /// Chooses cards among those of `list`.
+    /// Chooses cards from `list`.
     fn choose(ask: &RunRequest, list: &ListReply) -> Result<Self, CommandFailure> {
         let candidates = cards::only(cards::for_policy(list), &ask.cards)?;
         let is_wanted = |card: &&v1::Card| {
@@ -107,7 +107,7 @@ impl ShareProposal {
     }
 }
 
-/// Makes the open proposal, or a new one, until one is accepted and tied to this process.
+/// Sends the open proposal, or a new one, until one is accepted and tied to this process.
 async fn tie(
     agent: &mut ConnectedAgent,
     ask: &RunRequest,
@@ -154,14 +154,14 @@ async fn tie(
     }
 }
 
-/// Makes the key of an allocation unique beyond the life of a process id.
+/// The time, which keeps an allocation's key unique if a process id is reused.
 fn now_nanoseconds() -> u128 {
     let now = std::time::SystemTime::now();
     now.duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos())
 }
 
-/// The UUID as the agent prints it: the bytes do not tell `GPU-` from `MIG-`.
+/// The UUID as the agent prints it. The bytes do not distinguish `GPU-` from `MIG-`.
 fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
     let is_it = |card: &&v1::Card| card.uuid.parse() == Ok(uuid);
     list.cards
@@ -170,7 +170,7 @@ fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
         .map_or_else(|| uuid.to_string(), |card| card.uuid.clone())
 }
 
-/// A card of which nobody knows how much it has.
+/// The failure for a card whose memory size is unknown.
 fn sizeless(card: &v1::Card) -> CommandFailure {
     let v1::Card { uuid, model, .. } = card;
     let why = format!("{uuid} ({model}) does not report its memory size, so it cannot be shared");
@@ -179,7 +179,7 @@ fn sizeless(card: &v1::Card) -> CommandFailure {
     ))
 }
 
-/// A refusal as the last word of a command.
+/// The failure for a refusal.
 fn refused(refusal: &PlacementRefusal) -> CommandFailure {
     let failure = CommandFailure::new(refusal.to_string());
     if refusal.waiting_helps() {

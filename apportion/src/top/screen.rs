@@ -1,4 +1,4 @@
-//! The terminal while the live view has it. Whatever ends the view, it is given back as it was.
+//! The terminal during the live view. It is restored however the view ends.
 
 use std::io::{Write, stdin, stdout};
 
@@ -7,21 +7,21 @@ use terminal_size::{Height, Width, terminal_size};
 
 use crate::failure::CommandFailure;
 
-/// The other screen, without a cursor.
+/// Switches to the alternate screen and hides the cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the upper left corner; the rest of a line; the rest of the screen.
+/// The upper left corner; clear the rest of a line; clear the rest of the screen.
 const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
 
-/// The terminal in the hands of the view.
+/// The terminal while the live view uses it.
 pub(super) struct TerminalScreen {
     before: Termios,
 }
 
 impl TerminalScreen {
-    /// Takes the terminal: keys come one by one, unseen, and Ctrl-C is a key among them.
+    /// Sets up the terminal: keys arrive one by one without echo, and Ctrl-C arrives as a key.
     pub(super) fn open() -> Result<Self, CommandFailure> {
         let failed =
             |e: nix::Error| CommandFailure::new("failed to set up the terminal").because(e);
@@ -35,7 +35,7 @@ impl TerminalScreen {
         Ok(screen)
     }
 
-    /// Shows as much of `text` as there is room for.
+    /// Shows as much of `text` as fits.
     pub(super) fn draw(&self, text: &str) -> Result<(), CommandFailure> {
         let (width, height) = match terminal_size() {
             Some((Width(width), Height(height))) => (width.into(), height.into()),

@@ -1,4 +1,4 @@
-//! Stand-ins for the agents of nodes: the service of an agent on a Unix socket, with a book and no cards.
+//! Stand-ins for node agents: an agent's service on a Unix socket, with a ledger and no cards.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -17,14 +17,14 @@ use tonic::{Request, Response, Status};
 
 use crate::stand_in_ledger;
 
-/// One stand-in.
+/// One stand-in agent.
 #[derive(Clone, Debug)]
 pub(crate) struct StandInAgent {
     book: Arc<watch::Sender<v1::ListReply>>,
 }
 
 impl StandInAgent {
-    /// Serves a node in the background; says where.
+    /// Serves a node in the background. Returns the stand-in and its socket.
     pub(crate) fn serve(folder: &Path, node: usize, cards: usize) -> Result<(Self, PathBuf)> {
         let path = folder.join(format!("agent-{node}.sock"));
         let listener = UnixListener::bind(&path)
@@ -39,7 +39,7 @@ impl StandInAgent {
         Ok((stand_in, path))
     }
 
-    /// The book, now and after each change.
+    /// The ledger now and after each change.
     pub(crate) fn book(&self) -> watch::Receiver<v1::ListReply> {
         self.book.subscribe()
     }

@@ -1,4 +1,4 @@
-//! When pods are bound, as the API server shows it to whoever watches.
+//! When pods are bound, as a watch of the API server shows it.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -12,15 +12,15 @@ use tokio_stream::StreamExt;
 
 use crate::objects::NAMESPACE;
 
-/// When each pod was seen on a node, by name.
+/// When each pod was first seen on a node, by name.
 pub(crate) type BindTimes = BTreeMap<String, Instant>;
 
-/// Watches until nobody looks.
+/// Watches until nobody holds the receiver.
 pub(crate) fn follow(client: Client) -> watch::Receiver<BindTimes> {
     let (shown, looked_at) = watch::channel(BindTimes::new());
     tokio::spawn(async move {
         let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
-        // Whoever measures takes no more of the API server than needed.
+        // The measurement itself should cost the API server little.
         let with_a_node = Config::default().fields("spec.nodeName!=");
         let mut events = pin!(watcher(pods, with_a_node));
         while let Some(event) = events.next().await {

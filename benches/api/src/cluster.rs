@@ -1,4 +1,4 @@
-//! The cluster: its nodes with their stand-ins, and pods that come and go.
+//! The cluster: nodes with their stand-in agents, and pods that come and go.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::kubelet;
 use crate::objects::{self, BenchPodRequest, NAMESPACE};
 use crate::publish::NodePublisher;
 
-/// How many requests are under way at once.
+/// The maximum number of concurrent requests.
 const AT_ONCE: usize = 32;
-/// How long anything may take before it is given up.
+/// The timeout of every step.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Kinds that a cluster with Apportion has, where they are written.
+/// The files of the CRDs that a cluster with Apportion has.
 const KINDS: [&str; 3] = [
     "runtime-class/chart/apportion/crds/queues.scheduling.run.ai.yaml",
     "runtime-class/chart/apportion/crds/podgroups.scheduling.run.ai.yaml",
@@ -42,7 +42,7 @@ pub(crate) struct BenchCluster {
 }
 
 impl BenchCluster {
-    /// Makes one of so many nodes.
+    /// Creates a cluster with this many nodes.
     pub(crate) async fn make(plane: &ControlPlane, nodes: usize, cards: usize) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for kind in KINDS {
@@ -72,7 +72,7 @@ impl BenchCluster {
             let address = format!("unix:{}", socket.display());
             let node: Node = serde_json::from_value(objects::node(&name, &address))?;
             let (client, free, book) = (client.clone(), free.clone(), agent.book());
-            // Their heartbeats do not come all together.
+            // Spreads the heartbeats over time.
             let first = HEARTBEAT.mul_f64((number + 1) as f64 / nodes as f64);
             made.spawn(async move {
                 let _turn = free.acquire().await;
@@ -97,7 +97,7 @@ impl BenchCluster {
         })
     }
 
-    /// Creates a pod and waits until it is bound; how long that took.
+    /// Creates a pod and waits until it is bound. Returns how long that took.
     pub(crate) async fn time_of_one(&self, name: &str, ask: BenchPodRequest) -> Result<Duration> {
         let began = create(&self.pods, name, ask).await?;
         let mut bound = self.bound.clone();
@@ -107,12 +107,12 @@ impl BenchCluster {
         Ok(seen[name] - began)
     }
 
-    /// How many pods were evicted so far.
+    /// How many pods have been evicted so far.
     pub(crate) fn evicted(&self) -> usize {
         *self.ended.borrow()
     }
 
-    /// Creates pods for whom others are evicted, and waits until they are bound.
+    /// Creates pods that cause evictions, and waits until they are bound.
     pub(crate) async fn reclaim(&self, count: usize) -> Result<Duration> {
         let began = Instant::now();
         for number in 0..count {
@@ -132,8 +132,8 @@ impl BenchCluster {
         Ok(began.elapsed())
     }
 
-    /// Creates all pods as fast as the API server takes them, and waits until they are bound: how long each
-    /// took, and how long it took from the first to the last.
+    /// Creates all pods as fast as the API server takes them, and waits until they are bound. Returns the time of each
+    /// pod, and the time from the first creation to the last binding.
     pub(crate) async fn times_of(
         &self,
         pods: Vec<(String, BenchPodRequest)>,
@@ -173,7 +173,7 @@ impl BenchCluster {
         Ok(())
     }
 
-    /// Deletes a pod and waits until no agent holds anything.
+    /// Deletes a pod and waits until no agent has an allocation.
     pub(crate) async fn end(&self, name: &str) -> Result<()> {
         let at_once = DeleteParams::default().grace_period(0);
         self.pods.delete(name, &at_once).await?;

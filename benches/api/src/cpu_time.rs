@@ -1,4 +1,4 @@
-//! What a process used of the machine, as the kernel counts it.
+//! The CPU time and memory of a process, as the kernel counts them.
 
 use std::fmt;
 use std::fs;
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use apportion_abi::Bytes;
 
-/// The kernel's ticks in a second, on every Linux that Kubernetes runs on.
+/// The kernel's clock ticks per second, on every Linux that Kubernetes runs on.
 const TICKS: u64 = 100;
 
-/// Time on processors.
+/// CPU time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTime(Duration);
 
 impl CpuTime {
-    /// Of a process until now.
+    /// The CPU time of a process so far.
     pub(crate) fn of(process: u32) -> Self {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The command may have spaces in its name; it ends with the last parenthesis.
+        // The command name may contain spaces. It ends at the last parenthesis.
         let (_, rest) = text.rsplit_once(')').unwrap_or_default();
         let fields = rest.split_whitespace().skip(11).take(2);
         let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
         Self(Duration::from_millis(ticks * 1000 / TICKS))
     }
 
-    /// What was used since then.
+    /// The CPU time used since `before`.
     pub(crate) fn since(self, before: &Self) -> Self {
         Self(self.0.saturating_sub(before.0))
     }
 }
 
 impl CpuTime {
-    /// Which part of a processor that is over so long a time.
+    /// The part of one CPU that this is over `time`.
     pub(crate) fn part_of(self, time: Duration) -> f64 {
         self.0.as_secs_f64() / time.as_secs_f64()
     }
@@ -43,7 +43,7 @@ impl fmt::Display for CpuTime {
     }
 }
 
-/// The memory that a process has resident, and the most that it had.
+/// The resident memory of a process, now and at its peak.
 pub(crate) fn resident(process: u32) -> [Bytes; 2] {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     ["VmRSS:", "VmHWM:"].map(|field| {

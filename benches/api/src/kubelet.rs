@@ -1,4 +1,4 @@
-//! A stand-in for kubelets: it ends the pods that were evicted, and counts them.
+//! A stand-in for kubelets: it ends evicted pods and counts them.
 
 use std::pin::pin;
 
@@ -11,7 +11,7 @@ use tokio_stream::StreamExt;
 
 use crate::objects::NAMESPACE;
 
-/// Ends pods until nobody looks; says how many it ended.
+/// Ends pods until nobody holds the receiver, which shows how many were ended.
 pub(crate) fn follow(client: Client) -> watch::Receiver<usize> {
     let (ended, looked_at) = watch::channel(0);
     tokio::spawn(async move {

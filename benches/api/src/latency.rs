@@ -1,4 +1,4 @@
-//! What lies between the scheduler and the API server: every byte takes a while, each way.
+//! A proxy between the scheduler and the API server that delays every byte, each way.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// Begins to carry; says which kubeconfig leads that way.
+/// Starts the proxy. Returns a kubeconfig that leads through it.
 pub(crate) async fn between(kubeconfig: &Path, delay: Duration) -> Result<PathBuf> {
     let mut config: Value = serde_json::from_str(&std::fs::read_to_string(kubeconfig)?)?;
     let server = &mut config["clusters"][0]["cluster"]["server"];
@@ -34,7 +34,7 @@ pub(crate) async fn between(kubeconfig: &Path, delay: Duration) -> Result<PathBu
     Ok(path)
 }
 
-/// Carries bytes late, however much is under way.
+/// Forwards bytes with a delay, without a limit on what is under way.
 async fn carry(
     mut from: impl AsyncReadExt + Unpin + Send + 'static,
     mut to: impl AsyncWriteExt + Unpin,

@@ -1,10 +1,10 @@
 //! The running scheduler against a real etcd and kube-apiserver: from a pod's creation to its binding.
 //!
-//! Nodes are objects, and their agents stand-ins in this process, which keep books and publish them as
-//! agents do; everything else is real. Two questions: how long the first share of an idle card takes, one
-//! pod at a time, and how long a cluster takes that is filled at once. What each process used of the
-//! processors stands beside the times, because all of them share this machine. The budgets of the design are
-//! printed with the figures; nothing fails when one is missed, because a busy machine is not a bug.
+//! Nodes are objects. Their agents are stand-ins in this process, which have ledgers and publish them as agents do.
+//! Everything else is real. Two questions: how long does the first share of an idle card take, one pod at a time? And
+//! how long does it take to fill a whole cluster at once? The CPU time of each process is printed with the times,
+//! because all of them share this machine. The design's budgets are printed, too. A missed budget fails nothing,
+//! because a busy machine is not a bug.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -39,31 +39,31 @@ use scheduler::{LEADS, SchedulerProcess, WAITS};
 #[derive(Debug, Parser)]
 #[command(version)]
 struct ApiBenchArguments {
-    /// How many nodes there are
+    /// Number of nodes
     #[arg(long, default_value_t = 500, value_name = "N")]
     nodes: usize,
-    /// How many cards a node has
+    /// Cards on each node
     #[arg(long, default_value_t = 8, value_name = "N")]
     cards: usize,
-    /// How many pods come at once: half of them want a card, half of them half a card
+    /// Pods that are created at once: half of them request a card, half of them half a card
     #[arg(long, default_value_t = 4000, value_name = "N")]
     pods: usize,
-    /// How many pods come one after the other to idle cards
+    /// Pods that are created one after the other on idle cards
     #[arg(long, default_value_t = 200, value_name = "N")]
     first: usize,
-    /// How many pods of another queue take the place of others; the cluster is filled with pods of one card for them
+    /// Pods of another queue that reclaim cards; the cluster is first filled with pods of one card
     #[arg(long, default_value_t = 0, value_name = "N")]
     reclaim: usize,
-    /// How long every byte takes between the scheduler and the API server, each way
+    /// Delay of every byte between the scheduler and the API server, each way
     #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
     delay: u64,
-    /// For how many seconds it is measured what nothing to do costs
+    /// Seconds for which the cost of an idle cluster is measured
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     idle: u64,
     /// Kill the leader while another scheduler waits
     #[arg(long)]
     failover: bool,
-    /// What the scheduler logs, into a file that is named at the end
+    /// Log filter of the scheduler; the log's file is named at the end
     #[arg(long, default_value = "info", value_name = "FILTER")]
     log: String,
 }
@@ -140,7 +140,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     }
     if arguments.idle > 0 {
         let time = Duration::from_secs(arguments.idle);
-        // What the burst left behind is done first.
+        // Let the work that the burst left behind finish first.
         std::thread::sleep(Duration::from_secs(20));
         let (before, asked) = (processes(&scheduler), RequestCounts::of(&plane));
         std::thread::sleep(time);
@@ -154,7 +154,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         }
     }
     if arguments.failover {
-        // Somebody makes room.
+        // Make room for a pod.
         runtime.block_on(cluster.end_one("pod-0"))?;
         let next = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, WAITS)?;
         std::thread::sleep(Duration::from_secs(10));
@@ -169,9 +169,9 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     scheduler.stop(&plane)
 }
 
-/// What the control plane uses while nobody is there, which is no cost of ours.
+/// The cost of the control plane without a scheduler, which is not ours.
 fn alone(plane: &ControlPlane, time: Duration) {
-    // It makes its own objects first.
+    // It first creates its own objects.
     std::thread::sleep(Duration::from_secs(20));
     let usage = || plane.processes().map(CpuTime::of);
     let before = usage();
@@ -182,10 +182,10 @@ fn alone(plane: &ControlPlane, time: Duration) {
     }
 }
 
-/// Pods that take the place of others. Who is evicted beyond them is a bug, on however busy a machine.
+/// Pods that reclaim cards. Any further eviction is a bug, on a busy machine too.
 fn reclaim(runtime: &tokio::runtime::Runtime, cluster: &BenchCluster, count: usize) -> Result<()> {
     let took = runtime.block_on(cluster.reclaim(count))?;
-    // What was asked for in vain would show now.
+    // Evictions for nothing would show now.
     std::thread::sleep(Duration::from_secs(10));
     let evicted = cluster.evicted();
     let took = took.as_secs_f64();
@@ -194,7 +194,7 @@ fn reclaim(runtime: &tokio::runtime::Runtime, cluster: &BenchCluster, count: usi
     Ok(())
 }
 
-/// Shares that fit on no card with another: each pod is gone before the next comes.
+/// Creates shares of which no two fit on one card. Each pod is gone before the next comes.
 async fn one_by_one(cluster: &BenchCluster, count: usize) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for number in 0..count {

@@ -1,8 +1,8 @@
-//! Nodes and pods as they are written.
+//! Node, queue and pod objects.
 
 use serde_json::{Value, json};
 
-/// Whose pods are made.
+/// The scheduler of the pods.
 const SCHEDULER: &str = "apportion-scheduler";
 /// The namespace of all pods.
 pub(crate) const NAMESPACE: &str = "default";
@@ -10,16 +10,16 @@ pub(crate) const NAMESPACE: &str = "default";
 /// What the webhook adds to a container with a share.
 const SLOT: &str = "apportion.dev/gpu-slot";
 
-/// What a pod wants.
+/// What a pod requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BenchPodRequest {
-    /// A card for itself.
+    /// A whole card.
     Card,
     /// Half a card.
     Half,
-    /// So much of a card that no other pod fits beside it.
+    /// So much of a card that nothing fits beside it.
     Most,
-    /// A card for itself, for the queue that gets its own back.
+    /// A whole card, for the queue that reclaims its quota.
     Reclaim,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn node(name: &str, address: &str) -> Value {
             "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-/// The queue that gets its own back.
+/// The queue that reclaims its quota.
 pub(crate) const LENDER: &str = "lender";
 
 pub(crate) fn queue(name: &str, cards: usize) -> Value {
@@ -44,7 +44,7 @@ pub(crate) fn queue(name: &str, cards: usize) -> Value {
 }
 
 pub(crate) fn pod(name: &str, ask: BenchPodRequest) -> Value {
-    // What admission adds to each pod where there are service accounts.
+    // Admission adds this to each pod on a cluster with service accounts.
     let access = json!({"name": "kube-api-access", "projected": {"sources": [
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}]}});

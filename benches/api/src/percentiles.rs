@@ -1,9 +1,9 @@
-//! Many times as a few figures.
+//! Many latencies as a few figures.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The median, the 99th of a hundred, and the worst.
+/// The median, the 99th percentile, and the worst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LatencyPercentiles {
     median: Duration,

@@ -1,5 +1,5 @@
-//! What a stand-in writes to the API server: its node's `GpuNode` and the node's numbers, as often and in
-//! the form that an agent writes them, so that the API server and the scheduler have that work, too.
+//! What a stand-in writes to the API server: its node's `GpuNode` and the node's allocatable resources, in the form and
+//! as often as an agent does. So the API server and the scheduler have that work, too.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// Under which name an agent applies.
+/// The field manager of an agent.
 const FIELD_MANAGER: &str = "apportion-agent";
 
-/// Where one node's state is published.
+/// Publishes the state of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePublisher {
     node: String,
@@ -37,7 +37,7 @@ impl NodePublisher {
         }
     }
 
-    /// Makes the object and writes what is so.
+    /// Creates the object and writes the current state.
     pub(crate) async fn begin(&self, book: &v1::ListReply) -> Result<(), kube::Error> {
         let object = GpuNode::new(&self.node, Default::default());
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -54,7 +54,7 @@ impl NodePublisher {
                 return;
             }
             let now = book.borrow_and_update().clone();
-            // The API server may be ending.
+            // The API server may be shutting down.
             let _ = self.write(&now).await;
             sleep(PACE).await;
             wait = HEARTBEAT;

@@ -1,4 +1,4 @@
-//! What the API server was asked, by its own metric `apiserver_request_total`.
+//! The requests to the API server, by its own metric `apiserver_request_total`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use apportion_tests::control_plane::ControlPlane;
 
 const SERIES: &str = "apiserver_request_total{";
 
-/// How many requests there were until now, by verb and resource.
+/// The number of requests so far, by verb and resource.
 pub(crate) struct RequestCounts(BTreeMap<String, f64>);
 
 impl RequestCounts {
@@ -29,7 +29,7 @@ impl RequestCounts {
         Self(counts)
     }
 
-    /// Those since `before`, the most frequent first. Watches count when they end.
+    /// The requests since `before`, most frequent first. A watch counts when it ends.
     pub(crate) fn since(&self, before: &Self) -> Vec<(String, f64)> {
         let mut counts: Vec<_> = self
             .0
@@ -42,11 +42,11 @@ impl RequestCounts {
     }
 }
 
-/// The value of a label; nothing where it is not there.
+/// The value of a label; empty if the label is missing.
 fn label<'l>(labels: &'l str, name: &str) -> &'l str {
     let quoted = format!("{name}=\"");
     let mut at = labels.match_indices(&quoted);
-    // `resource` is also the end of `subresource`.
+    // `subresource` also ends in `resource`.
     let at = at.find(|(at, _)| *at == 0 || labels[..*at].ends_with(','));
     let value = at.map(|(at, _)| &labels[at + quoted.len()..]);
     value

@@ -1,4 +1,4 @@
-//! The scheduler's own process, as it is staged.
+//! The scheduler's own process, from the staged tree.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use anyhow::{Context, Result};
 use apportion_tests::control_plane::ControlPlane;
 use apportion_tests::{eventually, staged};
 
-/// How long it may take until it knows the cluster.
+/// How long the scheduler may take to load the cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What it says once it leads, and what it says where another does.
+/// What it logs when it leads, and when another scheduler does.
 pub(crate) const LEADS: &str = "Cluster state loaded";
 pub(crate) const WAITS: &str = "Another scheduler holds the lease";
 
-/// The process. It ends when it is dropped.
+/// The process. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SchedulerProcess {
     child: Child,
@@ -24,7 +24,7 @@ pub(crate) struct SchedulerProcess {
 }
 
 impl SchedulerProcess {
-    /// Starts it and waits until it says this.
+    /// Starts the scheduler and waits until it logs `until`.
     pub(crate) fn start(
         plane: &ControlPlane,
         kubeconfig: &Path,
@@ -33,7 +33,7 @@ impl SchedulerProcess {
     ) -> Result<Self> {
         let number = std::fs::read_dir(plane.dir())?.count();
         let log = plane.dir().join(format!("scheduler-{number}.log"));
-        // It ends with this process, however that ends.
+        // The child ends with this process, however this process ends.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(staged().join("bin/apportion-scheduler"))
@@ -54,12 +54,12 @@ impl SchedulerProcess {
         Ok(scheduler)
     }
 
-    /// Its process.
+    /// The process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it; its log is kept where the folder of the control plane is not.
+    /// Kills it. The control plane's folder is temporary, so the log is copied elsewhere.
     pub(crate) fn stop(&mut self, _: &ControlPlane) -> Result<()> {
         self.child.kill()?;
         let text = std::fs::read_to_string(&self.log)?;

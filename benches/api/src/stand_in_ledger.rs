@@ -1,13 +1,14 @@
-//! The book of one stand-in: what its cards have, and who holds what.
+//! The ledger of one stand-in: its cards and their allocations.
 //!
-//! It accepts what fits and refuses what does not, once for each key, as an agent does.
+//! As an agent does, it accepts what fits, refuses what does not, and answers a repeated idempotency key with the same
+//! allocation.
 
 use apportion_proto::v1;
 
-/// What a card of the stand-ins has.
+/// The memory of a stand-in's card.
 const CARD: u64 = 80 << 30;
 
-/// A list of idle cards.
+/// A ledger of idle cards.
 pub(crate) fn idle(node: usize, cards: usize) -> v1::ListReply {
     let card = |index: usize| v1::Card {
         uuid: format!("GPU-{node:08x}-0000-0000-0000-{index:012x}"),
@@ -25,7 +26,7 @@ pub(crate) fn idle(node: usize, cards: usize) -> v1::ListReply {
     }
 }
 
-/// Enters an allocation, or says why not.
+/// Adds an allocation, or returns the shortfall.
 pub(crate) fn allocate(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::AllocateReply {
     use v1::allocate_reply::Result::{Allocation, Shortfall};
     let mut known = book.allocations.iter();
@@ -83,13 +84,13 @@ pub(crate) fn commit(book: &mut v1::ListReply, ask: v1::CommitRequest) -> Option
     Some(known.clone())
 }
 
-/// Takes an allocation out.
+/// Removes an allocation.
 pub(crate) fn release(book: &mut v1::ListReply, id: &str) {
     book.allocations.retain(|known| known.id != id);
     count(book);
 }
 
-/// Sums up what is granted of each card.
+/// Sums up the grants of each card.
 fn count(book: &mut v1::ListReply) {
     let grants = book.allocations.iter().flat_map(|one| &one.grants);
     for card in &mut book.cards {

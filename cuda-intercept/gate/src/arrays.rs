@@ -1,9 +1,9 @@
 //! Arrays: memory without an address, counted by the blocks that it can take.
 //!
-//! The driver takes blocks for arrays as for linear memory, but nobody can see which arrays share one. So
-//! a large array counts as whole blocks, and the small ones of a context together as the blocks that they
-//! fill when each is rounded up to a power of two (those pack without gaps). What was freed among them
-//! may leave holes, so the blocks count until the last small array of the context is gone.
+//! The driver takes blocks for arrays as for linear memory, but which arrays share a block is not visible. So a large
+//! array counts as whole blocks. The small arrays of a context count together: each is rounded up to a power of two
+//! (those pack without gaps), and the sum to whole blocks. Freed small arrays may leave holes, so the blocks count
+//! until the context's last small array is gone.
 
 use crate::Card;
 use crate::contexts::ContextId;
@@ -17,21 +17,21 @@ pub struct ArrayAllocation {
     pub card: Card,
     /// The context that it belongs to.
     pub context: ContextId,
-    /// What it requires.
+    /// The bytes that it requires.
     pub bytes: u64,
 }
 
-/// An array that was taken out of the books.
+/// An array that was removed from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovedArray {
     /// The array.
     pub array: ArrayAllocation,
-    /// What its end gives back.
+    /// What its end uncharges.
     pub cost: u64,
 }
 
-/// Bytes of one channel of an array format (`CUarray_format`), or more: an unknown format counts as
-/// the widest. Block-compressed and planar formats count as 16 bytes an element.
+/// Bytes of one channel of an array format (`CUarray_format`), or more: an unknown format counts as the widest.
+/// Block-compressed and planar formats count as 16 bytes an element.
 #[must_use]
 pub const fn format_bytes(format: u32) -> u64 {
     match format {
@@ -47,7 +47,7 @@ pub const fn format_bytes(format: u32) -> u64 {
 struct SmallArrays {
     count: u64,
     bytes: u64,
-    /// The most that `bytes` was since the shelf was empty.
+    /// The largest `bytes` since the context last had no small arrays.
     most: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct ArrayTable {
 }
 
 impl ArrayTable {
-    /// Enters an array. Returns what it costs.
+    /// Records an array. Returns what it costs.
     pub(crate) fn enter(&mut self, handle: u64, array: ArrayAllocation) -> u64 {
         if !self.entries.enter(handle, array) || array.bytes > SMALL {
             return worst_case(array.bytes);
@@ -82,13 +82,13 @@ impl ArrayTable {
         }
     }
 
-    /// Takes an array out.
+    /// Removes an array.
     pub(crate) fn take(&mut self, handle: u64) -> Option<RemovedArray> {
         let array = self.entries.remove(handle)?;
         Some(self.close(array))
     }
 
-    /// Takes out one array of a context.
+    /// Removes one array of a context.
     pub(crate) fn take_of(&mut self, context: ContextId) -> Option<RemovedArray> {
         let chosen = |_, array: &ArrayAllocation| array.context == context;
         let (_, array) = self.entries.remove_where(chosen)?;
@@ -121,7 +121,7 @@ impl ArrayTable {
     }
 }
 
-/// What a small array is counted as among others.
+/// The bytes that a small array counts among others.
 const fn room(bytes: u64) -> u64 {
     let bytes = if bytes < 512 { 512 } else { bytes };
     bytes.next_power_of_two()

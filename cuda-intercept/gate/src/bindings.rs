@@ -1,15 +1,15 @@
-//! What holds physical memory beside handles and mapped addresses: tiles of sparse arrays, and multicast
-//! objects and logical endpoints that it is bound to. Memory that was released stays the card's for as long as any of them has it.
+//! What holds physical memory besides handles and mapped addresses: tiles of sparse arrays, and the multicast objects
+//! and logical endpoints that memory is bound to. Released memory stays on the card while any of them holds it.
 //!
-//! A hold is known by its holder and the place in that. A place is let go of when a place around it is, or
-//! exactly it is taken by other memory; with its holder all go. Where a program lets go of parts of a place, the
-//! whole stays held until the rest is gone.
+//! A hold is identified by its holder and a region in it. It ends when a region that contains it is dropped, when
+//! other memory takes exactly its region, or with its holder. If a program drops parts of a region, the whole stays
+//! held until the rest is dropped.
 
 use crate::contexts::ContextId;
 use crate::fallible_map::FallibleMap;
 use crate::handles::PhysicalId;
 
-/// What holds.
+/// What holds memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BindingHolder {
     /// An array, with mipmaps or without.
@@ -20,14 +20,14 @@ pub enum BindingHolder {
     Endpoint(u32),
 }
 
-/// Where in its holder: on a plane, a box.
+/// A region of its holder: a box on a plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BindingRegion {
-    /// What is never taken together.
+    /// The part of the holder; no region spans two.
     pub plane: [u32; 3],
-    /// Where it starts.
+    /// The corner where the box starts.
     pub start: [u64; 3],
-    /// How far it goes.
+    /// The size of the box.
     pub extent: [u64; 3],
 }
 
@@ -57,7 +57,7 @@ struct BoundMemory {
 pub(crate) struct BindingTable(FallibleMap<(BindingHolder, BindingRegion), BoundMemory>);
 
 impl BindingTable {
-    /// Enters a hold, that is in a context if its holder is. Returns what was in exactly this place.
+    /// Records a hold, in a context if its holder is in one. Returns what was in exactly this region.
     pub(crate) fn enter(
         &mut self,
         (holder, place): (BindingHolder, BindingRegion),
@@ -70,7 +70,7 @@ impl BindingTable {
         before
     }
 
-    /// Takes out one hold in a place.
+    /// Removes one hold in a region.
     pub(crate) fn take(
         &mut self,
         holder: BindingHolder,
@@ -79,12 +79,12 @@ impl BindingTable {
         self.take_where(|of, at, _| of == holder && place.contains(&at))
     }
 
-    /// Takes out one hold of a holder.
+    /// Removes one hold of a holder.
     pub(crate) fn take_of(&mut self, holder: BindingHolder) -> Option<PhysicalId> {
         self.take_where(|of, _, _| of == holder)
     }
 
-    /// Takes out one hold in a context.
+    /// Removes one hold in a context.
     pub(crate) fn take_in(&mut self, context: ContextId) -> Option<PhysicalId> {
         self.take_where(|_, _, held| held.context == Some(context))
     }

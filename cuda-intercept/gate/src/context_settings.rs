@@ -1,55 +1,55 @@
-//! Limits of a context that take memory of the card: the heap of `malloc`, the buffer of `printf`, the
-//! stacks of all threads; and what kernels need for their threads, which lies where the stacks are.
+//! Limits of a context that take card memory: the heap of `malloc`, the buffer of `printf`, the stacks of all
+//! threads. Also the local memory of kernels, which lies where the stacks are.
 //!
-//! What a context has of each from the start is part of its reserve. So the first value that is seen is
-//! what a context includes, and what is set or needed above it is charged.
+//! What a context has of each at the start is part of its reserve. So the first value that is seen counts as
+//! included, and what is set or needed above it is charged.
 //!
-//! # Decision: a launch is charged by one thread, and the others wait for its answer
-//! Many threads may launch kernels of the same need at once. Were each charged for by itself, a launch could
-//! be refused only because another is about to pay for both. So who is refused while others are being charged
-//! asks again when they are done.
+//! # Decision: one thread charges for a launch, and the others wait for its result
+//! Many threads may launch kernels with the same need at once. If each charged for itself, a launch could be refused
+//! only because another one is about to pay for both. So a thread that is refused while others are charging tries
+//! again when they are done.
 
 use crate::contexts::ContextId;
 use crate::fallible_map::FallibleMap;
 use crate::linear::worst_case;
 
-/// One limit of a context, by the driver's number.
+/// One limit of one context, by the driver's number.
 type Key = (ContextId, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct ContextSetting {
     included: u64,
     charged: u64,
-    /// The most that a launched kernel needed. The driver never takes it back.
+    /// The most that a launched kernel needed. The driver never shrinks it.
     needed: u64,
-    /// How many launches counted on that, and settings.
+    /// How many settings and launches have relied on that.
     launches: u64,
-    /// How many launches are being charged for.
+    /// How many launches are being charged.
     pending: u32,
 }
 
-/// What there is for a launch.
+/// Whether the local memory suffices for a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalMemoryFit {
-    /// Enough from the start.
+    /// It suffices from the start.
     Included,
-    /// Enough by now.
+    /// It suffices by now.
     There,
-    /// So many bytes are to be charged, and then [`ContextSettings::grown`] or [`ContextSettings::refused`] to be called.
+    /// This many bytes are to be charged. Then call [`ContextSettings::grown`] or [`ContextSettings::refused`].
     Short(u64),
 }
 
-/// What grew for one launch, should that fail.
+/// The growth for one launch, to be undone if the launch fails.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalMemoryGrowth {
     key: Key,
-    /// What was needed before, and what this cost.
+    /// The earlier need, and the cost of the growth.
     before: u64,
     bytes: u64,
     launches: u64,
 }
 
-/// The limits of a process's contexts.
+/// The context limits of a process.
 #[derive(Debug, Default)]
 pub struct ContextSettings(FallibleMap<Key, ContextSetting>);
 
@@ -64,7 +64,7 @@ impl ContextSetting {
         }
     }
 
-    /// What a value costs, each unit of which takes `unit` bytes.
+    /// The cost of a value, if each unit takes `unit` bytes.
     fn cost(&self, value: u64, unit: u64) -> u64 {
         let above = value.max(self.needed).saturating_sub(self.included);
         worst_case(above.saturating_mul(unit))
@@ -77,14 +77,14 @@ impl ContextSettings {
         known.unwrap_or(ContextSetting::at_first(now))
     }
 
-    /// What a value would cost more than the one that stands, which is `now`.
+    /// How much more a value costs than the current one, `now`.
     #[must_use]
     pub fn more(&self, key: Key, now: u64, value: u64, unit: u64) -> u64 {
         let known = self.known(key, now);
         known.cost(value, unit).saturating_sub(known.charged)
     }
 
-    /// A value was set, from `now`. Returns what was charged for the one before, and what is for this.
+    /// Records a new value in place of `now`. Returns the old charge and the new one.
     pub fn set(&mut self, key: Key, now: u64, value: u64, unit: u64) -> (u64, u64) {
         let known = self.known(key, now);
         let charged = known.cost(value, unit);
@@ -98,13 +98,13 @@ impl ContextSettings {
         (known.charged, charged)
     }
 
-    /// What a context includes of a limit, if that is known.
+    /// The value that a context includes of a limit, if known.
     #[must_use]
     pub fn included(&self, key: Key) -> Option<u64> {
         self.0.get(key).map(|known| known.included)
     }
 
-    /// A kernel of this need is to be launched.
+    /// A kernel with this need is about to be launched.
     pub fn launch(&mut self, key: Key, now: u64, need: u64, unit: u64) -> LocalMemoryFit {
         let mut known = self.known(key, now);
         if need <= known.included {
@@ -125,7 +125,7 @@ impl ContextSettings {
         room
     }
 
-    /// The launch was charged with `charged`. Returns what that was too much by now.
+    /// Records that `charged` bytes were charged for the launch. Returns how much of it was too much by now.
     pub fn grown(
         &mut self,
         key: Key,
@@ -158,13 +158,13 @@ impl ContextSettings {
         }
     }
 
-    /// Whether any launch is being charged for.
+    /// Whether any launch is being charged.
     #[must_use]
     pub fn is_pending(&self, key: Key) -> bool {
         self.0.get(key).is_some_and(|known| known.pending > 0)
     }
 
-    /// The launch for which it grew failed. Returns what that gives back: nothing if another counted on it.
+    /// The launch that caused this growth failed. Returns what to uncharge: nothing if another launch relied on it.
     pub fn failed(&mut self, grown: LocalMemoryGrowth) -> u64 {
         let known = self.0.get_mut(grown.key);
         let Some(known) = known.filter(|known| known.launches == grown.launches) else {
@@ -175,7 +175,7 @@ impl ContextSettings {
         grown.bytes
     }
 
-    /// A context has ended. Returns what that gives back.
+    /// A context has ended. Returns what to uncharge.
     pub fn ended(&mut self, context: ContextId) -> u64 {
         let mut freed = 0_u64;
         while let Some((_, setting)) = self.0.remove_where(|key, _| key.0 == context) {
@@ -185,10 +185,10 @@ impl ContextSettings {
     }
 }
 
-/// What a kernel with so many local bytes needs of the card's memory for each thread.
+/// The card memory for each thread of a kernel that uses this many bytes of local memory.
 ///
-/// The system's calls have 512 bytes beside them, and the driver rounds (NVIDIA's forum, "Memory required for
-/// kernel launch"; by 128 or 256 bytes, of which this takes the larger).
+/// System calls need 512 bytes besides, and the driver rounds (NVIDIA's forum, "Memory required for kernel launch":
+/// to a multiple of 128 or 256 bytes; this uses the larger).
 #[must_use]
 pub fn thread_bytes(local: u64) -> u64 {
     const SYSTEM: u64 = 512;
@@ -260,7 +260,7 @@ mod tests {
             LocalMemoryFit::Short(2 * BLOCK)
         );
         settings.grown(STACK, 1030, BLOCK, 2 * BLOCK);
-        // The stacks become smaller, what kernels need stays.
+        // The stacks become smaller. What kernels need stays.
         assert_eq!(
             settings.set(STACK, 1028, 1024, BLOCK),
             (6 * BLOCK, 6 * BLOCK)

@@ -1,20 +1,20 @@
-//! Contexts: each costs a reserve, and its end is the end of everything that was allocated in it.
+//! Contexts: each costs a reserve, and everything that was allocated in it ends with it.
 //!
-//! A driver may give a new context the handle of one that just ended, so memory refers to a context by
-//! a number of our own that is never used twice.
+//! A driver may give a new context the handle of one that just ended. So memory refers to a context by a number of
+//! our own that is never reused.
 //!
-//! A release of the primary context is seldom its end, and which of several at once ends it is known only
-//! after. So a context stays in the books while the driver is asked to end it, for other threads that use
-//! it meanwhile, until one of them has seen that it is gone. A new one of the same handle takes its place,
-//! and it is kept aside till then.
+//! A release of the primary context seldom ends it, and which of several concurrent releases ends it is known only
+//! afterwards. So a context stays recorded while the driver is asked to end it, for other threads that use it
+//! meanwhile, until one of the threads has seen that it is gone. A new context with the same handle takes its place,
+//! and the old one is set aside until then.
 //!
-//! The first context of a process on a card costs more than each further one, as some of it is the
-//! process's and not the context's. Which part goes when is the driver's secret, so the large reserve
-//! stays until the last context on the card is gone, whichever was first.
+//! The first context of a process on a card costs more than each further one, because part of it belongs to the
+//! process. When the driver frees which part is unknown. So the large reserve stays until the last context on the
+//! card is gone, whichever was first.
 //!
-//! Threads that retain one primary context at once get one context, and it is charged once: they take turns, and who
-//! comes second finds it there. A turn that is never given back, by a thread that was ended in the driver, is taken
-//! over by whoever has waited long enough.
+//! Threads that retain one primary context at once get one context, and it is charged once. They take turns, and the
+//! second one finds it there. A thread that was killed in the driver never gives its turn back, so a thread that has
+//! waited long enough takes the turn over.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
@@ -29,12 +29,12 @@ impl ContextId {
     }
 }
 
-/// What contexts on a card are charged.
+/// The reserves for contexts on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextReserve {
-    /// The first of a process.
+    /// For the first context of a process.
     pub first: u64,
-    /// Each further one.
+    /// For each further context.
     pub further: u64,
 }
 
@@ -60,16 +60,16 @@ struct ContextEntry {
     reserve: u64,
     device: i32,
     is_primary: bool,
-    /// How many threads ask the driver to end it.
+    /// How many threads are asking the driver to end it.
     ending: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct ContextTable {
     by_handle: FallibleMap<u64, (ContextId, ContextEntry)>,
-    /// Ending ones whose handle another context has.
+    /// Ending contexts whose handle another context has.
     aside: FallibleMap<ContextId, ContextEntry>,
-    /// The thread whose turn it is to retain the primary context of a device.
+    /// The thread that has the turn to retain a device's primary context.
     turns: FallibleMap<i32, i32>,
     next: u64,
 }
@@ -86,8 +86,8 @@ impl Default for ContextTable {
 }
 
 impl ContextTable {
-    /// Enters a context. False if it is there already (or cannot be entered). One that is ending is there
-    /// only for a caller that charged nothing: a reserve was charged for a new one.
+    /// Records a context. False if it is already recorded (or cannot be). A context that is ending counts as recorded
+    /// only for a caller that charged nothing, because a caller that charged a reserve has a new context.
     pub(crate) fn open(
         &mut self,
         handle: u64,
@@ -128,7 +128,7 @@ impl ContextTable {
             .map(|(handle, _)| handle)
     }
 
-    /// Whether any context on a device is entered.
+    /// Whether any context on a device is recorded.
     pub(crate) fn is_any_on(&self, device: i32) -> bool {
         let mut all = self.by_handle.iter();
         all.any(|(_, (_, entry))| entry.device == device)
@@ -176,7 +176,7 @@ impl ContextTable {
         self.by_handle.get(handle).map(|(_, entry)| entry.device)
     }
 
-    /// The driver is about to be asked to end it.
+    /// The driver is about to be asked to end a context.
     pub(crate) fn begin_end(&mut self, handle: u64) -> Option<EndingContext> {
         let (id, entry) = self.by_handle.get_mut(handle)?;
         entry.ending = entry.ending.saturating_add(1);
@@ -193,7 +193,7 @@ impl ContextTable {
         }
     }
 
-    /// It is gone: its reserve, for the first who says so.
+    /// The context is gone. The first caller gets its reserve.
     pub(crate) fn remove(&mut self, ended: EndingContext) -> Option<u64> {
         let is_there = |(id, _): &&(ContextId, ContextEntry)| *id == ended.id;
         let entry = match self.by_handle.get(ended.handle).filter(is_there) {
@@ -203,8 +203,8 @@ impl ContextTable {
         entry.map(|entry| self.hand_on(entry))
     }
 
-    /// What is given back for a context that is gone: its own reserve, or that of another on the card
-    /// which takes over a larger one.
+    /// What to uncharge for a context that is gone: its own reserve, or the smaller one of another context on the
+    /// card that takes over the larger one.
     fn hand_on(&mut self, gone: ContextEntry) -> u64 {
         let current = self.by_handle.values_mut().map(|(_, entry)| entry);
         let all = current.chain(self.aside.values_mut());

@@ -1,35 +1,33 @@
-//! Frees that are under way: what a stream will have given back when it gets there.
+//! Deferred frees: memory that a stream will have freed when it gets there.
 //!
-//! A pool that was destroyed ends with its last allocation, and that may be freed in the order of a stream
-//! which has other work first. Nobody can ask such a pool what it still reserves, so the charge stays until
-//! an event behind the free has happened.
+//! A destroyed pool ends with its last allocation, which may be freed in a stream that has other work first. Such a
+//! pool can no longer be queried, so its charge stays until an event behind the free has completed.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
 
-/// A charge, and the driver's event that it waits for.
+/// A charge, and the event that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeferredFree {
     /// The event's handle.
     pub event: u64,
     /// The card.
     pub card: Card,
-    /// How much is to be given back.
+    /// How much to uncharge.
     pub bytes: u64,
 }
 
-/// The frees of a process that are under way.
+/// The deferred frees of a process.
 #[derive(Debug, Default)]
 pub struct DeferredFrees(FallibleMap<u64, DeferredFree>);
 
 impl DeferredFrees {
-    /// Enters one.
+    /// Records a deferred free.
     pub fn wait(&mut self, free: DeferredFree) {
         self.0.enter(free.event, free);
     }
 
-    /// Takes out the first one after `after`, to ask the driver about its event; while that is asked nobody
-    /// else can.
+    /// Removes the first one after `after`. The caller then queries its event; no other thread can meanwhile.
     pub fn take_after(&mut self, after: Option<u64>) -> Option<DeferredFree> {
         let events = self.0.iter().map(|(event, _)| event);
         let later = events.filter(|event| after.is_none_or(|after| *event > after));

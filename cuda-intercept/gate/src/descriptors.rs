@@ -1,9 +1,9 @@
-//! Descriptors that keep memory: as long as one is open anywhere, what it was made of stays the card's, whoever
-//! gave it up. Then its charge is adrift: it is given back when the last of its descriptors is closed.
+//! Descriptors that keep memory: while one is open anywhere, its memory stays on the card, even if every process has
+//! released it. Then its charge is adrift, until the last of its descriptors is closed.
 //!
-//! Each is known by the key that lies on it. Whether that is still there can be seen through another open file of
-//! the same inode, here called a probe, which descriptors of one inode share; or, where the kernel gives none, by
-//! looking at the number that the descriptor had.
+//! Each is identified by the key that marks it. Whether the mark is still there can be seen through another open file
+//! of the same inode, called a probe here, which the descriptors of one inode share. If the kernel gives no probe,
+//! the number that the descriptor had is checked.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
@@ -12,14 +12,14 @@ use crate::shared_memory::HeldMemory;
 /// An inode: its device and its number.
 pub type Inode = (u64, u64);
 
-/// What is known of a descriptor.
+/// A descriptor for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportedDescriptor {
-    /// What lies on it.
+    /// The key that marks it.
     pub key: u64,
     /// The number that it had.
     pub number: i32,
-    /// What it is open on.
+    /// The inode that it is open on.
     pub inode: Inode,
     /// Another open file of the same inode.
     pub probe: Option<i32>,
@@ -49,7 +49,7 @@ impl ExportedDescriptors {
         all.find_map(|(_, (_, known))| known.probe)
     }
 
-    /// Enters a descriptor of a memory. False if it is known by this key, or there is no room.
+    /// Records a descriptor for memory. False if its key is known, or there is no room.
     pub fn enter(&mut self, memory: HeldMemory, descriptor: ExportedDescriptor) -> bool {
         let is_it = |known: &(HeldMemory, ExportedDescriptor)| known.1.key == descriptor.key;
         if self.all.iter().any(|(_, known)| is_it(known)) {
@@ -59,8 +59,8 @@ impl ExportedDescriptors {
         self.all.enter(number, (memory, descriptor))
     }
 
-    /// A memory was given up whose charge may be kept by a descriptor. Returns by what name it is adrift; none has
-    /// one that has no descriptor.
+    /// Memory was released whose charge a descriptor may keep. Returns its name while it is adrift; `None` if it has
+    /// no descriptor.
     pub fn set_adrift(&mut self, memory: HeldMemory, charge: (Card, u64)) -> Option<HeldMemory> {
         if !self.all.iter().any(|(_, (of, _))| *of == memory) {
             return None;
@@ -75,7 +75,7 @@ impl ExportedDescriptors {
         Some(adrift)
     }
 
-    /// The next descriptor after a number of a memory that is adrift.
+    /// The next descriptor after a number whose memory is adrift.
     #[must_use]
     pub fn adrift_after(&self, after: u64) -> Option<(u64, ExportedDescriptor)> {
         let is_later = |at: u64, of: HeldMemory| at > after && matches!(of, HeldMemory::Adrift(_));
@@ -85,8 +85,8 @@ impl ExportedDescriptors {
             .min_by_key(|next| next.0)
     }
 
-    /// A descriptor is closed everywhere. Returns its probe if no other needs that, and what it was the last to
-    /// keep.
+    /// A descriptor is closed everywhere. Returns its probe if no other needs that, and the memory for which it was
+    /// the last.
     pub fn closed(
         &mut self,
         number: u64,

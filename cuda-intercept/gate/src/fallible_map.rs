@@ -1,4 +1,4 @@
-//! A hash map that fails instead of aborting when there is no memory for another entry.
+//! A hash map that fails instead of aborting if there is no memory for another entry.
 
 use core::hash::Hash;
 
@@ -15,7 +15,7 @@ impl<K, V> Default for FallibleMap<K, V> {
 }
 
 impl<K: Eq + Hash + Copy, V> FallibleMap<K, V> {
-    /// Enters a value in place of what stood there. False if there is no memory for it.
+    /// Inserts or replaces a value. False if there is no memory for it.
     pub(crate) fn enter(&mut self, key: K, value: V) -> bool {
         if self.0.try_reserve(1).is_err() {
             return false;
@@ -48,13 +48,13 @@ impl<K: Eq + Hash + Copy, V> FallibleMap<K, V> {
         self.0.values_mut()
     }
 
-    /// Keeps the entries whose value `wanted` picks.
+    /// Keeps the entries whose value satisfies `wanted`.
     pub(crate) fn retain(&mut self, wanted: impl Fn(&V) -> bool) {
         self.0.retain(|_, value| wanted(value));
     }
 
-    /// Removes one entry that `chosen` picks. Called until it finds none, this empties a selection
-    /// without memory for a list of it.
+    /// Removes one entry that satisfies `chosen`. Called until it finds none, it removes all such entries without
+    /// memory for a list of them.
     pub(crate) fn remove_where(&mut self, chosen: impl Fn(K, &V) -> bool) -> Option<(K, V)> {
         let found = self.0.iter().find(|(key, value)| chosen(**key, value));
         let key = *found?.0;

@@ -1,19 +1,19 @@
 //! Graphs that allocate: what each may take of a card at its first launch.
 //!
-//! Memory of a graph's nodes becomes physical when the graph is uploaded or launched, and stays in a pool
-//! of the driver's own, one a card, from which other graphs are served. That pool is charged like any
-//! other, by what it reserves; its handle in the books is [`graph_pool`].
+//! Memory of a graph's nodes becomes physical when the graph is uploaded or launched. It stays in a pool of the
+//! driver, one for each card, which also serves other graphs. That pool is charged like any other, by what it
+//! reserves; its handle here is [`graph_pool`].
 //!
-//! # Decision: the first launch asks for all, later ones for what others may have by then
-//! Before a graph's first launch the pool is charged for all that its nodes allocate, as if nothing could
-//! be used again; what it did not grow by is given back. A later launch finds its memory in the pool,
-//! unless that was trimmed, and then counts as a first one. But graphs that ran one after the other share
-//! memory, and cannot when they run at once, or while one of them still has what it allocated. So a later launch
-//! asks for what does not fit into the pool beside that: what other graphs allocated and nobody freed, and what
-//! graphs allocate that were launched into other streams and may still run.
+//! # Decision: the first launch charges everything, later ones what others may have by then
+//! Before a graph's first launch, the pool is charged for all that its nodes allocate, as if nothing could be reused.
+//! What the pool did not grow by is given back. A later launch finds its memory in the pool, unless the pool was
+//! trimmed; then it counts as a first one. But graphs that ran one after the other share memory, which they cannot do
+//! when they run at once, or while one of them still has its allocations. So a later launch charges what does not fit
+//! into the pool beside the following: what other graphs allocated and nobody freed, and what graphs allocate that
+//! were launched into other streams and may still run.
 //!
-//! A graph may be made to free, when it is launched again, what its last launch left allocated. Trimming leaves it that
-//! memory, so as long as it has all that it allocates, a launch is a later one, trimmed or not.
+//! A graph may be set to free, when it is launched again, what its last launch left allocated. Trimming leaves that
+//! memory. So while such a graph has everything that it allocates, a launch counts as a later one, trimmed or not.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
@@ -26,17 +26,16 @@ mod in_flight;
 pub use conditionals::{ConditionalBodies, ConditionalNodes};
 pub use in_flight::{GraphLaunch, InFlightLaunches};
 
-/// What stands before the number of a device in the handle of its graphs' pool; no pool of a program lies
-/// there.
+/// Marks the handle of a device's graph pool. No pool of a program has such a handle.
 const GRAPHS: u64 = 1 << 63;
 
-/// The handle in the books of the pool that a device's graphs allocate from.
+/// The handle here of the pool from which a device's graphs allocate.
 #[must_use]
 pub fn graph_pool(device: i32) -> u64 {
     GRAPHS | u64::from(device.unsigned_abs())
 }
 
-/// The device, if a pool is that of its graphs.
+/// The device, if this is a graph pool.
 #[must_use]
 pub fn device_of_graphs(pool: u64) -> Option<i32> {
     (pool & GRAPHS != 0).then(|| i32::try_from(pool & !GRAPHS).ok())?
@@ -47,17 +46,17 @@ pub fn device_of_graphs(pool: u64) -> Option<i32> {
 pub struct GraphFootprint {
     /// The card.
     pub card: Card,
-    /// The same card as the driver numbers it.
+    /// The driver's number of the same card.
     pub device: i32,
-    /// How much the pool can grow by for it, at most.
+    /// The most by which the pool can grow for the graph.
     pub growth: u64,
-    /// How much it needs of the pool.
+    /// How much of the pool the graph needs.
     pub bytes: u64,
-    /// Whether it was launched since the pool was last trimmed.
+    /// Whether the graph was launched since the pool was last trimmed.
     pub is_resident: bool,
 }
 
-/// What a node allocates, by its address, which is its own from the start.
+/// The allocation of a node. Its address is fixed from the start.
 #[derive(Clone, Copy, Debug)]
 struct NodeAllocation {
     exec: u64,
@@ -73,11 +72,11 @@ pub struct GraphTable {
     allocations: FallibleMap<u64, NodeAllocation>,
     /// Which graph frees which address.
     frees: FallibleMap<(u64, u64), ()>,
-    /// Graphs that free at a launch what the one before left allocated.
+    /// Graphs that free, at a launch, what their last launch left allocated.
     freeing: FallibleMap<u64, ()>,
-    /// What may be running.
+    /// Launches that may be running.
     pub flights: InFlightLaunches,
-    /// Nodes with bodies, of all graphs.
+    /// The conditional nodes of all graphs.
     pub conditionals: ConditionalNodes,
 }
 
@@ -107,17 +106,17 @@ impl GraphTable {
         self.allocations.enter(address, allocation);
     }
 
-    /// Notes that an executable graph frees an address.
+    /// Records that an executable graph frees an address.
     pub fn add_free(&mut self, exec: u64, address: u64) {
         self.frees.enter((exec, address), ());
     }
 
-    /// Notes that an executable graph frees at a launch what its last one left allocated.
+    /// Records that an executable graph frees, at a launch, what its last launch left allocated.
     pub fn frees_at_launch(&mut self, exec: u64) {
         self.freeing.enter(exec, ());
     }
 
-    /// Whether all that an executable graph allocates on a card is still allocated, and will be used again by a launch.
+    /// Whether a graph's allocations on a card all still exist, and the next launch will reuse them.
     #[must_use]
     pub fn has_all(&self, exec: u64, card: Card) -> bool {
         let all = self.allocations.iter().map(|(_, allocation)| allocation);
@@ -125,7 +124,7 @@ impl GraphTable {
         self.freeing.get(exec).is_some() && own.all(|of| of.is_live)
     }
 
-    /// Whether there is another graph that allocates on a card.
+    /// Whether another graph allocates on a card.
     #[must_use]
     pub fn has_others(&self, exec: u64, card: Card) -> bool {
         let mut all = self.needs.iter();
@@ -134,7 +133,7 @@ impl GraphTable {
             || self.allocations.iter().any(|(_, all)| is_live(all))
     }
 
-    /// What others allocated on a card and nobody freed.
+    /// What other graphs allocated on a card and nobody freed.
     #[must_use]
     pub fn live_beside(&self, exec: u64, card: Card) -> u64 {
         let all = self.allocations.iter().map(|(_, allocation)| allocation);
@@ -142,7 +141,7 @@ impl GraphTable {
         live.map(|of| of.bytes).fold(0, u64::saturating_add)
     }
 
-    /// The program freed what a graph allocated.
+    /// The program freed a graph's allocation.
     pub fn freed(&mut self, address: u64) {
         if let Some(allocation) = self.allocations.get_mut(address) {
             allocation.is_live = false;
@@ -153,7 +152,7 @@ impl GraphTable {
         }
     }
 
-    /// What an executable graph needs of the first card after `after`.
+    /// What an executable graph needs on the first card after `after`.
     #[must_use]
     pub fn need_after(&self, exec: u64, after: Option<Card>) -> Option<GraphFootprint> {
         let all = self.needs.iter().filter(|((of, _), _)| *of == exec);
@@ -161,7 +160,7 @@ impl GraphTable {
         later.map(|(_, need)| *need).min_by_key(|need| need.card)
     }
 
-    /// It was launched.
+    /// The graph was launched.
     pub fn launched(&mut self, exec: u64) {
         let mut after = None;
         while let Some(need) = self.need_after(exec, after) {
@@ -188,14 +187,14 @@ impl GraphTable {
         all.for_each(|need| need.is_resident = false);
     }
 
-    /// It was destroyed; the pool keeps what it has, and what it allocated lives on.
+    /// The graph was destroyed. The pool keeps its memory, and the graph's allocations live on.
     pub fn destroyed(&mut self, exec: u64) {
         while self.needs.remove_where(|(of, _), _| of == exec).is_some() {}
         while self.frees.remove_where(|(of, _), ()| of == exec).is_some() {}
         self.freeing.remove(exec);
         self.allocations
             .retain(|all| all.exec != exec || all.is_live);
-        // Another graph may get the handle.
+        // Another graph may get this handle.
         let of_it = self.allocations.values_mut().filter(|all| all.exec == exec);
         of_it.for_each(|allocation| allocation.exec = 0);
     }

@@ -1,26 +1,24 @@
 //! Virtual memory: physical memory that lives as long as a handle or a mapping refers to it.
 //!
-//! `cuMemRelease` does not free what is still mapped, and `cuMemUnmap` does not free what still has a
-//! handle; whoever counts only one of the two lets a program hold memory that nobody sees. Each
-//! physical memory has a number of its own here, because the driver uses a handle's value again as soon
-//! as the handle is released, mapped or not.
+//! `cuMemRelease` does not free memory that is still mapped, and `cuMemUnmap` does not free memory that still has a
+//! handle. If only one of the two were counted, a program could hold memory unseen. Each physical memory has a number
+//! of its own here, because the driver reuses a handle's value as soon as the handle is released, mapped or not.
 //!
-//! Memory of another process (an imported handle) and memory that is not on a card costs nothing here,
-//! but its references are followed all the same, so that retaining and unmapping it find what they look
-//! for.
+//! Memory of another process (an imported handle) and memory outside cards costs nothing here. Its references are
+//! counted all the same, so that retaining and unmapping it work.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
 
-/// The number that a physical memory has in the books.
+/// The number of a physical memory in these tables.
 pub type PhysicalId = u64;
 
-/// By what a program names physical memory.
+/// How a program names physical memory.
 #[derive(Clone, Copy, Debug)]
 pub enum PhysicalName {
     /// A handle.
     Handle(u64),
-    /// An address that it is mapped at.
+    /// An address at which it is mapped.
     At(u64),
 }
 
@@ -29,7 +27,7 @@ struct PhysicalMemory {
     /// Where it is charged, if it is.
     charged: Option<(Card, u64)>,
     references: u32,
-    /// Whether other processes may have it, too.
+    /// Whether other processes may also hold it.
     is_shared: bool,
 }
 
@@ -45,14 +43,14 @@ struct MappingEntry {
     bytes: u64,
 }
 
-/// A reference that was given up: what is to be given back with it, if it was the last.
+/// A reference that was dropped, and what to uncharge if it was the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DroppedReference {
     /// The card and the bytes.
     pub charge: Option<(Card, u64)>,
     /// The memory, if this was the last reference of this process to it.
     pub last_of: Option<PhysicalId>,
-    /// Whether other processes may have it still.
+    /// Whether other processes may still hold it.
     pub is_shared: bool,
 }
 
@@ -80,7 +78,7 @@ pub(crate) struct VmmHandles {
 }
 
 impl VmmHandles {
-    /// Enters a new handle on new physical memory, and says which that is.
+    /// Records a new handle for new physical memory, and returns the number of that.
     pub(crate) fn create(&mut self, handle: u64, charged: Option<(Card, u64)>) -> PhysicalId {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
@@ -99,8 +97,7 @@ impl VmmHandles {
         id
     }
 
-    /// Enters a handle that came from outside: one more reference if the value is known. Otherwise returns
-    /// the new memory.
+    /// Records an imported handle: one more reference if the handle is known. Otherwise returns the new memory.
     pub(crate) fn import(&mut self, handle: u64) -> Option<PhysicalId> {
         match self.handles.get(handle).map(|known| known.physical) {
             Some(physical) => {
@@ -115,19 +112,19 @@ impl VmmHandles {
         }
     }
 
-    /// Notes that other processes may have a memory, too.
+    /// Records that other processes may also hold this memory.
     pub(crate) fn shared(&mut self, id: PhysicalId) {
         if let Some(memory) = self.physical.get_mut(id) {
             memory.is_shared = true;
         }
     }
 
-    /// One more reference to a memory.
+    /// Adds a reference to a memory.
     pub(crate) fn hold(&mut self, id: PhysicalId) {
         self.count_up(id);
     }
 
-    /// Gives such a reference up.
+    /// Drops such a reference.
     pub(crate) fn let_go(&mut self, id: PhysicalId) -> DroppedReference {
         self.drop_reference(id)
     }
@@ -146,7 +143,7 @@ impl VmmHandles {
         self.physical.get(id).is_some()
     }
 
-    /// Enters the handle that the driver returned for what is mapped at `address`.
+    /// Records the handle that the driver returned for the memory mapped at `address`.
     pub(crate) fn retain(&mut self, handle: u64, address: u64) {
         match self.mapped_at(address) {
             Some(physical) => self.refer(handle, physical),
@@ -187,7 +184,7 @@ impl VmmHandles {
         }
     }
 
-    /// Takes a reference of a handle out, before the driver is asked to release it.
+    /// Removes a reference of a handle, before the driver is asked to release it.
     pub(crate) fn release(&mut self, handle: u64) -> Option<PendingRelease> {
         let entry = self.handles.get_mut(handle)?;
         let physical = entry.physical;
@@ -209,7 +206,7 @@ impl VmmHandles {
         self.drop_reference(released.physical)
     }
 
-    /// Enters a mapping.
+    /// Records a mapping.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, handle: u64) {
         let Some(physical) = self.handles.get(handle).map(|entry| entry.physical) else {
             return;
@@ -222,7 +219,7 @@ impl VmmHandles {
         }
     }
 
-    /// Takes one mapping out of a range, before the driver is asked to unmap it.
+    /// Removes one mapping in a range, before the driver is asked to unmap it.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Option<PendingUnmap> {
         let exact = self
             .mappings

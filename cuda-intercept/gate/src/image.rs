@@ -1,15 +1,14 @@
-//! What an image of code takes on a card, read before the driver is asked to load it.
+//! What a code image takes on a card, read before the driver is asked to load it.
 //!
-//! The driver says afterwards that it has loaded an image and never how much that took, so the image
-//! itself is read: of a cubin the sections that are loaded, of a bundle the largest of its cubins (the
-//! driver takes one), of PTX the variables that it declares. Variables count whether they have content or
-//! not: an array of a gigabyte is one line. What the compiler will make of PTX is believed to be no longer
-//! than the text.
+//! The driver never says how much a loaded image took, so the image itself is read. A cubin counts by its loaded
+//! sections, a bundle by the largest of its cubins (the driver takes one), PTX by the variables that it declares.
+//! Variables count with or without content: an array of a gigabyte is one line. The compiled code of PTX is assumed
+//! to be no longer than the text.
 //!
-//! An image comes as a pointer without a length, so all that is known of it is what it says itself.
-//! Nothing here trusts that: what cannot be read, or makes no sense, is no image (`None`), and the driver
-//! decides what becomes of it. What is compressed counts as code of its full length; its variables count where
-//! LZ4 packed it, and are found by the agent where zstd did.
+//! An image comes as a pointer without a length, so all sizes come from the image itself. Nothing here trusts them:
+//! what cannot be read, or makes no sense, is no image (`None`), and the driver decides about it. Compressed parts
+//! count as code of their full length. Their variables count if LZ4 compressed them; those under zstd are seen by the
+//! agent.
 
 mod bundle;
 mod lz4;
@@ -25,21 +24,21 @@ pub const BUNDLE: u32 = 0xba55_ed50;
 /// The first four bytes of the structure whose second half is the address of a bundle.
 pub const WRAPPER: u32 = 0x4662_43b1;
 
-/// What an image takes.
+/// What an image takes on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageFootprint {
-    /// Variables: taken when the image is loaded.
+    /// Variables: allocated when the image is loaded.
     pub variables: u64,
-    /// Code and its constants: taken then too, or function by function where the driver is lazy.
+    /// Code and its constants: allocated then too, or function by function if the driver is lazy.
     pub code: u64,
-    /// Whether it is one of several that came together.
+    /// Whether it is one of several in a bundle.
     pub is_bundled: bool,
 }
 
 /// Copies bytes of an image from an offset; false if they cannot be read.
 pub type Reader<'a> = dyn Fn(u64, &mut [u8]) -> bool + 'a;
 
-/// Each variable and each section starts at a multiple of this.
+/// Each variable and each section is aligned to this.
 const ALIGNMENT: u64 = 256;
 /// Machines of an ELF file: `EM_CUDA`.
 const MACHINE: u16 = 190;
@@ -48,7 +47,7 @@ const LOADED: u64 = 2;
 const EXECUTABLE: u64 = 4;
 /// The section table's entry for 64 bits.
 const SECTION: u16 = 64;
-/// Sections that say how much of other kinds of memory a kernel uses.
+/// Sections that describe a kernel's use of other kinds of memory.
 const ELSEWHERE: [&[u8]; 3] = [b".nv.shared", b".nv.local", b".nv.reserve"];
 /// Constants, which come with the code.
 const CONSTANTS: &[u8] = b".nv.constant";
@@ -72,7 +71,7 @@ pub fn cubin(read: &Reader<'_>) -> Option<ImageFootprint> {
         }
         let mut name = [0; 12];
         let place = names.checked_add(u64::from(u32_at(read, head)?))?;
-        // A short name at the end of everything is not one of those that matter.
+        // The last name in the file may be shorter than the buffer. Such a name is none of those that matter.
         let _ = read(place, &mut name);
         let bytes = padded(u64_at(read, head.checked_add(32)?)?);
         match () {
@@ -127,7 +126,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A cubin with sections of these names, flags and sizes, and no content.
+    /// A cubin with sections of these names, flags and sizes, without content.
     pub(crate) fn made(sections: &[(&str, u64, u64)]) -> Vec<u8> {
         let mut names = vec![0];
         let mut table = Vec::new();
@@ -140,7 +139,7 @@ pub(crate) mod tests {
             names.extend(name.bytes().chain([0]));
             table.extend(head);
         }
-        // The first section is that of the names.
+        // The first section holds the names.
         names.resize(names.len().next_multiple_of(8), 0);
         table[24..32].copy_from_slice(&64_u64.to_le_bytes());
         let mut file = vec![0; 64];
@@ -169,7 +168,7 @@ pub(crate) mod tests {
     #[test]
     fn what_ends_early_or_is_for_another_machine_is_no_cubin() {
         let file = made(&[(".nv.global", 3, 1 << 30)]);
-        // Of the last section's head, what comes behind the size is of no interest.
+        // Of the last section's header, nothing behind the size is read.
         for end in 0..file.len() - 24 {
             assert_eq!(cubin(&of(&file[..end])), None, "{end}");
         }

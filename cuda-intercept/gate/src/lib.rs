@@ -1,17 +1,16 @@
-//! The books of one process: what it holds on which card, and what each call costs or gives back.
+//! The accounting of one process: what it holds on which card, and what each call costs or gives back.
 //!
-//! Pure bookkeeping, with no driver, no account and no lock in it: the hooks tell it what the driver
-//! did and learn how many bytes to claim or give back. Each kind of holding is in a file of its own,
-//! because each is counted differently: contexts (a reserve each) with what is loaded into them, what is
-//! set for them and what the threads of their kernels need, linear memory and arrays (by the driver's
-//! blocks), virtual memory handles (by reference count) and stream-ordered pools (by what is reserved).
+//! This is pure bookkeeping, without a driver, an account or a lock. The hooks report what the driver did, and learn
+//! how many bytes to charge or uncharge. Each kind of memory has its own file, because each is counted differently.
+//! Contexts count a reserve each, with what is loaded into them, what is set for them and the local memory of their
+//! kernels. Linear memory and arrays count by the driver's blocks, virtual memory handles by references, and
+//! stream-ordered pools by what they reserve.
 //!
-//! Cards are positions in the account. A holding on a card that the account does not name is not
-//! entered, and a key that is not found is an answer (`None`), never an error: the driver decides what
-//! an unknown pointer is.
+//! Cards are indexes in the account. Memory on a card that is not in the account is not recorded. A key that is not
+//! found is an answer (`None`), never an error: the driver decides what an unknown pointer means.
 //!
-//! Nothing here panics; where memory for an entry cannot be had the holding is not entered, which
-//! leaves it charged for as long as the process lives.
+//! Nothing here panics. Without memory for an entry, an allocation is not recorded, and stays charged for as long as
+//! the process lives.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -52,5 +51,5 @@ pub use pools::{
 pub use process_allocations::{FreeTarget, ProcessAllocations};
 pub use shared_memory::{HeldMemory, Hold, SharedMemoryTable};
 
-/// A card by its position in the account.
+/// A card, by its index in the account.
 pub type Card = usize;

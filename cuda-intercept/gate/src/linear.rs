@@ -1,15 +1,13 @@
 //! Linear memory: plain, pitched and managed allocations, counted by the driver's blocks.
 //!
-//! The driver takes memory in blocks of 2 MiB. A large allocation has whole blocks to itself; small ones
-//! share a block, which the driver gives back when the last of them is freed. Which of them share is
-//! seen from their addresses: a block is 2 MiB of address space, aligned. So a large allocation costs its
-//! size in whole blocks; a small one costs the block that it lies in if no other of the process does, and
-//! freeing it gives the block back if no other is left.
+//! The driver takes memory in blocks of 2 MiB. A large allocation has whole blocks to itself. Small ones share
+//! blocks, and the driver frees a block with the last of them. Addresses show which share one: a block is 2 MiB of
+//! aligned address space. So a large allocation costs its size in whole blocks. A small one costs its block if the
+//! process has no other in it, and to free it gives the block back if no other is left.
 //!
-//! Before the call it is not known whether a small request will open a block; it is charged as if it
-//! did ([`worst_case`]) and the rest is given back right after. At the very limit this refuses a
-//! request that would have found room in an open block: the promise is that the limit holds, not that
-//! the last 2 MiB can be filled.
+//! Before the call it is unknown whether a small request will open a block. It is charged as if it did
+//! ([`worst_case`]), and the excess is uncharged right after. Close to the limit, this refuses a request that would
+//! have fitted into an open block: the limit must hold, even if the last 2 MiB cannot be filled.
 
 use crate::Card;
 use crate::contexts::ContextId;
@@ -20,7 +18,7 @@ pub const BLOCK: u64 = 2 << 20;
 /// Requests above this never share a block.
 pub(crate) const SMALL: u64 = 1 << 20;
 
-/// What an allocation costs at most: whole blocks.
+/// The most that an allocation can cost: whole blocks.
 #[must_use]
 pub const fn worst_case(bytes: u64) -> u64 {
     match bytes.checked_next_multiple_of(BLOCK) {
@@ -29,18 +27,18 @@ pub const fn worst_case(bytes: u64) -> u64 {
     }
 }
 
-/// An allocation that was taken out of the books.
+/// An allocation that was removed from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovedLinear {
     /// Its address.
     pub address: u64,
-    /// Its size as it was asked for.
+    /// Its requested size.
     pub bytes: u64,
     /// The card that it is on.
     pub card: Card,
     /// The context that it belongs to.
     pub context: ContextId,
-    /// What its end gives back.
+    /// What its end uncharges.
     pub cost: u64,
 }
 
@@ -59,7 +57,7 @@ pub(crate) struct LinearTable {
 }
 
 impl LinearTable {
-    /// Enters an allocation. Returns what it costs now that its address is known.
+    /// Records an allocation. Returns what it costs, now that its address is known.
     pub(crate) fn enter(
         &mut self,
         address: u64,
@@ -80,13 +78,13 @@ impl LinearTable {
             .fold(0_u64, |cost, _| cost.saturating_add(BLOCK))
     }
 
-    /// Takes an allocation out.
+    /// Removes an allocation.
     pub(crate) fn take(&mut self, address: u64) -> Option<RemovedLinear> {
         let entry = self.entries.remove(address)?;
         Some(self.close(address, entry))
     }
 
-    /// The allocation that an address lies in: where it starts, its bytes, its card and its context.
+    /// The allocation that contains an address: its start, its bytes, its card and its context.
     pub(crate) fn at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
         let is_in = |(start, entry): &(u64, &LinearEntry)| {
             (*start..start.saturating_add(entry.bytes)).contains(&address)
@@ -96,7 +94,7 @@ impl LinearTable {
         found.map(|(start, entry)| (start, entry.bytes, entry.card, entry.context))
     }
 
-    /// Takes out one allocation of a context.
+    /// Removes one allocation of a context.
     pub(crate) fn take_of(&mut self, context: ContextId) -> Option<RemovedLinear> {
         let (address, entry) = self
             .entries
@@ -120,7 +118,7 @@ impl LinearTable {
         }
     }
 
-    /// Counts one more allocation in a block; true if it is the first.
+    /// Counts one more allocation in a block. True if it is the first.
     fn touch(&mut self, block: u64) -> bool {
         match self.shared.get_mut(block) {
             Some(count) => {
@@ -128,14 +126,14 @@ impl LinearTable {
                 false
             }
             None => {
-                // Without memory for the count the block is charged for good, which is never too little.
+                // Without memory for the counter the block stays charged for good, which is never too little.
                 self.shared.enter(block, 1);
                 true
             }
         }
     }
 
-    /// Counts one allocation less in a block; true if it was the last.
+    /// Counts one allocation less in a block. True if it was the last.
     fn untouch(&mut self, block: u64) -> bool {
         let Some(count) = self.shared.get_mut(block) else {
             return false;
@@ -149,7 +147,7 @@ impl LinearTable {
     }
 }
 
-/// The blocks that a small allocation lies in: one, or two where it crosses a boundary.
+/// The blocks that a small allocation lies in: one, or two if it crosses a boundary.
 fn touched(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let last = address.saturating_add(bytes.max(1)).saturating_sub(1);
     address / BLOCK..=last / BLOCK

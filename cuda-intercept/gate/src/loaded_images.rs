@@ -1,21 +1,21 @@
-//! Images of code in contexts: what modules and libraries take of a card.
+//! Code images in contexts: what modules and libraries take of a card.
 //!
-//! The driver packs small images together and gives a large one blocks of its own, so a context is charged
-//! for the sum of its small ones in whole blocks. A module belongs to the context that it was loaded into
-//! and ends with it. A library belongs to none: it is charged in every context that there is, and in each
-//! that comes until it is unloaded, as any may use it without another call that a hook sees.
+//! The driver packs small images together, and gives a large one its own blocks. So a context is charged for the sum
+//! of its small images in whole blocks. A module belongs to the context that it was loaded into, and ends with it. A
+//! library belongs to no context. It is charged in every existing context, and in each new one until it is unloaded,
+//! because any of them may use it without a call that a hook sees.
 
 use crate::Card;
 use crate::contexts::ContextId;
 use crate::fallible_map::FallibleMap;
 use crate::linear::{SMALL, worst_case};
 
-/// A module that was taken out of the books.
+/// A loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedModule {
     /// The context that it is in.
     pub context: ContextId,
-    /// What it takes.
+    /// The bytes that it takes.
     pub bytes: u64,
 }
 
@@ -23,9 +23,9 @@ pub struct LoadedModule {
 #[derive(Clone, Copy, Debug)]
 struct ImageHeap {
     card: Card,
-    /// The sum of the small ones.
+    /// The sum of the small images.
     small: u64,
-    /// The sum of the blocks of the large ones.
+    /// The sum of the large images' blocks.
     large: u64,
 }
 
@@ -35,13 +35,13 @@ pub struct LoadedImages {
     modules: FallibleMap<u64, LoadedModule>,
     /// What a library takes in each context.
     libraries: FallibleMap<u64, u64>,
-    /// Kernels that are in no context, and their libraries.
+    /// Kernels without a context, and their libraries.
     kernels: FallibleMap<u64, u64>,
     heaps: FallibleMap<ContextId, ImageHeap>,
 }
 
 impl LoadedImages {
-    /// Puts a small image into room that is charged already. False if there is not enough.
+    /// Puts a small image into blocks that are already charged. False if they have no room.
     pub fn fill(&mut self, context: ContextId, bytes: u64) -> bool {
         let Some(heap) = self.heaps.get_mut(context) else {
             return false;
@@ -57,7 +57,7 @@ impl LoadedImages {
         fits
     }
 
-    /// Puts an image in. Returns what that costs; at most `worst_case` of it has been charged.
+    /// Adds an image. Returns what it costs; the caller has charged at most `worst_case`.
     pub fn add(&mut self, context: ContextId, card: Card, bytes: u64) -> u64 {
         let empty = ImageHeap {
             card,
@@ -76,7 +76,7 @@ impl LoadedImages {
         }
     }
 
-    /// Takes an image out. Returns what that gives back, and on which card.
+    /// Removes an image. Returns what to uncharge, and on which card.
     pub fn remove(&mut self, context: ContextId, bytes: u64) -> Option<(Card, u64)> {
         let heap = self.heaps.get_mut(context)?;
         let before = heap.cost();
@@ -87,40 +87,39 @@ impl LoadedImages {
         Some((heap.card, before.saturating_sub(heap.cost())))
     }
 
-    /// What images take of a card.
+    /// What images take on a card.
     #[must_use]
     pub fn on(&self, card: Card) -> u64 {
         let heaps = self.heaps.iter().filter(|(_, heap)| heap.card == card);
         heaps.fold(0, |sum, (_, heap)| sum.saturating_add(heap.cost()))
     }
 
-    /// Names a module whose image was put in.
+    /// Records the handle of a module whose image was added.
     pub fn name(&mut self, handle: u64, module: LoadedModule) {
         self.modules.enter(handle, module);
     }
 
-    /// Takes a module's name out, before the driver is asked to unload it.
+    /// Removes a module's handle, before the driver is asked to unload it.
     pub fn take(&mut self, handle: u64) -> Option<LoadedModule> {
         self.modules.remove(handle)
     }
 
-    /// Names a library whose image was put into every context.
+    /// Records the handle of a library whose image was added to every context.
     pub fn name_library(&mut self, handle: u64, bytes: u64) {
         self.libraries.enter(handle, bytes);
     }
 
-    /// Takes a library's name out, before the driver is asked to unload it. Returns what it takes in each
-    /// context.
+    /// Removes a library's handle, before the driver is asked to unload it. Returns what it takes in each context.
     pub fn take_library(&mut self, handle: u64) -> Option<u64> {
         self.libraries.remove(handle)
     }
 
-    /// Enters a kernel that the driver handed out.
+    /// Records a kernel that the driver returned.
     pub fn name_kernel(&mut self, kernel: u64, library: u64) {
         self.kernels.enter(kernel, library);
     }
 
-    /// Whether a handle is that of a kernel, and of no function.
+    /// Whether a handle is that of a kernel, not of a function.
     #[must_use]
     pub fn is_kernel(&self, handle: u64) -> bool {
         self.kernels.get(handle).is_some()
@@ -131,14 +130,14 @@ impl LoadedImages {
         self.kernels.retain(|of| *of != library);
     }
 
-    /// What all libraries together take at most in a context that is about to be made.
+    /// The most that all libraries together can take in a new context.
     #[must_use]
     pub fn in_new_context(&self) -> u64 {
         let all = self.libraries.iter().map(|(_, bytes)| worst_case(*bytes));
         all.fold(0, u64::saturating_add)
     }
 
-    /// A context has been made, with all libraries in it. Returns what they cost there.
+    /// A context was created, with all libraries in it. Returns what they cost there.
     pub fn opened(&mut self, context: ContextId, card: Card) -> u64 {
         let mut heap = ImageHeap {
             card,
@@ -157,7 +156,7 @@ impl LoadedImages {
         }
     }
 
-    /// A context has ended, with all that was loaded into it. Returns what that gives back.
+    /// A context has ended, with everything loaded into it. Returns what to uncharge.
     pub fn ended(&mut self, context: ContextId) -> u64 {
         self.modules.retain(|module| module.context != context);
         self.heaps.remove(context).map_or(0, |heap| heap.cost())

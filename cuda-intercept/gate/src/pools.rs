@@ -1,16 +1,15 @@
 //! Stream-ordered pools: counted by what they reserve, not by what is allocated from them.
 //!
-//! A freed block stays in its pool until the driver trims it, so only the driver knows what a pool
-//! costs. An allocation first charges the most that the pool can grow by ([`worst_growth`]), asks the
-//! driver, reads what the pool reserves now and *settles*: gives back, or takes, the difference.
+//! A freed block stays in its pool until the driver trims it, so only the driver knows what a pool costs. An
+//! allocation first charges the most by which the pool can grow ([`worst_growth`]), and calls the driver. Then it
+//! reads what the pool reserves and *settles*: it charges or uncharges the difference.
 //!
-//! Several threads can be in that dance at once. Each growth that is under way stays charged until it
-//! is over, and a reading is taken as the truth only if nothing began or ended on the pool while it was
-//! read; else it may only raise what is charged.
+//! Several threads can do this at once. Each growth that is under way stays charged until it is over. A reading is
+//! accepted as it is only if no growth began or ended on the pool meanwhile; otherwise it may only raise the charge.
 //!
-//! A thread looks at all pools of the process, also at one that another thread is about to destroy, and
-//! the driver need not bear a question about a pool that is gone. So who asks says so ([`PoolTable::look`]),
-//! and who destroys waits for those who look. How a pool ends is told in `ends`.
+//! A thread queries all pools of the process, including one that another thread is about to destroy, and the driver
+//! need not survive a query for a destroyed pool. So a thread that queries registers first ([`PoolTable::look`]), and
+//! a thread that destroys waits for the queries. `retired` describes how a pool ends.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
@@ -22,7 +21,7 @@ pub use retired::{EndingPool, RemovedPooled};
 /// The unit in which a pool grows.
 pub const GROWTH: u64 = 32 << 20;
 
-/// The most that a pool can grow by for one request.
+/// The most by which a pool can grow for one request.
 #[must_use]
 pub const fn worst_growth(bytes: u64) -> u64 {
     match bytes.checked_next_multiple_of(GROWTH) {
@@ -31,18 +30,18 @@ pub const fn worst_growth(bytes: u64) -> u64 {
     }
 }
 
-/// What a settlement means for the account.
+/// The effect of a settlement on the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolSettlement {
     /// Nothing changed.
     Even,
-    /// So many bytes are to be given back.
+    /// This many bytes are to be uncharged.
     GiveBack(Card, u64),
-    /// So many bytes were taken without a charge.
+    /// This many bytes were taken without a charge.
     Take(Card, u64),
 }
 
-/// A pool by a number that is never used twice, as its handle may be.
+/// The number of a pool. It is never reused, unlike the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PoolId(u64);
 
@@ -57,18 +56,17 @@ pub struct PoolGrowth {
 #[derive(Clone, Copy, Debug)]
 struct PoolEntry {
     id: PoolId,
-    /// `None` where nothing is charged for the pool: its memory is in the host, or on a card that the
-    /// account does not name.
+    /// `None` if nothing is charged for the pool: its memory is on the host, or on a card that is not in the account.
     card: Option<Card>,
-    /// What is charged for what the pool reserves.
+    /// The charge for what the pool reserves.
     charged: u64,
-    /// What is charged for growth that is under way.
+    /// The charge for growth that is under way.
     growing: u64,
-    /// Counts beginnings and ends, so that a reading can be told from a stale one.
+    /// Counts beginnings and ends of growth, to detect a stale reading.
     epoch: u64,
-    /// How many threads ask the driver about it, not of the program's own accord.
+    /// How many threads are querying the driver about the pool.
     lookers: u32,
-    /// How many allocations from it live or are being made.
+    /// How many allocations from the pool exist or are being made.
     live: u64,
 }
 
@@ -81,7 +79,7 @@ pub struct PoolTable {
 }
 
 impl PoolTable {
-    /// Enters a pool, if it is new.
+    /// Records a pool, if it is new.
     pub fn enter(&mut self, pool: u64, card: Option<Card>) {
         if self.by_handle.get(pool).is_none() {
             self.last = self.last.wrapping_add(1);
@@ -98,13 +96,13 @@ impl PoolTable {
         }
     }
 
-    /// The card that a pool is charged to; `None` if the pool was never entered.
+    /// The card that a pool is charged to; `None` if the pool is unknown.
     #[must_use]
     pub fn card(&self, pool: u64) -> Option<Option<Card>> {
         self.by_handle.get(pool).map(|pool| pool.card)
     }
 
-    /// A growth begins, for an allocation that is about to be asked for; it has been charged. Ends with
+    /// A growth begins, for an allocation that is about to be requested; it has been charged. Ends with
     /// [`PoolTable::settle`] and then [`PoolTable::made`].
     pub fn begin(&mut self, pool: u64, bytes: u64) -> Option<PoolGrowth> {
         let entry = self.by_handle.get_mut(pool)?;
@@ -115,8 +113,8 @@ impl PoolTable {
         Some(PoolGrowth { pool, id, bytes })
     }
 
-    /// The driver is about to be asked about a pool: what to hand to [`PoolTable::settle`] with the answer.
-    /// `None` if there is no such pool, and then it must not be asked. Ends with [`PoolTable::looked`].
+    /// The driver is about to be queried about a pool. Returns what to pass to [`PoolTable::settle`] with the answer.
+    /// `None` if there is no such pool; then the driver must not be queried. Ends with [`PoolTable::looked`].
     #[must_use]
     pub fn look(&mut self, pool: u64) -> Option<u64> {
         let pool = self.by_handle.get_mut(pool)?;
@@ -124,14 +122,14 @@ impl PoolTable {
         Some(pool.epoch)
     }
 
-    /// The driver has answered.
+    /// The driver has answered the query.
     pub fn looked(&mut self, pool: u64) {
         if let Some(pool) = self.by_handle.get_mut(pool) {
             pool.lookers = pool.lookers.saturating_sub(1);
         }
     }
 
-    /// Whether the driver is being asked about a pool.
+    /// Whether the driver is being queried about a pool.
     #[must_use]
     pub fn is_looked_at(&self, pool: u64) -> bool {
         self.by_handle
@@ -139,8 +137,8 @@ impl PoolTable {
             .is_some_and(|pool| pool.lookers > 0)
     }
 
-    /// The driver was read: the pool reserves so much. `ended` is the growth that is over with it; that of
-    /// a pool that was destroyed meanwhile stays charged until that pool is over.
+    /// The driver reported what the pool reserves. `ended` is the growth that is over. The growth of a pool that was
+    /// destroyed meanwhile stays charged until that pool ends.
     pub fn settle(
         &mut self,
         pool: u64,
@@ -160,7 +158,7 @@ impl PoolTable {
         let current = pool.epoch == epoch;
         pool.charged = match current {
             true => reserved,
-            // The growth that is over may be part of what was reserved after this reading.
+            // This reading may predate what the ended growth reserved.
             false => reserved.max(pool.charged).saturating_add(ended),
         };
         pool.growing = pool.growing.saturating_sub(ended);
@@ -175,7 +173,7 @@ impl PoolTable {
         }
     }
 
-    /// What is charged for all pools on a card.
+    /// The charge for all pools on a card.
     #[must_use]
     pub fn charged_on(&self, card: Card) -> u64 {
         let here = self
@@ -185,14 +183,13 @@ impl PoolTable {
         here.map(|(_, pool)| pool.charged).sum()
     }
 
-    /// What is charged for what a pool reserves.
+    /// The charge for what a pool reserves.
     #[must_use]
     pub fn reserved(&self, pool: u64) -> u64 {
         self.by_handle.get(pool).map_or(0, |pool| pool.charged)
     }
 
-    /// The first pool after `after` (in an order that stays the same while none is entered) for which
-    /// something is charged.
+    /// The first pool after `after` that has a charge, in an order that is stable while no pool is recorded.
     #[must_use]
     pub fn charged_after(&self, after: Option<u64>) -> Option<u64> {
         let later = |handle: &u64| after.is_none_or(|after| *handle > after);
@@ -202,12 +199,12 @@ impl PoolTable {
 }
 
 impl PoolEntry {
-    /// All that is charged for it.
+    /// The whole charge.
     const fn total(&self) -> u64 {
         self.charged.saturating_add(self.growing)
     }
 
-    /// What its end means for the account.
+    /// The effect of the pool's end on the account.
     const fn gone(&self) -> PoolSettlement {
         match self.card {
             Some(card) => PoolSettlement::GiveBack(card, self.total()),

@@ -1,4 +1,4 @@
-//! All that a process holds, in one place: what the lock of the hooks guards.
+//! Everything that a process holds, in one place: the state behind the hooks' lock.
 
 use crate::Card;
 use crate::arrays::{ArrayAllocation, ArrayTable, RemovedArray};
@@ -16,7 +16,7 @@ use crate::loaded_images::LoadedImages;
 use crate::pools::{PoolTable, RemovedPooled};
 use crate::shared_memory::{HeldMemory, Hold, SharedMemoryTable};
 
-/// What an address that is to be freed is.
+/// The kind of memory at an address that is to be freed.
 #[derive(Clone, Copy, Debug)]
 pub enum FreeTarget {
     /// Plain, pitched or managed memory.
@@ -25,7 +25,7 @@ pub enum FreeTarget {
     Pooled(RemovedPooled),
 }
 
-/// See the module.
+/// Everything that a process holds.
 #[derive(Debug, Default)]
 pub struct ProcessAllocations {
     contexts: ContextTable,
@@ -37,11 +37,11 @@ pub struct ProcessAllocations {
     pub pools: PoolTable,
     /// Graphs that allocate.
     pub graphs: GraphTable,
-    /// Frees that are under way.
+    /// Frees that wait for a stream.
     pub late: DeferredFrees,
     /// Modules and libraries.
     pub loads: LoadedImages,
-    /// What was set of contexts.
+    /// The limits that were set for contexts.
     pub settings: ContextSettings,
     /// Memory that other processes may hold too.
     pub shares: SharedMemoryTable,
@@ -50,8 +50,8 @@ pub struct ProcessAllocations {
 }
 
 impl ProcessAllocations {
-    /// Enters a context for which `reserve` was charged. False if it is there already, and then the
-    /// charge is not needed.
+    /// Records a context for which `reserve` was charged. False if it is already recorded; then the charge is not
+    /// needed.
     pub fn open_context(
         &mut self,
         handle: u64,
@@ -75,35 +75,35 @@ impl ProcessAllocations {
         self.contexts.find(handle)
     }
 
-    /// The handle of a device's primary context, if it is entered.
+    /// The handle of a device's primary context, if it is recorded.
     #[must_use]
     pub fn primary(&self, device: i32) -> Option<u64> {
         self.contexts.primary(device)
     }
 
-    /// Whether any context on a device is entered.
+    /// Whether any context on a device is recorded.
     #[must_use]
     pub fn has_context_on(&self, device: i32) -> bool {
         self.contexts.is_any_on(device)
     }
 
-    /// Notes that a context which is entered is the primary one of its device. False if it is not entered.
+    /// Marks a recorded context as the primary one of its device. False if it is not recorded.
     pub fn name_primary(&mut self, device: i32, handle: u64) -> bool {
         self.contexts.name_primary(device, handle)
     }
 
-    /// Takes the turn to retain the primary context of a device. False if it is another thread's, unless the
-    /// caller `is_tired` of waiting for that.
+    /// Takes the turn to retain the primary context of a device. False if another thread has it, unless the caller
+    /// `is_tired` of waiting.
     pub fn take_turn(&mut self, device: i32, thread: i32, is_tired: bool) -> bool {
         self.contexts.take_turn(device, thread, is_tired)
     }
 
-    /// Ends a turn, unless it was taken over.
+    /// Ends a turn, unless another thread has taken it over.
     pub fn end_turn(&mut self, device: i32, thread: i32) {
         self.contexts.end_turn(device, thread);
     }
 
-    /// Notes that the driver is about to be asked to end a context.
+    /// The driver is about to be asked to end a context.
     pub fn end_context(&mut self, handle: u64) -> Option<EndingContext> {
         self.contexts.begin_end(handle)
     }
@@ -113,8 +113,8 @@ impl ProcessAllocations {
         self.contexts.lives(ended);
     }
 
-    /// The driver ended it: returns the bytes to give back on its card, for its reserve and for all that
-    /// was in it. Several who ask at once may all say so; one gets the bytes.
+    /// The driver ended it. Returns the bytes to uncharge on its card, for its reserve and everything that was in it.
+    /// If several threads report this, one gets the bytes.
     pub fn context_ended(&mut self, ended: EndingContext) -> u64 {
         let Some(mut freed) = self.contexts.remove(ended) else {
             return 0;
@@ -131,7 +131,7 @@ impl ProcessAllocations {
             .saturating_add(self.settings.ended(ended.id))
     }
 
-    /// A context has been entered, with all libraries in it. Returns what they cost there.
+    /// A context was recorded, with all libraries in it. Returns what they cost there.
     pub fn libraries_in(&mut self, context: u64) -> u64 {
         match self.contexts.find(context) {
             Some((id, card)) => self.loads.opened(id, card),
@@ -139,13 +139,13 @@ impl ProcessAllocations {
         }
     }
 
-    /// The context that was entered first after `after`, or first of all.
+    /// The next context after `after`, in the order of recording, or the first.
     #[must_use]
     pub fn context_after(&self, after: Option<ContextId>) -> Option<(ContextId, Card)> {
         self.contexts.after(after)
     }
 
-    /// What a context that is about to be made on a card is to be charged.
+    /// The charge for a new context on a card.
     #[must_use]
     pub fn reserve_for(&self, card: Card, reserve: ContextReserve) -> u64 {
         match self.contexts.reserves(card) {
@@ -154,8 +154,8 @@ impl ProcessAllocations {
         }
     }
 
-    /// Raises the reserve of a context that was taken for a further one and is the only one by now.
-    /// Returns what that costs.
+    /// Raises the reserve of a context that was charged as a further one but is the only one by now. Returns what
+    /// that costs.
     pub fn top_up(&mut self, handle: u64, reserve: ContextReserve) -> u64 {
         self.contexts.top_up(handle, reserve)
     }
@@ -166,33 +166,33 @@ impl ProcessAllocations {
         self.contexts.reserves(card)
     }
 
-    /// Enters an allocation. Returns what it costs now that its address is known.
+    /// Records an allocation. Returns what it costs, now that its address is known.
     pub fn enter(&mut self, address: u64, bytes: u64, card: Card, context: ContextId) -> u64 {
         self.linear.enter(address, bytes, card, context)
     }
 
-    /// Takes an allocation out, before the driver is asked to free it.
+    /// Removes an allocation, before the driver is asked to free it.
     pub fn take(&mut self, address: u64) -> Option<FreeTarget> {
         let plain = self.linear.take(address).map(FreeTarget::Linear);
         plain.or_else(|| self.pools.take(address).map(FreeTarget::Pooled))
     }
 
-    /// Enters an array. Returns what it costs among the others.
+    /// Records an array. Returns what it costs among the others.
     pub fn enter_array(&mut self, handle: u64, array: ArrayAllocation) -> u64 {
         self.arrays.enter(handle, array)
     }
 
-    /// Takes an array out, before the driver is asked to destroy it.
+    /// Removes an array, before the driver is asked to destroy it.
     pub fn take_array(&mut self, handle: u64) -> Option<RemovedArray> {
         self.arrays.take(handle)
     }
 
-    /// Enters a new handle, charged or not.
+    /// Records a new handle, charged or not.
     pub fn create_handle(&mut self, handle: u64, charged: Option<(Card, u64)>) {
         let _ = self.handles.create(handle, charged);
     }
 
-    /// Enters a handle that came from outside. Returns its memory, unless that was known.
+    /// Records an imported handle. Returns its memory, unless that was known.
     pub fn import_handle(&mut self, handle: u64) -> Option<PhysicalId> {
         self.handles.import(handle)
     }
@@ -203,12 +203,12 @@ impl ProcessAllocations {
         self.handles.memory(named)
     }
 
-    /// Notes that other processes may have a memory, too.
+    /// Records that other processes may also hold this memory.
     pub fn share_memory(&mut self, id: PhysicalId) {
         self.handles.shared(id);
     }
 
-    /// The multicast object that a handle stands for, and one that was not seen before as well.
+    /// The multicast object behind a handle, recorded now if it is new.
     pub fn multicast(&mut self, handle: u64) -> Option<BindingHolder> {
         let known = self
             .memory_of(PhysicalName::Handle(handle))
@@ -217,7 +217,7 @@ impl ProcessAllocations {
         id.map(BindingHolder::Multicast)
     }
 
-    /// A memory is held in a place. Returns what that drops of what was there before.
+    /// Memory is held in a region. Returns what that drops of the earlier hold there.
     pub fn hold(
         &mut self,
         at: (BindingHolder, BindingRegion),
@@ -229,7 +229,7 @@ impl ProcessAllocations {
         before.map(|id| self.handles.let_go(id))
     }
 
-    /// A place is let go of. Returns what that drops; to be called until that is nothing.
+    /// A region is dropped. Returns what that releases. Call it until there is nothing.
     pub fn let_go(
         &mut self,
         (holder, place): (BindingHolder, BindingRegion),
@@ -238,19 +238,19 @@ impl ProcessAllocations {
         taken.map(|id| self.handles.let_go(id))
     }
 
-    /// The same of a whole holder.
+    /// Like `let_go`, for a whole holder.
     pub fn let_go_of(&mut self, holder: BindingHolder) -> Option<DroppedReference> {
         let taken = self.holds.take_of(holder);
         taken.map(|id| self.handles.let_go(id))
     }
 
-    /// The same of all arrays in a context that ended.
+    /// Like `let_go`, for all arrays in a context that ended.
     pub fn let_go_in(&mut self, ended: EndingContext) -> Option<DroppedReference> {
         let taken = self.holds.take_in(ended.id);
         taken.map(|id| self.handles.let_go(id))
     }
 
-    /// The memory of this process that an address lies in.
+    /// The memory of this process that contains an address.
     #[must_use]
     pub fn memory_at(&self, address: u64) -> Option<HeldMemory> {
         let plain = self
@@ -261,14 +261,14 @@ impl ProcessAllocations {
         plain.or_else(|| mapped().map(|(id, _)| HeldMemory::Physical(id)))
     }
 
-    /// The allocation that an address lies in: where it starts, its bytes, its card and its context.
+    /// The allocation that contains an address: its start, its bytes, its card and its context.
     #[must_use]
     pub fn allocation_at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
         self.linear.at(address)
     }
 
-    /// Enters memory under a key by which others know it, with what stands in the account. False if it was
-    /// given up meanwhile, or there is no room. What was opened is in the context that is `current`.
+    /// Records memory under a key by which others know it, with its hold in the account. False if the memory was
+    /// released meanwhile, or there is no room. Opened memory belongs to the `current` context.
     pub fn share(
         &mut self,
         memory: HeldMemory,
@@ -285,12 +285,12 @@ impl ProcessAllocations {
         context.is_some_and(|context| self.shares.enter((memory, context), key, hold))
     }
 
-    /// Enters the handle that the driver returned for what is mapped at `address`.
+    /// Records the handle that the driver returned for the memory mapped at `address`.
     pub fn retain_handle(&mut self, handle: u64, address: u64) {
         self.handles.retain(handle, address);
     }
 
-    /// Takes a reference out, before the driver is asked to release it.
+    /// Removes a reference, before the driver is asked to release it.
     pub fn release_handle(&mut self, handle: u64) -> Option<PendingRelease> {
         self.handles.release(handle)
     }
@@ -305,12 +305,12 @@ impl ProcessAllocations {
         self.handles.released(released)
     }
 
-    /// Enters a mapping.
+    /// Records a mapping.
     pub fn map(&mut self, address: u64, bytes: u64, handle: u64) {
         self.handles.map(address, bytes, handle);
     }
 
-    /// Takes one mapping out of a range, before the driver is asked to unmap the range.
+    /// Removes one mapping in a range, before the driver is asked to unmap the range.
     pub fn unmap(&mut self, address: u64, bytes: u64) -> Option<PendingUnmap> {
         self.handles.unmap(address, bytes)
     }

@@ -1,8 +1,8 @@
-//! Memory that this process holds together with others of its account: what it said of that in the account,
-//! to take back when it gives the memory up.
+//! Memory that this process holds together with others of its account. Each hold in the account is remembered, to be
+//! dropped when this process releases the memory.
 //!
-//! Each piece has a key by which all its holders know it. What stands in the account is two words here, which
-//! only the account understands. Memory can have several keys: the driver may name it anew each time.
+//! All holders know a piece of memory by its key. The hold in the account is two words here, which only the account
+//! understands. Memory can have several keys, because the driver may return a new handle each time.
 
 use crate::contexts::ContextId;
 use crate::fallible_map::FallibleMap;
@@ -16,11 +16,11 @@ pub type Hold = [u64; 2];
 pub enum HeldMemory {
     /// Physical memory that handles and mappings refer to.
     Physical(PhysicalId),
-    /// Plain memory of its own at an address.
+    /// Plain memory of this process, by its address.
     Linear(u64),
-    /// Plain memory of another process, opened at an address.
+    /// Plain memory of another process, by the address at which it was opened.
     Opened(u64),
-    /// It was given up, and a descriptor keeps it.
+    /// It was released, and a descriptor keeps it.
     Adrift(u64),
     /// It ended with its context.
     Ended,
@@ -42,7 +42,7 @@ pub struct SharedMemoryTable {
 }
 
 impl SharedMemoryTable {
-    /// Enters memory under a key, with what stands in the account. False if there is no room for it.
+    /// Records memory under a key, with its hold in the account. False if there is no room.
     pub fn enter(
         &mut self,
         (memory, context): (HeldMemory, Option<ContextId>),
@@ -60,27 +60,27 @@ impl SharedMemoryTable {
         self.all.enter(number, shared)
     }
 
-    /// A key by which memory is known to others.
+    /// A key by which others know the memory.
     #[must_use]
     pub fn key_of(&self, memory: HeldMemory) -> Option<u64> {
         let mut all = self.all.iter();
         all.find_map(|(_, shared)| (shared.memory == memory).then_some(shared.key))
     }
 
-    /// Whether memory is known to others by this key.
+    /// Whether others know the memory by this key.
     #[must_use]
     pub fn is_known(&self, memory: HeldMemory, key: u64) -> bool {
         let mut all = self.all.iter();
         all.any(|(_, shared)| shared.memory == memory && shared.key == key)
     }
 
-    /// Takes out one entry of memory that was given up.
+    /// Removes one entry of memory that was released.
     pub fn take(&mut self, memory: HeldMemory) -> Option<Hold> {
         let found = self.all.remove_where(|_, shared| shared.memory == memory);
         found.map(|(_, shared)| shared.hold)
     }
 
-    /// Memory has another name from now on.
+    /// Gives memory another name.
     pub fn rename(&mut self, from: HeldMemory, to: HeldMemory) {
         let all = self.all.values_mut();
         let of_it = all.filter(|shared| shared.memory == from);

@@ -1,4 +1,4 @@
-//! Random histories against models that are too simple to be wrong.
+//! Random histories, compared with very simple models.
 #![expect(
     clippy::indexing_slicing,
     reason = "a test that panics has found something"
@@ -20,7 +20,7 @@ fn books() -> ProcessAllocations {
     books
 }
 
-/// A driver that puts small requests side by side into blocks, and each large one into its own.
+/// A driver that packs small requests into blocks, and gives each large one its own blocks.
 #[derive(Default)]
 struct ModelDriver {
     live: BTreeMap<u64, u64>,
@@ -63,7 +63,7 @@ fn apply(settled: PoolSettlement, charged: &mut u64) {
     }
 }
 
-/// A pool as the driver has it: every allocation from it takes one step of growth.
+/// A pool in the driver: every allocation from it takes one growth step.
 struct ModelPool {
     handle: u64,
     has_name: bool,
@@ -74,7 +74,7 @@ struct ModelPool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What is charged is what the driver holds, after every step, and nothing is left in the end.
+    /// After every step the charge equals what the driver holds, and nothing is left in the end.
     #[test]
     fn linear_memory_is_charged_as_the_driver_takes_it(
         steps in prop::collection::vec((any::<bool>(), 1..8 * MIB, any::<prop::sample::Index>()), 1..120),
@@ -117,7 +117,7 @@ proptest! {
             let mapped: Vec<usize> = (0..model.len()).filter(|m| !model[*m].2.is_empty()).collect();
             match step {
                 0 => {
-                    // The lowest handle value that is free, as a driver that uses values again.
+                    // The lowest free handle value, like a driver that reuses values.
                     let free = |value: &u64| !model.iter().any(|m| m.0 == *value && m.1 > 0);
                     let handle = (1..).find(free).unwrap_or_default();
                     books.create_handle(handle, Some((0, BLOCK)));
@@ -176,15 +176,15 @@ proptest! {
         }
     }
 
-    /// However allocations overlap, a pool is never charged less than it reserves, and once all is quiet
-    /// exactly as much.
+    /// However allocations overlap, a pool is never charged less than it reserves, and exactly as much when all are
+    /// done.
     #[test]
     fn a_pool_is_never_charged_less_than_it_reserves(
         steps in prop::collection::vec((0..5_u8, 1..100 * MIB, any::<prop::sample::Index>()), 1..100),
     ) {
         let mut books = books();
         let (mut charged, mut reserved) = (0_u64, 0_u64);
-        // Growth that was charged and not yet asked for; asked for; and read but not yet settled.
+        // Growth that is charged but not requested; requested; read but not settled.
         let (mut begun, mut grown, mut read) = (Vec::new(), Vec::new(), Vec::new());
         books.pools.enter(1, Some(0));
         for (step, bytes, which) in steps {
@@ -208,7 +208,7 @@ proptest! {
                     let (epoch, seen, growth) = read.swap_remove(which.index(read.len()));
                     apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
                 }
-                // A trim by the driver, at a moment when no growth is between asked and settled.
+                // A trim by the driver, while no growth is between request and settlement.
                 4 if grown.is_empty() && read.is_empty() => reserved = 0,
                 _ => {}
             }
@@ -226,8 +226,8 @@ proptest! {
         prop_assert_eq!(charged, reserved);
     }
 
-    /// Whatever is freed and destroyed in which order, and with handles and addresses that are given again,
-    /// a pool is charged while it has a name or an allocation, and no longer.
+    /// In any order of frees and destroys, and with reused handles and addresses, a pool is charged exactly while it
+    /// has a handle or an allocation.
     #[test]
     fn a_pool_is_charged_until_its_last_allocation_is_freed(
         steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), any::<bool>()), 1..150),
@@ -294,7 +294,7 @@ proptest! {
     }
 }
 
-/// A bundle of one entry that says that it is packed.
+/// A bundle of one entry that claims to be compressed.
 fn packed(kind: u16, whole: u32, content: &[u8]) -> Vec<u8> {
     let mut head = [0; 64];
     head[..2].copy_from_slice(&kind.to_le_bytes());
@@ -314,7 +314,7 @@ fn packed(kind: u16, whole: u32, content: &[u8]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// What is no packed content is none, and does no harm.
+    /// Content that only claims to be compressed is read without harm.
     #[test]
     fn nonsense_that_says_that_it_is_packed_is_read_without_harm(
         kind in 1_u16..=2,

@@ -1,9 +1,9 @@
-//! The library that is preloaded into programs under a limit: the entry points of `apportion-intercept`,
-//! exported, and what a library without a runtime must bring along.
+//! The library that is preloaded into programs with a limit: the exported entry points of `apportion-intercept`, and
+//! what a library without a runtime must bring along.
 //!
-//! It is loaded into every process of a container: shells, `true`, images with another or an older C
-//! library. So it names no other library and no symbol version, has no constructor, and takes its memory
-//! from the process's own `malloc`. All logic is in `apportion-intercept`.
+//! It is loaded into every process of a container: shells, `true`, programs with another or an older C library. So it
+//! names no other library and no symbol version, has no constructor, and allocates with the process's own `malloc`.
+//! All logic is in `apportion-intercept`.
 #![no_std]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -15,8 +15,8 @@ use apportion_intercept as _;
 /// The process's own heap.
 struct Heap;
 
-// SAFETY: the C library's functions keep the contract of an allocator: what `malloc` and
-// `posix_memalign` return is unique, aligned and good until `free`.
+// SAFETY: the C library's functions keep the contract of an allocator: what `malloc` and `posix_memalign` return is
+// unique, aligned and valid until `free`.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut place = ptr::null_mut();
@@ -37,8 +37,8 @@ unsafe impl GlobalAlloc for Heap {
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// Never reached: nothing in the hooks panics, and a test checks that the library holds no trace of this
-/// function. It must be written all the same.
+/// Never reached: nothing in the hooks panics, and a test checks that the library has no trace of this function. The
+/// compiler requires it.
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
     loop {
@@ -47,9 +47,9 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     }
 }
 
-// C libraries before glibc 2.33 have no functions of these names, only inline wrappers in their headers, so
-// they are brought along; nothing but the exported functions leaves this library. The kernel's structure
-// is the C library's. A failure is a negative number, which is all that the callers look at.
+// C libraries before glibc 2.33 have these functions only as inline wrappers in their headers, so they are defined
+// here; they are hidden, so only the hooks use them. The kernel's structure equals the C library's. A failure is a
+// negative number, which is all that the callers check.
 core::arch::global_asm!(
     ".globl stat",
     ".hidden stat",

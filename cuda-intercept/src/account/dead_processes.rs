@@ -1,4 +1,4 @@
-//! Processes that are in the account and live no more: when they are looked for, and among whom.
+//! Processes that are in the account but dead: when they are looked for, and among whom.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -9,17 +9,19 @@ use super::liveness::LivenessProbe;
 use super::{MappedAccount, peers, throttle};
 use crate::errno;
 
-/// How many milliseconds a question may be behind with processes that nobody waited for.
+/// By how many milliseconds a query may be behind with dead processes that nobody waited for.
 pub(super) const LOOK: u64 = 10;
-/// How many milliseconds pass between full looks.
+/// How many milliseconds pass between full scans.
 pub(super) const DEEP_LOOK: u64 = 1000;
 
 impl MappedAccount {
-    /// Takes processes that are gone out of the account, for a charge that would fail otherwise. True if the charge is
-    /// worth another try: also if nobody was gone any more, as another process may have been quicker.
+    /// Takes dead processes out of the account, for a charge that would otherwise fail. True if the charge is worth
+    /// another try. That includes the case that nobody was dead any more, because another process may have been
+    /// quicker.
     ///
-    /// Nobody is looked for where that cannot help: where what this process holds, and so keeps, leaves no room, and
-    /// among those who have nothing on the card. See [`super::throttle`] for why all others are asked about at each such charge.
+    /// Scans that cannot help are skipped: if the charge would not fit beside what this process holds itself, and for
+    /// processes that have nothing on the card. See [`super::throttle`] for why all others are checked at each such
+    /// charge.
     pub(crate) fn retire_for(&self, card: usize, bytes: u64) -> bool {
         let could_fit = self.could_fit(card, bytes);
         if could_fit {
@@ -28,7 +30,7 @@ impl MappedAccount {
         could_fit
     }
 
-    /// Whether so much would fit if this process were alone in the account.
+    /// Whether the charge would fit if this process were alone in the account.
     fn could_fit(&self, card: usize, bytes: u64) -> bool {
         let held = self.slot.lock().held.get(card).copied();
         let limits = self.limits.cards().get(card).map(|card| card.limits());
@@ -37,15 +39,15 @@ impl MappedAccount {
         })
     }
 
-    /// Takes every process that is gone out of the account.
+    /// Takes every dead process out of the account.
     pub(super) fn retire_the_dead(&self) {
         self.retire(|_, _| true);
     }
 
-    /// The same of those that matter.
+    /// Takes dead processes that matter out of the account.
     ///
-    /// Who has a lifeline is taken to live, but for a full look at all once in a while: a child that was forked in the
-    /// very moment in which a lifeline was made keeps it.
+    /// A process whose liveness lock is held counts as alive, except in an occasional full scan: a child that is
+    /// forked at the moment when the lock is made keeps the lock.
     fn retire(&self, matters: impl Fn(&AccountUsage<'_>, SlotOwner) -> bool) {
         let _kept = errno::ErrnoGuard::now();
         let usage = self.usage.usage();
@@ -81,8 +83,8 @@ impl MappedAccount {
         }
     }
 
-    /// The same for a question, which costs the same whoever is in the account: at most once in [`LOOK`]
-    /// milliseconds, and when a child of this process has ended and was waited for.
+    /// Like `retire_the_dead`, for a query, whose cost must not depend on the other processes: at most once in
+    /// [`LOOK`] milliseconds, and whenever this process has waited for a child that ended.
     pub(crate) fn retire_the_dead_in_time(&self) {
         let children = throttle::children();
         let has_lost = self.children.load(Relaxed) != children;
@@ -108,14 +110,14 @@ mod tests {
     const CARDS: usize = 2;
     const MOST: u64 = 100;
 
-    /// Somebody else in the account. All sizes are in MiB.
+    /// Another process in the account. All sizes are in MiB.
     #[derive(Clone, Debug)]
     struct OtherProcess {
         lives: bool,
         claims: [u64; CARDS],
     }
 
-    /// Memory that one of them made and others hold, by their places.
+    /// Memory that one process made and others hold, by their indexes.
     #[derive(Clone, Debug)]
     struct SharedAllocation {
         maker: prop::sample::Index,
@@ -162,7 +164,7 @@ mod tests {
         MappedAccount::open(folder.as_os_str().as_bytes()).expect("it is good")
     }
 
-    /// This process's parent lives; a pid that no system gives is nobody's.
+    /// A living process is this test's parent; a dead one has a pid that no system assigns.
     fn enter(usage: &AccountUsage<'_>, place: usize, lives: bool) -> SlotOwner {
         let nobody = 0x7fff_0000_u32.saturating_add(u32::try_from(place).expect("they are few"));
         let who = ProcessRegistration {
@@ -177,8 +179,8 @@ mod tests {
     }
 
     proptest! {
-        /// A charge is granted exactly if it fits beside those who live, whoever else is in the account, whatever they
-        /// hold together, and whether or not this is one of the full looks.
+        /// A charge is granted exactly if it fits beside the living processes. The number of others, what they share,
+        /// and whether this is a full scan make no difference.
         #[test]
         fn a_charge_is_refused_only_if_it_does_not_fit_beside_the_living(
             own in 0..MOST,
@@ -226,7 +228,7 @@ mod tests {
             let asked = Bytes::from_mib(ask).0;
             let charge = || account.charge(card, asked);
             let granted = charge() || (account.retire_for(card, asked) && charge());
-            // A share is a whole number of 2 MiB.
+            // A limit is a whole number of 2 MiB shares.
             prop_assert_eq!(granted, living + ask + overhead <= limit - limit % 2);
         }
     }

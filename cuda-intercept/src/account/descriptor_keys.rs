@@ -1,12 +1,12 @@
-//! Keys on descriptors: how two processes know that they speak of the same memory.
+//! Keys on descriptors, by which two processes know that they share the same memory.
 //!
-//! Memory is shared by a descriptor that one process gets from the driver and hands to another, by a socket,
-//! by inheritance or with `pidfd_getfd`. All of these are one open file, and nothing else about it tells one
-//! memory from another: they may all be of the same device. So the maker leaves a mark on the open file: a read
-//! lock of one byte whose position is the key. The kernel shows an open file's locks in `fdinfo`, to whoever has
-//! it. Nobody waits for such a lock, and no driver looks at it.
+//! Memory is shared by a descriptor that one process gets from the driver and hands to another, by a socket, by
+//! inheritance or with `pidfd_getfd`. All of these are one open file description. Nothing else about it identifies
+//! the memory, because all such descriptors may be of the same device. So the exporter marks the open file with a
+//! read lock of one byte, whose position is the key. The kernel shows an open file's locks in `fdinfo` to every
+//! process that has it open. Nobody waits for such a lock, and no driver looks at it.
 //!
-//! Where the kernel does not do this (before 4.1, or in some sandboxes) memory has no key, and is not followed.
+//! Where the kernel does not support this (before 4.1, or in some sandboxes), memory has no key and is not tracked.
 
 use core::ffi::c_long;
 use core::sync::atomic::AtomicU64;
@@ -18,12 +18,12 @@ use super::PathBuffer;
 use super::peers::{concatenate, decimal, number, read};
 use crate::errno;
 
-/// Keys are positions in a file.
+/// Keys are positions in a file, so this is the largest.
 const LARGEST: u64 = i64::MAX as u64 - 1;
 
-/// A key that nothing else has.
+/// A new key, unique with near certainty.
 pub(super) fn fresh() -> u64 {
-    /// Written by: whoever needs a key where the kernel gives no random bytes. Relaxed: it only counts.
+    /// Written by: processes that need a key where the kernel gives no random bytes. Relaxed: it only counts.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let _kept = errno::ErrnoGuard::now();
     let mut random = 0_u64;
@@ -51,8 +51,8 @@ pub(crate) fn inode_of(descriptor: i32) -> Option<Inode> {
     Some((status.st_dev, status.st_ino))
 }
 
-/// Another open file of what a descriptor is open on, through which the keys on that can be seen. Devices give
-/// one, buffers do not.
+/// Opens the same file again. The new descriptor can see the keys on all others of this inode. That works for
+/// devices, not for buffers.
 pub(crate) fn open_again(descriptor: i32) -> Option<i32> {
     let _kept = errno::ErrnoGuard::now();
     let mut digits = [0; 10];
@@ -65,7 +65,7 @@ pub(crate) fn open_again(descriptor: i32) -> Option<i32> {
     (file >= 0).then_some(file)
 }
 
-/// Whether any copy of a descriptor is open, in whichever process.
+/// Whether any copy of a descriptor is open, in any process.
 pub(crate) fn is_open(descriptor: ExportedDescriptor) -> bool {
     let probe = descriptor.probe.filter(|probe| is_ours(*probe, descriptor));
     match probe {
@@ -74,7 +74,8 @@ pub(crate) fn is_open(descriptor: ExportedDescriptor) -> bool {
     }
 }
 
-/// A program may have closed all descriptors that it did not know, and got the number for another file.
+/// Whether a probe is still ours. A program may have closed all descriptors that it did not know, and reused the
+/// number.
 fn is_ours(probe: i32, descriptor: ExportedDescriptor) -> bool {
     inode_of(probe) == Some(descriptor.inode)
 }
@@ -83,7 +84,7 @@ fn is_ours(probe: i32, descriptor: ExportedDescriptor) -> bool {
 pub(crate) fn close(descriptor: ExportedDescriptor) {
     let _kept = errno::ErrnoGuard::now();
     if let Some(probe) = descriptor.probe.filter(|probe| is_ours(*probe, descriptor)) {
-        // SAFETY: it is ours, and nobody looks through it any more.
+        // SAFETY: it is ours, and nobody uses it any more.
         unsafe { libc::close(probe) };
     }
 }
@@ -99,7 +100,7 @@ fn lock_at(key: u64, kind: i32) -> Option<libc::flock> {
     Some(lock)
 }
 
-/// Whether a key lies on any other open file of the same inode: it would stand in the way of a write lock.
+/// Whether any other open file of the same inode has the key: its lock would conflict with a write lock.
 fn is_marked(probe: i32, key: u64) -> bool {
     let _kept = errno::ErrnoGuard::now();
     let Some(mut lock) = lock_at(key, libc::F_WRLCK) else {
@@ -111,19 +112,19 @@ fn is_marked(probe: i32, key: u64) -> bool {
     asked == 0 && i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// Leaves a key on an open file. False where that cannot be done.
+/// Marks an open file with a key. False where that is not possible.
 pub(super) fn mark(descriptor: i32, key: u64) -> bool {
     let _kept = errno::ErrnoGuard::now();
     let Some(lock) = lock_at(key, libc::F_RDLCK) else {
         return false;
     };
     let (file, command) = (c_long::from(descriptor), c_long::from(libc::F_OFD_SETLK));
-    // The bare call: the C library's is a point at which a thread can be cancelled.
+    // The bare system call: the C library's function is a cancellation point.
     // SAFETY: the kernel reads the lock; a descriptor that is not open is an error.
     unsafe { libc::syscall(libc::SYS_fcntl, file, command, &raw const lock) == 0 }
 }
 
-/// The key that somebody left on an open file.
+/// The key on an open file.
 pub(super) fn find(descriptor: i32) -> Option<u64> {
     let _kept = errno::ErrnoGuard::now();
     let mut digits = [0; 10];
@@ -136,7 +137,7 @@ pub(super) fn find(descriptor: i32) -> Option<u64> {
     parse(read(path.join(folder, name)?, &mut text)?)
 }
 
-/// The position of the first lock that is an open file's and one byte long.
+/// The position of the first lock that belongs to the open file and is one byte long.
 fn parse(info: &[u8]) -> Option<u64> {
     let lines = info.split(|byte| *byte == b'\n');
     let mut locks = lines.filter(|line| line.starts_with(b"lock:") && holds(line, b" OFDLCK "));

@@ -1,29 +1,31 @@
-//! A lock that lasts as long as this process: how the others in the account know that it lives.
+//! A lock that lasts as long as this process, so that the others in the account know that it lives.
 //!
-//! Every process of the account has a read lock on one byte of the usage file, far beyond its end, at a position that
-//! is its slot's and generation's alone. The lock belongs to an open file of its own (`F_OFD_SETLK`), and a mapping
-//! is all that holds that file open: no descriptor is left that the program could close, count, pass on or meet under
-//! a number that it thinks free. The kernel drops the lock with the mapping, when the process ends, however it does,
-//! or executes another program; a child of `fork` does not get the mapping. Asking is one `F_OFD_GETLK` for each
-//! process, through a descriptor that is open only meanwhile: 0.2 us each, where `/proc/PID/stat` takes 3 to 8.
+//! Every process of the account has a read lock on one byte of the usage file, far beyond the file's end. The
+//! position belongs to its record and generation alone. The lock belongs to an open file description of its own
+//! (`F_OFD_SETLK`), and only a mapping keeps that open. So there is no descriptor that the program could close,
+//! count, pass on, or find under a number that it believes is free. The kernel drops the lock with the mapping: when
+//! the process ends for any reason, or executes another program. A child of `fork` does not get the mapping. To check
+//! a process takes one `F_OFD_GETLK`, through a descriptor that is open only meanwhile: 0.2 us each, where
+//! `/proc/PID/stat` takes 3 to 8.
 //!
 //! # Decision: no pid file descriptors
-//! One `poll` of a pidfd for each process is quicker still (2 us for 64, this takes 15). But 64 processes with 63
-//! descriptors each are a lot for programs that count theirs, use `select`, or close what they do not know; and a
-//! number that the program has closed and got again for a file of its own can neither be polled nor closed by us.
+//! One `poll` with a pidfd for each process is quicker still (2 us for 64; this takes 15). But 64 processes with 63
+//! descriptors each are too many for programs that count their descriptors, use `select`, or close what they do not
+//! know. And if the program closes such a number and gets it again for its own file, we can neither poll nor close
+//! it.
 //!
 //! # What the absence of a lock says
-//! Only that it is worth a look at the process itself, which may have no lock: an earlier release of this library, a
-//! file system without such locks, no descriptor left at the time. Others cannot make a process look dead, and who
-//! locks the byte of another (the file is the tenant's own) only makes it look alive to its own account, until the
-//! next look at the processes themselves.
+//! Only that the process itself must be checked. It may have no lock because it uses an earlier release of this
+//! library, its file system has no such locks, or no descriptor was free at the time. Others cannot make a process
+//! look dead. The file is the tenant's own, so a program can lock another's byte. That only makes a dead process look
+//! alive to its own account, until the next full scan.
 
 use core::ffi::{CStr, c_long, c_void};
 use core::ptr::{NonNull, null_mut};
 
 use crate::errno;
 
-/// Where the bytes begin: beyond whatever a file can hold.
+/// The position of the first byte, beyond anything that a file can hold.
 const FIRST: u64 = 1 << 62;
 /// The mapping is never read or written; any length will do.
 const LENGTH: usize = 1;
@@ -38,7 +40,7 @@ pub(super) struct LivenessLock {
 // SAFETY: the mapping belongs to no thread, and nobody looks into it.
 unsafe impl Send for LivenessLock {}
 
-/// The usage file, open to ask who has a lock on it.
+/// The usage file, opened to check who holds a lock on it.
 #[derive(Debug)]
 pub(super) struct LivenessProbe(DescriptorGuard);
 
@@ -47,8 +49,8 @@ pub(super) struct LivenessProbe(DescriptorGuard);
 struct DescriptorGuard(c_long);
 
 impl DescriptorGuard {
-    /// The bare calls here and below: the C library's are points at which a thread can be cancelled, and would
-    /// take the descriptor along.
+    /// Uses the bare system call, as all functions here: the C library's are cancellation points, and a cancelled
+    /// thread would leak the descriptor.
     fn open(path: &CStr) -> Option<Self> {
         let (from, flags) = (
             c_long::from(libc::AT_FDCWD),
@@ -59,7 +61,7 @@ impl DescriptorGuard {
         (file >= 0).then_some(Self(file))
     }
 
-    /// Sets, or asks after, a lock of one byte. What the kernel says of it; `None` if it refuses.
+    /// Sets or queries a lock of one byte, and returns the kernel's lock type; `None` if the kernel refuses.
     fn lock(&self, command: i32, kind: i32, number: u64) -> Option<i32> {
         // SAFETY: zeroes are a valid value of a structure of integers.
         let mut lock: libc::flock = unsafe { core::mem::zeroed() };
@@ -82,12 +84,12 @@ impl Drop for DescriptorGuard {
 }
 
 impl LivenessLock {
-    /// Takes the lock of a number that no other process has; `None` where the system does not give it now.
+    /// Takes the lock of a number that no other process has; `None` if the system does not grant it now.
     pub(super) fn take(path: &CStr, number: u64) -> Option<Self> {
         let _kept = errno::ErrnoGuard::now();
         let file = DescriptorGuard::open(path)?;
         let descriptor = i32::try_from(file.0).ok()?;
-        // SAFETY: a new mapping at an address of the kernel's choice, which nobody can look into.
+        // SAFETY: a new mapping at an address that the kernel chooses, with no access rights.
         let mapping = unsafe {
             libc::mmap(
                 null_mut(),
@@ -109,7 +111,7 @@ impl LivenessLock {
         (advised == 0 && is_locked()).then_some(line)
     }
 
-    /// The number that it was taken for.
+    /// The number that the lock was taken for.
     pub(super) const fn number(&self) -> u64 {
         self.number
     }
@@ -123,14 +125,14 @@ impl Drop for LivenessLock {
 }
 
 impl LivenessProbe {
-    /// Opens the file; `None` where that cannot be done now.
+    /// Opens the file; `None` if that fails now.
     pub(super) fn open(path: &CStr) -> Option<Self> {
         DescriptorGuard::open(path).map(Self)
     }
 
-    /// Whether the process of this number has its lock.
+    /// Whether the process of this number holds its lock.
     pub(super) fn is_held(&self, number: u64) -> bool {
-        // It would stand in the way of a write lock.
+        // A held lock would conflict with a write lock.
         let asked = self.0.lock(libc::F_OFD_GETLK, libc::F_WRLCK, number);
         asked.is_some_and(|kind| kind != libc::F_UNLCK)
     }
@@ -149,7 +151,7 @@ mod tests {
         (file, path)
     }
 
-    /// How many descriptors this process has on a file.
+    /// How many descriptors of this process are open on a file.
     fn descriptors(path: &CStr) -> usize {
         let all = std::fs::read_dir("/proc/self/fd").expect("it is mounted");
         let targets = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -179,7 +181,7 @@ mod tests {
         assert!(LivenessProbe::open(c"/nowhere/usage").is_none());
     }
 
-    /// A shell that sleeps stands for any program: it was forked and executed while the lock was held.
+    /// A sleeping shell stands for any program: it is forked and executed while the lock is held.
     #[test]
     fn a_program_that_is_started_does_not_hold_it() {
         let (_file, path) = file();

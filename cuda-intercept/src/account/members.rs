@@ -1,8 +1,9 @@
-//! Which processes are of the account, by the pids that this process knows them by.
+//! Which processes are in the account, by the pids that this process sees.
 //!
-//! A slot has the pid and the pid namespace of who entered it. A process of the reader's own namespace is
-//! known by that pid. One of a namespace inside it (a container in a container) has another pid there, which
-//! the kernel tells of processes that the reader may look at; where it does not, the process is nobody's.
+//! A record holds the pid and the pid namespace of the process that registered it. If that is the reader's own
+//! namespace, the pids are the same. A process in a namespace inside it (a container in a container) has another pid
+//! there. The kernel reveals that pid for processes that the reader may inspect. Without it, the process counts as
+//! unknown.
 
 use core::ffi::CStr;
 
@@ -14,7 +15,7 @@ use super::peers::{concatenate, decimal, namespace, number, read};
 use crate::errno;
 
 impl MappedAccount {
-    /// Whether a process is of this account: this very one, or one that has a slot.
+    /// Whether a process is in this account: this process itself, or one that has a record.
     pub(crate) fn has_process(&self, pid: u32) -> bool {
         let _kept = errno::ErrnoGuard::now();
         // SAFETY: the call cannot fail.
@@ -36,12 +37,12 @@ impl MappedAccount {
     }
 }
 
-/// Whether a slot is that of a pid in a namespace.
+/// Whether a record is that of a pid in a namespace.
 const fn is_known_by(one: ProcessRegistration, pid: u32, namespace: u64) -> bool {
     namespace != 0 && one.pid_namespace == namespace && one.pid == pid
 }
 
-/// The pid that a process has in its own namespace, and which that is.
+/// A process's pid in its own pid namespace, and that namespace.
 fn inside(pid: u32) -> Option<(u32, u64)> {
     let mut digits = [0; 10];
     let mut folder = [0_u8; 32];
@@ -53,7 +54,7 @@ fn inside(pid: u32) -> Option<(u32, u64)> {
     Some((pid, namespace))
 }
 
-/// The last of the pids that `/proc/<pid>/status` has after `NSpid:`.
+/// The last pid in the `NSpid:` line of `/proc/<pid>/status`.
 fn own_pid(status: &[u8]) -> Option<u32> {
     let mut lines = status.split(|byte| *byte == b'\n');
     let line = lines.find(|line| line.starts_with(b"NSpid:"))?;

@@ -1,22 +1,22 @@
-//! Waiting until the agent has opened the account to this process.
+//! Waits until the agent has opened the account to this process.
 //!
-//! An account is its user's alone. A program that was started as another user (`setpriv`, `su`, `runuser`) may open it
-//! once the agent has seen it, which looks for new processes once a second.
+//! Only its user can open an account. A program that was started as another user (`setpriv`, `su`, `runuser`) can
+//! open it after the agent has seen the process. The agent looks for new processes once a second.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use apportion_abi::account::AccountOpenError;
 
-/// How often is looked, in all the process's life.
+/// The number of retries in the whole life of the process.
 const LOOKS: u32 = 150;
-/// How long is waited between looks, in nanoseconds.
+/// The pause between retries, in nanoseconds.
 const PAUSE: libc::c_long = 20_000_000;
 
-/// How many looks are left.
-/// Written by: whoever waits. Read by: the same. Relaxed: it only bounds the time.
+/// The retries that are left.
+/// Written by: threads that wait. Read by: the same. Relaxed: it only bounds the time.
 static LEFT: AtomicU32 = AtomicU32::new(LOOKS);
 
-/// Tries again while the kernel says that this user may not, for about three seconds in all.
+/// Retries while the kernel denies this user access, for about three seconds in all.
 pub(super) fn wait<T>(
     mut open: impl FnMut() -> Result<T, AccountOpenError>,
 ) -> Result<T, AccountOpenError> {
@@ -38,7 +38,7 @@ fn pause() {
         tv_sec: 0,
         tv_nsec: PAUSE,
     };
-    // SAFETY: the time is valid, and what is left of it is not asked for.
+    // SAFETY: the time is valid, and the remaining time is not requested.
     unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
 }
 

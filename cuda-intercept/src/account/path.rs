@@ -1,8 +1,8 @@
-//! Paths inside other people's programs, whose heap is not ours to use.
+//! Paths without heap allocations, because this code runs inside other people's programs.
 
 use core::ffi::CStr;
 
-/// A path, put together without the heap.
+/// A path, built without the heap.
 #[derive(Debug)]
 pub(super) struct PathBuffer([u8; 512]);
 
@@ -26,7 +26,7 @@ impl PathBuffer {
         CStr::from_bytes_until_nul(&self.0).ok()
     }
 
-    /// The path that was put together last.
+    /// The path that was built last.
     pub(super) fn get(&self) -> Option<&CStr> {
         let path = CStr::from_bytes_until_nul(&self.0).ok()?;
         (!path.is_empty()).then_some(path)

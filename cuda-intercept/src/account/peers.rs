@@ -1,8 +1,8 @@
-//! Who else is in the account, and whether they still live.
+//! Identifies processes in the account, and tells which of them are dead.
 //!
-//! A pid alone says little: it is used again, and means something else in another pid namespace. So a
-//! process is known by its pid, its start time and its namespace, and one that cannot be seen from here
-//! is never taken for dead; the agent, which sees all, retires it.
+//! A pid alone does not identify a process: pids are reused, and mean something else in another pid namespace. So a
+//! process is identified by its pid, start time and namespace. A process that is not visible from here is never taken
+//! for dead; the agent, which sees all, retires it.
 
 use apportion_abi::account::ProcessRegistration;
 
@@ -26,12 +26,12 @@ pub(super) fn is_same(one: ProcessRegistration, other: ProcessRegistration) -> b
     one == other && one.start_time != 0
 }
 
-/// Whether a process is of the pid namespace `here`, so that it can be seen.
+/// Whether a process is in the pid namespace `here`, and so visible.
 pub(super) const fn is_from(process: ProcessRegistration, here: u64) -> bool {
     process.pid_namespace != 0 && process.pid_namespace == here
 }
 
-/// Whether a process is gone for certain, as far as that is seen from the pid namespace `here`.
+/// Whether a process is certainly dead, as seen from the pid namespace `here`.
 pub(super) fn is_dead(process: ProcessRegistration, here: u64) -> bool {
     if !is_from(process, here) {
         return false;
@@ -55,7 +55,7 @@ struct ProcStat {
     start_time: u64,
 }
 
-/// What `/proc/<pid>/stat` says.
+/// The contents of `/proc/<pid>/stat`.
 fn look(pid: u32) -> Option<ProcStat> {
     let mut digits = [0; 10];
     let mut folder = [0_u8; 32];
@@ -66,13 +66,13 @@ fn look(pid: u32) -> Option<ProcStat> {
 }
 
 fn parse(stat: &[u8]) -> Option<ProcStat> {
-    // The second field is the program's name in brackets, which may itself hold any character.
+    // The second field is the program's name in parentheses. It may itself contain any character.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(end..)?.split(|byte| *byte == b' ').skip(1);
     let state = fields.next()?.first()?;
     let threads = number(fields.nth(16)?)?;
     let start_time = number(fields.nth(1)?)?;
-    // A first thread that called `pthread_exit` is a zombie while the others go on.
+    // If the first thread has called `pthread_exit`, it is a zombie while the others continue.
     let is_gone = matches!(state, b'Z' | b'X' | b'x') && threads <= 1;
     Some(ProcStat {
         is_gone,
@@ -80,7 +80,7 @@ fn parse(stat: &[u8]) -> Option<ProcStat> {
     })
 }
 
-/// The pid namespace of this process; 0 when that cannot be told.
+/// The pid namespace of this process; 0 if unknown.
 pub(super) fn namespace() -> u64 {
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the path is a string and the buffer a `stat`.

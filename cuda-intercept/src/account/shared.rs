@@ -1,4 +1,4 @@
-//! What this process says in its account of memory that others may hold too, and by which key.
+//! What this process records about memory that others may also hold, and the keys of such memory.
 
 use apportion_abi::Bytes;
 use apportion_abi::account::{JoinOutcome, Share};
@@ -6,19 +6,19 @@ use apportion_gate::Hold;
 
 use super::{MappedAccount, descriptor_keys};
 
-/// What came of joining the holders of memory that another process shares.
+/// The outcome of joining the holders of memory that another process shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinedMemory {
-    /// It is held from now on.
+    /// This process holds the memory from now on.
     Held(Hold),
-    /// It is not this account's memory, or cannot be told.
+    /// It is another account's memory, or that is unknown.
     Foreign,
-    /// There is no room for it.
+    /// The limit has no room for the memory, or the account none for this process.
     Refused,
 }
 
 impl MappedAccount {
-    /// Says that memory which this process has charged is shown to others.
+    /// Records that memory which this process has charged is shared with others.
     pub(crate) fn offer(&self, card: usize, key: u64, bytes: u64) -> Option<Hold> {
         let usage = self.usage.usage();
         let owner = self.owner(&usage)?;
@@ -27,7 +27,7 @@ impl MappedAccount {
             .map(Share::words)
     }
 
-    /// Joins those who hold memory that is known by a key.
+    /// Joins the holders of the memory with this key.
     pub(crate) fn join(&self, key: u64) -> JoinedMemory {
         let usage = self.usage.usage();
         let Some(owner) = self.owner(&usage) else {
@@ -48,7 +48,7 @@ impl MappedAccount {
         }
     }
 
-    /// Takes back what was said, after the driver has let go of the memory.
+    /// Drops a hold, after the driver has released the memory.
     pub(crate) fn leave(&self, hold: Hold) {
         self.usage.usage().leave(Share::from_words(hold));
     }
@@ -58,7 +58,7 @@ impl MappedAccount {
         descriptor_keys::find(descriptor)
     }
 
-    /// Leaves a key on a descriptor: `known`, or a new one. `None` where that cannot be done.
+    /// Puts a key on a descriptor: `known`, or a new one. `None` where that is not possible.
     pub(crate) fn put_key_on(descriptor: i32, known: Option<u64>) -> Option<u64> {
         let key = known.unwrap_or_else(descriptor_keys::fresh);
         descriptor_keys::mark(descriptor, key).then_some(key)

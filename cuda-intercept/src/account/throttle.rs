@@ -1,32 +1,32 @@
-//! How often something that costs is done at most.
+//! Limits how often expensive work is done.
 //!
-//! # Decision: a charge that fails asks about each process, each time
-//! A program that has waited for another, and is then refused memory which that one held, is refused wrongly. So a
-//! charge that would fail looks for the dead at that moment, and at everyone whose end could make it fit: 0.2 us each,
-//! some 15 us of 64 processes. What would be cheaper:
+//! # Decision: a charge that fails checks every process, every time
+//! A program that waited for another to end must not be refused the memory that the other held. So a charge that
+//! would fail looks for dead processes at that moment, and checks everyone whose end could make it fit: 0.2 us each,
+//! about 15 us for 64 processes. Cheaper ways do not work:
 //!
-//! - to remember for a while that all live: wrong for a process that ends within that while;
-//! - one question for many: a lock says that *somebody* of a range lives, and what is wanted is whether *all* do. Each
-//!   answer names one process, so it takes as many questions as there are processes;
-//! - `kill(pid, 0)`: half the price, and wrong where the pid was used again;
-//! - a word of each process that the kernel marks at its end: it does so for threads (robust futexes, which the C
-//!   library's own list of locks must hold), and not for one whose memory was reaped before it ended;
-//! - descriptors of processes, polled by one call: see [`super::liveness`];
-//! - a counter that the kernel takes back (`SEM_UNDO`, the attachments of a shared segment): an object beside the
-//!   account, of another namespace, with limits of its own, that somebody must remove.
+//! - To remember for a while that all are alive: wrong for a process that ends within that time.
+//! - One query for many: a lock can show that *somebody* in a range is alive, but the question is whether *all* are.
+//!   Each answer names one process, so it takes as many queries as there are processes.
+//! - `kill(pid, 0)`: half the price, but wrong if the pid was reused.
+//! - A word of each process that the kernel marks at its end: the kernel does so for threads (robust futexes, which
+//!   must be in the C library's own list of locks), but not for a process whose memory was reaped before it ended.
+//! - Descriptors of processes, polled by one call: see [`super::liveness`].
+//! - A counter that the kernel takes back (`SEM_UNDO`, the attachments of a shared segment): an object beside the
+//!   account, in another namespace, with its own limits, that somebody must remove.
 //!
-//! What is left is not to look where nothing could come of it: where the charge would not fit into the account if this
-//! process were alone there, and at processes that have nothing on the card.
+//! What can be saved is a scan that cannot help: where the charge would not fit even if this process were alone in
+//! the account, and for processes that have nothing on the card.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Something that is done at most once in so many milliseconds, by whichever thread comes first.
+/// Work that is done at most once in so many milliseconds, by the first thread that comes.
 #[derive(Debug)]
 pub(super) struct ScanThrottle {
     period: u64,
-    /// When it may be done again, by the coarse clock.
-    /// Written by: who does it. Read by: whoever would. Relaxed: nothing is handed over by it.
+    /// When the work is next due, by the coarse clock.
+    /// Written by: the thread that does the work. Read by: all that would do it. Relaxed: it hands nothing over.
     next: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl ScanThrottle {
         }
     }
 
-    /// Whether it is time, for one of all who ask.
+    /// Whether the work is due. Only one of several callers gets true.
     pub(super) fn is_due(&self) -> bool {
         self.is_due_at(now())
     }
@@ -53,7 +53,7 @@ impl ScanThrottle {
     }
 }
 
-/// Milliseconds since the system started. The coarse clock is read without a system call, and is up to 10 ms late.
+/// Milliseconds since the system started. The coarse clock needs no system call, and is up to 10 ms late.
 fn now() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -67,7 +67,7 @@ fn now() -> u64 {
 }
 
 /// A number that changes whenever this process waits for a child that has ended: what its children cost. A program
-/// that has seen a child end knows that its memory is free.
+/// that has seen a child end knows that the child's memory is free.
 pub(super) fn children() -> u64 {
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the place is that of a `rusage`.

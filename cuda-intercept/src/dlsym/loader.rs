@@ -1,11 +1,11 @@
-//! The loader's functions that this library stands in for, and what a look-up of one of them finds.
+//! The loader's functions that this library replaces, and the answers to lookups of them.
 //!
-//! Who asks the C library for its `dlsym` or `dlopen`, in this namespace or in another, gets ours, which
-//! does what was asked. What other libraries have put in front of the C library is handed out as it is:
-//! each of several wrappers must find the one behind it, or they would call each other in a circle.
+//! Whoever asks the C library for its `dlsym` or `dlopen`, in this namespace or in another, gets ours. A function
+//! that another library has put in front of the C library's is returned as it is: each of several wrappers must find
+//! the one behind it, or they would call each other in a circle.
 //!
-//! C libraries before glibc 2.34 export a second name of each for themselves. Who looks that up gets ours,
-//! too; a program that is linked with it does not.
+//! C libraries before glibc 2.34 export a second, private name of each for themselves. A lookup of that name gets
+//! ours too; a program that is linked with it does not.
 
 use core::ffi::{CStr, c_void};
 use core::ops::ControlFlow;
@@ -15,14 +15,14 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use super::{dlmopen, dlopen, dlsym, dlvsym};
 use crate::{elf, process};
 
-/// A function of the loader's that this library stands in for.
+/// A function of the loader that this library replaces.
 pub(super) struct InterposedFunction {
     name: &'static CStr,
-    /// The name by which C libraries before glibc 2.34 export it for themselves.
+    /// The private name under which C libraries before glibc 2.34 export it.
     private_name: Option<&'static CStr>,
     entry: fn() -> usize,
-    /// The function that a call of ours goes on to; 0 until it was looked for.
-    /// Written by: whoever asks first, always the same. Read by: every call. Release/Acquire.
+    /// The function that our replacement calls; 0 until it was looked up.
+    /// Written by: the first lookup, always with the same value. Read by: every call. Release/Acquire.
     real: AtomicUsize,
 }
 
@@ -53,7 +53,7 @@ impl InterposedFunction {
         (self.entry)()
     }
 
-    /// The definition that a call would reach if this library were not there.
+    /// The definition that a call would reach without this library.
     pub(super) fn real(&self) -> Option<usize> {
         let found = self.real.load(Acquire);
         if found != 0 {
@@ -74,7 +74,7 @@ impl InterposedFunction {
         Some(found)
     }
 
-    /// What a look-up of the door itself is answered with; `None` where the real one answers.
+    /// The answer to a lookup of this function itself; `None` if the real lookup function should answer.
     pub(super) fn look_up(
         &self,
         name: &CStr,
@@ -82,7 +82,7 @@ impl InterposedFunction {
         ask: impl Fn(*mut c_void) -> usize,
     ) -> Option<usize> {
         if self.real().is_none() {
-            // There is none, as without this library; asking leaves the message that the caller expects.
+            // There is none, as without this library. The real lookup leaves the message that the caller expects.
             return Some(ask(libc::RTLD_NEXT));
         }
         let is_next_ours = handle == libc::RTLD_NEXT && self.is_only_ours_and_theirs();
@@ -91,17 +91,17 @@ impl InterposedFunction {
             return Some(if found == 0 { 0 } else { self.ours() });
         }
         match handle {
-            // Ours is the first of all, and of several wrappers each must find the one behind it.
+            // Ours comes first anyway. And each of several wrappers must find the one behind it.
             libc::RTLD_NEXT | libc::RTLD_DEFAULT => None,
             handle => Some(self.ours_for(ask(handle))),
         }
     }
 
-    /// What is handed out where a handle leads to `found`: ours in place of a C library's, but never in
-    /// place of what a library in between has put there.
+    /// The answer where a handle leads to `found`: ours in place of a C library's function, but never in place of
+    /// another wrapper's.
     fn ours_for(&self, found: usize) -> usize {
         let is_theirs = || {
-            // What the walk does not show is in another namespace, and so with another C library.
+            // A function outside all visible objects is in another namespace, and so in another C library.
             let is_here = elf::for_each(|object| match object.span().contains(&found) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -114,7 +114,7 @@ impl InterposedFunction {
         }
     }
 
-    /// Whether no library in the process has put one of its own there.
+    /// Whether no other library in the process defines this function.
     fn is_only_ours_and_theirs(&self) -> bool {
         let theirs = self.real();
         let other = elf::for_each(|object| match object.symbol(self.name) {

@@ -1,27 +1,27 @@
 //! Our own `dlopen` and `dlmopen`: a library that can reach the driver is opened where the hooks are.
 //!
-//! Two requests put a library out of reach of a preloaded one. With `RTLD_DEEPBIND` it finds the driver's
-//! functions, and the C library's `dlsym`, before it finds ours. In another namespace (`dlmopen`) it gets a
-//! driver and a C library of its own, and nothing of ours is there at all. So in a process that is, or may
-//! be, under a limit the flag is taken out of the request, and the base namespace is put in the place of the
-//! other one. A limited process has one driver. A process without a limit gets what it asked for.
+//! Two requests put a library out of reach of a preloaded one. With `RTLD_DEEPBIND` it finds the driver's functions,
+//! and the C library's `dlsym`, before ours. In another namespace (`dlmopen`) it gets its own driver and C library,
+//! and none of our functions. So in a process that has or may have a limit, the flag is removed, and the base
+//! namespace replaces the requested one. A limited process has one driver. A process without a limit gets what it
+//! asked for.
 //!
-//! The entry points are naked functions that jump to the real ones, as those of [`super`] do: the loader
-//! looks at its caller's address for the search path (`RUNPATH`, `$ORIGIN`) and the namespace. What is
-//! asked is altered on the way, in the registers' copies on the stack.
+//! The entry points are naked functions that jump to the real ones, like those of [`super`]: the loader uses its
+//! caller's address to find the search path (`RUNPATH`, `$ORIGIN`) and the namespace. The request is changed on the
+//! way, in the copies of the registers on the stack.
 //!
-//! # Decision: changed before, not mended afterwards
-//! The flag could stay if the addresses that the new library was bound to were overwritten afterwards. But
-//! its constructors run before the real `dlopen` returns, and may have asked for the driver by then;
-//! functions that are bound at their first call have no address yet; and to come back here the call would
-//! need a return address of ours, which is a wrong caller for the loader.
+//! # Decision: changed before, not repaired afterwards
+//! The flag could stay if we overwrote the addresses that the new library was bound to. But its constructors run
+//! before the real `dlopen` returns, and may have looked up the driver by then. Functions that are bound at their
+//! first call have no address yet. And to return here, the call would need our return address, which is the wrong
+//! caller for the loader.
 //!
 //! # Decision: who keeps what it asked for
-//! Programs use both requests to keep equal names of two libraries apart, and may break without. So a
-//! library keeps what it asked for if its file shows that it cannot reach the driver ([`driver_dependency`]). Of a name
-//! without a slash we do not know which file the loader will take, and such a library is taken for one that
-//! can. Who swaps the file between our look and the loader's gets past, as does who reads the driver's
-//! symbol table by hand; the agent sees what such a program takes.
+//! Programs use both requests to separate equal names in two libraries, and may break without them. So a library
+//! keeps what it asked for if its file shows that it cannot reach the driver ([`driver_dependency`]). For a name
+//! without a slash we do not know which file the loader will take, so we assume that the library can. A program that
+//! swaps the file between our check and the loader's gets past us, as does one that reads the driver's symbol table
+//! itself. The agent sees what such a program takes.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -31,7 +31,7 @@ use libc::{LM_ID_BASE, RTLD_DEEPBIND, RTLD_GLOBAL, RTLD_NOLOAD};
 use super::loader::{DLMOPEN, DLOPEN};
 use crate::{driver_dependency, process};
 
-/// What the caller asks of the loader, as the entry points lay it on the stack.
+/// The caller's request to the loader, as the entry points lay it out on the stack.
 #[repr(C)]
 struct DlopenRequest {
     flags: c_int,
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn dlmopen(
     )
 }
 
-/// The next library's `dlopen`, for the request as it may be granted; 0 where there is none.
+/// The next library's `dlopen`, after the request was changed where necessary; 0 if there is none.
 ///
 /// # Safety
 /// The request must be what a caller of `dlopen` asked.
@@ -121,7 +121,7 @@ impl DlopenRequest {
     /// `file` must be null or a string.
     unsafe fn stay_where_the_hooks_are(&mut self) {
         let asks_to_bind_deep = self.flags & RTLD_DEEPBIND != 0;
-        // The loader itself refuses other namespaces together with `RTLD_GLOBAL`, and says so.
+        // The loader itself rejects other namespaces together with `RTLD_GLOBAL`, with its own message.
         let asks_for_another_world = self.namespace != LM_ID_BASE && self.flags & RTLD_GLOBAL == 0;
         let opens_nothing = self.file.is_null() || self.flags & RTLD_NOLOAD != 0;
         if opens_nothing || !(asks_to_bind_deep || asks_for_another_world) {

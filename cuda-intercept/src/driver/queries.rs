@@ -1,4 +1,4 @@
-//! What hooks ask the driver, in their own words: `None` where it does not know, or has no such function.
+//! The hooks' queries to the driver. `None` if the driver cannot answer or has no such function.
 
 use apportion_gate::{ConditionalBodies, device_of_graphs};
 
@@ -16,7 +16,7 @@ use crate::foreign::{
     WITHOUT_TIMING, WholeNodeParameters,
 };
 
-/// The current context, and null without one.
+/// The current context; `None` without one.
 pub(crate) fn current_context() -> Option<Context> {
     let mut context: Context = core::ptr::null_mut();
     // SAFETY: the pointer is to a local variable.
@@ -24,7 +24,7 @@ pub(crate) fn current_context() -> Option<Context> {
     (status == SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// Whether the driver answers questions: it was started, and is not at its end.
+/// Whether the driver answers queries: it is initialised and not shutting down.
 pub(crate) fn is_started() -> bool {
     let mut context: Context = core::ptr::null_mut();
     // SAFETY: the pointer is to a local variable.
@@ -40,7 +40,7 @@ pub(crate) fn current_device() -> Option<Device> {
     (status == SUCCESS).then_some(device)
 }
 
-/// The identity of a device: that of its MIG instance, where it is one.
+/// The UUID of a device, or of its MIG instance if it is one.
 pub(crate) fn uuid_of(device: Device) -> Option<[u8; 16]> {
     let mut uuid = [0; 16];
     // SAFETY: the pointer is to a local variable of the size that the driver writes.
@@ -60,7 +60,7 @@ pub(crate) fn primary_is_active(device: Device) -> Option<bool> {
     (status == SUCCESS).then_some(active != 0)
 }
 
-/// The handle of a device's primary context, which must be active: a use of it that is given back at once.
+/// The handle of a device's primary context, which must be active. It is retained and released at once.
 pub(crate) fn primary_handle(device: Device) -> Option<Context> {
     let mut context: Context = core::ptr::null_mut();
     // SAFETY: the pointer is to a local variable.
@@ -68,9 +68,9 @@ pub(crate) fn primary_handle(device: Device) -> Option<Context> {
     if status != SUCCESS {
         return None;
     }
-    // SAFETY: this gives back the use from above, and no other.
+    // SAFETY: this releases what was retained above, and nothing else.
     if unsafe { primary_release(device) }.is_none() {
-        // SAFETY: as above; drivers before 11 have only this one.
+        // SAFETY: as above; drivers before 11 have only this version.
         let _ = unsafe { primary_release_v1(device) };
     }
     (!context.is_null()).then_some(context)
@@ -84,7 +84,7 @@ pub(crate) fn limit(limit: u32) -> Option<u64> {
     (status == SUCCESS).then_some(value as u64)
 }
 
-/// A number that a device has.
+/// An attribute of a device.
 pub(crate) fn attribute(attribute: u32, device: Device) -> Option<u64> {
     let mut value = 0;
     // SAFETY: the pointer is to a local variable.
@@ -92,7 +92,7 @@ pub(crate) fn attribute(attribute: u32, device: Device) -> Option<u64> {
     u64::try_from(value).ok().filter(|_| status == SUCCESS)
 }
 
-/// How many devices there are.
+/// The number of devices.
 pub(crate) fn devices() -> Option<u32> {
     let mut count = 0;
     // SAFETY: the pointer is to a local variable.
@@ -100,7 +100,7 @@ pub(crate) fn devices() -> Option<u32> {
     u32::try_from(count).ok().filter(|_| status == SUCCESS)
 }
 
-/// Whether code is loaded when it is first used and not before; drivers that cannot say do not.
+/// Whether code is loaded at its first use. Drivers that cannot answer load everything at once.
 pub(crate) fn loads_lazily() -> bool {
     let mut mode = 0;
     // SAFETY: the pointer is to a local variable.
@@ -108,7 +108,7 @@ pub(crate) fn loads_lazily() -> bool {
     status == Some(SUCCESS) && mode == LAZY_LOADING
 }
 
-/// An event that happens when a stream has done what it was asked for so far.
+/// An event that completes when a stream has done all its work so far.
 pub(crate) fn event_behind(stream: Stream) -> Option<Event> {
     let mut event: Event = core::ptr::null_mut();
     // SAFETY: the pointer is to a local variable.
@@ -124,20 +124,20 @@ pub(crate) fn event_behind(stream: Stream) -> Option<Event> {
     recorded.then_some(event)
 }
 
-/// Whether an event of ours has yet to happen. What cannot be asked about any more is over.
+/// Whether an event of ours is still pending. An event that can no longer be queried counts as done.
 pub(crate) fn is_pending(event: u64) -> bool {
-    // SAFETY: the event is our own, and nobody else asks about it meanwhile.
+    // SAFETY: the event is our own, and no other thread queries it meanwhile.
     let status = unsafe { event_query(event as Event) };
     status == Some(NOT_READY)
 }
 
 /// Destroys an event of ours.
 pub(crate) fn forget_event(event: u64) {
-    // SAFETY: the event is our own, and nobody else knows it any more.
+    // SAFETY: the event is our own, and no other thread knows it any more.
     let _ = unsafe { event_destroy(event as Event) };
 }
 
-/// What a node of a graph does.
+/// The type of a graph node.
 pub(crate) fn node_type(node: Opaque) -> Option<u32> {
     let mut kind = 0;
     // SAFETY: the node is one that the driver gave out, the pointer is to a local variable.
@@ -145,7 +145,7 @@ pub(crate) fn node_type(node: Opaque) -> Option<u32> {
     (status == SUCCESS).then_some(kind)
 }
 
-/// What a node of a graph frees.
+/// The address that a graph node frees.
 pub(crate) fn freed_by(node: Opaque) -> Option<u64> {
     let mut address = 0;
     // SAFETY: as for `node_type`.
@@ -161,7 +161,7 @@ pub(crate) fn conditional_of(node: Opaque) -> Option<ConditionalBodies> {
     (status == SUCCESS).then(|| parameters.start.bodies())
 }
 
-/// The graph in a node of a graph.
+/// The graph of a child graph node.
 pub(crate) fn child_of(node: Opaque) -> Option<Opaque> {
     let mut graph: Opaque = core::ptr::null_mut();
     // SAFETY: as for `node_type`.
@@ -169,7 +169,7 @@ pub(crate) fn child_of(node: Opaque) -> Option<Opaque> {
     (status == SUCCESS).then_some(graph)
 }
 
-/// What each thread of a function has in the card's memory; with a device, of a kernel that is in no context.
+/// The local memory of each thread of a function. With a device, the function is a kernel without a context.
 pub(crate) fn local_bytes(function: Opaque, device: Option<Device>) -> Option<u64> {
     let mut value = 0;
     let place = &raw mut value;
@@ -182,7 +182,7 @@ pub(crate) fn local_bytes(function: Opaque, device: Option<Device>) -> Option<u6
     u64::try_from(value).ok().filter(|_| status == SUCCESS)
 }
 
-/// How many kernels a library has.
+/// The number of kernels in a library.
 pub(crate) fn kernels_in(library: Opaque) -> Option<u32> {
     let mut count = 0;
     // SAFETY: the library is the caller's, the pointer is to a local variable.
@@ -190,7 +190,7 @@ pub(crate) fn kernels_in(library: Opaque) -> Option<u32> {
     (status == SUCCESS).then_some(count)
 }
 
-/// The context of a stream that is no default one.
+/// The context of a stream that is not a default stream.
 pub(crate) fn context_of(stream: Stream) -> Option<Context> {
     const LAST_SPECIAL: usize = 2;
     if stream as usize <= LAST_SPECIAL {
@@ -202,20 +202,20 @@ pub(crate) fn context_of(stream: Stream) -> Option<Context> {
     (status == SUCCESS).then_some(context)
 }
 
-/// What a node that launches a kernel launches.
+/// The kernel that a kernel node launches.
 pub(crate) fn kernel_of(node: Opaque) -> Option<KernelNode> {
-    // SAFETY: of numbers and pointers, zeroes are valid values.
+    // SAFETY: the structure holds numbers and pointers, for which zeroes are valid values.
     let mut kernel: KernelNode = unsafe { core::mem::zeroed() };
     let place = &raw mut kernel;
-    // SAFETY: the node is one that the driver gave out; the place is as large as the newer version's, which
-    // begins like the older one's.
+    // SAFETY: the node is one that the driver gave out. The structure has the newer version's size, and that version
+    // begins like the older one.
     let status = unsafe { kernel_node(node, place) };
     // SAFETY: as above.
     let status = status.or_else(|| unsafe { kernel_node_v1(node, place) });
     (status == Some(SUCCESS)).then_some(kernel)
 }
 
-/// Whether what is asked of a stream becomes part of a graph.
+/// Whether a stream is being captured.
 pub(crate) fn is_capturing(stream: Stream) -> bool {
     let mut capturing = 0;
     // SAFETY: the stream is the caller's, the pointer is to a local variable.
@@ -223,18 +223,18 @@ pub(crate) fn is_capturing(stream: Stream) -> bool {
     status == Some(SUCCESS) && capturing != 0
 }
 
-/// What the driver says that a pool reserves.
+/// The driver's answer to how much a pool reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolReading {
-    /// So many bytes.
+    /// The pool reserves this many bytes.
     Reserves(u64),
-    /// It cannot say now.
+    /// The driver cannot answer now.
     Unknown,
     /// There is no such pool.
     NoPool,
 }
 
-/// What a pool reserves now, also the one of a device's graphs.
+/// How much a pool reserves now. The pool may be that of a device's graphs.
 pub(crate) fn pool_reserved(pool: u64) -> PoolReading {
     let mut reserved = 0;
     let place = &raw mut reserved;
@@ -251,12 +251,12 @@ pub(crate) fn pool_reserved(pool: u64) -> PoolReading {
     }
 }
 
-/// Makes a pool give back what it does not use, also the one of a device's graphs.
+/// Trims a pool completely. The pool may be that of a device's graphs.
 pub(crate) fn trim(pool: u64) {
     let _ = match device_of_graphs(pool) {
-        // SAFETY: there is only a number.
+        // SAFETY: the argument is only a number.
         Some(device) => unsafe { graph_trim(device) },
-        // SAFETY: the pool is one that the driver gave out, and who destroys it waits for us.
+        // SAFETY: the pool is one that the driver gave out, and a thread that destroys it waits for us.
         None => unsafe { pool_trim_to(pool as Pool, 0) },
     };
 }

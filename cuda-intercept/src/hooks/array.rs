@@ -1,8 +1,9 @@
-//! Arrays: charged by an estimate before the driver is asked, and by what it says they require after.
+//! Arrays: charged by an estimate before the driver call, and by the driver's stated requirement afterwards.
 //!
-//! The estimate is the size of the elements; tiling and alignment are the driver's own. If they make the array larger than the limit allows, it is destroyed again and the program sees
-//! what it would see on a full card. Sparse and deferred arrays have no memory of their own, and what is
-//! mapped into them is held (see `hold`) until they are destroyed.
+//! The estimate is the size of the elements; the driver decides about tiling and alignment. If they make the array
+//! larger than the limit allows, it is destroyed again, and the program sees the same as on a full card. Sparse and
+//! deferred arrays have no memory of their own. What is mapped into them is held (see `bindings`) until they are
+//! destroyed.
 
 use apportion_abi::account::ApiFamily;
 use apportion_gate::{ArrayAllocation, BindingHolder, format_bytes, worst_case};
@@ -18,7 +19,7 @@ type Create<D> = unsafe extern "C" fn(*mut Opaque, *const D) -> Status;
 type CreateMipmapped = unsafe extern "C" fn(*mut Opaque, *const ArrayShape3d, u32) -> Status;
 type Destroy = unsafe extern "C" fn(Opaque) -> Status;
 
-/// The two kinds, as far as the driver has functions of its own for them.
+/// The kinds of arrays for which the driver has separate functions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ArrayKind {
     Plain,
@@ -35,7 +36,7 @@ impl ArrayKind {
         };
     }
 
-    /// What the driver says that an array takes; `None` where it cannot say.
+    /// The memory that an array takes, according to the driver; `None` if the driver cannot say.
     fn requirement(self, array: Opaque) -> Option<u64> {
         let device = driver::current_device()?;
         let mut requirement = ArrayRequirements::default();
@@ -50,7 +51,7 @@ impl ArrayKind {
     }
 }
 
-/// A chain of mipmaps takes at most twice its first level.
+/// The size of the elements. A chain of mipmaps takes at most twice its first level.
 fn estimate(extent: ArrayExtent, levels: u32) -> u64 {
     let element = format_bytes(extent.format).saturating_mul(u64::from(extent.channels.max(1)));
     let first = extent.elements.saturating_mul(element);
@@ -61,7 +62,7 @@ fn estimate(extent: ArrayExtent, levels: u32) -> u64 {
     }
 }
 
-/// Charges, calls `ask`, corrects the charge and enters the array.
+/// Charges, calls `ask`, corrects the charge and records the array.
 fn open(
     site: ChargeTarget,
     kind: ArrayKind,

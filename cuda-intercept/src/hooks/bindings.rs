@@ -1,11 +1,11 @@
-//! What holds physical memory beside handles and mapped addresses: sparse arrays, tile by tile, multicast
-//! objects and logical endpoints. It was charged when it was created, and stays charged while any of them has it.
+//! What holds physical memory besides handles and mapped addresses: sparse arrays (tile by tile), multicast objects
+//! and logical endpoints. The memory was charged when it was created, and stays charged while any of them holds it.
 //!
-//! Tiles change in the order of a stream, so what they drop is given back when that gets there.
+//! Tiles change in stream order. So memory that a tile drops is uncharged when the stream gets there.
 //!
 //! # Decision: a shared multicast object keeps what is bound
-//! It ends when the last process gives it up, which nobody here can see. So what this process bound to one that
-//! it exported or imported stays charged until it unbinds it (as NCCL and PyTorch do) or ends.
+//! It ends when the last process releases it, which this process cannot see. So what this process bound to an object
+//! that it exported or imported stays charged until it unbinds the memory (as NCCL and PyTorch do) or ends.
 
 use apportion_gate::{
     BindingHolder, BindingRegion, Card, EndingContext, PhysicalName, PoolSettlement,
@@ -36,7 +36,7 @@ type DestroyEndpoint = unsafe extern "C" fn(u32) -> Status;
 /// `CU_MEM_OPERATION_TYPE_MAP`.
 const MAP: u32 = 1;
 
-/// A holder is gone, with all that it held.
+/// Drops everything that a holder held, because the holder is gone.
 pub(super) fn let_go_of(process: &ProcessState, holder: BindingHolder) {
     loop {
         let dropped = process.books.lock().let_go_of(holder);
@@ -45,7 +45,7 @@ pub(super) fn let_go_of(process: &ProcessState, holder: BindingHolder) {
     }
 }
 
-/// A context is gone, with all arrays in it.
+/// Drops everything that the arrays of a context held, because the context is gone.
 pub(super) fn let_go_in(process: &ProcessState, ended: EndingContext) {
     loop {
         let dropped = process.books.lock().let_go_in(ended);
@@ -54,7 +54,7 @@ pub(super) fn let_go_in(process: &ProcessState, ended: EndingContext) {
     }
 }
 
-/// A tile that is mapped takes the place of what was there.
+/// Records that a tile was mapped, in place of what was there before, or unmapped.
 fn move_tile(process: &ProcessState, tile: &ArrayMap, stream: Stream) {
     let at = (BindingHolder::Array(tile.array), tile.place());
     let context = driver::context_of(stream).or_else(driver::current_context);
@@ -90,7 +90,7 @@ pub(crate) unsafe fn map_array(
     let Some(process) = counted().filter(|_| status == SUCCESS && !tiles.is_null()) else {
         return status;
     };
-    // SAFETY: the driver has read so many.
+    // SAFETY: the driver has read this many.
     let tiles = unsafe { core::slice::from_raw_parts(tiles, count as usize) };
     for tile in tiles {
         move_tile(process, tile, stream);
@@ -115,7 +115,7 @@ pub(crate) unsafe fn create_multicast(
     status
 }
 
-/// A range of an object, on a card where that is known.
+/// A range of an object, on a card if that is known.
 fn range(card: Option<Card>, offset: usize, bytes: usize) -> BindingRegion {
     let card = card.and_then(|card| u32::try_from(card).ok());
     BindingRegion {
@@ -125,7 +125,7 @@ fn range(card: Option<Card>, offset: usize, bytes: usize) -> BindingRegion {
     }
 }
 
-/// An object that memory is bound to.
+/// An object to which memory is bound.
 #[derive(Clone, Copy)]
 enum BindTarget {
     Multicast(Handle),
@@ -141,8 +141,8 @@ impl BindTarget {
     }
 }
 
-/// Counts memory as bound, on the device that is named or else on its own. What is of a pool has no name here: it
-/// is charged for as long as the pool reserves it.
+/// Records memory as bound, on the named device or else on the memory's own. Pool memory is not recorded here: it is
+/// charged for as long as the pool reserves it.
 fn bound(
     status: Status,
     object: BindTarget,
@@ -168,7 +168,7 @@ fn bound(
     status
 }
 
-/// Counts a range as let go of. What was bound without naming a card may be known without one.
+/// Records a range as unbound. A range that was bound without a card may be recorded without one.
 fn unbound(
     status: Status,
     object: BindTarget,
@@ -318,9 +318,9 @@ pub(crate) unsafe fn unbind_from_endpoint(
     )
 }
 
-/// What this process bound to it is unbound, whoever else has it.
+/// This process's bindings to the endpoint end, even if other processes still use it.
 pub(crate) unsafe fn destroy_endpoint(real: DestroyEndpoint, endpoint: u32) -> Status {
-    // SAFETY: there is only a number.
+    // SAFETY: the argument is only a number.
     let status = unsafe { real(endpoint) };
     if status == SUCCESS
         && let Some(process) = counted()

@@ -1,8 +1,8 @@
-//! Nodes whose bodies are graphs that run on a condition: what they are is kept, so that room is made for the
-//! threads of their kernels, too, before the graph becomes executable.
+//! Conditional nodes, whose bodies are graphs. The bodies are remembered, so that local memory for their kernels is
+//! charged too before the graph becomes executable.
 //!
-//! Where a node is not known (it is one of a copy) the driver is asked, which older ones cannot answer. What is
-//! kept of a node is forgotten before it is destroyed, as another may get its handle.
+//! If a node is unknown (because it belongs to a copied graph), the driver is asked; older drivers cannot answer. A
+//! node is forgotten before it is destroyed, because another may get its handle.
 
 use alloc::vec::Vec;
 
@@ -21,7 +21,7 @@ type Destroy = unsafe extern "C" fn(Opaque) -> Status;
 /// `CU_GRAPH_NODE_TYPE_CONDITIONAL`.
 pub(super) const CONDITIONAL: u32 = 13;
 
-/// The graphs in a node that is there; none where nobody can tell.
+/// The bodies of an existing node; empty if they cannot be found out.
 pub(super) fn bodies_of(process: &ProcessState, node: Opaque) -> Vec<Opaque> {
     let known = process.books.lock().graphs.conditionals.bodies(node as u64);
     let bodies = known.or_else(|| driver::conditional_of(node));
@@ -32,7 +32,7 @@ fn graphs_of(bodies: ConditionalBodies) -> Vec<Opaque> {
     let mut graphs = Vec::new();
     let count = bodies.count as usize;
     if bodies.at != 0 && graphs.try_reserve_exact(count).is_ok() {
-        // SAFETY: the driver keeps so many there for as long as the node lives.
+        // SAFETY: the driver keeps this many there for as long as the node lives.
         let all = unsafe { core::slice::from_raw_parts(bodies.at as *const Opaque, count) };
         graphs.extend_from_slice(all);
     }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn add_node_after(
     unsafe { added(status, node, graph, parameters) }
 }
 
-/// Forgets the nodes of a graph, and of the graphs in them, which go with it.
+/// Forgets the nodes of a graph and of the graphs inside them, which end with it.
 fn forget_in(process: &ProcessState, graph: Opaque) {
     loop {
         let taken = process
@@ -110,7 +110,7 @@ fn forget_in(process: &ProcessState, graph: Opaque) {
     }
 }
 
-/// This process, if it has any such node.
+/// This process's state, if it has any conditional node.
 fn with_nodes() -> Option<&'static ProcessState> {
     process::limited().filter(|process| !process.books.lock().graphs.conditionals.is_empty())
 }

@@ -1,12 +1,12 @@
-//! Contexts: a reserve is charged for each, and given back with all that was in it when it ends.
+//! Contexts: each is charged a reserve, which is taken off, with everything in the context, when it ends.
 //!
-//! The driver takes hundreds of megabytes for a context, and nobody can say how many before it has. The
-//! agent learns the number for each model of card and driver and writes it into the account; it is
-//! charged before the driver is asked. So it does for each further context of a process on the same card,
-//! which costs less. Libraries, which are in every context, are charged with it.
+//! The driver takes hundreds of megabytes for a context, and the amount is only known afterwards. The agent learns it
+//! for each combination of GPU model and driver, and writes it into the account. So the hooks can charge it before
+//! the driver call. A further context of a process on the same card costs less, and has its own reserve. Libraries
+//! are loaded into every context, and are charged with it.
 //!
-//! A primary context that came by a way of the driver's own is entered like any other when it is first met. That it
-//! is the primary one is known once the program retains it too, and is found out before a reset ends it.
+//! A primary context that the driver created unseen is recorded like any other when it is first met. It is known to
+//! be the primary one when the program also retains it, or, at the latest, before a reset ends it.
 
 use apportion_gate::{ContextReserve, HeldMemory};
 
@@ -23,8 +23,8 @@ type Destroy = unsafe extern "C" fn(Context) -> Status;
 type Retain = unsafe extern "C" fn(*mut Context, Device) -> Status;
 type Release = unsafe extern "C" fn(Device) -> Status;
 
-/// The turn of this thread to retain the primary context of a device. The others wait for what comes of it, and
-/// hold nothing meanwhile; one whose driver asks for the context again gets its own turn again.
+/// This thread's turn to retain the primary context of a device. Other threads wait for the outcome, and hold nothing
+/// meanwhile. If the driver asks for the context again in the same thread, that thread keeps its turn.
 struct RetainTurn {
     process: &'static ProcessState,
     device: Device,
@@ -33,7 +33,7 @@ struct RetainTurn {
 
 impl RetainTurn {
     fn wait(process: &'static ProcessState, device: Device) -> Self {
-        /// Each is some seconds. A card may need as long for a first context.
+        /// Each turn takes some seconds. A card may need as long for its first context.
         const TURNS: u32 = 8;
         // SAFETY: the call cannot fail.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) };
@@ -60,7 +60,7 @@ impl Drop for RetainTurn {
     }
 }
 
-/// Charges a context's reserve, calls `ask`, and enters the context.
+/// Charges a context's reserve, calls `ask`, and records the context.
 fn open(
     device: Device,
     is_primary: bool,
@@ -70,7 +70,7 @@ fn open(
     open_with(device, is_primary, place, |_| 0, ask)
 }
 
-/// The same for a context that brings another with it, for which `also` says what is reserved.
+/// Like [`open`], for a context that creates another one; `also` returns the reserve of that one.
 fn open_with(
     device: Device,
     is_primary: bool,
@@ -115,6 +115,7 @@ fn open_with(
     let (due, total) = {
         let mut books = process.books.lock();
         let is_new = books.open_context(context as u64, (card, device), reserve, is_primary);
+        // The driver may return a context that is charged already.
         let due = match is_new {
             true => reserve
                 .saturating_add(books.top_up(context as u64, reserves))
@@ -129,8 +130,7 @@ fn open_with(
     status
 }
 
-/// Calls `ask`, and gives back what was charged for a context if the driver says, or `has_ended` sees,
-/// that it is gone.
+/// Calls `ask`, and uncharges a context if the driver reports success and `has_ended` confirms that it is gone.
 fn close(
     process: &ProcessState,
     handle: u64,
@@ -199,9 +199,9 @@ pub(crate) unsafe fn create_v4(
     open(device, false, context, ask)
 }
 
-/// Retains the primary context for as long as it lives, so one that is not there comes with it. Nobody hands
-/// out its handle; its reserve goes with the green one's, and should the program retain it later it is charged
-/// for as a further one until the green one ends.
+/// Creates a green context. It retains the primary context while it lives, and so may create that one too. The
+/// program has no handle of such a primary context, so its reserve is part of the green context's. If the program
+/// retains it later, it is charged as a further context until the green one ends.
 pub(crate) unsafe fn create_green(
     real: CreateGreen,
     context: *mut Opaque,
@@ -263,7 +263,7 @@ pub(crate) unsafe fn destroy(real: Destroy, context: Context) -> Status {
     }
 }
 
-/// Takes one use back; the last is the end of the context, and then it is no longer current.
+/// Releases one use of a context. The last release ends it, and then it is no longer current.
 pub(crate) unsafe fn detach(real: Destroy, context: Context) -> Status {
     // SAFETY: the context is the caller's own.
     let ask = || unsafe { real(context) };
@@ -274,7 +274,7 @@ pub(crate) unsafe fn detach(real: Destroy, context: Context) -> Status {
     }
 }
 
-/// Ends a use of the primary context: it is gone if the driver says afterwards that it is not active.
+/// Ends a use of the primary context. It is gone if the driver then reports it as inactive.
 fn end_primary(
     handle_of: impl Fn(&ProcessState) -> Option<u64>,
     device: Device,
@@ -283,7 +283,7 @@ fn end_primary(
     let Some(process) = process::current() else {
         return ask();
     };
-    // Also for one that came by a way of the driver's own, which nobody calls primary here.
+    // This also covers a primary context that the driver created unseen and that is not recorded as primary.
     launch_cache::forget();
     let Some(handle) = handle_of(process) else {
         return ask();
@@ -299,9 +299,9 @@ pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
     end_primary(known, device, ask)
 }
 
-/// The handle of a device's primary context that is about to be reset, if it is entered. Where nobody called it
-/// primary yet but some context is on the device, the driver says which it is: one more use of it, given back at once,
-/// has its handle. That would end a context of which the driver counts no use, which is why only a reset asks.
+/// The handle of a device's primary context that is about to be reset, if the context is recorded. If no context is
+/// known to be primary but some context is on the device, the handle comes from the driver, by one retain and
+/// release. That would end a context without other uses, so only a reset asks.
 fn primary_to_reset(process: &ProcessState, device: Device) -> Option<u64> {
     let (known, may_be) = {
         let books = process.books.lock();
@@ -315,7 +315,7 @@ fn primary_to_reset(process: &ProcessState, device: Device) -> Option<u64> {
     is_entered.then_some(handle)
 }
 
-/// Ends it however many uses there are.
+/// Ends the primary context, regardless of its use count.
 pub(crate) unsafe fn reset_primary(real: Release, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
     let ask = || unsafe { real(device) };

@@ -1,8 +1,7 @@
-//! Limits of a context that take memory: what is set above what a context includes is charged before the
-//! driver is asked.
+//! Context limits that take memory: an increase above a context's initial value is charged before the driver call.
 //!
-//! The driver may take it at the next launch only, and may round; what it says afterwards that it has set is
-//! what stays charged.
+//! The driver may allocate only at the next launch, and may round. The charge that stays is for the value that the
+//! driver reports afterwards.
 
 use crate::driver;
 use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
@@ -18,9 +17,8 @@ const HEAP: u32 = 2;
 const MULTIPROCESSORS: u32 = 16;
 const THREADS: u32 = 39;
 
-/// What one unit of a limit takes; `None` for a limit that takes nothing, or of which nobody says how much (those of
-/// the device runtime). A stack is there for every
-/// thread that the card can run at once.
+/// The bytes for one unit of a limit. `None` for a limit that takes nothing, or of which the cost is unknown (those
+/// of the device runtime). A stack exists for every thread that the card can run at once.
 pub(super) fn unit(limit: u32, device: Device) -> Option<u64> {
     match limit {
         PRINTF | HEAP => Some(1),
@@ -33,7 +31,7 @@ pub(super) fn unit(limit: u32, device: Device) -> Option<u64> {
 }
 
 pub(crate) unsafe fn set(real: Set, limit: u32, value: usize) -> Status {
-    // SAFETY: there are only numbers.
+    // SAFETY: the arguments are only numbers.
     let ask = || unsafe { real(limit, value) };
     let site = match process::ground() {
         ChargeScope::Charged(site) => site,

@@ -1,4 +1,4 @@
-//! Charges that wait for a stream: see the gate's `LateFrees`.
+//! Charges that wait for a stream: see the gate's `DeferredFrees`.
 
 use apportion_gate::{Card, DeferredFree, PoolSettlement};
 
@@ -6,12 +6,12 @@ use crate::driver;
 use crate::foreign::Stream;
 use crate::process::ProcessState;
 
-/// Does what a pool's settlement says, for what it gives back when the stream gets there.
+/// Applies a pool's settlement. What it gives back is uncharged when the stream gets there.
 pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: Stream) {
     let PoolSettlement::GiveBack(card, bytes) = settled else {
         return process.settle(settled);
     };
-    // Without an event it cannot be told, and NVML shows what is left.
+    // Without an event the time is unknown. The memory is uncharged now, and NVML shows what is still in use.
     let behind = Some(stream).filter(|stream| !driver::is_capturing(*stream));
     match behind.and_then(driver::event_behind) {
         Some(event) => {
@@ -26,7 +26,7 @@ pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: St
     }
 }
 
-/// Gives back for every stream that got there. True if any did on this card.
+/// Uncharges what every stream that got there has freed. True if any of it was on this card.
 pub(super) fn look(process: &ProcessState, card: Option<Card>) -> bool {
     let (mut last, mut any) = (None, false);
     loop {

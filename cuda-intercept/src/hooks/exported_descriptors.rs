@@ -1,8 +1,9 @@
-//! Memory that only descriptors keep: one for other processes, or a buffer for other devices, holds what it was
-//! made of until it is closed, in whichever process. The charge stays as long.
+//! Memory that only descriptors keep. A descriptor for other processes, or a DMA buffer for other devices, holds its
+//! memory until it is closed in every process. The charge stays as long.
 //!
-//! A key lies on each descriptor (see the account's marks), and goes with its last copy. Nobody tells when, so it is
-//! looked for where pools are settled, before a charge is refused, and when somebody asks how much is free.
+//! Each descriptor is marked with a key (see `account::descriptor_keys`), which goes with its last copy. Nothing
+//! announces that. So it is checked when pools are settled, before a charge is refused, and when the program queries
+//! free memory.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,10 +22,10 @@ type GetRange = unsafe extern "C" fn(Opaque, DevicePointer, usize, u32, u64) -> 
 const BUFFER: u32 = 1;
 
 /// Whether this process ever made one.
-/// Written by: who makes one. Read by: every free. Relaxed: who frees memory has seen the descriptor of it.
+/// Written by: calls that make one. Read by: every free. Relaxed: a thread that frees memory has seen its descriptor.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Enters a descriptor that has a key.
+/// Records a descriptor that has a key.
 pub(super) fn enter(process: &ProcessState, memory: HeldMemory, number: i32, key: u64) {
     let Some(inode) = descriptor_keys::inode_of(number) else {
         return;
@@ -44,8 +45,7 @@ pub(super) fn enter(process: &ProcessState, memory: HeldMemory, number: i32, key
     }
 }
 
-/// Keeps a charge if a descriptor keeps the memory. Shares under the name that this process knew it by go on under
-/// the new one.
+/// Keeps a charge if a descriptor keeps the memory. The memory gets a new name, and its shares move to that name.
 pub(super) fn keep(process: &ProcessState, memory: HeldMemory, charge: (Card, u64)) -> bool {
     if !ANY.load(Relaxed) {
         return false;
@@ -64,7 +64,7 @@ pub(super) fn keep(process: &ProcessState, memory: HeldMemory, charge: (Card, u6
     is_adrift
 }
 
-/// Gives back what no descriptor keeps any more. True if there was anything.
+/// Uncharges what no descriptor keeps any more. True if there was anything.
 pub(crate) fn look(process: &ProcessState) -> bool {
     let (mut last, mut any) = (0, false);
     if !ANY.load(Relaxed) {
@@ -89,7 +89,7 @@ pub(crate) fn look(process: &ProcessState) -> bool {
     }
 }
 
-/// A buffer for other devices, made of a range of memory.
+/// A DMA buffer for other devices, made from a range of memory.
 pub(crate) unsafe fn get_range(
     real: GetRange,
     handle: Opaque,

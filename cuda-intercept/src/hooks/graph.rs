@@ -1,12 +1,12 @@
-//! Graphs: what their nodes allocate is charged before the first launch, and what the threads of their
-//! kernels need before the graph becomes executable.
+//! Graphs: the memory of their allocation nodes is charged before the first launch, the local memory of their kernels
+//! before the graph becomes executable.
 //!
-//! A graph is made in many ways: node by node, by capturing a stream, as a copy, out of others. All end in
-//! an instantiation, so there its nodes are counted. A graph without allocations costs one look at a flag
-//! when it is launched, and as long as the process has none with, the flag is down.
+//! A graph is built in many ways: node by node, by stream capture, as a copy, or from other graphs. All end in an
+//! instantiation, so nodes are counted there. A launch of a graph without allocations costs one flag check, if no
+//! graph with allocations was ever instantiated.
 //!
-//! A launch into a stream that is being captured launches nothing: the graph becomes part of another, whose
-//! nodes are counted in turn.
+//! A launch into a stream that is being captured runs nothing: the graph becomes part of another one, whose nodes are
+//! counted in turn.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
@@ -39,14 +39,15 @@ const FREE: u32 = 11;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `_UPLOAD`.
 const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
-/// Graphs that lie deeper in others are not looked at.
+/// Graphs nested more deeply are not examined.
 const DEEPEST: u32 = 16;
 
 /// Whether a graph that allocates was ever instantiated here.
-/// Written by: instantiations. Read by: every launch. Relaxed: who launches a graph has seen it made.
+/// Written by: instantiations. Read by: every launch. Relaxed: a thread that launches a graph has seen its
+/// instantiation.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Counts the allocations of a graph for `exec`, those of the graphs in it included.
+/// Counts the allocations of a graph for `exec`, including those of graphs inside it.
 fn count(process: &ProcessState, exec: u64, graph: Opaque, depth: u32) {
     let Some(nodes) = nodes_of(graph) else { return };
     for node in nodes {
@@ -83,8 +84,8 @@ fn count_one(process: &ProcessState, exec: u64, node: Opaque) {
     }
 }
 
-/// Makes room for the threads of a graph's kernels, those of the graphs in it and of bodies included. What it grew by
-/// stays, as the graph may be launched at any time.
+/// Charges the local memory of a graph's kernels, including those of graphs and bodies inside it. An increase stays
+/// charged, because the graph may be launched at any time.
 pub(super) fn fits(graph: Opaque, depth: u32) -> bool {
     let Some((process, nodes)) = process::limited().and_then(|of| Some((of, nodes_of(graph)?)))
     else {
@@ -116,20 +117,20 @@ fn nodes_of(graph: Opaque) -> Option<Vec<Opaque>> {
         return None;
     }
     nodes.resize(count, core::ptr::null_mut());
-    // SAFETY: there is room for so many.
+    // SAFETY: there is room for this many.
     let status = unsafe { driver::graph_nodes(graph, nodes.as_mut_ptr(), &raw mut count) };
     nodes.truncate(count);
     (status == Some(SUCCESS)).then_some(nodes)
 }
 
-/// Counts what was instantiated with these flags.
+/// Counts the allocations of a graph that was instantiated with these flags.
 fn instantiated(status: Status, exec: *const Opaque, graph: Opaque, flags: u64) -> Status {
     if status == SUCCESS
         && let Some(process) = process::limited()
         // SAFETY: the driver accepted the pointer and wrote the graph.
         && let Some(exec) = unsafe { exec.as_ref() }
     {
-        // One of before had the handle, if its end was not seen.
+        // An earlier graph may have had this handle, if its end was not seen.
         process.books.lock().graphs.destroyed(*exec as u64);
         count(process, *exec as u64, graph, 0);
         if flags & AUTO_FREE != 0 && ANY.load(Relaxed) {
@@ -169,8 +170,8 @@ pub(crate) unsafe fn instantiate_with_flags(
     instantiated(status, exec, graph, flags)
 }
 
-/// May upload the graph at once. Then it is counted, and charged, before it has a handle, under one that no
-/// graph has.
+/// This call may upload the graph at once. Then the graph is counted and charged before it has a handle, under a
+/// number that no graph's handle can have.
 pub(crate) unsafe fn instantiate_with_parameters(
     real: InstantiateParameters,
     exec: *mut Opaque,
@@ -203,14 +204,14 @@ pub(crate) unsafe fn instantiate_with_parameters(
     status
 }
 
-/// What was charged for one launch on one card.
+/// The charge for one launch on one card.
 struct GraphLaunchCharge {
     need: GraphFootprint,
     growth: Option<PoolGrowth>,
     flight: Option<u64>,
 }
 
-/// What graphs take of a card that were launched into other streams and may still run.
+/// The card memory of graphs in other streams that were launched and may still run.
 fn in_flight(process: &ProcessState, own: GraphLaunch) -> u64 {
     let (mut last, mut sum) = (0, 0_u64);
     loop {
@@ -229,8 +230,8 @@ fn in_flight(process: &ProcessState, own: GraphLaunch) -> u64 {
     }
 }
 
-/// What the pool may grow by for a launch that found its memory there before, and the launch's number. With no
-/// other graph on the card there is none.
+/// How much the pool may grow for a launch whose memory was there before, and the launch's number. Without other
+/// graphs on the card the pool does not grow.
 fn again(
     process: &ProcessState,
     need: GraphFootprint,
@@ -259,7 +260,7 @@ fn again(
 }
 
 impl GraphLaunchCharge {
-    /// Charges for the growth of a pool, if it is to be expected.
+    /// Charges for the growth of the pool, if growth is expected.
     fn charge(
         process: &ProcessState,
         need: GraphFootprint,
@@ -292,7 +293,7 @@ impl GraphLaunchCharge {
         })
     }
 
-    /// Settles with what the pool reserves now.
+    /// Settles the charge with what the pool reserves now.
     fn end(self, process: &ProcessState, stream: Stream) {
         if let Some(number) = self.flight {
             let event = driver::event_behind(stream).map(|event| event as u64);
@@ -309,8 +310,7 @@ impl GraphLaunchCharge {
     }
 }
 
-/// Charges for every card that the graph allocates on, launches, and settles, in this order on the way in
-/// and in the other on the way out.
+/// Charges every card on which the graph allocates, launches the graph, and settles the cards in reverse order.
 fn launch_after(
     process: &ProcessState,
     exec: u64,
@@ -328,7 +328,7 @@ fn launch_after(
     status
 }
 
-/// Launches, or uploads, which takes the same.
+/// Launches or uploads a graph. Both take the same memory.
 pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(exec, stream) };
@@ -347,14 +347,14 @@ pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Statu
     }
 }
 
-/// The program freed something that is in no book; it may be what a graph allocated.
+/// The program freed an address that is not recorded. A graph may have allocated it.
 pub(super) fn freed(process: &ProcessState, address: DevicePointer) {
     if ANY.load(Relaxed) && process.account().is_some() {
         process.books.lock().graphs.freed(address);
     }
 }
 
-/// The memory stays in the driver's pool, and charged, until that is trimmed.
+/// The memory stays in the driver's pool, and stays charged, until the pool is trimmed.
 pub(crate) unsafe fn destroy(real: Destroy, exec: Opaque) -> Status {
     // SAFETY: the graph is the caller's own.
     let status = unsafe { real(exec) };

@@ -1,4 +1,4 @@
-//! Graphs that are executable and change: there is room for the threads of their new kernels before they do.
+//! Updates of executable graphs: the local memory of their new kernels is charged before the update.
 
 use crate::foreign::{KernelNode, NodeParameters, OUT_OF_MEMORY, Opaque, Status};
 
@@ -53,7 +53,7 @@ pub(crate) unsafe fn set(
     after(fits, || unsafe { real(exec, node, kernel) })
 }
 
-/// The first version ends before what is looked at where there is no function.
+/// The first version of the structure ends before the fields that name a kernel without a context.
 pub(crate) unsafe fn set_v1(
     real: SetKernel,
     exec: Opaque,
@@ -75,7 +75,7 @@ pub(crate) unsafe fn set_node(
 ) -> Status {
     // SAFETY: the caller passes null or parameters, as to the driver.
     let fits = unsafe { parameters.as_ref() }.is_none_or(|parameters| match parameters.kind {
-        // SAFETY: of this kind, a kernel is what they go on with.
+        // SAFETY: in a node of this kind, the parameters continue with a kernel.
         KERNEL => unsafe {
             local_memory::fits(&*(&raw const parameters.rest).cast::<KernelNode>())
         },

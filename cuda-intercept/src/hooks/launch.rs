@@ -1,7 +1,7 @@
-//! Launches, of whatever kind: each comes by [`room`](super::local_memory) first.
+//! Launches of every kind. Each one first goes through [`local_memory`](super::local_memory).
 //!
-//! A kernel that is in no context (`CUkernel`) is launched like a function, but must be asked about in
-//! another way; so the handles of those are kept.
+//! A kernel without a context (`CUkernel`) is launched like a function, but its attributes come from another query.
+//! So the handles of such kernels are remembered.
 
 use core::ffi::c_char;
 
@@ -101,7 +101,7 @@ pub(crate) unsafe fn configured(
     }
 }
 
-/// One after the other; the last of them launches all.
+/// Prepares the launches one after the other. The last one launches all.
 fn on_each(launches: &[LaunchParams], ask: &dyn Fn() -> Status) -> Status {
     match launches.split_first() {
         Some((first, rest)) => after(first.function, first.stream, || on_each(rest, ask)),
@@ -117,11 +117,11 @@ pub(crate) unsafe fn on_many(
 ) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(launches, count, flags) };
-    // One on each card at most, or the driver refuses all.
+    // A cooperative launch has at most one launch for each card, or the driver refuses it.
     if launches.is_null() || driver::devices().is_none_or(|devices| count > devices) {
         return ask();
     }
-    // SAFETY: the caller passes so many launches, as to the driver.
+    // SAFETY: the caller passes this many launches, as to the driver.
     let all = unsafe { core::slice::from_raw_parts(launches, count as usize) };
     on_each(all, &ask)
 }
@@ -178,16 +178,16 @@ pub(crate) unsafe fn enumerate(
     let status = unsafe { real(kernels, count, library) };
     if status == SUCCESS {
         let written = driver::kernels_in(library).unwrap_or(0).min(count);
-        // SAFETY: the driver wrote as many as there are and have room.
+        // SAFETY: the driver wrote as many as there are, and as fit.
         unsafe { keep(library, kernels, written as usize) };
     }
     status
 }
 
-/// Keeps the handles of kernels.
+/// Remembers the handles of kernels.
 ///
 /// # Safety
-/// There must be so many, or none.
+/// `kernels` must be null or point to `count` handles.
 unsafe fn keep(library: Opaque, kernels: *const Opaque, count: usize) {
     let Some(process) = process::limited().filter(|_| !kernels.is_null()) else {
         return;

@@ -1,7 +1,7 @@
 //! Plain, pitched and managed memory.
 //!
-//! Managed memory is charged in full although it is on the card only while it is used there: a program
-//! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
+//! Managed memory is charged in full, although it is on the card only while it is used there. A program on a smaller
+//! card could not have all of it resident either, and its residence cannot be observed.
 
 use apportion_abi::account::ApiFamily;
 use apportion_gate::{FreeTarget, HeldMemory, PoolSettlement, worst_case};
@@ -10,7 +10,7 @@ use crate::driver;
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::process::{self, ChargeScope, ChargeTarget, ProcessState};
 
-/// Pitched rows are a multiple of this; where the driver pads more, the difference is charged after.
+/// Pitched rows are a multiple of this. If the driver pads more, the difference is charged afterwards.
 const PITCH: u64 = 512;
 
 type Alloc = unsafe extern "C" fn(*mut DevicePointer, usize) -> Status;
@@ -21,15 +21,15 @@ type AllocPitchV1 = unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> S
 type Free = unsafe extern "C" fn(DevicePointer) -> Status;
 type FreeV1 = unsafe extern "C" fn(u32) -> Status;
 
-/// What the driver gave.
+/// What the driver allocated.
 struct NewAllocation<T> {
     address: u64,
     bytes: u64,
-    /// What it wrote.
+    /// What the driver wrote into the caller's variables.
     written: T,
 }
 
-/// Charges for `bytes`, calls `ask`, and enters what it gave. `Err` is what the program gets.
+/// Charges `bytes`, calls `ask`, and records the allocation. `Err` is the status for the program.
 fn take<T>(
     (site, api): (ChargeTarget, ApiFamily),
     bytes: u64,
@@ -41,7 +41,7 @@ fn take<T>(
             Err(status) => status,
             // Managed memory may be larger than the card.
             Ok(given) => {
-                // SAFETY: it was just given, and nobody else knows it.
+                // SAFETY: the driver just returned it, and nobody else knows it.
                 let _ = unsafe { driver::mem_free(given.address) };
                 SUCCESS
             }
@@ -63,7 +63,7 @@ fn take<T>(
     }
 }
 
-/// Takes the entry out, calls `ask`, and gives the charge back; `settle` does it for a pool's.
+/// Removes the record, calls `ask`, and takes the charge off. For pool memory, `settle` does that.
 pub(super) fn give(
     address: u64,
     ask: impl FnOnce() -> Status,
@@ -104,11 +104,10 @@ pub(super) fn give(
     status
 }
 
-/// A plain or managed allocation: `ask` is the driver's function with all but the place for the address.
+/// A plain or managed allocation. `ask` calls the driver's function with the given place for the address.
 ///
 /// # Safety
-/// `address` must be what the caller passed, and `ask` must write an address where it says that it
-/// succeeded.
+/// `address` must be what the caller passed, and `ask` must write an address if it reports success.
 unsafe fn allocate<A: Copy + Default + Into<u64>>(
     api: ApiFamily,
     address: *mut A,
@@ -167,18 +166,17 @@ pub(crate) unsafe fn alloc_managed(
     unsafe { allocate(ApiFamily::Managed, address, bytes as u64, ask) }
 }
 
-/// What rows of that width are charged before their pitch is known.
+/// The charge for rows of this width before their pitch is known.
 fn estimate(width: u64, height: u64) -> u64 {
     width
         .checked_next_multiple_of(PITCH)
         .map_or(u64::MAX, |row| row.saturating_mul(height))
 }
 
-/// A pitched allocation, as [`allocate`].
+/// A pitched allocation, like [`allocate`].
 ///
 /// # Safety
-/// `address` and `pitch` must be what the caller passed, and `ask` must write both where it says that it
-/// succeeded.
+/// `address` and `pitch` must be what the caller passed, and `ask` must write both if it reports success.
 unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
     (address, pitch): (*mut A, *mut P),
     (width, height): (u64, u64),
@@ -206,7 +204,7 @@ unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
         Ok((given, row)) => {
             // SAFETY: the caller passes a place for the address, as to the driver.
             unsafe { address.write(given) };
-            // SAFETY: and one for the pitch.
+            // SAFETY: the caller also passes a place for the pitch.
             unsafe { pitch.write(row) };
             SUCCESS
         }

@@ -1,14 +1,13 @@
-//! Room for threads: a context is charged for what those of a kernel need before the first launch that needs
-//! more.
+//! Local memory: a context is charged for it before the first launch whose threads need more.
 //!
-//! Variables of a thread that have no register lie in the card's memory. A context has one place for the
-//! threads that its card can run at once; the driver makes it larger at a launch that needs more, however few
-//! threads that has, and never smaller again (`CU_CTX_LMEM_RESIZE_TO_MAX` is the rule in today's drivers). The
-//! stacks, which a program sets, lie there too, so both are one setting of the context.
+//! Variables of a thread that do not fit into registers lie in the card's memory. Each context has one area for all
+//! threads that its card can run at once. At a launch that needs more, the driver enlarges that area, however few
+//! threads the launch has, and never shrinks it (today's drivers behave as with `CU_CTX_LMEM_RESIZE_TO_MAX`). The
+//! stacks, whose size a program sets, lie there too. So both are one setting of the context.
 //!
-//! What a function needs the driver is asked when it is first launched: then it is loaded, and whoever handed
-//! it out, it comes by here. Afterwards a launch is one look. A launch into a stream that is being captured
-//! takes nothing; the graph is looked at when it is instantiated.
+//! At a function's first launch, the driver is asked how much the function needs. Then it is loaded, and every launch
+//! passes here, however the program got the function. After that a launch is one cache lookup. A launch into a stream
+//! that is being captured takes nothing; the graph is examined when it is instantiated.
 
 use apportion_gate::{Card, ContextId, LocalMemoryFit, LocalMemoryGrowth, thread_bytes};
 
@@ -18,22 +17,23 @@ use crate::{driver, launch_cache, spin_lock};
 
 use super::context_limit::{self, STACK};
 
-/// What a launch finds.
+/// The outcome of a check before a launch.
 enum LocalMemoryCheck {
-    /// Room for its threads; if that grew, by this. It may be there whenever the function is launched again.
+    /// There is room for the threads, after this charge if one was needed. The flag says whether that also holds for
+    /// later launches of the function.
     Room(Option<LocalMemoryCharge>, bool),
-    /// No room.
+    /// There is no room.
     Full,
 }
 
-/// What was charged for one launch.
+/// The charge for one launch.
 struct LocalMemoryCharge {
     process: &'static ProcessState,
     card: Card,
     grown: LocalMemoryGrowth,
 }
 
-/// A context in which a function is launched.
+/// The context in which a function is launched.
 #[derive(Clone, Copy)]
 struct LaunchContext {
     process: &'static ProcessState,
@@ -43,9 +43,9 @@ struct LaunchContext {
 }
 
 impl LaunchContext {
-    /// The named context, if it is known, else the current one; `None` where nothing is charged. Whose context it
-    /// is may have to be asked of a handle that is none, so it is not asked where the driver refuses a launch
-    /// without looking at the handle: where there is no context.
+    /// The named context if it is known, else the current one; `None` if nothing is charged. The name comes from the
+    /// driver, by a handle that may be invalid. So it is not asked for without a current context: there the driver
+    /// refuses the launch without reading the handle.
     fn of(context: impl FnOnce() -> Option<Context>) -> Option<Self> {
         let ChargeScope::Charged(here) = process::ground() else {
             return None;
@@ -66,14 +66,14 @@ impl LaunchContext {
         })
     }
 
-    /// What each thread needs.
+    /// The local memory that each thread needs.
     fn need(self, function: Opaque, is_kernel: bool) -> Option<u64> {
         let device = is_kernel.then_some(self.device);
         driver::local_bytes(function, device).map(thread_bytes)
     }
 
-    /// Makes room for threads that need more than a context includes. Others that do the same are waited for:
-    /// what they pay for may be enough.
+    /// Charges for threads that need more than the context's area has. If other threads are doing the same, waits for
+    /// them, because their charge may be enough.
     fn grow(self, now: u64, need: u64, unit: u64) -> Result<Option<LocalMemoryCharge>, ()> {
         const TURNS: u32 = 8;
         let Self {
@@ -103,7 +103,7 @@ impl LaunchContext {
     }
 }
 
-/// Finds room for the threads of a function. What cannot be found out is the driver's to say.
+/// Finds room for the threads of a function. If something cannot be found out, the driver decides.
 fn find(
     function: Opaque,
     context: impl FnOnce() -> Option<Context>,
@@ -122,7 +122,7 @@ fn find(
     let Some((now, need)) = stands.zip(site.need(function, is_kernel)) else {
         return nothing(false);
     };
-    // Every context includes the same.
+    // This much is part of every context.
     if need <= now {
         return nothing(true);
     }
@@ -138,7 +138,7 @@ fn find(
     }
 }
 
-/// Launches a function, with room for its threads.
+/// Launches a function after its local memory was charged.
 #[inline]
 pub(super) fn after(function: Opaque, stream: Stream, ask: impl Fn() -> Status) -> Status {
     match launch_cache::has(function as usize) {
@@ -173,7 +173,7 @@ fn after_room(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Sta
     status
 }
 
-/// Makes room for the threads of a graph's node, which may run whenever the graph is launched from now on.
+/// Charges local memory for a node of a graph, which may run from now on whenever the graph is launched.
 pub(super) fn fits(node: &KernelNode) -> bool {
     let (function, context) = match node.function.is_null() {
         true => (node.kernel, Some(node.context)),
@@ -182,7 +182,7 @@ pub(super) fn fits(node: &KernelNode) -> bool {
     fits_function(function, context)
 }
 
-/// The same of a function, or of a kernel in a context.
+/// Like [`fits`], for a function, or for a kernel in a context.
 pub(super) fn fits_function(function: Opaque, context: Option<Context>) -> bool {
     if function.is_null() || launch_cache::has(function as usize) {
         return true;

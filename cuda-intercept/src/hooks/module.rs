@@ -1,12 +1,12 @@
-//! Modules and libraries: an image is charged for what it says of itself before the driver loads it.
+//! Modules and libraries: an image is charged by what its file says, before the driver loads it.
 //!
 //! # Decision: what a lazy driver loads later
-//! A driver that loads lazily (the rule since CUDA 12.2) takes variables when an image is loaded, or a
-//! library first used, and code function by function at a launch, which cannot be refused. So variables are
-//! charged always; code where the driver says that it loads eagerly, and that of an image that comes alone,
-//! which is small. The code of a bundle under a lazy driver is not: of the gigabytes that frameworks bring,
-//! a few functions are used, and charging all would take from a program what a smaller card would have
-//! given it. The agent sees what was loaded and counts it as overhead.
+//! A driver that loads lazily (the default since CUDA 12.2) allocates variables when it loads an image or first uses
+//! a library. It loads code function by function at launches, which cannot be refused. So variables are always
+//! charged. Code is charged if the driver says that it loads eagerly, or if the image is a single one, which is
+//! small. The code of a bundle under a lazy driver is not charged. Frameworks bring gigabytes of code and use a few
+//! functions, so to charge everything would take from a program what a smaller card would give it. The agent sees
+//! what was loaded and counts it as overhead.
 
 use core::ffi::c_char;
 
@@ -35,7 +35,7 @@ type LoadLibraryFile = unsafe extern "C" fn(
 ) -> Status;
 type Unload = unsafe extern "C" fn(Opaque) -> Status;
 
-/// What is charged for an image; zero for one that cannot be read.
+/// The charge for an image; zero if the image cannot be read.
 fn cost(image: Option<ImageFootprint>) -> u64 {
     let Some(image) = image else { return 0 };
     match image.is_bundled && driver::loads_lazily() {
@@ -44,7 +44,7 @@ fn cost(image: Option<ImageFootprint>) -> u64 {
     }
 }
 
-/// Puts an image into a context's account, if it fits.
+/// Charges an image to a context, if it fits.
 fn put(process: &ProcessState, (context, card): (ContextId, Card), bytes: u64) -> bool {
     if process.books.lock().loads.fill(context, bytes) {
         return true;
@@ -59,7 +59,7 @@ fn put(process: &ProcessState, (context, card): (ContextId, Card), bytes: u64) -
     true
 }
 
-/// Takes an image out of a context's account.
+/// Uncharges an image in a context.
 fn take_out(process: &ProcessState, context: ContextId, bytes: u64) {
     let taken = process.books.lock().loads.remove(context, bytes);
     if let Some((card, freed)) = taken {
@@ -141,7 +141,7 @@ pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
     status
 }
 
-/// Takes a library out of the contexts up to one, or of all.
+/// Uncharges a library in all contexts up to `last`, or in all.
 fn take_out_of_all(process: &ProcessState, last: Option<ContextId>, bytes: u64) {
     let mut before = None;
     loop {
@@ -154,7 +154,7 @@ fn take_out_of_all(process: &ProcessState, last: Option<ContextId>, bytes: u64) 
     }
 }
 
-/// Puts a library into every context, or into none.
+/// Charges a library in every context, or in none.
 fn put_into_all(process: &ProcessState, bytes: u64) -> bool {
     let mut before = None;
     loop {
@@ -170,9 +170,9 @@ fn put_into_all(process: &ProcessState, bytes: u64) -> bool {
     }
 }
 
-/// Loads a library.
+/// Loads a library into all contexts.
 fn open_library(library: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
-    // Enters the current context, should nobody have seen it being made.
+    // This records the current context, if no hook saw its creation.
     if matches!(process::ground(), ChargeScope::Closed) {
         return OUT_OF_MEMORY;
     }

@@ -1,16 +1,15 @@
 //! Stream-ordered memory: a pool is charged for what it reserves.
 //!
-//! An allocation is charged the most that its pool can grow by, and settled when the driver has
-//! answered. What is freed stays in the pool until the driver trims it; that is seen at the next
-//! settlement: at every call here, at every point of synchronisation, and before a charge is refused.
-//! No stream is ever synchronised to find out.
+//! An allocation is first charged the most by which its pool can grow, and settled when the driver has answered.
+//! Freed memory stays in the pool until the driver trims it. The next settlement sees that: at every call here, at
+//! every synchronisation, and before a charge is refused. No stream is synchronised to find out.
 //!
-//! What is asked of a stream that is being captured becomes part of a graph, and costs nothing until that is
-//! launched. The pool of a device's graphs is settled and trimmed like those of the program.
+//! Allocations in a stream that is being captured become part of a graph, and cost nothing until the graph is
+//! launched. The pool of a device's graphs is settled and trimmed like the program's pools.
 //!
-//! At the very limit this refuses what a pool could have served from room that it has reserved and cannot
-//! trim, up to one step of its growth: nobody but the driver knows whether such a request makes it grow,
-//! and the promise is that the limit holds.
+//! Close to the limit, this can refuse an allocation that fits into memory which the pool has reserved and cannot
+//! trim, up to one step of the pool's growth. Only the driver knows whether the pool would grow, and the limit must
+//! hold.
 
 use apportion_abi::account::ApiFamily;
 use apportion_gate::{Card, PoolGrowth, device_of_graphs, worst_growth};
@@ -36,7 +35,7 @@ type AtLocation = unsafe extern "C" fn(*mut Pool, *const MemoryLocation, u32) ->
 type ContextSynchronize = unsafe extern "C" fn() -> Status;
 type Synchronize = unsafe extern "C" fn(Context) -> Status;
 
-/// Reads what a pool reserves and settles its charge; `ended` is growth that is over.
+/// Reads how much a pool reserves and settles its charge. `ended` is a growth step that is over.
 pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth>) {
     let Some(epoch) = process.books.lock().pools.look(pool) else {
         return;
@@ -47,7 +46,7 @@ pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth
         books.pools.looked(pool);
         match read {
             PoolReading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
-            // Believed to have grown by as much as it could.
+            // Assume that the pool has grown by as much as it could.
             PoolReading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
             PoolReading::NoPool => books.pools.vanished(pool),
         }
@@ -55,7 +54,7 @@ pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth
     process.settle(settled);
 }
 
-/// Does `act` to every pool for which something is charged.
+/// Calls `act` for every pool that has a charge.
 fn each_charged(process: &ProcessState, act: impl Fn(u64)) {
     let mut last = None;
     loop {
@@ -75,7 +74,7 @@ pub(crate) fn settle_all() {
     }
 }
 
-/// Makes the pools on a card give back what they do not use. True if any did.
+/// Trims the pools on a card. True if anything was given back.
 pub(crate) fn trim_all(process: &ProcessState, card: Card) -> bool {
     let is_late = deferred_free::look(process, Some(card)) | exported_descriptors::look(process);
     let before = process.books.lock().pools.charged_on(card);
@@ -109,7 +108,7 @@ fn allocate(
             let mut given = 0;
             let status = ask(&raw mut given);
             if status == SUCCESS {
-                // SAFETY: it was just given, and nobody else knows it.
+                // SAFETY: the driver just returned it, and nobody else knows it.
                 let _ = unsafe { driver::mem_free(given) };
             }
             status
@@ -151,7 +150,7 @@ fn pool_of(process: &ProcessState, stream: Stream) -> Option<(u64, Card)> {
     Some((pool as u64, card))
 }
 
-/// Named streams belong to the device of their context, the default ones to the current device.
+/// The device of a stream: of its context for a named stream, the current device for the default streams.
 fn device_of(process: &ProcessState, stream: Stream) -> Option<Device> {
     let current = driver::current_device();
     match driver::context_of(stream) {
@@ -184,8 +183,8 @@ pub(crate) unsafe fn alloc_async(
     }
 }
 
-/// A pool that was never entered is a default pool that the program asked for by another way, and is
-/// taken for one of the stream's device: imported pools do not allocate.
+/// An unknown pool is a default pool that the program got in a way that is not hooked. It is assumed to be on the
+/// stream's device, because imported pools cannot allocate.
 pub(crate) unsafe fn alloc_from_pool(
     real: AllocFromPool,
     address: *mut DevicePointer,
@@ -204,7 +203,7 @@ pub(crate) unsafe fn alloc_from_pool(
         return ask(address);
     }
     let known = process.books.lock().pools.card(pool as u64);
-    // A driver that has not started refuses without looking at the handles, which may be none.
+    // A driver that is not initialised refuses without reading the handles, which may be invalid.
     if known.is_none() && !driver::is_started() || driver::is_capturing(stream) {
         return ask(address);
     }
@@ -218,7 +217,7 @@ pub(crate) unsafe fn alloc_from_pool(
     }
 }
 
-/// Frees what came from a pool, or plain memory: the driver takes both.
+/// Frees pool memory or plain memory. The driver accepts both.
 pub(crate) unsafe fn free_async(real: FreeAsync, address: DevicePointer, stream: Stream) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(address, stream) };
@@ -270,7 +269,7 @@ pub(crate) unsafe fn of_device(real: OfDevice, pool: *mut Pool, device: Device) 
     status
 }
 
-/// The pool of a place, which may be the host: then it is on no card and costs nothing.
+/// The pool of a location. A pool on the host is on no card and costs nothing.
 pub(crate) unsafe fn at_location(
     real: AtLocation,
     pool: *mut Pool,
@@ -290,21 +289,21 @@ pub(crate) unsafe fn at_location(
     status
 }
 
-/// What the driver keeps of a pool for allocations that still live stays charged until they are freed.
+/// The memory that live allocations keep in a destroyed pool stays charged until they are freed.
 pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
     // SAFETY: the pool is the caller's own.
     let ask = || unsafe { real(pool) };
     let Some(process) = process::current() else {
         return ask();
     };
-    // The last reading of what it reserves: nobody can ask once it is destroyed.
+    // This is the last chance to read what the pool reserves.
     settle(process, pool as u64, None);
     let begun = spin_lock::wait_for(|| {
         let mut books = process.books.lock();
         let is_free = !books.pools.is_looked_at(pool as u64);
         is_free.then(|| books.pools.begin_destroy(pool as u64))
     });
-    // Whoever still looks after all that time was cancelled as it did.
+    // A thread that still reads after all that time was cancelled while it read.
     let begun = begun.unwrap_or_else(|| process.books.lock().pools.begin_destroy(pool as u64));
     let Some(doomed) = begun else {
         return ask();
@@ -333,7 +332,7 @@ pub(crate) unsafe fn context_synchronize(real: ContextSynchronize) -> Status {
     status
 }
 
-/// Synchronises with a stream, an event or a context; to this hook they are all one.
+/// Synchronises a stream, an event or a context. This hook treats them alike.
 pub(crate) unsafe fn synchronize(real: Synchronize, what: Context) -> Status {
     // SAFETY: the argument is the caller's own.
     let status = unsafe { real(what) };

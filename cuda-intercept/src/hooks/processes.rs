@@ -1,14 +1,14 @@
-//! NVML's lists of processes: a program under a limit sees the processes of its own allocation.
+//! NVML's process lists: a program with a limit sees only the processes of its own allocation.
 //!
-//! NVML reports pids as the caller's pid namespace has them, and leaves out what cannot be seen from there
-//! (NVIDIA's kernel modules ask the kernel for each). So what is looked for in the account is that
-//! very number; see [`Account::has_process`](crate::account::MappedAccount::has_process).
+//! NVML reports pids in the caller's pid namespace, and leaves out processes that are invisible there (NVIDIA's
+//! kernel modules translate each pid). So that number is looked up in the account; see
+//! [`Account::has_process`](crate::account::MappedAccount::has_process).
 //!
-//! The driver writes its whole list into a buffer of ours. What is kept of it is then given by NVML's own
-//! rules: with too little room the number of entries and `NVML_ERROR_INSUFFICIENT_SIZE`, and for
-//! nothing at all what the function says to that. An error of the driver's is the program's.
+//! The driver writes its whole list into our buffer. The entries that remain are returned by NVML's own rules: if the
+//! caller's buffer is too small, the number of entries and `NVML_ERROR_INSUFFICIENT_SIZE`; for an empty list, the
+//! status that this function returns then. Errors of the driver are passed on.
 //!
-//! `nvidia-smi` takes its table of processes from a private interface and sees all of them.
+//! `nvidia-smi` gets its process table from a private interface and sees all processes.
 
 use alloc::vec::Vec;
 use core::mem::size_of;
@@ -26,26 +26,26 @@ type Utilizations = unsafe extern "C" fn(NvmlDevice, *mut ProcessUtilization) ->
 type Stats = unsafe extern "C" fn(NvmlDevice, u32, Opaque) -> Status;
 type StatsV2 = unsafe extern "C" fn(NvmlDevice, Opaque) -> Status;
 
-/// The room that a list is first asked for with, and what is added where it grew meanwhile.
+/// The buffer's first number of entries, and how much it grows if the list grew meanwhile.
 const ROOM: u32 = 64;
 const MORE_ROOM: u32 = 16;
-/// How often a list that grows all the while is asked for.
+/// How often the driver is asked while the list keeps growing.
 const TURNS: u32 = 8;
 /// What a buffer holds where the driver wrote nothing.
 const UNTOUCHED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-/// The statistics of one process, of any version, fit into so many bytes.
+/// An upper bound for the size of one process's statistics, in any version.
 const STATISTICS: usize = 512;
 
-/// What the entries of a list look like.
+/// The layout of a list's entries.
 #[derive(Clone, Copy)]
 struct EntryLayout {
-    /// How long one is.
+    /// The length of an entry.
     bytes: usize,
-    /// How long one is where the driver writes more.
+    /// The length in drivers that write more.
     or_bytes: usize,
-    /// Where its pid is.
+    /// The offset of the pid.
     pid_at: usize,
-    /// What is said where nothing is left.
+    /// The status for an empty list.
     when_none: Status,
 }
 
@@ -82,10 +82,10 @@ const UTILIZATIONS: EntryLayout = EntryLayout {
 /// Pids and nothing else.
 const PIDS: EntryLayout = EntryLayout::of(4);
 
-/// The driver gives no list.
+/// The driver returned no list.
 struct ProcessListError {
     status: Status,
-    /// The number of entries, where the driver wrote one all the same.
+    /// The number of entries, if the driver wrote one anyway.
     count: Option<u32>,
 }
 
@@ -96,7 +96,7 @@ impl ProcessListError {
     }
 }
 
-/// The whole list as the driver gives it.
+/// The driver's whole list.
 struct ProcessList {
     words: Vec<u64>,
     count: usize,
@@ -104,7 +104,7 @@ struct ProcessList {
 }
 
 impl ProcessList {
-    /// Asks for it until it fits.
+    /// Asks the driver until the list fits.
     fn read(
         entries: EntryLayout,
         ask: &dyn Fn(&mut u32, Opaque) -> Status,
@@ -134,7 +134,7 @@ impl ProcessList {
         Err(ProcessListError::with(NVML_INSUFFICIENT_SIZE))
     }
 
-    /// The driver writes entries of one length or of the other; the end of the last says which.
+    /// The driver writes entries of one of two lengths. The word after the last short entry shows which.
     fn of(entries: EntryLayout, words: Vec<u64>, count: usize) -> Self {
         let end = count.saturating_mul(entries.bytes) / size_of::<u64>();
         let wrote_more = words.get(end).is_some_and(|word| *word != UNTOUCHED);
@@ -149,7 +149,7 @@ impl ProcessList {
         }
     }
 
-    /// Keeps the entries whose pid is wanted, in their order.
+    /// Keeps the entries with a wanted pid, in order.
     fn keep(&mut self, pid_at: usize, is_wanted: impl Fn(u32) -> bool) {
         let start: *mut u8 = self.words.as_mut_ptr().cast();
         let mut kept = 0_usize;
@@ -159,7 +159,7 @@ impl ProcessList {
             // SAFETY: the driver wrote `count` entries of this length into the buffer, each with a pid there.
             if is_wanted(unsafe { pid.read_unaligned() }) {
                 let to = start.wrapping_add(kept.saturating_mul(self.bytes));
-                // SAFETY: both are places of the buffer, of which this one is not the later.
+                // SAFETY: both lie in the buffer, and the target is not after the source.
                 unsafe { core::ptr::copy(entry, to, self.bytes) };
                 kept = kept.saturating_add(1);
             }
@@ -168,8 +168,8 @@ impl ProcessList {
     }
 }
 
-/// Gives the entries of a list whose processes are of the account. `ask` is the driver's function with all but
-/// the number of entries and the place for them.
+/// Returns the entries of a list whose processes are in the account. `ask` calls the driver's function with the given
+/// count and buffer.
 ///
 /// # Safety
 /// `count` and `list` must be what the caller passes as to the driver.
@@ -179,7 +179,7 @@ unsafe fn show(
     (count, list): (*mut u32, Opaque),
     ask: &dyn Fn(&mut u32, Opaque) -> Status,
 ) -> Status {
-    // SAFETY: the caller passes a number, as to the driver; who calls this has looked for null.
+    // SAFETY: the caller passes a number, as to the driver; the callers of this function have checked for null.
     let room = unsafe { count.read() };
     let mut asks_for_size = false;
     let all = match list.is_null() {
@@ -228,22 +228,23 @@ unsafe fn show(
     SUCCESS
 }
 
-/// Whether a process is of this one's account.
+/// Whether a process is in this process's account.
 fn has(process: &ProcessState, pid: u32) -> bool {
     process
         .account()
         .is_some_and(|account| account.has_process(pid))
 }
 
-/// This process, where it is limited. Those in its account that are gone, whose pids others may have now, are taken out
-/// every 10 ms at most, as for questions about memory, so that a list costs the same whoever else is in the account.
+/// This process's state, if it has a limit. Dead processes, whose pids may be in use again, are first taken out of
+/// the account. As for memory queries, that happens at most every 10 ms, so the cost does not depend on the other
+/// processes.
 fn limited() -> Option<&'static ProcessState> {
     let process = process::limited()?;
     process.account()?.retire_the_dead_in_time();
     Some(process)
 }
 
-/// A list, as most functions give it.
+/// A list as most functions return it.
 ///
 /// # Safety
 /// As for the driver's function.
@@ -326,7 +327,7 @@ pub(crate) unsafe fn utilization(
     }
 }
 
-/// A list whose number and place are in a structure of the caller's, where `parts` finds them.
+/// A list whose count and buffer are fields of the caller's structure; `parts` finds them.
 ///
 /// # Safety
 /// As for the driver's function.
@@ -384,7 +385,7 @@ pub(crate) unsafe fn utilizations(
     }
 }
 
-/// A process of others is one that NVML does not know. What else is wrong with the call is the driver's to say.
+/// A process outside the account is reported as not found. The driver still checks the other arguments.
 pub(crate) unsafe fn stats(real: Stats, device: NvmlDevice, pid: u32, stats: Opaque) -> Status {
     let is_hidden = limited().is_some_and(|process| !has(process, pid));
     if !is_hidden || stats.is_null() {
@@ -399,7 +400,7 @@ pub(crate) unsafe fn stats(real: Stats, device: NvmlDevice, pid: u32, stats: Opa
     }
 }
 
-/// The same; the structure begins with the pid.
+/// Like `stats`, for a structure that begins with the pid.
 pub(crate) unsafe fn stats_v2(real: StatsV2, device: NvmlDevice, stats: Opaque) -> Status {
     // SAFETY: the caller passes null or a structure that begins with a pid, as to the driver.
     let pid = unsafe { stats.cast::<u32>().as_ref() }.copied();

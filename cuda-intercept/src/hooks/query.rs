@@ -1,8 +1,7 @@
-//! What the card looks like: one view of it answers every question.
+//! Memory queries: one view of the card answers all of them.
 //!
-//! The driver is always asked first, with the caller's own pointers, so that what it refuses stays
-//! refused; then what it wrote is made smaller. Cards that the account does not name are shown as they
-//! are.
+//! The driver is always asked first, with the caller's own pointers, so that it can refuse as usual. Then the values
+//! that it wrote are reduced. Cards that are not in the account are shown unchanged.
 
 use core::ffi::CStr;
 use core::str::FromStr;
@@ -22,7 +21,7 @@ type TotalV1 = unsafe extern "C" fn(*mut u32, Device) -> Status;
 type Nvml = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> Status;
 type NvmlV2 = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemoryV2) -> Status;
 
-/// A number that the driver wrote, in whichever width.
+/// An integer that the driver wrote, of any width.
 trait DriverInteger: Copy {
     fn widen(self) -> u64;
     fn narrow(value: u64) -> Self;
@@ -48,7 +47,7 @@ impl DriverInteger for usize {
     }
 }
 
-/// Reads what the driver wrote; a null pointer stands for as much as there can be.
+/// Reads what the driver wrote. A null pointer counts as the maximum.
 ///
 /// # Safety
 /// `place` must be null or point to what the driver wrote.
@@ -69,8 +68,9 @@ unsafe fn write<N: DriverInteger>(place: *mut N, value: u64) {
     }
 }
 
-/// A card without what nobody holds any more, however late the agent hears of an end: a process that has waited for
-/// another's end is shown its memory as free, as by the driver alone, and everybody 10 ms after the end at the latest.
+/// The view of a card after pools are settled and dead processes are taken out. It does not wait for the agent: a
+/// process that has waited for another's end sees its memory as free, as it would from the driver. All others see
+/// that 10 ms after the end at the latest.
 fn settled(account: &MappedAccount, card: Card, total: u64, free: u64) -> CardMemoryView {
     super::pool::settle_all();
     account.retire_the_dead_in_time();
@@ -151,7 +151,7 @@ pub(crate) unsafe fn total_v1(real: TotalV1, bytes: *mut u32, device: Device) ->
     status
 }
 
-/// The view of a card that NVML was asked about.
+/// The view of the card that NVML was asked about.
 fn nvml_view(device: NvmlDevice, total: u64, free: u64) -> Option<CardMemoryView> {
     let process = process::current()?;
     let account = process.account()?;
@@ -183,7 +183,7 @@ pub(crate) unsafe fn nvml_memory(
     status
 }
 
-/// The driver's reserve is not part of the card that the program sees.
+/// The driver's reserve is not part of the card's memory as the program sees it.
 pub(crate) unsafe fn nvml_memory_v2(
     real: NvmlV2,
     device: NvmlDevice,

@@ -1,10 +1,9 @@
-//! The third door: `cuGetProcAddress`.
+//! `cuGetProcAddress`.
 //!
-//! The driver is asked with the caller's own version and flags, and only then is the pointer that it
-//! chose looked at: if it is the driver's function of a row, the caller gets the hook of exactly that
-//! row. So a caller of version 3020 gets the hook with the signature of 3020, one that asked for
-//! per-thread streams gets the hook of those, and status and errors are the driver's own. A name is
-//! never guessed from.
+//! The driver is called with the caller's own version and flags. Only then is the returned pointer checked: if it is
+//! the driver's function of a row, the caller gets the hook of exactly that row. So a caller that asked for version
+//! 3020 gets the hook with that signature, and one that asked for per-thread streams gets that hook. Status and
+//! errors are the driver's own. Nothing is guessed from a name.
 
 use core::ffi::c_char;
 

@@ -1,11 +1,11 @@
-//! Memory that several processes hold: by an exported handle or by a handle for other processes.
+//! Memory that several processes hold, by exported handles or IPC handles.
 //!
-//! It counts once in its account, for as long as any process of it holds it (see the account's shares). Its
-//! maker charged it and offers it here, before anybody else can know it; who imports it joins, before the
-//! driver is asked. What comes from outside the account costs nothing here: its maker's account pays while the
-//! maker lives.
+//! It counts once in an account, for as long as any process of the account holds it (see the account's shares). Its
+//! maker charged it, and offers it here before any other process can know it. A process that imports it joins before
+//! the driver call. Memory from outside the account costs nothing here: the maker's account pays while the maker
+//! lives.
 //!
-//! Both sides know memory by a key: a mark on the descriptor, or what the 64 bytes of a handle come to.
+//! Both sides identify memory by a key: a mark on the descriptor, or a hash of the 64 bytes of a handle.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -28,21 +28,21 @@ const DESCRIPTOR: u32 = 1;
 const FABRIC: u32 = 8;
 
 /// Whether this process shares anything.
-/// Written by: offers and joins. Read by: every free. Relaxed: who frees memory has seen it shared.
+/// Written by: offers and joins. Read by: every free. Relaxed: a thread that frees memory has seen that it is shared.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn counted() -> Option<(&'static ProcessState, &'static MappedAccount)> {
     process::current().and_then(|process| Some((process, process.account()?)))
 }
 
-/// What 64 bytes come to (FNV-1a).
+/// The hash of 64 bytes (FNV-1a).
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Says in the account that this process has given memory up. Comes before its charge is given back.
+/// Records in the account that this process has released memory. This comes before its charge is taken off.
 pub(super) fn leave(process: &ProcessState, memory: HeldMemory) {
     let Some(account) = process.account().filter(|_| ANY.load(Relaxed)) else {
         return;
@@ -54,7 +54,7 @@ pub(super) fn leave(process: &ProcessState, memory: HeldMemory) {
     }
 }
 
-/// Enters what was said in the account, or takes it back if the memory is gone.
+/// Records a hold, or drops it if the memory is gone.
 fn keep(process: &ProcessState, account: &MappedAccount, memory: HeldMemory, key: u64, hold: Hold) {
     ANY.store(true, Relaxed);
     let current = driver::current_context().map(|context| context as u64);
@@ -63,7 +63,7 @@ fn keep(process: &ProcessState, account: &MappedAccount, memory: HeldMemory, key
     }
 }
 
-/// Offers memory that is charged, unless it is offered by this key already.
+/// Offers memory that is charged, unless it is already offered under this key.
 fn offer(
     process: &ProcessState,
     account: &MappedAccount,
@@ -77,7 +77,7 @@ fn offer(
     }
 }
 
-/// Memory that was imported is exported under the key that it has, and offered by its maker alone.
+/// Imported memory is exported under the key that it has. Only its maker offers it.
 pub(crate) unsafe fn export(
     real: Export,
     shared: Opaque,
@@ -119,7 +119,7 @@ pub(crate) unsafe fn export(
     status
 }
 
-/// The key of what was just exported; a descriptor gets one.
+/// The key of what was just exported. A descriptor gets one now.
 ///
 /// # Safety
 /// As for [`key_of`].
@@ -151,7 +151,7 @@ unsafe fn key_of(shared: Opaque, kind: u32) -> Option<u64> {
     }
 }
 
-/// Joins those who hold what a key stands for and calls `ask`. `Err` is what the program gets.
+/// Joins the holders of the memory with this key and calls `ask`. `Err` is the status for the program.
 fn join(
     account: &MappedAccount,
     key: Option<u64>,
@@ -198,7 +198,7 @@ pub(crate) unsafe fn import(
         (Some(id), Some((key, hold))) => {
             keep(process, account, HeldMemory::Physical(id), key, hold);
         }
-        // It was held already, and by more than this.
+        // This process held it already, under an earlier hold.
         (None, Some((_, hold))) => account.leave(hold),
         (_, None) => {}
     }
@@ -251,7 +251,7 @@ pub(crate) unsafe fn open_handle(
     SUCCESS
 }
 
-/// Memory that was opened twice at one address is closed as often.
+/// Memory that was opened twice at one address must be closed twice.
 pub(crate) unsafe fn close_handle(real: CloseHandle, address: DevicePointer) -> Status {
     // SAFETY: the address is the caller's own.
     let status = unsafe { real(address) };

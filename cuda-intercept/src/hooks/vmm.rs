@@ -1,9 +1,8 @@
-//! Virtual memory: physical memory is charged when it is created and uncharged with its last handle and
-//! mapping.
+//! Virtual memory: physical memory is charged when it is created, and uncharged with its last handle and mapping.
 //!
-//! It is charged on the card of its location, whatever context is current, and not at all where the
-//! location is the host. Reserving addresses costs nothing. What else holds memory is in `hold`. A handle that was imported is followed like one
-//! of our own, and paid for by the process that made it; see `share`.
+//! It is charged on the card of its location, whatever context is current, and not at all if the location is the
+//! host. Reserving addresses costs nothing. `bindings` covers what else holds memory. An imported handle is tracked
+//! like our own, but the process that made it pays; see `shared_memory`.
 
 use apportion_abi::account::ApiFamily;
 use apportion_gate::{BindingHolder, Card, DroppedReference, HeldMemory};
@@ -18,15 +17,15 @@ type Map = unsafe extern "C" fn(DevicePointer, usize, usize, Handle, u64) -> Sta
 type Unmap = unsafe extern "C" fn(DevicePointer, usize) -> Status;
 type Retain = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
 
-/// Gives back what hung on a reference, if it was the last: first what others know, then the charge. Who has no
-/// charge may be a multicast object, which lets go of what it holds.
+/// Releases what a last reference kept: first the shares that others know, then the charge. A reference without a
+/// charge may be a multicast object, which drops what it holds.
 pub(super) fn give_back(process: &ProcessState, dropped: DroppedReference) {
     give_back_with(process, dropped, |card, bytes| {
         process.uncharge(card, bytes)
     });
 }
 
-/// The same; `uncharge` says how.
+/// Like [`give_back`]; `uncharge` takes the charge off.
 pub(super) fn give_back_with(
     process: &ProcessState,
     dropped: DroppedReference,
@@ -47,7 +46,7 @@ pub(super) fn give_back_with(
     }
 }
 
-/// This process, if anything of it is counted.
+/// This process's state, if it has an account.
 pub(super) fn counted() -> Option<&'static ProcessState> {
     process::current().filter(|process| process.account().is_some())
 }
@@ -137,7 +136,7 @@ pub(crate) unsafe fn map(
     status
 }
 
-/// The mappings of a range are taken out one by one, and all put back if the driver keeps them.
+/// Removes the records of a range's mappings one by one, and restores all if the driver keeps the mappings.
 pub(crate) unsafe fn unmap(real: Unmap, address: DevicePointer, bytes: usize) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(address, bytes) };

@@ -1,9 +1,9 @@
-//! A capture survives under a limit exactly what it survives without one.
+//! A capture survives with a limit exactly what it survives without one.
 //!
-//! One script runs twice, with the driver alone and under a limit, and writes down every status that it sees.
-//! It begins a capture in each mode, calls one function, in each mode of the calling thread, in the thread
-//! that captures and in another, and ends the capture. The calls are every row of the table with nothing as
-//! its arguments, and a list that makes hooks ask the driver something of their own.
+//! One script runs twice, with the driver alone and with a limit, and records every status. For each capture mode and
+//! each mode of the calling thread it begins a capture, calls one function, in the capturing thread and in another,
+//! and ends the capture. The calls are every row of the table with zeroes as arguments, and a list that makes hooks
+//! query the driver.
 
 use std::env;
 use std::ffi::{CStr, c_int};
@@ -17,9 +17,9 @@ use apportion_intercept::{DriverLibrary, ROWS};
 use crate::cuda::{LoadedCuda, PinnedProperties, Pointer};
 use crate::stage::{MIB, MachineDaemon, NO_ACCOUNT, run_inside, this_program};
 
-/// Where a run writes what it saw.
+/// The file in which a run records its results.
 const TRANSCRIPT: &str = "APPORTION_TEST_TRANSCRIPT";
-/// In this calling convention a function takes what it needs of these and leaves the rest.
+/// In this calling convention, a function takes the arguments that it needs and ignores the rest.
 type Any =
     unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> c_int;
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`, `_THREAD_LOCAL` and `_RELAXED`.
@@ -28,10 +28,10 @@ const MODES: [u32; 3] = [0, 1, 2];
 const NON_BLOCKING: u64 = 1;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const RELEASE_THRESHOLD: u64 = 4;
-/// What the text of an image without variables looks like.
+/// The text of an image without variables.
 const IMAGE: &CStr = c".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// Calls a function of the driver with so many arguments, and zeroes for the rest.
+/// Calls a function of the driver with these arguments, and zeroes for the rest.
 fn call(cuda: &LoadedCuda, symbol: &CStr, arguments: &[u64]) -> c_int {
     let address = cuda.address(symbol);
     assert!(address != 0, "the driver has no {symbol:?}");
@@ -44,7 +44,7 @@ fn call(cuda: &LoadedCuda, symbol: &CStr, arguments: &[u64]) -> c_int {
     unsafe { function(a, b, c, d, e, f, g, h, i, j, k, l) }
 }
 
-/// Calls a function that gives one number in its first argument, and works.
+/// Calls a function that writes one number to its first argument; it must succeed.
 #[track_caller]
 fn get(cuda: &LoadedCuda, symbol: &CStr, rest: &[u64]) -> u64 {
     let mut value = 0_u64;
@@ -54,7 +54,7 @@ fn get(cuda: &LoadedCuda, symbol: &CStr, rest: &[u64]) -> u64 {
     value
 }
 
-/// What a program has when a capture begins.
+/// The state of a program when a capture begins.
 struct CaptureFixture<'a> {
     cuda: &'a LoadedCuda,
     context: u64,
@@ -67,17 +67,17 @@ struct CaptureFixture<'a> {
     doomed: u64,
     /// A pool that reserves more than it uses.
     pool: u64,
-    /// A function that was never launched, one whose threads need memory, and where they are from.
+    /// A function that was never launched, one that uses local memory, and their module.
     module: u64,
     function: u64,
     spilling: u64,
-    /// An executable graph that allocates, and what it was made of.
+    /// An executable graph that allocates, and the graph that it was instantiated from.
     exec: u64,
     graph: u64,
     event: u64,
 }
 
-/// Memory that a stream allocates of a pool.
+/// Allocates from a pool in a stream.
 fn from_pool(cuda: &LoadedCuda, pool: u64, bytes: u64, stream: u64) -> u64 {
     get(cuda, c"cuMemAllocFromPoolAsync", &[bytes, pool, stream])
 }
@@ -94,7 +94,7 @@ fn keeping_pool(cuda: &LoadedCuda) -> u64 {
 }
 
 impl<'a> CaptureFixture<'a> {
-    /// A scene whose captured stream has these flags.
+    /// A fixture whose captured stream has these flags.
     fn new(cuda: &'a LoadedCuda, flags: u64) -> Self {
         let context = get(cuda, c"cuDevicePrimaryCtxRetain", &[0]);
         assert_eq!(call(cuda, c"cuCtxSetCurrent", &[context]), 0);
@@ -133,7 +133,7 @@ impl<'a> CaptureFixture<'a> {
         }
     }
 
-    /// Frees what is still there.
+    /// Frees what is left.
     fn end(self) {
         let cuda = self.cuda;
         let _ = call(cuda, c"cuGraphExecDestroy", &[self.exec]);
@@ -153,14 +153,14 @@ impl<'a> CaptureFixture<'a> {
         call(self.cuda, symbol, arguments)
     }
 
-    /// Launches a function, one thread of it.
+    /// Launches one thread of a function.
     fn launch(&self, function: u64, stream: u64) -> c_int {
         let shape = [function, 1, 1, 1, 1, 1, 1, 0, stream];
         self.call(c"cuLaunchKernel", &shape)
     }
 }
 
-/// A graph that allocates and frees, by capture, and the same made executable.
+/// A captured graph that allocates and frees, and its executable form.
 fn allocating(cuda: &LoadedCuda) -> (u64, u64) {
     let stream = get(cuda, c"cuStreamCreate", &[NON_BLOCKING]);
     assert_eq!(call(cuda, c"cuStreamBeginCapture_v2", &[stream, 2]), 0);
@@ -174,15 +174,15 @@ fn allocating(cuda: &LoadedCuda) -> (u64, u64) {
     (graph, exec)
 }
 
-/// Somewhere to write: the calls below do not look at what they get.
+/// A place for results that the calls below ignore.
 fn out() -> u64 {
     Box::leak(Box::new([0_u64; 16])).as_mut_ptr() as u64
 }
 
-/// A call of a program, and its name.
+/// A call of a program, with its name.
 type Step = (&'static str, fn(&CaptureFixture<'_>) -> c_int);
 
-/// Calls with arguments that work, where nothing is captured.
+/// Calls with valid arguments, which succeed if no stream is captured.
 const STEPS: &[Step] = &[
     ("allocate", |s| s.call(c"cuMemAlloc_v2", &[out(), MIB])),
     ("free", |s| s.call(c"cuMemFree_v2", &[s.linear])),
@@ -313,8 +313,8 @@ const STEPS: &[Step] = &[
 ];
 
 impl CaptureFixture<'_> {
-    /// What is free of 1500 MiB and half of what the pool keeps, so that a limit of so many has room for it
-    /// only if the pool is trimmed. Known from outside: the driver alone has no limit to ask for.
+    /// A little more than a limit of 1500 MiB leaves free, so that it fits only if the pool is trimmed. A run without a
+    /// limit gets a fixed size.
     fn spare(&self) -> u64 {
         const LIMIT: u64 = 1500 * MIB;
         let account = env::var_os(apportion_abi::place::ENV_ACCOUNT).expect("every run has one");
@@ -326,7 +326,7 @@ impl CaptureFixture<'_> {
     }
 }
 
-/// One case: what the call said, what became of the capture, and how it ended.
+/// One case: the status of the call, the state of the capture, and how it ended.
 fn case(
     scene: &CaptureFixture<'_>,
     modes: (u32, u32),
@@ -374,7 +374,7 @@ fn case(
     format!("{status}, asked {asked} {capturing}, ended {ended} {has_graph}")
 }
 
-/// Every case of one call.
+/// All cases of one call.
 fn cases(
     cuda: &LoadedCuda,
     name: &str,
@@ -386,7 +386,7 @@ fn cases(
         .flat_map(|one| MODES.map(|two| (one, two)))
     {
         for is_aside in [false, true] {
-            // A blocking stream, in every other case.
+            // A blocking stream in every other case.
             let flags = u64::from(capture_mode == thread_mode);
             let scene = CaptureFixture::new(cuda, flags);
             let modes = (capture_mode, thread_mode);
@@ -447,7 +447,7 @@ fn a_capture_survives_under_a_limit_what_it_survives_without() {
         differences.len(),
         alone.lines().count(),
     );
-    // The script means something: captures were broken, and others were not.
+    // The script must be meaningful: some captures were broken, and others were not.
     let ended = |how| alone.lines().filter(|line| line.ends_with(how)).count();
     let (broken, kept) = (ended("901 false"), ended("0 true"));
     assert!(broken > 200 && kept > 1000, "{broken} broken, {kept} kept");

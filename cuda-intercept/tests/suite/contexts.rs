@@ -24,7 +24,7 @@ fn a_retained_context_is_charged_once() {
     });
 }
 
-/// The driver gives all of them one context, which a share that is smaller than two has room for.
+/// The driver gives all threads one context. The share has room for one, not for two.
 #[test]
 fn threads_that_retain_a_context_at_once_are_charged_for_one() {
     const THREADS: usize = 4;
@@ -53,7 +53,8 @@ fn threads_that_retain_a_context_at_once_are_charged_for_one() {
     });
 }
 
-/// As by a private table of the driver's: its own function, which no hook sees.
+/// Retains the primary context by the driver's own function, which no hook sees, as a private table of the driver
+/// would.
 fn retain_past_us() -> *mut std::ffi::c_void {
     type Retain = unsafe extern "C" fn(*mut *mut std::ffi::c_void, i32) -> i32;
     let real = past_us(c"cuDevicePrimaryCtxRetain");
@@ -83,7 +84,7 @@ fn a_reset_ends_a_primary_context_that_nobody_saw_being_retained() {
     });
 }
 
-/// The primary context is unknown to the books, and another one of the device is not taken for it.
+/// The primary context is not recorded, and the reset does not mistake another context for it.
 #[test]
 fn a_reset_leaves_the_contexts_that_were_created() {
     limited(&[2000], |cuda, account| {
@@ -102,7 +103,7 @@ fn a_reset_leaves_the_contexts_that_were_created() {
     });
 }
 
-/// Another thread goes on in the context while one of its uses is given back.
+/// Another thread continues in the context while one of its uses ends.
 #[test]
 fn a_use_that_ends_takes_nothing_from_those_who_go_on() {
     limited(&[2000], |cuda, account| {
@@ -140,7 +141,7 @@ fn all_that_was_in_a_context_ends_with_it() {
     });
 }
 
-/// What an agent writes that has measured it.
+/// Writes what an agent writes that has measured further contexts.
 fn knows_further_contexts(account: &AgentAccount) {
     let known = Some(Bytes(FURTHER_CONTEXT));
     let cards = account.limits.cards().iter();

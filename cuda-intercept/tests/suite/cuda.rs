@@ -124,7 +124,7 @@ impl LoadedCuda {
         cuda
     }
 
-    /// The address that `dlsym` gives.
+    /// The address that `dlsym` returns.
     pub(crate) fn address(&self, symbol: &CStr) -> usize {
         // SAFETY: the handle is that of a loaded library, the name a string.
         unsafe { libc::dlsym(self.handle as Pointer, symbol.as_ptr()) as usize }
@@ -137,7 +137,7 @@ impl LoadedCuda {
         unsafe { transmute_copy(&address) }
     }
 
-    /// Allocates; the address or the status.
+    /// Allocates, and returns the address or the status.
     pub(crate) fn alloc(&self, bytes: u64) -> Result<u64, i32> {
         let mut address = 0;
         match self.mem_alloc(&raw mut address, bytes as usize) {

@@ -1,9 +1,9 @@
-//! What opens a library opens it as without us: the loader sees its real caller, flags mean what they mean,
-//! errors are the loader's own. Under a limit only those libraries lose `RTLD_DEEPBIND` or a namespace of
-//! their own that could reach the driver.
+//! The library does not change `dlopen`: the loader sees its real caller, flags keep their meaning, and errors are
+//! the loader's own. With a limit, only libraries that could reach the driver lose `RTLD_DEEPBIND` or their own
+//! namespace.
 //!
-//! One C program prints what it finds, a line for each fact. It runs without the library, with it but
-//! without a limit, and under a limit; what it prints is compared line by line.
+//! One C program prints its results, one fact per line. It runs without the library, with the library but no limit,
+//! and with a limit; the output is compared line by line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use std::process::Command;
 use crate::harmless::compile;
 use crate::stage::{MachineDaemon, NO_ACCOUNT};
 
-/// Counts by itself, and finds its own `name` first if it was bound so; reaches nothing.
+/// Counts its own calls, and finds its own `name` first if bound deep. It cannot reach the driver.
 const HARMLESS: &str = r#"
 static int count;
 const char *name(void) { return "library"; }
@@ -21,7 +21,7 @@ const char *which(void) { return name(); }
 int counted(void) { return ++count; }
 "#;
 
-/// The same with a way to the driver.
+/// The same, but it can reach the driver.
 const REACHING: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,7 +32,7 @@ int counted(void) { return ++count; }
 void *look(const char *name) { return dlsym(RTLD_DEFAULT, name); }
 "#;
 
-/// Opens a library by a name that only its own search path leads to.
+/// Opens a library by a name that only its own search path resolves.
 const CALLER: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ void *open_private(const char *name, int flags) { return dlopen(name, flags); }
 void *open_apart(const char *name, int flags) { return dlmopen(LM_ID_NEWLM, name, flags); }
 "#;
 
-/// Stands between the program and the C library, as profilers do.
+/// Lies between the program and the C library, as profilers do.
 const BETWEEN: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// What is different under a limit: without and with it.
+/// What differs with a limit: the value without and with it.
 const DIFFERENT: &[(&str, &str, &str)] = &[
     ("deep-reaching", "library", "program"),
     ("reaching", "apart", "base"),

@@ -1,7 +1,7 @@
-//! Which ways to the driver lead past a hook, and which do not.
+//! Which ways to the driver bypass a hook, and which do not.
 //!
-//! The table is what the documentation says; each row is tried in a C program of its own. A way that is
-//! not covered is written down as such: the agent sees what such a program takes, and acts on that.
+//! The table is what the documentation says; each row is tried in its own C program. A way that is not covered is
+//! recorded as such: the agent sees what such a program takes, and acts on it.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use std::process::Command;
 use crate::harmless::compile;
 use crate::stage::{MachineDaemon, staged};
 
-/// A program that finds `cuMemAlloc_v2` in its own way (`FIND`), after starting the driver, and prints
-/// whether a request that is too large for the limit but not for the card is refused.
+/// A program that initialises the driver and finds `cuMemAlloc_v2` in its own way (`FIND`). Then it prints whether a
+/// request is refused that is too large for the limit but not for the card.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// A library between the program and the driver, as profilers put there: it calls the next one.
+/// A library between the program and the driver, as profilers use: it calls the next one.
 const WRAPPER: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -52,7 +52,7 @@ int cuMemAlloc_v2(unsigned long *address, unsigned long bytes) {
 }
 "#;
 
-/// A library that looks the function up by itself, in a driver that it is given or that it opens.
+/// A library that looks the function up itself, in a driver that it is given or opens.
 const FINDER: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ void *find_it(void *driver) {
 void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
 "#;
 
-/// The same, done before the call that opens the library returns.
+/// The same, but its constructor does it, before `dlopen` returns.
 const EARLY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -73,7 +73,7 @@ __attribute__((constructor)) static void look(void) {
 void *find_it(void *driver) { return found; }
 "#;
 
-/// A library that is linked with the driver, as the modules of other languages are.
+/// A library that is linked with the driver, like extension modules of other languages.
 const LINKED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -94,7 +94,7 @@ void *find_it(void) {
 }
 "#;
 
-/// A library that reaches the driver only by one that it is linked with.
+/// A library that reaches the driver only through one that it is linked with.
 const INDIRECT: &str = r#"
 extern int alloc(unsigned long *, unsigned long);
 extern int start(void);
@@ -102,8 +102,7 @@ int far_alloc(unsigned long *address, unsigned long bytes) { return alloc(addres
 int far_start(void) { return start(); }
 "#;
 
-/// What all programs can use: the start of a driver whose context is not the program's, and a call of a
-/// function in a library.
+/// Shared code: initialises a driver whose context is not the program's, and calls a function in a library.
 const TOOLS: &str = r#"
 #define ALLOC(p) ((alloc_t)(p))
 #define GIVES(library, name, argument) (((void *(*)(void *))dlsym(library, name))(argument))
@@ -119,7 +118,7 @@ typedef void *(*open_t)(const char *, int);
 typedef void *(*look_t)(void *, const char *);
 "#;
 
-/// Name, how the function is found, scope of the driver, what comes out.
+/// Name, how the function is found, scope of the driver, expected result.
 const WAYS: &[(&str, &str, &str, &str)] = &[
     (
         "dlsym on a handle",
@@ -382,7 +381,7 @@ fn run(
     }
 }
 
-/// What the programs find in the environment, in capitals.
+/// The libraries whose paths the programs get in the environment, in capitals.
 const LIBRARIES: &[&str] = &["finder", "early", "wrapper", "linked", "indirect", "copy"];
 
 fn make_libraries(folder: &Path) {
@@ -416,7 +415,7 @@ fn the_table_of_covered_ways_is_true() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// `dlerror` belongs to the program: a lookup that works leaves no message behind.
+/// `dlerror` belongs to the program: a successful lookup leaves no message.
 #[test]
 fn a_lookup_that_works_leaves_no_error_behind() {
     let machine = MachineDaemon::start(&[8192]);
@@ -441,7 +440,7 @@ fn a_lookup_that_works_leaves_no_error_behind() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// The addresses that were found stay good: a driver that was found is not unloaded again.
+/// Addresses stay valid, because a driver that was found is never unloaded.
 #[test]
 fn a_driver_that_is_closed_and_opened_again_stays_hooked() {
     let machine = MachineDaemon::start(&[8192]);
@@ -474,8 +473,8 @@ fn a_driver_that_is_closed_and_opened_again_stays_hooked() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// A driver that stands in front of the real one and has its name, as under WSL, finds the real one's
-/// functions and not, through the hooks, its own.
+/// As under WSL, a driver wraps the real one and has the same name. It finds the real one's functions, and not its
+/// own through the hooks.
 #[test]
 fn a_driver_in_front_of_another_is_not_sent_in_a_circle() {
     let machine = MachineDaemon::start(&[8192]);

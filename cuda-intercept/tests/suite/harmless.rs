@@ -1,5 +1,4 @@
-//! Doing no harm: the library in processes that have nothing to do with a GPU, or no account, or a broken
-//! one.
+//! The library does no harm: in processes without a GPU, without an account, or with a broken one.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,7 +17,7 @@ fn preloaded(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same program without and with the library.
+/// Runs a program without and with the library, and compares.
 #[track_caller]
 fn unchanged(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     let run = |command: &mut Command| -> Output {
@@ -79,8 +78,8 @@ fn a_static_program_does_not_notice() {
     unchanged(program.to_str().expect("plain path"), &[], &[]);
 }
 
-/// The other C library: its linker leaves the tables of an object as they are in the file, and its
-/// `dlsym` is in the linker itself. It has no `dlmopen`, and does not seem to.
+/// With musl, the linker keeps the file's values in an object's tables, and `dlsym` is in the linker itself. musl has
+/// no `dlmopen`, and must not appear to have one.
 #[test]
 fn a_musl_program_finds_the_hook_and_the_driver() {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
@@ -115,7 +114,7 @@ fn a_musl_program_finds_the_hook_and_the_driver() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// A program that was linked with the driver's functions weakly and runs without the driver.
+/// A program with weak links to the driver's functions runs without the driver.
 #[test]
 fn a_linked_function_without_a_driver_is_an_error_and_no_crash() {
     let source = r#"
@@ -151,7 +150,7 @@ fn build(compiler: &str, folder: &Path, name: &str, source: &str, flags: &[&str]
     target
 }
 
-/// Runs the body on a machine, with the library, and with something else than a good account.
+/// Runs the body on a machine, with the library and without a valid account.
 fn without_an_account(account: &Path, body: impl Fn()) {
     fn inside<F: Fn()>(command: &mut Command, _: &F) {
         run_inside::<F>(command);

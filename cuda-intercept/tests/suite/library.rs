@@ -1,4 +1,4 @@
-//! The library as a file: what it asks of the process that it is loaded into, and what it offers.
+//! The library as a file: what it imports and what it exports.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -48,7 +48,7 @@ fn it_exports_the_table_and_the_loader_s_doors() {
     assert_eq!(symbols(true), expected);
 }
 
-/// All of these are in glibc 2.17 and in musl, under the same name.
+/// All of these are in glibc 2.17 and in musl, with the same name.
 #[test]
 fn it_asks_only_for_what_every_c_library_has() {
     let everywhere = [
@@ -85,7 +85,7 @@ fn it_asks_only_for_what_every_c_library_has() {
     }
 }
 
-/// What is left is a guard in the hash map around the hash function, which does not panic.
+/// The remaining symbol is a guard in the hash map around the hash function, which does not panic.
 #[test]
 fn nothing_in_it_can_panic() {
     let table = readelf("--syms");

@@ -154,7 +154,7 @@ fn arrays_of_all_sizes_never_hold_more_than_they_are_charged() {
     });
 }
 
-/// Whoever looks for the account without a descriptor to spare looks again.
+/// A process that finds no free descriptor for the account tries again.
 #[test]
 fn a_process_that_has_no_descriptor_left_is_limited_all_the_same() {
     limited(&[2000], |_, _| {

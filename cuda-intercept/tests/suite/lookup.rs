@@ -1,4 +1,4 @@
-//! The third door: `cuGetProcAddress` through us and past us.
+//! `cuGetProcAddress`, through the hooks and past them.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
@@ -18,9 +18,9 @@ const FLAGS: &[u64] = &[0, 1, 2, 3, 8];
 type GetProcAddress =
     unsafe extern "C" fn(*const i8, *mut Pointer, c_int, u64, *mut c_int) -> c_int;
 
-/// Where a library lies, and a symbol of it without asking our `dlsym`.
+/// The address of a library's symbol, found without our `dlsym`.
 pub(crate) fn past_us(symbol: &CStr) -> usize {
-    // The driver was loaded with a handle of its own; `dlvsym` and `dlsym` are ours, so its table is read.
+    // `dlsym` and `dlvsym` are ours, so the library's table is read instead.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
     let line = maps
         .lines()
@@ -49,8 +49,8 @@ pub(crate) fn past_us(symbol: &CStr) -> usize {
     }
 }
 
-/// For every name, version and flag: what we hand out is the hook of the very function that the driver
-/// chose, and status and errors are the driver's.
+/// For every name, version and flag, the caller gets the hook of exactly the function that the driver chose. Status
+/// and errors are the driver's.
 #[test]
 fn every_answer_is_the_driver_s_own_choice() {
     limited(&[1000], |cuda, _| {
@@ -93,7 +93,7 @@ fn every_answer_is_the_driver_s_own_choice() {
                     "{name:?} {version} {flags}"
                 );
                 let theirs = theirs as usize;
-                // A driver that was not linked with `-Bsymbolic` finds our exports in place of its own.
+                // A driver that was not linked with `-Bsymbolic` finds our exports instead of its own functions.
                 let interposed = hooks.values().any(|hook| *hook == theirs);
                 let hook = hooks.get(&theirs).copied().or(interposed.then_some(theirs));
                 substituted += usize::from(hook.is_some());

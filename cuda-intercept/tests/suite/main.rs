@@ -1,8 +1,7 @@
-//! The preloaded library in real processes, over the simulated driver: limits, doors, and doing no harm.
+//! The preloaded library in real processes, with the simulated driver: limits, lookups, and doing no harm.
 //!
-//! Most tests run twice. Outside, a test starts a machine and an account and starts itself again with the
-//! library preloaded; inside, it is the program under the limit. The programs come from the staged tree
-//! (`cargo xtask build`).
+//! Most tests run twice. Outside, a test starts a machine and an account, and starts itself again with the library
+//! preloaded. Inside, it is the limited program. The programs come from the staged tree (`cargo xtask build`).
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -1,7 +1,7 @@
-//! NVML under a limit: what its own code asks itself, and the lists of processes.
+//! NVML with a limit: its own internal calls, and the process lists.
 //!
-//! The library is one of our own in C, so that it calls itself by its exported names, as the driver's does,
-//! and gives the lists that a test wants.
+//! The library is a C library of the test. It calls its own exported names, as the driver's does, and returns the
+//! lists that a test wants.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use crate::harmless::compile;
 use crate::stage::{AgentAccount, MachineDaemon, NO_ACCOUNT, uuid};
 
-/// An NVML with one card of 16 GiB, whose processes are the numbers in `PIDS`. Entries of the third version
-/// have 8 bytes more where `WIDE` is set. What it asks itself it asks by its exported names.
+/// An NVML with one card of 16 GiB, whose processes have the pids in `PIDS`. With `WIDE`, entries of the third
+/// version are 8 bytes longer. Its internal calls use its exported names.
 const LIBRARY: &str = r#"
     #include <stdlib.h>
     #include <string.h>
@@ -99,7 +99,7 @@ const LIBRARY: &str = r#"
     }
 "#;
 
-/// Says what it gets from every list, with no room, too little, just enough and plenty.
+/// Prints every list, with a buffer of no size, too small, just large enough and large.
 const PROGRAM: &str = r#"
     #include <dlfcn.h>
     #include <stdio.h>
@@ -216,7 +216,7 @@ impl Drop for SleepingProcess {
     }
 }
 
-/// The start time that `/proc` gives of a process.
+/// A process's start time in `/proc`.
 fn start_time(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let after = stat.rsplit(") ").next().expect("a name in brackets");
@@ -224,7 +224,7 @@ fn start_time(pid: u32) -> u64 {
     field.parse().expect("a number")
 }
 
-/// Enters a process into an account, as its hooks would.
+/// Registers a process in an account, as its hooks would.
 fn enter(account: &AgentAccount, pid: u32) {
     use std::os::unix::fs::MetadataExt;
     let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).expect("it runs");
@@ -236,7 +236,7 @@ fn enter(account: &AgentAccount, pid: u32) {
     assert!(account.usage.usage().register(registration).is_some());
 }
 
-/// The library and the program, and a machine and an account to run them with.
+/// The library and the program, with a machine and an account to run them.
 struct NvmlFixture {
     machine: MachineDaemon,
     account: AgentAccount,
@@ -260,7 +260,7 @@ impl NvmlFixture {
         }
     }
 
-    /// What the program says with these processes on the card, under a limit or without us.
+    /// The program's output with these processes on the card, with a limit or without the library.
     fn said(&self, is_limited: bool, pids: &[u32], is_wide: bool) -> Vec<String> {
         let account = match is_limited {
             true => self.account.folder(),
@@ -297,13 +297,13 @@ fn what_nvml_asks_itself_is_answered_by_nvml() {
     assert_eq!(alone[0], "total 16384, its own 16384 16384");
 }
 
-/// The lists of a program under a limit are those that NVML would give if its allocation's processes were all
-/// that there are, in every protocol: no room, too little, enough, plenty, and nothing at all.
+/// With a limit, a program gets the lists that NVML would return if only its allocation's processes existed. That
+/// holds for every buffer size: none, too small, enough, large, and for an empty list.
 #[test]
 fn lists_have_the_processes_of_the_allocation_and_no_others() {
     let stage = NvmlFixture::new();
     let all: Vec<_> = (0..100).map(|_| SleepingProcess::start()).collect();
-    // Every subset is as good as another: some from the front, from the end, and from between.
+    // Any subset would do: some from the front, the end, and between.
     let is_ours = |place: usize| place.is_multiple_of(7) || place == 99;
     for (_, sleeper) in all.iter().enumerate().filter(|(place, _)| is_ours(*place)) {
         enter(&stage.account, sleeper.pid());
@@ -315,7 +315,8 @@ fn lists_have_the_processes_of_the_allocation_and_no_others() {
             let our_pids: Vec<_> = ours.iter().map(|place| all[*place].pid()).collect();
             let limited = stage.said(true, &pids, is_wide);
             let alone = stage.said(false, &our_pids, is_wide);
-            // Where an entry stood among all is what it is filled with: the program may not see another's.
+            // An entry is filled with its index in the whole list. The program must not see the filling of another
+            // entry.
             let as_alone = renumbered(&limited, &ours, from);
             let lists = |lines: &[String]| -> Vec<String> {
                 let lines = lines.iter().filter(|line| line.starts_with("nvml"));
@@ -341,7 +342,7 @@ fn lists_have_the_processes_of_the_allocation_and_no_others() {
     }
 }
 
-/// The lines with each entry's filling as it would be if only ours had been there.
+/// The lines with each entry's filling as if only our processes had been there.
 fn renumbered(lines: &[String], ours: &[usize], from: usize) -> Vec<String> {
     let filling = |place: usize| (1 + place % 100).to_string();
     let word = |word: &str| {

@@ -1,4 +1,4 @@
-//! Nothing at all as every argument: what the driver says to it is what the program gets.
+//! Null for every argument: the program gets the driver's own answer.
 
 use std::ffi::{CStr, c_int};
 
@@ -8,10 +8,10 @@ use crate::cuda::{OUT_OF_MEMORY, PinnedProperties};
 use crate::lookup::past_us;
 use crate::stage::{CONTEXT, held, limited};
 
-/// In this calling convention a function takes what it needs of these and leaves the rest.
+/// In this calling convention, a function takes the arguments that it needs and ignores the rest.
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int;
 
-/// With nothing as its argument these end the context that the others are tried in.
+/// With null arguments these end the context in which the others are tried.
 const DECISIVE: &[&str] = &["cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset"];
 
 fn call(address: usize) -> c_int {
@@ -21,7 +21,7 @@ fn call(address: usize) -> c_int {
 fn call_with(address: usize, [a, b, c, d, e, f]: [u64; 6]) -> c_int {
     // SAFETY: the address is that of a function with at most six arguments of at most 64 bits.
     let function: Any = unsafe { std::mem::transmute(address) };
-    // SAFETY: drivers refuse null pointers; what else is passed is what the function takes, or what it refuses.
+    // SAFETY: drivers refuse null pointers; other arguments are what the function takes or refuses.
     unsafe { function(a, b, c, d, e, f) }
 }
 
@@ -43,7 +43,7 @@ fn nothing_is_answered_by_the_driver() {
     });
 }
 
-/// More than any card has: what the driver says to each, which may be about another argument.
+/// A size larger than any card: each call gets the driver's answer, which may be about another argument.
 #[test]
 fn a_size_that_no_card_has_is_answered_by_the_driver() {
     const SIZES: [u64; 7] = [
@@ -93,7 +93,7 @@ fn a_size_that_no_card_has_is_answered_by_the_driver() {
     });
 }
 
-/// Managed memory may be larger than the card, and is not under a limit: it is given back at once.
+/// Managed memory may be larger than the card, but not than the limit: the hook frees it again.
 #[test]
 fn managed_memory_that_is_larger_than_the_card_is_refused_and_leaves_nothing() {
     limited(&[1000], |cuda, account| {

@@ -1,4 +1,4 @@
-//! What the card looks like from inside: as large as the limit, to whoever asks.
+//! Memory queries inside: every query reports a card as large as the limit.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -40,7 +40,7 @@ fn a_limit_below_the_use_shows_nothing_free_and_takes_nothing_away() {
     });
 }
 
-/// The card gives memory in blocks of 2 MiB. Agents of earlier releases wrote the bytes of a fraction as they came.
+/// A card hands out blocks of 2 MiB. Agents of earlier releases wrote the exact bytes of a fraction.
 #[test]
 fn a_limit_that_ends_within_a_block_is_a_card_of_whole_blocks() {
     limited(&[2000], |cuda, account| {

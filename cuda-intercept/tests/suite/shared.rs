@@ -1,4 +1,4 @@
-//! One account, many processes and threads: the limit is the sum's.
+//! One account with many processes and threads: the limit applies to the sum.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::cuda::OUT_OF_MEMORY;
 use crate::harmless::compile;
 use crate::stage::{CONTEXT, MIB, eventually, held, limited, this_program};
 
-/// Starts the calling test's program again as a process beside it, which does `what`.
+/// Starts the calling test again as another process that does `what`.
 fn beside(test: &str, what: &str) -> Command {
     let mut command = Command::new(this_program());
     command
@@ -40,7 +40,7 @@ fn two_processes_share_one_limit() {
         let status = beside(NAME, "other").status().expect("it starts");
         assert!(status.success());
         assert!(account.claimed(0) <= 2000 * MIB);
-        // The other is gone without a word; what it held is taken out when room is needed.
+        // The other process was killed. What it held is taken out when room is needed.
         cuda.alloc(400 * MIB).expect("the dead make room");
         assert_eq!(account.claimed(0), CONTEXT + bytes + 400 * MIB);
     });
@@ -57,7 +57,7 @@ fn what_a_process_held_is_seen_free_as_soon_as_it_is_gone() {
         let (free, _) = cuda.info();
         let status = beside(NAME, "other").status().expect("it starts");
         assert!(status.success());
-        // No agent is here that could have taken it out.
+        // No agent runs here that could have taken it out.
         assert_eq!(account.claimed(0), 2 * CONTEXT + 700 * MIB);
         assert_eq!(cuda.info().0, free);
         assert_eq!(account.claimed(0), CONTEXT);
@@ -130,16 +130,16 @@ fn a_killed_process_s_memory_is_taken_out_once() {
     });
 }
 
-/// Whether a process has ended with all its threads, and nobody has waited for it.
+/// Whether a process has ended with all its threads, but nobody has waited for it.
 fn is_zombie(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
     let (_, fields) = stat.rsplit_once(") ").expect("its name is in brackets");
     let fields: Vec<&str> = fields.split(' ').collect();
-    // The first thread is a zombie while others still end.
+    // The first thread is a zombie while other threads are still ending.
     (fields[0], fields[17]) == ("Z", "1")
 }
 
-/// A zombie holds nothing, and its memory is had at the first attempt, without an agent.
+/// A zombie holds nothing. Its memory is available at the first attempt, without an agent.
 #[test]
 fn memory_of_a_process_that_nobody_waited_for_is_had_at_the_first_attempt() {
     const NAME: &str =
@@ -157,7 +157,7 @@ fn memory_of_a_process_that_nobody_waited_for_is_had_at_the_first_attempt() {
             eventually("the other allocates", || {
                 (account.claimed(0) == all).then_some(())
             });
-            // Twice, so that the second finds that nobody is gone in the short way.
+            // Twice, so that the second attempt takes the quick check for dead processes.
             assert_eq!(cuda.alloc(1000 * MIB), Err(OUT_OF_MEMORY));
             assert_eq!(cuda.alloc(1000 * MIB), Err(OUT_OF_MEMORY));
             other.kill().expect("it runs");
@@ -170,7 +170,7 @@ fn memory_of_a_process_that_nobody_waited_for_is_had_at_the_first_attempt() {
     });
 }
 
-/// A question shows what became free 10 ms before at the latest, whoever it was that ended.
+/// A query shows what any process freed, at most 10 ms late.
 #[test]
 fn memory_of_a_process_that_nobody_waited_for_is_seen_free_soon() {
     const NAME: &str = "shared::memory_of_a_process_that_nobody_waited_for_is_seen_free_soon";
@@ -194,7 +194,7 @@ fn memory_of_a_process_that_nobody_waited_for_is_seen_free_soon() {
     });
 }
 
-/// Nanoseconds of processor time that this thread has had.
+/// The processor time of this thread, in nanoseconds.
 fn processor_time() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -205,7 +205,7 @@ fn processor_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What one of many calls takes of the processor, in the best of some rounds: the others were disturbed.
+/// The processor time of one call, averaged over many, in the best of several rounds: the others were disturbed.
 fn cost(call: impl Fn()) -> u64 {
     const CALLS: u64 = 200;
     let round = |_| {
@@ -216,8 +216,8 @@ fn cost(call: impl Fn()) -> u64 {
     (0..7).map(round).min().expect("there are rounds")
 }
 
-/// The others only have to be there. A look at each of them in `/proc` takes 3 to 8 us, so 40 of them 120 us at the
-/// least; the driver's own answer is in both figures.
+/// The other processes only have to exist. To read `/proc` takes 3 to 8 us for each, so at least 120 us for 40; both
+/// figures include the driver's own answer.
 #[test]
 fn questions_and_refusals_cost_the_same_whoever_is_in_the_account() {
     const NAME: &str = "shared::questions_and_refusals_cost_the_same_whoever_is_in_the_account";
@@ -265,8 +265,7 @@ fn questions_and_refusals_cost_the_same_whoever_is_in_the_account() {
     });
 }
 
-/// A child of `fork` has its own books and its own slot, even if another thread of the parent was in the
-/// middle of a hook.
+/// A child of `fork` has its own state and its own slot, even if another thread of the parent was inside a hook.
 #[test]
 fn a_forked_child_starts_with_nothing() {
     limited(&[2000], |cuda, account| {
@@ -287,7 +286,7 @@ fn a_forked_child_starts_with_nothing() {
                     0 => {
                         // SAFETY: has no preconditions; a child that hangs ends and fails the test.
                         unsafe { libc::alarm(5) };
-                        // A pointer that is not the child's: the driver says what it thinks of it.
+                        // This pointer is not the child's, so the driver decides about it.
                         cuda.mem_free(0xdead_0000);
                         let mut address = 0;
                         cuda.mem_alloc(&raw mut address, 4096);
@@ -317,7 +316,7 @@ fn a_forked_child_starts_with_nothing() {
     });
 }
 
-/// A first thread that leaves makes its process look dead, while the others go on with all that it holds.
+/// A process whose first thread has exited looks dead, while the others continue with all that it holds.
 #[test]
 fn a_process_without_its_first_thread_is_not_taken_for_dead() {
     const PROGRAM: &str = r#"
@@ -358,7 +357,7 @@ fn a_process_without_its_first_thread_is_not_taken_for_dead() {
     });
 }
 
-/// `exec` keeps pid and start time; what the old program held is gone with it.
+/// `exec` keeps pid and start time, but what the old program held is gone.
 #[test]
 fn an_exec_leaves_nothing_behind() {
     const NAME: &str = "shared::an_exec_leaves_nothing_behind";

@@ -1,9 +1,9 @@
-//! Every hook has the signature of the driver's function: as many arguments, each of the same size. A
+//! Every hook has the signature of the driver's function: the same number of arguments, each of the same size. A
 //! mismatch does not compile.
 //!
-//! The driver's side comes from bindings that were generated from its headers. They have no functions for
-//! the first version of an interface that has a second one, and none for per-thread streams; those are
-//! written out below, and the last test sees to it that every row of the table is compared with something.
+//! The driver's side comes from bindings that were generated from its headers. They lack the first version of
+//! functions that have a second one, and the per-thread stream variants. Those are written out below. The last test
+//! checks that every row of the table is compared.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
@@ -53,7 +53,7 @@ const fn same(one: &[usize], other: &[usize]) -> bool {
     true
 }
 
-/// Does not compile for two functions that differ.
+/// Does not compile if the signatures differ.
 fn compare<A: SignatureSizes, B: SignatureSizes>(_: A, _: B) {
     const { assert!(same(A::SIZES, B::SIZES), "the hook has another signature") }
 }
@@ -64,7 +64,7 @@ macro_rules! any {
     };
 }
 
-/// Hooks with the driver's functions in the bindings.
+/// Compares hooks with the functions in the bindings.
 macro_rules! compare {
     ($($hook:ident = $real:ident($($arg:ident),*);)*) => {
         fn compare_with_the_bindings() {
@@ -78,7 +78,7 @@ macro_rules! compare {
     };
 }
 
-/// Hooks with signatures that are written out.
+/// Compares hooks with signatures that are written out.
 macro_rules! written {
     ($($hook:ident($($arg:ident: $type:ty),*);)*) => {
         fn compare_with_the_written() {

@@ -1,5 +1,5 @@
-//! The staged tree, a simulated machine of a test's own, an account on it, and a test started again as
-//! the program under the limit.
+//! The staged tree, a simulated machine for each test, an account on it, and a test that starts again as the limited
+//! program.
 
 use std::any::type_name;
 use std::env;
@@ -20,7 +20,7 @@ use crate::cuda::LoadedCuda;
 const INSIDE: &str = "APPORTION_TEST_INSIDE";
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// What the simulated driver takes for a first and for a further context.
+/// What the simulated driver takes for a first and a further context.
 pub(crate) const CONTEXT: u64 = 384 * MIB;
 pub(crate) const FURTHER_CONTEXT: u64 = 128 * MIB;
 
@@ -50,7 +50,7 @@ pub(crate) fn preload() -> PathBuf {
     staged("libapportion_cuda.so")
 }
 
-/// Tries until it works; what it did not do in ten seconds it never will.
+/// Retries until success, for at most ten seconds.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(10);
@@ -63,12 +63,12 @@ pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) 
     }
 }
 
-/// The UUID of the n-th card of every test's machine.
+/// The UUID of the n-th card, the same in every test.
 pub(crate) fn uuid(card: usize) -> String {
     format!("GPU-00000000-0000-0000-0000-0000000000c{card}")
 }
 
-/// A machine with its daemon, gone when dropped.
+/// A simulated machine with its daemon, stopped when dropped.
 pub(crate) struct MachineDaemon {
     daemon: Child,
     folder: tempfile::TempDir,
@@ -82,7 +82,7 @@ impl Drop for MachineDaemon {
 }
 
 impl MachineDaemon {
-    /// A machine with cards of so many MiB that programs can have.
+    /// A machine with cards of this many allocatable MiB.
     pub(crate) fn start(cards: &[u64]) -> Self {
         let folder = tempfile::tempdir().expect("there is room for a folder");
         let card = |(place, mib): (usize, &u64)| {
@@ -133,7 +133,7 @@ impl MachineDaemon {
     }
 }
 
-/// The account of a program without a limit: a variable that is empty names none.
+/// The account of a program without a limit: an empty variable names none.
 pub(crate) const NO_ACCOUNT: &str = "";
 
 /// The agent's side of an account.
@@ -167,7 +167,7 @@ impl AgentAccount {
         }
     }
 
-    /// The account that this program was started with.
+    /// The account that this program inherited.
     pub(crate) fn inherited() -> Self {
         let folder = env::var_os(place::ENV_ACCOUNT).expect("the test outside has set it");
         let folder = PathBuf::from(folder);
@@ -189,7 +189,7 @@ impl AgentAccount {
     }
 }
 
-/// What processes hold on each card, as the driver counts it.
+/// What processes hold on each card, by the driver's count.
 fn ask(socket: &Path) -> Option<Vec<u64>> {
     let output = Command::new(staged("apportion-simd"))
         .arg("--socket")
@@ -210,19 +210,18 @@ fn find<'a>(value: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::
         .or_else(|| members.values().find_map(|inner| find(inner, name)))
 }
 
-/// From inside: what the driver holds on a card for all processes.
+/// From inside: what all processes hold on a card, by the driver's count.
 pub(crate) fn held(card: usize) -> u64 {
     let socket = env::var_os("APPORTION_SIM_SOCKET").expect("the test outside has set it");
     ask(Path::new(&socket)).expect("the daemon answers")[card]
 }
 
-/// Runs the calling test's body under a limit of so many MiB on each of the first cards of a machine
-/// with cards of 8 GiB.
+/// Runs the calling test's body with limits of this many MiB on the first cards of a machine with cards of 8 GiB.
 pub(crate) fn limited<F: Fn(&LoadedCuda, &AgentAccount)>(limits: &[u64], body: F) {
     on(&[8192, 8192], limits, body);
 }
 
-/// Runs the calling test's body under limits, on a machine with cards of so many MiB.
+/// Runs the calling test's body with limits, on a machine with cards of this many MiB.
 pub(crate) fn on<F: Fn(&LoadedCuda, &AgentAccount)>(cards: &[u64], limits: &[u64], body: F) {
     if env::var_os(INSIDE).is_some() {
         return body(&LoadedCuda::start(), &AgentAccount::inherited());
@@ -238,7 +237,7 @@ pub(crate) fn this_program() -> PathBuf {
     env::current_exe().expect("a running program has a path")
 }
 
-/// Starts the test that `F` is the body of, inside.
+/// Starts the test with the body `F` again, inside.
 pub(crate) fn run_inside<F>(command: &mut Command) {
     let name = type_name::<F>();
     let name = name.trim_end_matches("::{{closure}}");

@@ -1,4 +1,4 @@
-//! Virtual memory handles: counted until the last handle and the last mapping are gone.
+//! Virtual memory is charged until its last handle and its last mapping are gone.
 
 use crate::cuda::{LoadedCuda, OUT_OF_MEMORY, PinnedProperties, Pointer};
 use crate::stage::{CONTEXT, MIB, held, limited};

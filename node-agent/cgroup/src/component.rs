@@ -1,47 +1,46 @@
-//! One component of a control group's path, read in the light of what stands above it.
+//! Parses one component of a cgroup path, depending on the components above it.
 //!
-//! The two drivers of the kubelet differ: `cgroupfs` makes `kubepods/burstable/podUID/ID`, systemd makes
-//! slices that repeat their parents' names and scopes named after the runtime. A pod of the `cgroupfs`
-//! kind is one only below a group of the kubelet's, or below `..`, which the kernel writes for what lies
-//! outside the reader's own cgroup namespace.
+//! The kubelet's two cgroup drivers differ. `cgroupfs` makes `kubepods/burstable/podUID/ID`. systemd makes slices
+//! that repeat their parents' names, and scopes named after the runtime. A `cgroupfs` pod name counts only below a
+//! cgroup of the kubelet, or below `..`, which the kernel writes for cgroups outside the reader's cgroup namespace.
 
 use crate::names::{ContainerId, PodUid};
 
-/// What runtimes write before a container's id.
+/// The runtimes' prefixes of container ids.
 const RUNTIMES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];
-/// What a monitor's group begins with.
+/// The prefixes of the cgroups of container monitors.
 const MONITORS: [&str; 2] = ["crio-conmon-", "libpod-conmon-"];
-/// The kubelet's classes of service that have a group; the guaranteed have none.
+/// The kubelet's QoS classes with their own cgroup; guaranteed pods have none.
 const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 
-/// What stands above a component.
+/// What is above a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParentCgroup {
-    /// Nothing, or something that says nothing.
+    /// Nothing, or a cgroup without a meaning here.
     Root,
-    /// The kubelet's group of all pods.
+    /// The kubelet's cgroup of all pods.
     Pods,
-    /// The kubelet's group of one class of service.
+    /// The kubelet's cgroup of one QoS class.
     Class,
-    /// The way out of the reader's cgroup namespace.
+    /// `..`, outside the reader's cgroup namespace.
     Outside,
 }
 
-/// A component.
+/// A parsed component.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CgroupComponent {
-    /// A login session: its owner names what is below.
+    /// A login session. Its owner can choose the names below it.
     Session,
-    /// A pod's group.
+    /// A pod's cgroup.
     Pod(PodUid),
-    /// A pod's slice and its container in one name, which is what a runtime that was told nothing of
-    /// systemd makes of a path in systemd's notation.
+    /// A pod's slice and its container in one name. A runtime with the cgroupfs driver makes that of a path in
+    /// systemd's notation.
     PodAndContainer(PodUid, ContainerId),
-    /// Neither, and what it is to the next one.
+    /// Anything else, as the parent of the next component.
     Other(ParentCgroup),
 }
 
-/// Reads one component above a pod.
+/// Parses a component that is not below a pod.
 pub(crate) fn read(above: ParentCgroup, component: &str) -> CgroupComponent {
     if component == "user.slice" || is_user_manager(component) {
         return CgroupComponent::Session;
@@ -65,12 +64,12 @@ pub(crate) fn read(above: ParentCgroup, component: &str) -> CgroupComponent {
     })
 }
 
-/// Whether the group below a pod is a monitor's.
+/// Whether a cgroup below a pod is a container monitor's.
 pub(crate) fn is_monitor(component: &str) -> bool {
     MONITORS.iter().any(|prefix| component.starts_with(prefix))
 }
 
-/// The container of the group below a pod.
+/// The container of a cgroup below a pod.
 pub(crate) fn container(component: &str) -> Option<ContainerId> {
     let name = component.strip_suffix(".scope").unwrap_or(component);
     let after = |prefix: &&str| name.strip_prefix(*prefix);
@@ -86,7 +85,7 @@ fn pod_group(above: ParentCgroup, component: &str) -> Option<PodUid> {
     (above != ParentCgroup::Root).then(|| PodUid::read(uid))?
 }
 
-/// `kubepods-burstable-podUID.slice`, with whatever slices the kubelet was put below before it.
+/// Parses `kubepods-burstable-podUID.slice`, with any slices that the kubelet itself runs below in front.
 fn pod_slice(component: &str) -> Option<PodUid> {
     let name = component.strip_suffix(".slice")?;
     let (parents, uid) = name.rsplit_once("-pod")?;

@@ -1,15 +1,15 @@
-//! From the text of `/proc/PID/cgroup` to the pod and the container that a process runs in.
+//! Finds the pod and the container of a process from the text of `/proc/PID/cgroup`.
 //!
-//! The environment of a process is its own to rewrite and its parents may be anybody; the control group
-//! is the kernel's word. Every child of a container stays in its group, a shell that was executed into it
-//! joins it, and a container engine inside a pod makes its groups below the pod's.
+//! A process can rewrite its own environment, and its parents can be anybody's, but only the kernel assigns its
+//! cgroup. Every child of a container stays in the container's cgroup, a shell from `kubectl exec` joins it, and a
+//! container engine inside a pod makes its cgroups below the pod's.
 //!
 //! # What is refused
 //!
-//! Nothing here guesses. A path without a pod of the kubelet's naming, hierarchies that name different
-//! pods, a runtime's own monitor, and anything below a login session (whose owner may name groups as they
-//! like) belong to no pod. Of several pods on one path the outermost is the node's; those below it are a
-//! nested kubelet's.
+//! Nothing is guessed. A process belongs to no pod if its path has no pod in the kubelet's naming, if its
+//! hierarchies name different pods, if it is a runtime's monitor, or if it is below a login session, whose owner can
+//! choose any name. Among several pods on a path the outermost one counts; those below it belong to a nested
+//! kubelet.
 
 #![forbid(unsafe_code)]
 
@@ -19,16 +19,16 @@ mod names;
 use component::{CgroupComponent, ParentCgroup};
 pub use names::{ContainerId, PodUid};
 
-/// Where a process runs.
+/// The pod and container of a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupOwner {
     /// The pod.
     pub pod: PodUid,
-    /// The container; `None` where the group is the pod's own or is not named after a container.
+    /// The container; `None` if the cgroup is the pod's own or is not named after a container.
     pub container: Option<ContainerId>,
 }
 
-/// The place of a process, from the text of its `/proc/PID/cgroup`.
+/// The pod and container of a process, from the text of its `/proc/PID/cgroup`.
 #[must_use]
 pub fn place(text: &str) -> Option<CgroupOwner> {
     let mut found: Option<CgroupOwner> = None;
@@ -48,12 +48,12 @@ pub fn place(text: &str) -> Option<CgroupOwner> {
 /// What one hierarchy says.
 enum HierarchyMatch {
     Nothing,
-    /// A runtime's monitor of a container, which is not in it.
+    /// A runtime's monitor of a container, which is not part of it.
     Monitor,
     Place(CgroupOwner),
 }
 
-/// Completes one hierarchy's word with another's; `None` where they contradict each other.
+/// Merges what two hierarchies say; `None` if they contradict each other.
 fn agree(known: &mut CgroupOwner, other: CgroupOwner) -> Option<()> {
     let is_same = known.pod == other.pod
         && (known.container.is_none()
@@ -63,7 +63,7 @@ fn agree(known: &mut CgroupOwner, other: CgroupOwner) -> Option<()> {
 }
 
 fn place_of_line(line: &str) -> HierarchyMatch {
-    // The number of the hierarchy, its controllers, the path.
+    // The line has the hierarchy's number, its controllers and the path.
     let Some(path) = line.splitn(3, ':').nth(2) else {
         return HierarchyMatch::Nothing;
     };
@@ -87,7 +87,7 @@ fn place_of_line(line: &str) -> HierarchyMatch {
     HierarchyMatch::Nothing
 }
 
-/// The group right below a pod's.
+/// The cgroup right below a pod's.
 fn inside(pod: PodUid, component: &str) -> HierarchyMatch {
     match component::is_monitor(component) {
         true => HierarchyMatch::Monitor,

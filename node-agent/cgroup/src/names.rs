@@ -1,31 +1,30 @@
-//! The two names that a path can carry, parsed once.
+//! The two names that a path can have, parsed once.
 
 use std::fmt;
 
-/// The number of hexadecimal digits in a container's id, and in a static pod's hash.
+/// The number of hexadecimal digits of a container id, and of a static pod's hash.
 const CONTAINER_DIGITS: usize = 64;
 const HASH_DIGITS: usize = 32;
-/// The groups of digits of a UUID.
+/// The digit groups of a UUID.
 const UUID_GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 
 /// A pod's UID: a UUID with dashes, or the hash that the kubelet gives a static pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(String);
 
-/// A container's id, without the runtime's name before it.
+/// A container's id, without the runtime's prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId(String);
 
 impl PodUid {
-    /// Reads a UID as the kubelet writes it into a group's name: systemd's slices have underscores where
-    /// the UID has dashes.
+    /// Parses a UID as in a cgroup name. systemd slices have underscores instead of dashes.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let dashed = text.replace('_', "-");
         let is_hash = dashed.len() == HASH_DIGITS && is_hex(&dashed);
         (is_hash || is_uuid(&dashed)).then_some(Self(dashed))
     }
 
-    /// As the API server writes it.
+    /// The UID as the API server writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -37,7 +36,7 @@ impl ContainerId {
         (text.len() == CONTAINER_DIGITS && is_hex(text)).then(|| Self(text.to_owned()))
     }
 
-    /// As the runtime writes it.
+    /// The id as the runtime writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,12 +1,12 @@
-//! The paths that kubelets, runtimes and nested clusters really make, and what is in them.
+//! The cgroup paths that kubelets, runtimes and nested clusters make, and the pods and containers in them.
 
 use apportion_cgroup::place;
 
 const UID: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
 const HASH: &str = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
 
-/// A name for the row, the text with `{uid}`, `{uid_}`, `{hash}`, `{c}` and `{d}` for the UID, the UID with
-/// underscores, a static pod's hash and two container ids; what must be found.
+/// A name, the text, and the expected result. In the text, `{uid}`, `{uid_}`, `{hash}`, `{c}` and `{d}` stand for
+/// the UID, the UID with underscores, a static pod's hash and two container ids.
 struct CgroupCase(&'static str, &'static str, ExpectedOwner);
 
 enum ExpectedOwner {
@@ -93,19 +93,19 @@ const ROWS: &[CgroupCase] = &[
         "13:freezer:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/crio-{c}.scope\n11:files:/", Container),
     CgroupCase("CRI-O monitor outside of the pod", "0::/system.slice/crio-conmon-{c}.scope", Nothing),
     CgroupCase("CRI-O itself", "0::/system.slice/crio.service", Nothing),
-    // A reader in a cgroup namespace of its own.
+    // A reader in its own cgroup namespace.
     CgroupCase("another pod of another class, from inside", "0::/../../../kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
     CgroupCase("another pod of the same class, from inside", "0::/../../kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
     CgroupCase("another pod from inside, cgroupfs", "0::/../../pod{uid}/{c}", Container),
     CgroupCase("another pod of another class from inside, cgroupfs", "0::/../../../burstable/pod{uid}/{c}", Container),
     CgroupCase("another container of the reader's pod", "0::/../cri-containerd-{c}.scope", Nothing),
-    // A pod and no container.
+    // A pod without a container.
     CgroupCase("the pod's own group", "0::/kubepods/burstable/pod{uid}", PodOnly),
     CgroupCase("the pod's own slice", "0::/kubepods.slice/kubepods-pod{uid_}.slice", PodOnly),
     CgroupCase("a sandboxed runtime's group", "0::/kubepods/pod{uid}/kata_overhead", PodOnly),
     CgroupCase("a short id is no container", "0::/kubepods/pod{uid}/abcdef", PodOnly),
     CgroupCase("a removed group of a dying process", "0::/kubepods/burstable/pod{uid}/{c} (deleted)", Container),
-    // Nobody's.
+    // No pod.
     CgroupCase("a system service", "0::/system.slice/containerd.service", Nothing),
     CgroupCase("the kubelet itself", "0::/system.slice/kubelet.service", Nothing),
     CgroupCase("the root", "0::/", Nothing),

@@ -1,4 +1,4 @@
-//! Whatever the text, nothing is read out of it that the kubelet did not put there.
+//! For any text, only names that the kubelet has put there are found.
 
 use apportion_cgroup::place;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn uid() -> impl Strategy<Value = String> {
         .prop_map(|(a, b, c, d, e)| format!("{a}-{b}-{c}-{d}-{e}"))
 }
 
-/// A name that a tenant could give a group of its own, a pod's and a container's among them.
+/// A name that a tenant could give its own cgroup, including names of pods and containers.
 fn component() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z0-9.@:_-]{1,20}",
@@ -24,7 +24,7 @@ fn component() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The group of a pod, as each driver makes it.
+/// The cgroup of a pod, as each driver makes it.
 fn group(uid: &str, is_systemd: bool) -> String {
     match is_systemd {
         true => format!(
@@ -45,7 +45,7 @@ proptest! {
     fn no_path_makes_it_panic(path in prop::collection::vec(component(), 0..8)) {
         let text = format!("0::/{}", path.join("/"));
         if let Some(found) = place(&text) {
-            // What is found stands in the text.
+            // The result occurs in the text.
             let plain = found.pod.as_str();
             prop_assert!(text.contains(plain) || text.contains(&plain.replace('-', "_")));
             prop_assert!(found.container.is_none_or(|id| text.contains(id.as_str())));

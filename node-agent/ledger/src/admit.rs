@@ -1,5 +1,5 @@
-//! Saying yes or no: new allocations and changed limits. `apportion_abi::fits` is the only comparison
-//! of what there is with what is asked.
+//! Admission: new allocations and changed limits. Only `apportion_abi::fits` compares a request with the free
+//! memory.
 
 use std::collections::BTreeSet;
 
@@ -28,13 +28,14 @@ impl Ledger {
         }
     }
 
-    /// The allocation for a proposal, and whether it is new.
+    /// Returns the allocation for a proposal, and whether it is new.
     fn admit(
         &mut self,
         now: EpochMillis,
         proposal: PlacementProposal,
     ) -> Result<(AllocationId, bool), AllocationRefusal> {
-        // First, because a fraction of a card without a size is zero bytes.
+        // Checked first: a fraction of a card of unknown size is zero bytes, which `well_formed` would call too
+        // small.
         if let Some(ask) = proposal.asks.iter().find(|ask| self.is_sizeless(ask.card)) {
             return Err(AllocationRefusal::Sizeless(ask.card));
         }
@@ -91,7 +92,7 @@ impl Ledger {
         effects
     }
 
-    /// Sets all new limits or none, and says which differ from the old ones.
+    /// Sets all new limits or none. Returns those that differ from the old ones.
     fn change_limits(
         &mut self,
         id: &AllocationId,
@@ -129,7 +130,7 @@ impl Ledger {
         Ok(changed)
     }
 
-    /// Whether a healthy card has room beside what all but `except` hold.
+    /// Whether a healthy card has room beside what all allocations but `except` hold.
     fn judge(
         &self,
         ask: CardRequest,
@@ -157,8 +158,8 @@ impl Ledger {
     }
 }
 
-/// A shrink holds what was held until a sample that began after it shows how much is really used: the
-/// program may just have taken all of its old limit.
+/// After a shrink the grant holds its old amount until a sample that began later shows the real use: the program may
+/// have used all of its old limit just before.
 fn set_limit(grant: &mut CardGrant, ask: CardRequest, generation: u64) {
     if ask.bytes < grant.limit {
         grant.shrunk = generation + 1;
@@ -182,8 +183,7 @@ fn well_formed(asks: &[CardRequest]) -> Result<(), AllocationRefusal> {
     }
 }
 
-/// Whether this is the allocation of an earlier copy of the proposal. The limits are not compared:
-/// they may have been changed since.
+/// Whether a retry of this proposal made the allocation. Limits are not compared: a resize may have changed them.
 fn is_same(allocation: &Allocation, proposal: &PlacementProposal) -> bool {
     let granted = allocation.grants.iter().map(|grant| grant.card);
     allocation.name == proposal.name && granted.eq(proposal.asks.iter().map(|ask| ask.card))

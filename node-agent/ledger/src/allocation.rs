@@ -1,4 +1,4 @@
-//! An allocation: a placement that was accepted, with what it has of each of its cards.
+//! An allocation: an accepted placement with one grant for each card.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,16 +8,16 @@ use apportion_abi::{Bytes, CardUuid};
 use crate::estimate::OverheadEstimate;
 use crate::event::EpochMillis;
 
-/// The name of an allocation inside the agent, and of its account's directory.
+/// The id of an allocation inside the agent. It also names the account's directory.
 ///
-/// It is never used twice, also not after the checkpoint was lost: a process that outlives its
-/// allocation still names it in its environment.
+/// An id is never reused, not even after the checkpoint was lost: a process that outlives its allocation still has
+/// the id in its environment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId(pub String);
 
 impl AllocationId {
-    /// Reads what was written down, a file's text or a folder's name: the ledger's two numbers. Anything else is no
-    /// id, and so nothing that leads out of the folder of accounts is one.
+    /// Parses an id from a file or a folder name: the ledger's two numbers. Anything else is refused, so no id can
+    /// lead out of the accounts folder.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (epoch, serial) = text.split_once('-')?;
@@ -36,16 +36,16 @@ impl fmt::Display for AllocationId {
     }
 }
 
-/// A process, told apart from a later one with the same pid.
+/// A process. The start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
-    /// The pid as the agent sees it.
+    /// The pid in the agent's pid namespace.
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub start: u64,
 }
 
-/// For whom an allocation is.
+/// Who an allocation is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationOwner {
     /// A process of this machine.
@@ -54,27 +54,27 @@ pub enum AllocationOwner {
     Pod(String),
 }
 
-/// How far an allocation has come.
+/// The phase of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationPhase {
     /// Accepted and not yet committed.
     Reserved {
-        /// When it ends unless it is committed.
+        /// When the reservation expires unless it is committed.
         expires: EpochMillis,
     },
     /// Committed.
     Allocated(AllocationOwner),
-    /// Given back, or its owner is gone; it holds its memory until its last process ends.
+    /// Released, or its owner is gone. It holds its memory until its last process ends.
     Draining,
 }
 
-/// Whether the limit of a grant is being kept.
+/// Whether a grant's limit is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitEnforcement {
     /// No process uses the card yet.
     #[default]
     Pending,
-    /// The card is given whole, and nothing is limited on it.
+    /// The card was given whole. Nothing limits its use.
     Whole,
     /// Every process that uses the card charges the account.
     Attached,
@@ -82,7 +82,7 @@ pub enum LimitEnforcement {
     Missing,
     /// The processes use more than the limit.
     Overlimit,
-    /// A process uses the card without charging the account, and the allocation uses more than it may.
+    /// A process uses the card without charging the account, and the allocation uses more than allowed.
     Bypassed,
 }
 
@@ -91,26 +91,26 @@ pub enum LimitEnforcement {
 pub struct CardGrant {
     /// The card.
     pub card: CardUuid,
-    /// The most that its processes may take together.
+    /// The most that its processes may use together.
     pub limit: Bytes,
-    /// What nobody else can have: the limit, or what is used where that is more.
+    /// What no other allocation can get: the limit, or the use where that is higher.
     pub held: Bytes,
     /// What the driver took for its processes beyond their claims.
     pub overhead: Bytes,
-    /// What NVML says its processes use.
+    /// What its processes use according to NVML.
     pub nvml: Bytes,
-    /// Whether the limit is being kept.
+    /// Whether the limit is kept.
     pub enforcement: LimitEnforcement,
-    /// The most that its processes may use without offence: the limit, or what they used when it was
-    /// lowered and still do.
+    /// The most that its processes may use without an offence: the limit, or the use at the time of a shrink as long
+    /// as it lasts.
     pub(crate) allowed: Bytes,
     pub(crate) estimates: BTreeMap<ProcessId, OverheadEstimate>,
-    /// The ledger's generation at the latest shrink: older samples do not show it.
+    /// The first generation whose samples show the latest shrink.
     pub(crate) shrunk: u64,
 }
 
 impl CardGrant {
-    /// A grant that nothing uses yet.
+    /// A grant that no process uses yet.
     #[must_use]
     pub fn new(card: CardUuid, limit: Bytes) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl CardGrant {
         }
     }
 
-    /// Adds up the overhead of all processes and says whether it changed.
+    /// Sums the overhead of all processes. Returns whether the sum changed.
     pub(crate) fn add_up(&mut self) -> bool {
         let overhead = self
             .estimates
@@ -137,27 +137,27 @@ impl CardGrant {
     }
 }
 
-/// A placement that was accepted.
+/// An accepted placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its name inside the agent.
+    /// Its id inside the agent.
     pub id: AllocationId,
-    /// The caller's name for its wish: asking again with it gives the same allocation.
+    /// The caller's idempotency key: a second request with it returns the same allocation.
     pub key: String,
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// How far it has come.
+    /// Its phase.
     pub state: AllocationPhase,
     /// When it was accepted.
     pub created: EpochMillis,
-    /// What it has of each card, in the order in which it was asked for.
+    /// One grant for each card, in the order of the request.
     pub grants: Vec<CardGrant>,
-    /// Whether its containers have the cards to themselves, with nothing between them and the driver.
+    /// Whether its containers have the cards to themselves, without the library between them and the driver.
     pub is_whole: bool,
 }
 
 impl Allocation {
-    /// What it has of one card.
+    /// The grant of one card.
     #[must_use]
     pub fn grant(&self, card: CardUuid) -> Option<&CardGrant> {
         self.grants.iter().find(|grant| grant.card == card)

@@ -1,4 +1,4 @@
-//! One card as the ledger knows it: what it can give and what others take of it.
+//! One card in the ledger: its capacity, its health and its unmanaged memory.
 
 use std::collections::VecDeque;
 
@@ -6,12 +6,12 @@ use apportion_abi::{Bytes, CardCapacity};
 
 use crate::fault::{CardWithdrawal, XidSeverity};
 
-/// Whether a card can be given out.
+/// Whether a card can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// It works.
     Healthy,
-    /// It answers and is not to be given out.
+    /// It answers, but must not be allocated.
     Unhealthy,
     /// It does not answer.
     Lost,
@@ -19,20 +19,20 @@ pub enum Health {
 
 /// How many samples in a row must show memory that no listed process explains.
 ///
-/// The card's total and its process list are read one after the other, so that a process which starts
-/// or ends between them shows as unexplained memory in one sample. What stays is real.
+/// NVML reports the card's total and its process list in two calls. A process that starts or ends between them shows
+/// as unexplained memory in one sample. Only memory that stays unexplained is real.
 const UNTOLD_SAMPLES: usize = 4;
 
 /// One card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerCard {
-    /// What it has.
+    /// Its capacity.
     pub capacity: CardCapacity,
-    /// Whether it can be given out.
+    /// Whether it can be allocated.
     pub health: Health,
-    /// What processes use that have no allocation on it.
+    /// The memory of processes that have no allocation on it.
     pub unmanaged: Bytes,
-    /// How it answered last.
+    /// Its health according to the last NVML query, without withdrawals.
     answered: Health,
     withdrawn: Option<CardWithdrawal>,
     untold: VecDeque<Bytes>,
@@ -50,13 +50,13 @@ impl LedgerCard {
         }
     }
 
-    /// Enters how it answers.
+    /// Records how the card answered.
     pub(crate) fn answer(&mut self, answered: Health) {
         self.answered = answered;
         self.conclude();
     }
 
-    /// Enters an error that it reported.
+    /// Records an XID that the card reported.
     pub(crate) fn fail(&mut self, xid: u64) {
         if XidSeverity::of(xid).withdraws() {
             self.withdrawn = Some(CardWithdrawal::default());
@@ -64,8 +64,8 @@ impl LedgerCard {
         self.conclude();
     }
 
-    /// Enters whether the driver says that it needs a recovery, which withdraws it also if its error was
-    /// never heard, such as before the agent started.
+    /// Records whether the driver says that the card needs a recovery. That also withdraws a card whose XID was
+    /// missed, for example because the agent was not running.
     pub(crate) fn check(&mut self, needs_recovery: bool) {
         let withdrawn = match needs_recovery {
             true => self.withdrawn.or(Some(CardWithdrawal::default())),
@@ -82,8 +82,8 @@ impl LedgerCard {
         };
     }
 
-    /// Enters what a sample found: memory of processes without an allocation, and memory that no
-    /// process was listed for.
+    /// Records what a sample found: memory of processes without an allocation, and memory that no listed process
+    /// explains.
     pub(crate) fn observe(&mut self, strangers: Bytes, untold: Bytes) {
         self.untold.truncate(UNTOLD_SAMPLES - 1);
         self.untold.push_front(untold);

@@ -1,13 +1,12 @@
 //! The overhead of one process on one card, estimated from samples that cannot be atomic.
 //!
-//! NVML says what a process uses, the account says what it claimed, and between the two readings the
-//! program may allocate and free. A claim is published before the driver is asked and taken back after
-//! the driver has freed, so claims are never below what the driver holds for them: NVML's number less
-//! the *highest* claim while NVML was being asked is never above the true overhead. Where nothing was
-//! claimed or freed meanwhile it is the true overhead.
+//! NVML says what a process uses, and the account says what it claimed. The program may allocate and free between
+//! the two readings. A claim is published before the driver call and taken back after the driver has freed, so
+//! claims are never below what the driver holds for them. So NVML's number less the *highest* claim during the NVML
+//! query is never above the true overhead. If the claim did not change meanwhile, it is the true overhead.
 //!
-//! An overhead that is too high refuses memory that is there; one that is too low lasts until the next
-//! quiet sample. So a restless sample counts as a lower bound, and the highest of the last few stands.
+//! An overhead that is too high refuses memory that is free. One that is too low lasts until the next quiet sample.
+//! So a sample during which claims changed counts as a lower bound, and the highest of the last few bounds is used.
 
 use std::collections::VecDeque;
 
@@ -15,17 +14,17 @@ use apportion_abi::Bytes;
 
 use crate::sample::ClaimWindow;
 
-/// How many restless samples a lower bound lasts.
+/// How many samples a lower bound lasts.
 const REMEMBERED: usize = 4;
 
-/// What is known of one process on one card.
+/// The overhead bounds of one process on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OverheadEstimate {
     bounds: VecDeque<Bytes>,
 }
 
 impl OverheadEstimate {
-    /// Enters one sample.
+    /// Records one sample. A quiet one replaces all bounds.
     pub(crate) fn observe(&mut self, nvml: Bytes, claimed: ClaimWindow) {
         if claimed.is_quiet() {
             self.bounds.clear();
@@ -34,7 +33,7 @@ impl OverheadEstimate {
         self.bounds.push_front(nvml.minus(claimed.highest));
     }
 
-    /// What the driver took beyond the claims.
+    /// The highest remembered bound.
     pub(crate) fn overhead(&self) -> Bytes {
         self.bounds.iter().max().copied().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What happens to the ledger, what it makes the agent do, and how it says no.
+//! The ledger's events, effects and refusals.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::sample::NodeSample;
 pub struct EpochMillis(pub u64);
 
 impl EpochMillis {
-    /// This long after.
+    /// The time `wait` later.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         Self(
@@ -23,7 +23,7 @@ impl EpochMillis {
     }
 }
 
-/// What is done to a process that exceeds or bypasses its limit.
+/// What happens to a process that exceeds or bypasses its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffenderPolicy {
     /// It is reported.
@@ -35,14 +35,14 @@ pub enum OffenderPolicy {
     Evict,
 }
 
-/// A placement that somebody chose.
+/// A request for a placement that the caller has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementProposal {
-    /// Unique to the wish.
+    /// The idempotency key of the request.
     pub key: String,
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// What is wanted, one entry a card.
+    /// The requested memory, one entry for each card.
     pub asks: Vec<CardRequest>,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
@@ -51,90 +51,89 @@ pub struct PlacementProposal {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerEvent {
-    /// A card is there. Repeating it changes its capacity.
+    /// A card exists. A repeated event updates its capacity.
     CardFound {
-        /// Which.
+        /// The card.
         card: CardUuid,
-        /// What it has.
+        /// Its capacity.
         capacity: CardCapacity,
     },
     /// A card's health changed.
     CardHealth {
-        /// Which.
+        /// The card.
         card: CardUuid,
-        /// How it is now.
+        /// Its new health.
         health: Health,
     },
-    /// A card reported an error.
+    /// A card reported an XID.
     CardFault {
-        /// Which.
+        /// The card.
         card: CardUuid,
-        /// The error's number.
+        /// The XID.
         xid: u64,
     },
-    /// A card's driver was asked what recovery it needs.
+    /// The driver was asked whether a card needs a recovery.
     CardChecked {
-        /// Which.
+        /// The card.
         card: CardUuid,
-        /// Whether it needs any.
+        /// Whether it needs one.
         needs_recovery: bool,
     },
-    /// An allocation of an earlier run of the agent. It was accepted then and is not judged again.
+    /// An allocation of an earlier run of the agent. It was admitted then and is not checked again.
     Adopted(Allocation),
-    /// Somebody wants an allocation.
+    /// A client requests an allocation.
     Allocate(PlacementProposal),
     /// A reserved allocation got its owner.
     Commit {
-        /// Which.
+        /// The allocation.
         id: AllocationId,
-        /// For whom it is.
+        /// Its owner.
         owner: AllocationOwner,
     },
     /// The cards of an allocation are given whole: nothing in its containers keeps a limit.
     GivenWhole {
-        /// Which.
+        /// The allocation.
         id: AllocationId,
     },
-    /// Another device plugin gave cards to a pod. That is so, whatever there is to give.
+    /// Another device plugin gave cards to a pod. The ledger records it even if the cards are not free.
     TakenWhole {
         /// The pod's UID.
         pod: String,
-        /// What people call it.
+        /// The pod's name for people.
         name: String,
-        /// Which.
+        /// The cards.
         cards: Vec<CardUuid>,
     },
     /// An allocation is given back.
     Release {
-        /// Which.
+        /// The allocation.
         id: AllocationId,
     },
-    /// The limits of an allocation are to change.
+    /// A client asks to change the limits of an allocation.
     Resize {
-        /// Which.
+        /// The allocation.
         id: AllocationId,
         /// The new limits.
         asks: Vec<CardRequest>,
     },
-    /// The owner of an allocation is no more.
+    /// The owner of an allocation has ended.
     OwnerGone {
-        /// Which allocation.
+        /// The allocation.
         id: AllocationId,
     },
-    /// A process of an allocation is no more. The driver has its memory back, so what it took beyond
-    /// its claims is overhead no longer.
+    /// A process of an allocation has ended. The driver has freed its memory, so its overhead ends, too.
     ProcessGone {
-        /// Of which allocation.
+        /// The allocation.
         id: AllocationId,
-        /// Which.
+        /// The process.
         process: ProcessId,
     },
-    /// The last process of an allocation is no more.
+    /// The last process of an allocation has ended.
     Emptied {
-        /// Which allocation.
+        /// The allocation.
         id: AllocationId,
     },
-    /// The cards and accounts were looked at.
+    /// The cards and accounts were sampled.
     Sampled(NodeSample),
     /// Time passed.
     Tick,
@@ -145,79 +144,79 @@ pub enum LedgerEvent {
 pub enum LedgerEffect {
     /// Create the account with its limits.
     OpenAccount(AllocationId),
-    /// Write one limit.
+    /// Write one limit into the account.
     SetLimit {
-        /// Whose account.
+        /// The allocation that owns the account.
         id: AllocationId,
-        /// Of which card.
+        /// The card.
         card: CardUuid,
-        /// How much.
+        /// The new limit.
         limit: Bytes,
     },
-    /// Write one overhead.
+    /// Write one overhead into the account.
     SetOverhead {
-        /// Whose account.
+        /// The allocation that owns the account.
         id: AllocationId,
-        /// Of which card.
+        /// The card.
         card: CardUuid,
-        /// How much.
+        /// The new overhead.
         overhead: Bytes,
     },
     /// Remove the account.
     CloseAccount(AllocationId),
-    /// End one process.
+    /// Kill one process.
     Kill(ProcessId),
-    /// Tell whoever watches.
+    /// Publish a notice.
     Notice(LedgerNotice),
-    /// Write the checkpoint before the answer is given.
+    /// Write the checkpoint before the answer is sent.
     Save,
     /// The answer to a request.
     Answer(Result<AllocationId, AllocationRefusal>),
 }
 
-/// Something to tell, once.
+/// A change that is reported once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerNotice {
     /// What happened.
     pub kind: NoticeKind,
-    /// To which allocation, with what people call it.
+    /// The allocation, with its name for people.
     pub allocation: Option<(AllocationId, String)>,
-    /// On which card.
+    /// The card.
     pub card: Option<CardUuid>,
-    /// By which process.
+    /// The process.
     pub process: Option<ProcessId>,
 }
 
-/// What kind of thing happened.
+/// The kind of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoticeKind {
-    /// A placement was accepted.
+    /// An allocation was accepted.
     Allocated,
     /// It got its owner.
     Committed,
     /// Its limits changed.
     Resized,
-    /// It ends when its last process does.
+    /// It was released and waits for its last process to end.
     Draining,
     /// It is gone.
     Released,
     /// It was not committed in time.
     Expired,
-    /// A process uses a card without charging the account, and its allocation uses more than it may.
+    /// A process uses a card without charging the account, and its allocation uses more than allowed.
     Bypassed,
-    /// The processes of an allocation use more than its limit, and more beyond it than is forgiven.
+    /// The processes of an allocation exceed its limit by more than their leeway.
     Overlimit,
     /// A process uses a card that its allocation was not granted.
     Ungranted,
-    /// A process was killed for one of these three.
+    /// A process was killed for one of the three offences above.
     Killed,
-    /// The eviction of its pod was asked for, for one of these three.
+    /// The eviction of its pod was requested for one of these offences.
     Evicted,
-    /// The files of an account are gone or damaged; what its processes do is seen from outside only.
+    /// The files of an account are gone or damaged. The agent sees its processes only through NVML.
     Damaged,
-    /// A card is there.
+    /// A card exists.
     CardFound,
-    /// A card is not to be given out.
+    /// A card must not be allocated.
     CardUnhealthy,
     /// A card does not answer.
     CardLost,
@@ -225,22 +224,22 @@ pub enum NoticeKind {
     CardHealthy,
 }
 
-/// Why a request was not met.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationRefusal {
     /// It does not fit.
     #[error("{0}")]
     Shortfall(Shortfall),
-    /// It names no card, no bytes or one card twice.
+    /// It names no card, no bytes, or one card twice.
     #[error("{0}")]
     Malformed(&'static str),
     /// This node has no such card.
     #[error("this node has no GPU {0}")]
     UnknownCard(CardUuid),
-    /// The card cannot be given out.
+    /// The card cannot be allocated.
     #[error("{0} is not healthy")]
     Unhealthy(CardUuid),
-    /// Nobody knows how much memory it has.
+    /// The card's memory size is unknown.
     #[error(
         "{0} does not report its memory size, so it cannot be shared until the agent is started with --card-memory"
     )]
@@ -248,24 +247,24 @@ pub enum AllocationRefusal {
     /// There is no such allocation.
     #[error("there is no allocation {0}")]
     UnknownAllocation(AllocationId),
-    /// The same key was used for another wish.
+    /// The same key was used for another request.
     #[error("idempotency key {0:?} belongs to an allocation with other shares")]
     KeyReused(String),
     /// The allocation has another owner already.
     #[error("allocation {0} is committed to another owner")]
     Committed(AllocationId),
-    /// The allocation was given back.
+    /// The allocation was released.
     #[error("allocation {0} was released and ends with its last process")]
     Draining(AllocationId),
-    /// Its cards are given whole, and nothing would keep another limit.
+    /// Its cards are given whole, so no limit is kept on them.
     #[error("allocation {0} has whole GPUs and cannot be resized")]
     Whole(AllocationId),
-    /// The allocation has nothing of the card.
+    /// The allocation has no grant on the card.
     #[error("allocation {id} has no share of {card}")]
     NotGranted {
-        /// Which allocation.
+        /// The allocation.
         id: AllocationId,
-        /// Which card.
+        /// The card.
         card: CardUuid,
     },
 }

@@ -1,37 +1,37 @@
-//! What a card's error numbers (XIDs) mean for the card, and what it takes to trust it again.
+//! What a card's error numbers (XIDs) mean for the card, and when it is trusted again.
 //!
-//! Most errors are a program's own: it read past its memory, and its context is gone, and the card is as
-//! good as before. Some mean that the card is not to be used until somebody has done something to it. A
-//! card that was withdrawn for one of these is given out again only on proof: the driver says in a row of
-//! checks that no recovery is needed. That nothing is heard any more proves nothing.
+//! Most XIDs are a program's own fault: it accessed invalid memory and lost its context, and the card is fine. Some
+//! mean that the card must not be used until somebody repairs it. A card withdrawn for one of these is allocated
+//! again only on proof: several checks in a row in which the driver says that no recovery is needed. The absence of
+//! new XIDs proves nothing.
 
-/// How many checks in a row must find that no recovery is needed.
+/// How many checks in a row must report that no recovery is needed.
 const PROOFS: u8 = 2;
 
-/// What an error means for its card.
+/// What an XID means for its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XidSeverity {
-    /// A program's own doing; the card is well.
+    /// A program's own error. The card is fine.
     Application,
-    /// The hardware did its work around a fault, or it is not known what it is; the card goes on.
+    /// The hardware worked around a fault, or the number is unknown. The card stays in use.
     Warning,
-    /// What runs may go on, and nothing new may come until the card was reset.
+    /// Running programs may go on. Nothing new may start until the card is reset.
     Drain,
-    /// The card does not work until it was reset.
+    /// The card does not work until it is reset.
     Reset,
-    /// The card is off the bus.
+    /// The card has fallen off the bus.
     Lost,
 }
 
-/// The numbers that mean something else than [`XidSeverity::Warning`], and a word for each.
+/// All XIDs that are not [`XidSeverity::Warning`].
 const NUMBERS: &[(u64, XidSeverity)] = &[
     // Graphics engine exception.
     (13, XidSeverity::Application),
     // Memory page fault.
     (31, XidSeverity::Application),
-    // The card stopped processing for a program's error.
+    // The card stopped processing because of a program's error.
     (43, XidSeverity::Application),
-    // Cleaning up after a program that ended.
+    // Cleanup after a program that ended.
     (45, XidSeverity::Application),
     // Video decoder exception.
     (68, XidSeverity::Application),
@@ -39,9 +39,9 @@ const NUMBERS: &[(u64, XidSeverity)] = &[
     (69, XidSeverity::Application),
     // Context switch timeout.
     (109, XidSeverity::Application),
-    // Double bit error.
+    // Double-bit ECC error.
     (48, XidSeverity::Drain),
-    // A row could not be remapped.
+    // Row remapping failure.
     (64, XidSeverity::Drain),
     // NVLink error.
     (74, XidSeverity::Drain),
@@ -49,20 +49,20 @@ const NUMBERS: &[(u64, XidSeverity)] = &[
     (79, XidSeverity::Lost),
     // Uncontained memory error.
     (95, XidSeverity::Reset),
-    // The system processor does not answer.
+    // GPU System Processor (GSP) timeout or error.
     (119, XidSeverity::Reset),
     (120, XidSeverity::Reset),
 ];
 
 impl XidSeverity {
-    /// What the error with this number means.
+    /// The severity of this XID.
     #[must_use]
     pub fn of(xid: u64) -> Self {
         let known = NUMBERS.iter().find(|(number, _)| *number == xid);
         known.map_or(Self::Warning, |(_, fault)| *fault)
     }
 
-    /// Whether the card is withdrawn for it.
+    /// Whether the card is withdrawn.
     #[must_use]
     pub fn withdraws(self) -> bool {
         match self {
@@ -71,7 +71,7 @@ impl XidSeverity {
         }
     }
 
-    /// A word for a metric.
+    /// The label value for metrics.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -84,14 +84,14 @@ impl XidSeverity {
     }
 }
 
-/// A card that was withdrawn, and how far it has proved itself since.
+/// A withdrawn card, and how many checks in a row it has passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CardWithdrawal {
     proofs: u8,
 }
 
 impl CardWithdrawal {
-    /// Enters a check; nothing is left of the withdrawal once it is proved that the card is well.
+    /// Records a check. Returns `None` once the card has passed enough of them.
     pub(crate) fn check(self, needs_recovery: bool) -> Option<Self> {
         let proofs = match needs_recovery {
             true => 0,

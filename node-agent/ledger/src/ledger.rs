@@ -1,4 +1,4 @@
-//! The book itself, and the one way to change it.
+//! The ledger itself, and the one function that changes it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::reconcile::Offences;
 
-/// The node's book of allocations.
+/// The node's list of allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     pub(crate) cards: BTreeMap<CardUuid, LedgerCard>,
@@ -26,8 +26,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty book. `epoch` is a number that no earlier book of this instance had, such as the time
-    /// of its making; it keeps allocation ids apart.
+    /// An empty ledger. `epoch` is a number that no earlier ledger of this instance had, such as the time of its
+    /// creation. It keeps allocation ids unique.
     #[must_use]
     pub fn new(epoch: u64, policy: OffenderPolicy) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// An empty book that goes on numbering where an earlier one of this instance stopped.
+    /// An empty ledger that continues the numbering of an earlier one of this instance.
     #[must_use]
     pub fn resume(epoch: u64, serial: u64, policy: OffenderPolicy) -> Self {
         Self {
@@ -51,12 +51,12 @@ impl Ledger {
         }
     }
 
-    /// Says what is done to offenders of one namespace, in place of the policy for all.
+    /// Sets the offender policy of one namespace, in place of the general one.
     pub fn override_policy(&mut self, namespace: String, policy: OffenderPolicy) {
         self.policies.insert(namespace, policy);
     }
 
-    /// What is done to an offender of this allocation.
+    /// The policy for offenders of this allocation.
     pub(crate) fn policy_of(&self, id: &AllocationId) -> OffenderPolicy {
         let name = self.allocations.get(id).map(|of| of.name.as_str());
         let namespace = name.and_then(ContainerRef::of).map(|of| of.namespace);
@@ -70,8 +70,8 @@ impl Ledger {
         (self.epoch, self.serial)
     }
 
-    /// Enters what happened and says what must be done. Whatever the event, reservations that are
-    /// overdue by `now` expire first.
+    /// Applies an event and returns what the agent must do. Reservations that are overdue at `now` expire first,
+    /// whatever the event.
     #[must_use]
     pub fn apply(&mut self, now: EpochMillis, event: LedgerEvent) -> Vec<LedgerEffect> {
         let mut effects = self.expire(now);
@@ -106,8 +106,8 @@ impl Ledger {
         effects
     }
 
-    /// Takes a change of an allocation back that could not be written down: it is again as it was `before`. One that
-    /// is gone stays gone.
+    /// Undoes a change of an allocation that could not be saved: it is as it was `before`. A removed allocation
+    /// stays removed.
     pub fn revert(&mut self, before: Allocation) {
         if let Some(allocation) = self.allocations.get_mut(&before.id) {
             *allocation = before;
@@ -115,7 +115,7 @@ impl Ledger {
         }
     }
 
-    /// Grows by one with each change that is worth a checkpoint.
+    /// Grows by one with each change that must be saved in the checkpoint.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -147,7 +147,7 @@ impl Ledger {
         self.grants(card).map(|(_, grant)| grant.limit).sum()
     }
 
-    /// What the card can still give.
+    /// What can still be allocated on the card.
     #[must_use]
     pub fn free(&self, card: CardUuid) -> Bytes {
         let held: Bytes = self.grants(card).map(|(_, grant)| grant.held).sum();
@@ -161,7 +161,7 @@ impl Ledger {
         }
     }
 
-    /// When the next reservation ends.
+    /// When the next reservation expires.
     #[must_use]
     pub fn next_expiry(&self) -> Option<EpochMillis> {
         let expiries = self
@@ -174,7 +174,7 @@ impl Ledger {
         expiries.min()
     }
 
-    /// What everybody but `except` holds of a card.
+    /// What all allocations but `except` hold of a card.
     pub(crate) fn holders(&self, card: CardUuid, except: Option<&AllocationId>) -> Vec<Holder> {
         let others = self
             .grants(card)

@@ -1,16 +1,14 @@
-//! The node's book of allocations: who holds how much of which card, and since when.
+//! The node's ledger of allocations: who holds how much of which card, and since when.
 //!
-//! Pure: [`Ledger::apply`] takes the time and an [`LedgerEvent`] and returns the [`LedgerEffect`]s that the agent
-//! must perform. There is no I/O, no clock and no randomness here, so that everything that can be
-//! wrong about giving memory away is tested without a process.
+//! Pure: [`Ledger::apply`] takes the time and a [`LedgerEvent`] and returns the [`LedgerEffect`]s that the agent
+//! must perform. There is no I/O, no clock and no randomness here, so tests of the accounting need no process.
 //!
 //! # The invariant
 //!
-//! What is *held* of a card is the limit of each of its grants, or more where a grant uses more than
-//! its limit (after a shrink, or by a process that bypasses its limit). An allocation is accepted only
-//! if it fits beside everything that is held and beside the memory of processes that have no
-//! allocation. So the limits of a card never sum to more than its allocatable memory. What others take
-//! from outside later cannot be prevented here; it makes the card give less, not promise more.
+//! A grant *holds* its limit, or its use where that is higher (after a shrink, or if a process bypasses its limit).
+//! An allocation is accepted only if it fits beside everything that is held and beside the memory of processes
+//! without an allocation. So the limits on a card never sum to more than its allocatable memory. The ledger cannot
+//! prevent that outside processes take memory later. Then it gives out less; it does not promise more.
 
 #![forbid(unsafe_code)]
 

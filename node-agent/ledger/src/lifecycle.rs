@@ -1,7 +1,7 @@
-//! How allocations and cards come and go: reserved → allocated → draining → gone.
+//! The lifecycle of allocations (reserved → allocated → draining → gone) and of cards.
 //!
-//! Memory goes back to the card only with the allocation's last process, because the driver frees a
-//! process's memory when the process ends and not before.
+//! Memory returns to the card only with the allocation's last process, because the driver frees a process's memory
+//! when the process ends and not before.
 
 use apportion_abi::{Bytes, CardCapacity, CardUuid};
 
@@ -28,7 +28,7 @@ impl Ledger {
         }
     }
 
-    /// Does something to a card, and tells where that changed its health.
+    /// Changes a card, and reports it if its health changed.
     pub(crate) fn card_changes(
         &mut self,
         card: CardUuid,
@@ -53,7 +53,7 @@ impl Ledger {
     pub(crate) fn adopt(&mut self, mut allocation: Allocation) -> Vec<LedgerEffect> {
         let id = allocation.id.clone();
         for grant in &mut allocation.grants {
-            // Whether the limit was lowered below what is used is not known: the first sample is.
+            // A restart may hide that the limit was lowered below the use. The first sample sets the real value.
             grant.allowed = Bytes(u64::MAX);
         }
         self.allocations.insert(id.clone(), allocation);
@@ -86,7 +86,7 @@ impl Ledger {
         vec![LedgerEffect::Answer(answer)]
     }
 
-    /// Gives back. What is not there has been given back already.
+    /// Releases an allocation. Succeeds if there is none: it was released before.
     pub(crate) fn release(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
         let mut effects = match self.allocations.get(id).map(|allocation| &allocation.state) {
             Some(AllocationPhase::Reserved { .. }) => self.remove(id, NoticeKind::Released),

@@ -1,41 +1,39 @@
-//! Comparing what was granted with what is: overhead, strangers, and processes that do not keep to
-//! their limit.
+//! Compares grants with samples: overhead, unmanaged memory, and processes that do not keep their limit.
 //!
-//! The pages of an account are its programs' to corrupt; NVML is not. So a process that uses more than
-//! the limit, or a card that it was not granted, is an offender: told once when it begins, and killed,
-//! where that is the policy, when three samples in a row show it. A program whose limit was lowered below
-//! its use has done nothing wrong and is only shown as above its limit.
+//! Programs can corrupt their account; they cannot corrupt NVML. So a process that uses more than the limit, or a
+//! card that it was not granted, is an offender. It is reported when the offence begins. If the policy says so, it
+//! is killed or evicted when three samples in a row show the offence. A program whose limit was lowered below its
+//! use has done nothing wrong. It is only shown as above its limit.
 //!
 //! # Decision: memory without a claim is overhead until the limit is exceeded
-//! Video encoders, OptiX and Vulkan take memory by interfaces that no hook sees, as does a program that goes
-//! around the library. NVML shows both alike. What they use counts as overhead of their allocation, so its
-//! other processes can take that much less and the sum keeps to the limit. While it does, nobody is harmed
-//! and nobody is an offender. When all of the allocation's processes together use more than they may, each
-//! that uses the card without a claim bypasses the limit, in that very sample. Where the driver does not say
-//! how much a process uses, nobody can say that it keeps to the limit, and it bypasses at once.
+//! Video encoders, OptiX and Vulkan take memory through interfaces that no hook sees. So does a program that goes
+//! around the library. NVML shows both alike. What they use counts as overhead of their allocation, so its other
+//! processes can take that much less and the sum keeps to the limit. As long as it does, nobody is harmed and nobody
+//! is an offender. When all of the allocation's processes together use more than allowed, each that uses the card
+//! without a claim bypasses the limit, in that same sample. If the driver does not report a process's memory, nobody
+//! can tell whether it keeps the limit, and it counts as a bypass at once.
 //!
 //! # Decision: an honest program is no offender
 //! Drivers take memory for a program without a call that a hook sees: code that is loaded lazily, queues, page
-//! tables. It counts from the next sample on, and where the limit was full already it exceeds the limit. A
-//! program that charges everything it can has done nothing wrong then, and ending it would be worse than the
-//! missed limit. So each process that charges has a *leeway*: that much of its memory beyond its claims does not
-//! make an offence. It still counts as overhead, every charge is refused, and the state is `Overlimit`.
+//! tables. It counts as overhead from the next sample on, and may exceed a limit that was already full. A program
+//! that charges everything it can has done nothing wrong, and killing it would be worse than the exceeded limit. So
+//! each process that charges has a *leeway*: that much memory beyond its claims is no offence. It still counts as
+//! overhead, every charge is refused, and the state is `Overlimit`.
 //!
-//! Nothing bounds what a driver takes, so the leeway is the one figure that was measured of it on this very
-//! card: what a first context costs, at least 64 MiB. Honest processes charge that much each, so as many as
-//! have a context have leeways that sum to the limit at most; more than the limit is never forgiven together.
-//! That also bounds what forged claims are worth.
+//! Nothing bounds what a driver takes. So the leeway is the one amount that was measured on this card: the cost of a
+//! first context, at least 64 MiB. Each honest process charges that much for its context, so the leeways of all
+//! processes with a context sum to at most the limit, and never more than the limit is forgiven. This also bounds
+//! what forged claims are worth.
 //!
-//! Memory of a dead process that its children keep from being freed is forgiven within the same bound: its
-//! claim ended with it, and others of the allocation may have charged up to the limit before the sample that
-//! showed it. Processes of an account that the agent cannot read, such as one of another version, have a leeway,
-//! too: that they seem to claim nothing is not their doing.
+//! Memory of a dead process that its children keep alive is forgiven within the same bound: its claim ended with it,
+//! and other processes may have charged up to the limit before the sample that showed it. Processes whose account
+//! the agent cannot read, for example one of another version, have a leeway, too: it is not their fault that they
+//! seem to claim nothing.
 //!
-//! The claim that counts here is the *lowest* while NVML was being asked, so that a program that allocates and
-//! frees at that moment is given the benefit of the doubt.
+//! The claim that counts here is the *lowest* during the NVML query. So a program that allocates and frees at that
+//! moment gets the benefit of the doubt.
 //!
-//! A process without a claim has no leeway. It may not exceed the limit at all, together with the others less
-//! what is forgiven them.
+//! A process without a claim has no leeway. Together with the others, less their leeway, it must keep the limit.
 
 use std::collections::BTreeMap;
 
@@ -49,16 +47,16 @@ use crate::event::{LedgerEffect, LedgerNotice, NoticeKind, OffenderPolicy};
 use crate::ledger::Ledger;
 use crate::sample::{CardSample, NodeSample, ProcessSample};
 
-/// How many samples in a row must show an offence before its process is killed.
+/// How many samples in a row must show an offence before its process is killed or evicted.
 const STRIKES: u32 = 3;
 
-/// After how many samples more an eviction is asked for again. It may have been refused.
+/// How many samples pass before an eviction is requested again. The earlier request may have been refused.
 const ASK_AGAIN: u32 = 40;
 
-/// What the processes of one allocation do wrong, and in how many samples in a row.
+/// The offences of one allocation's processes, and in how many samples in a row each was seen.
 pub(crate) type Offences = BTreeMap<LimitViolation, u32>;
 
-/// One wrong, by one process, on one card.
+/// One offence of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LimitViolation {
     kind: NoticeKind,
@@ -102,14 +100,15 @@ impl Ledger {
                     grant.enforcement = LimitEnforcement::Whole;
                 }
                 if grant.shrunk <= sample.generation {
-                    // Claims are the programs' to inflate: they keep memory held and never hold more.
+                    // Programs can forge their claims. So claims keep memory held but never make an allocation hold
+                    // more.
                     let claimed = view.claimed.plus(grant.overhead).min(grant.held);
                     grant.held = grant.limit.max(grant.nvml).max(claimed);
                     grant.allowed = grant.limit.max(grant.allowed.min(grant.nvml));
                 }
             }
             if is_whole {
-                // There is no limit to exceed and no account to go around.
+                // A whole card has no limit to exceed and no account to bypass.
                 found.retain(|offence| offence.kind == NoticeKind::Ungranted);
             } else if !account.is_sound {
                 allocation
@@ -148,10 +147,10 @@ impl Ledger {
         effects
     }
 
-    /// The memory of processes that have no grant on the card, and memory that no process has.
+    /// The memory of processes without a grant on the card, and the memory that no process explains.
     fn strangers(&self, seen: &CardSample) -> (Bytes, Bytes) {
         if seen.processes.iter().any(|process| process.nvml.is_none()) {
-            // The card does not say who uses what: everything beyond the claims is a stranger's.
+            // The card does not report memory per process, so everything beyond the claims counts as unmanaged.
             let claims = seen.processes.iter().filter_map(|process| process.claimed);
             return (
                 seen.used.minus(claims.map(|claim| claim.highest).sum()),
@@ -178,7 +177,7 @@ impl Ledger {
         owner.is_some_and(|allocation| allocation.grant(card).is_some())
     }
 
-    /// Counts strikes, tells of new offences, and kills where that is the policy.
+    /// Counts samples in a row, reports new offences, and kills or evicts where the policy says so.
     fn punish(&mut self, id: &AllocationId, found: Vec<LimitViolation>) -> Vec<LedgerEffect> {
         let before = self.offences.remove(id).unwrap_or_default();
         let mut effects = Vec::new();
@@ -187,7 +186,7 @@ impl Ledger {
             let strikes = before
                 .get(&offence)
                 .map_or(1, |strikes| strikes.saturating_add(1));
-            // One that does two wrongs is killed, and counted, once.
+            // A process with two offences is killed and counted once.
             let is_killed = before
                 .iter()
                 .chain(&after)
@@ -204,6 +203,7 @@ impl Ledger {
                 OffenderPolicy::Evict if self.is_pods(id) => {
                     let is_due = (strikes - STRIKES).is_multiple_of(ASK_AGAIN);
                     let evicted = self.tell(NoticeKind::Evicted, id, offence);
+                    // One request for the pod is enough, even with several offences.
                     if is_due && !effects.iter().any(is_eviction) {
                         effects.push(evicted);
                     }
@@ -243,7 +243,7 @@ impl Ledger {
     }
 }
 
-/// One account on one card, as seen.
+/// One account on one card in a sample.
 struct AccountView<'a> {
     seen: &'a CardSample,
     id: &'a AllocationId,
@@ -251,7 +251,7 @@ struct AccountView<'a> {
 }
 
 impl AccountView<'_> {
-    /// Enters the sample into the grant and says whether its overhead changed.
+    /// Enters the sample into the grant. Returns whether its overhead changed.
     fn enter(&self, grant: &mut CardGrant, found: &mut Vec<LimitViolation>) -> bool {
         let own = || {
             self.seen
@@ -291,7 +291,7 @@ impl AccountView<'_> {
             () => LimitEnforcement::Pending,
         };
         if exceeds_allowed {
-            // One that is dead already cannot be ended.
+            // Prefer a living process: a dead one cannot be killed.
             let worst = own().max_by_key(|process| (!process.has_ended, unexplained(process)));
             found.extend(worst.map(|process| self.offence(NoticeKind::Overlimit, process)));
         }
@@ -312,13 +312,13 @@ fn is_eviction(effect: &LedgerEffect) -> bool {
     matches!(effect, LedgerEffect::Notice(notice) if notice.kind == NoticeKind::Evicted)
 }
 
-/// What NVML sees of a process beyond its claims.
+/// What a process uses beyond its claims, according to NVML.
 fn unexplained(process: &ProcessSample) -> Bytes {
     let claimed = process.claimed.unwrap_or_default();
     process.nvml.unwrap_or_default().minus(claimed.highest)
 }
 
-/// What is no offence of a process's memory beyond its claims.
+/// The part of a process's memory beyond its claims that is no offence.
 fn forgiven(process: &ProcessSample, leeway: Bytes) -> Bytes {
     let used = process.nvml.unwrap_or_default();
     match process.claimed {
@@ -328,7 +328,7 @@ fn forgiven(process: &ProcessSample, leeway: Bytes) -> Bytes {
     }
 }
 
-/// Whether a process uses a card without a claim, and its allocation more than it may.
+/// Whether a process uses a card without a claim while its allocation uses more than allowed.
 fn bypasses(process: &ProcessSample, exceeds_allowed: bool) -> bool {
     process.claimed.is_none()
         && match process.nvml {
@@ -337,7 +337,7 @@ fn bypasses(process: &ProcessSample, exceeds_allowed: bool) -> bool {
         }
 }
 
-/// The processes of an allocation that use a card which it was not granted.
+/// The processes of an allocation that use a card without a grant on it.
 fn ungranted(allocation: &Allocation, seen: &CardSample) -> Vec<LimitViolation> {
     if allocation.grant(seen.card).is_some() {
         return Vec::new();

@@ -1,13 +1,13 @@
-//! What the agent saw of the cards and the accounts at one moment.
+//! What the agent saw of the cards and the accounts in one sampling round.
 
 use apportion_abi::{Bytes, CardUuid};
 
 use crate::allocation::{AllocationId, ProcessId};
 
-/// Everything that was seen in one round.
+/// One sampling round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSample {
-    /// The ledger's generation when the round began: a later shrink is not in it.
+    /// The ledger's generation when the round began. The sample does not show later shrinks.
     pub generation: u64,
     /// The cards that answered.
     pub cards: Vec<CardSample>,
@@ -18,14 +18,14 @@ pub struct NodeSample {
 /// One card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardSample {
-    /// Which.
+    /// The card.
     pub card: CardUuid,
-    /// What is in use, without the driver's reserve.
+    /// The memory in use, without the driver's reserve.
     pub used: Bytes,
-    /// What live processes claimed of it that NVML does not list: in a pid namespace of its own it may
-    /// list nobody, or pids that mean nothing here.
+    /// The claims of live processes that NVML does not list. In its own pid namespace the agent may see no processes
+    /// in NVML, or pids that mean nothing here.
     pub unlisted: Bytes,
-    /// What a process that charges may take of it beyond its claims without an offence.
+    /// How much a process that charges may use beyond its claims without an offence.
     pub leeway: Bytes,
     /// The processes that NVML lists.
     pub processes: Vec<ProcessSample>,
@@ -34,19 +34,19 @@ pub struct CardSample {
 /// One process on one card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
-    /// Which.
+    /// The process.
     pub process: ProcessId,
     /// The allocation that it belongs to.
     pub owner: Option<AllocationId>,
-    /// What it uses; `None` where the card does not say.
+    /// The memory that it uses; `None` if the card does not report it.
     pub nvml: Option<Bytes>,
-    /// What it claimed of the card; `None` where it has no slot in its account.
+    /// What it claimed on the card; `None` if it has no slot in its account.
     pub claimed: Option<ClaimWindow>,
-    /// Whether it is dead, and the driver keeps its memory all the same.
+    /// Whether it has ended while the driver still holds its memory.
     pub has_ended: bool,
 }
 
-/// The lowest and the highest claim of a process while NVML was being asked.
+/// The lowest and the highest claim of a process during the NVML query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClaimWindow {
     /// The lowest.
@@ -56,7 +56,7 @@ pub struct ClaimWindow {
 }
 
 impl ClaimWindow {
-    /// Whether nothing was claimed or taken back meanwhile.
+    /// Whether the claim did not change during the query.
     #[must_use]
     pub fn is_quiet(self) -> bool {
         self.lowest == self.highest
@@ -66,10 +66,10 @@ impl ClaimWindow {
 /// One account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountSample {
-    /// Whose.
+    /// The allocation that owns it.
     pub id: AllocationId,
-    /// Whether its files are there and make sense.
+    /// Whether its files exist and are valid.
     pub is_sound: bool,
-    /// What all processes claimed, by card.
+    /// The claims of all processes, by card.
     pub claimed: Vec<(CardUuid, Bytes)>,
 }

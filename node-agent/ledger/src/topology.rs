@@ -1,39 +1,39 @@
-//! How cards lie to each other, and which of them to take together.
+//! How cards are connected, and which of them to allocate together.
 //!
-//! Cards that talk over NVLink are worth more together than cards that talk through the processors. Of all
-//! sets of the wanted size the one whose pairs are closest is taken; of equal ones that which tears the
-//! fewest bonds to the cards that stay, so that the next who comes finds a good set, too; and of equal ones
-//! the first in the driver's order, so that the same question always has the same answer.
+//! Cards connected by NVLink are worth more together than cards that communicate through the CPUs. Among all sets of
+//! the wanted size, the set with the closest pairs wins. Among equals, the set that cuts the least worth between
+//! taken and remaining cards wins, so that the next request finds a good set, too. Among equals of these, the first
+//! in the driver's order wins, so that the same request always gets the same answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::CardUuid;
 
-/// How many sets are compared. With more cards than that allows for, cards are added one by one.
+/// The most sets that are compared. If there are more, cards are added one by one.
 const MOST_SETS: usize = 50_000;
 
-/// What lies between two cards, the nearer the greater.
+/// What lies between two cards. Closer is greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CardCloseness {
-    /// The link between processors, or nothing is known.
+    /// The link between CPU sockets, or unknown.
     #[default]
     System,
     /// The host bridges of one NUMA node.
     Node,
     /// One host bridge.
     Bridge,
-    /// Several switches.
+    /// Several PCIe switches.
     Switches,
-    /// One switch.
+    /// One PCIe switch.
     Switch,
     /// Nothing: both are on one board.
     Board,
-    /// So many direct links.
+    /// This many NVLinks.
     Links(u32),
 }
 
 impl CardCloseness {
-    /// What a pair is worth in a set. A single direct link is worth more than any way through the bus.
+    /// The worth of a pair in a set. One NVLink is worth more than any path over PCIe.
     fn worth(self) -> u64 {
         match self {
             Self::System => 0,
@@ -47,7 +47,7 @@ impl CardCloseness {
     }
 }
 
-/// The node's cards in the driver's order, and how they lie.
+/// The node's cards in the driver's order, and their connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuTopology {
     cards: Vec<CardUuid>,
@@ -56,7 +56,7 @@ pub struct GpuTopology {
 }
 
 impl GpuTopology {
-    /// Adds a card that is not there yet, with its NUMA node where it is known.
+    /// Adds a card once, with its NUMA node if known.
     pub fn add(&mut self, card: CardUuid, numa: Option<u32>) {
         if !self.cards.contains(&card) {
             self.cards.push(card);
@@ -64,7 +64,7 @@ impl GpuTopology {
         self.numa.extend(numa.map(|numa| (card, numa)));
     }
 
-    /// Enters what lies between two cards. Of two ways the closer counts.
+    /// Records a connection between two cards. The closest one counts.
     pub fn connect(&mut self, one: CardUuid, other: CardUuid, closeness: CardCloseness) {
         let known = self.pairs.entry(pair(one, other)).or_default();
         *known = closeness.max(*known);
@@ -82,7 +82,7 @@ impl GpuTopology {
         self.numa.get(&card).copied()
     }
 
-    /// The best `count` cards of `free`, with all of `must` among them; fewer where there are fewer.
+    /// The best `count` cards of `free`, with all of `must` among them. Returns fewer if there are fewer.
     #[must_use]
     pub fn best(
         &self,
@@ -146,14 +146,14 @@ impl GpuTopology {
         added
     }
 
-    /// The worth of all pairs of a set.
+    /// The worth of all pairs inside a set.
     fn inside(&self, set: &[CardUuid]) -> u64 {
         let pairs = set.iter().enumerate();
         let with_later = pairs.flat_map(|(at, one)| set[at + 1..].iter().map(move |b| (*one, *b)));
         with_later.map(|(one, other)| self.worth(one, other)).sum()
     }
 
-    /// The worth of all pairs of a card that is taken and one that stays.
+    /// The worth of all pairs of a taken and a remaining card.
     fn torn(&self, all: &[CardUuid], set: &[CardUuid]) -> u64 {
         let staying = all.iter().filter(|card| !set.contains(card));
         let torn = staying.flat_map(|one| set.iter().map(move |other| (*one, *other)));
@@ -170,7 +170,7 @@ fn pair(one: CardUuid, other: CardUuid) -> (CardUuid, CardUuid) {
     (one.min(other), one.max(other))
 }
 
-/// How many sets of `wanted` there are among `count`, if they can all be compared.
+/// How many sets of `wanted` there are among `count`; `None` if there are too many to compare.
 fn sets(count: usize, wanted: usize) -> Option<usize> {
     let wanted = wanted.min(count - wanted);
     let times = |sets: usize, at: usize| Some(sets.checked_mul(count - at)? / (at + 1));
@@ -180,7 +180,7 @@ fn sets(count: usize, wanted: usize) -> Option<usize> {
     sets.filter(|sets| *sets <= MOST_SETS)
 }
 
-/// All subsets of one size, in the order of the elements.
+/// Visits all subsets of one size, in the order of the elements.
 fn for_each_subset(all: &[CardUuid], size: usize, visit: &mut impl FnMut(&[CardUuid])) {
     fn go(
         rest: &[CardUuid],

@@ -1,25 +1,25 @@
-//! Whole cards, as the kubelet counts them.
+//! Whole cards, as devices of the kubelet.
 //!
-//! The kubelet is offered one device for each card. A device is a name and no card: the kubelet takes any
-//! and says for which pod only when a container of it starts, and whoever placed the pod may have reserved
-//! other cards for it. So what counts is how many devices can be had; which card stands behind one is
-//! settled late, and is the device's usual card where that is possible.
+//! The kubelet is offered one device for each card. A device id is not tied to a card: the kubelet picks any device,
+//! and names the pod only when a container of it starts. The scheduler may have reserved other cards for that pod.
+//! So only the number of available devices matters. The card behind a device is chosen late, and is the device's
+//! usual card if possible.
 //!
-//! # How many can be had
-//! One for each card that nobody has anything of, and one for each card that is reserved for a pod which
-//! the kubelet has not admitted yet. A device that a pod holds stays among those that can be had, as it is
-//! still counted against the node; it goes only if its card is ill.
+//! # How many are available
+//! One for each card that nobody holds anything on, and one for each card that is reserved for a pod which the
+//! kubelet has not admitted yet. A device that a pod holds stays healthy, because the kubelet still counts it
+//! against the node. It becomes unhealthy only if its card is.
 //!
 //! # Holds
-//! From the moment in which the kubelet hands a device out until its pod is known, an idle card is reserved
-//! in the ledger under the device's name, so that no share lands on it. If none is idle and one is on its
-//! way, because it is reserved for a pod that may be this one or because its last pod is leaving, the
-//! device is handed out all the same, and the pod's start decides. Two pods never have one card: the ledger
-//! decides that, and nothing here can change it.
+//! From the kubelet's `Allocate` for a device until its pod is known, an idle card is reserved in the ledger under
+//! the device's name, so that no share lands on it. There may be no idle card while one is about to come: it is
+//! reserved for a pod that may be this one, or its last pod is leaving. Then the device is handed out without a
+//! card, and the pod's start decides. Two pods never get one card: the ledger decides that, and nothing in this
+//! module can change it.
 //!
 //! # Nothing here is saved
-//! The kubelet knows which pod has which devices, the ledger which pod has which cards; the lowest device
-//! of a pod is its first card, and so on.
+//! The kubelet knows which pod has which devices, and the ledger knows which pod has which cards. The lowest device
+//! of a pod stands for its first card, and so on.
 
 mod assign;
 mod foreign;
@@ -38,16 +38,16 @@ use crate::ledger::Ledger;
 pub use assign::{WholeCardPlan, WholeCardRefusal};
 pub use table::{WholeCardOffer, WholeCardTable, WholeCardUpdate};
 
-/// What the keys of holds begin with.
+/// The prefix of the keys of holds.
 const HOLD: &str = "whole/";
 
-/// The number of a whole card's device, from one. It is written `w-0001`, the kubelet's device id and the
-/// name of the CDI device.
+/// The number of a whole card's device, from one. It is written `w-0001`, which is also the kubelet's device id and
+/// the name of the CDI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WholeCardId(pub u16);
 
 impl WholeCardId {
-    /// The key under which a card is held for it.
+    /// The key of the reservation that holds a card for it.
     #[must_use]
     pub fn hold_key(self) -> String {
         format!("{HOLD}{self}")
@@ -67,7 +67,7 @@ impl fmt::Display for WholeCardId {
 impl FromStr for WholeCardId {
     type Err = String;
 
-    /// Reads what `Display` writes and nothing else, so that a device has one name.
+    /// Accepts only what `Display` writes, so that a device has one name.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix("w-");
         let number: Option<u16> = digits.and_then(|digits| digits.parse().ok());
@@ -97,7 +97,7 @@ impl Ledger {
         vec![LedgerEffect::Save, LedgerEffect::Answer(Ok(id.clone()))]
     }
 
-    /// Whether nobody has anything of the card and it can be given.
+    /// Whether a healthy card has no grant and no unmanaged memory.
     #[must_use]
     pub fn is_idle(&self, card: CardUuid) -> bool {
         self.card(card).is_some_and(|found| {
@@ -107,7 +107,7 @@ impl Ledger {
         }) && self.grants(card).next().is_none()
     }
 
-    /// Whether the allocation leaves nothing of its cards.
+    /// Whether the allocation takes all of each of its cards.
     fn takes_all(&self, allocation: &Allocation) -> bool {
         let is_all = |grant: &crate::CardGrant| {
             let card = self.card(grant.card);
@@ -116,8 +116,8 @@ impl Ledger {
         !allocation.grants.is_empty() && allocation.grants.iter().all(is_all)
     }
 
-    /// The allocations that are or may become a pod's whole cards, with the pod, oldest first. The cards of
-    /// a share that leaves nothing look the same until it is delivered.
+    /// The allocations that are or may become a pod's whole cards, with the pod's UID, oldest first. A share of a
+    /// full card looks the same until it is delivered.
     fn whole_of_pods(&self) -> impl Iterator<Item = (&Allocation, &str)> {
         let all = self.allocations().into_iter();
         all.filter_map(|allocation| {
@@ -140,7 +140,7 @@ impl Ledger {
         })
     }
 
-    /// What is held for devices that were handed out.
+    /// The reservations that hold cards for devices.
     fn holds(&self) -> impl Iterator<Item = (WholeCardId, &Allocation)> {
         let all = self.allocations.values();
         all.filter_map(|allocation| match allocation.state {

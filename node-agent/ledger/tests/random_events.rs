@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order: nothing is promised twice, and everything comes back.
+//! After any events in any order: no memory is promised twice, and all of it comes back.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn node() -> Ledger {
     ledger
 }
 
-/// The live allocation that a step means, or one that never was.
+/// The live allocation that a step refers to, or one that never existed.
 fn chosen(ledger: &Ledger, which: usize) -> AllocationId {
     let live = ledger.allocations();
     live.get(which)
@@ -169,7 +169,7 @@ fn nothing_is_promised_twice(ledger: &Ledger) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Follows the accounts: opened once, closed once, and changed only while open.
+/// Tracks the accounts: each is opened once, closed once, and changed only while open.
 fn accounts(
     open: &mut BTreeSet<AllocationId>,
     effects: &[LedgerEffect],

@@ -1,4 +1,4 @@
-//! What a sample does to the book: overhead, strangers, offenders.
+//! What a sample does to the ledger: overhead, unmanaged memory, offenders.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const CARD: CardUuid = CardUuid([1; 16]);
 const OTHER: CardUuid = CardUuid([2; 16]);
 const PROGRAM: ProcessId = ProcessId { pid: 10, start: 1 };
 
-/// A node of two cards of 1000 bytes with one allocation of 500 on the first.
+/// A node with two cards of 1000 bytes and one allocation of 500 on the first.
 fn node(policy: OffenderPolicy) -> (Ledger, AllocationId) {
     let mut ledger = Ledger::new(1, policy);
     let capacity = CardCapacity {
@@ -72,7 +72,7 @@ fn resize(
     ))
 }
 
-/// The program of the allocation, on a card, with what it uses and what it claimed.
+/// The program of the allocation on a card, with its use and its claim.
 fn uses(id: &AllocationId, nvml: u64, claimed: Option<u64>) -> ProcessSample {
     let window = |claim| ClaimWindow {
         lowest: Bytes(claim),
@@ -193,7 +193,7 @@ fn a_strangers_memory_cannot_be_given() {
     assert!(allocate(&mut ledger, "fits", 300).is_ok());
 }
 
-/// A video encoder, say: the card is used by an interface that charges nothing.
+/// For example a video encoder, which uses the card through an interface that charges nothing.
 #[test]
 fn a_process_without_a_claim_is_overhead_up_to_the_limit_and_an_offender_in_the_sample_above_it() {
     for policy in [OffenderPolicy::Observe, OffenderPolicy::Kill] {
@@ -259,7 +259,7 @@ fn a_process_that_claims_nothing_and_whose_use_nobody_knows_bypasses_at_once() {
 
 #[test]
 fn a_process_without_a_claim_above_the_limit_is_told_once_and_killed_where_that_is_the_policy() {
-    // Its allocation is no pod's, so there is nothing to evict.
+    // The allocation belongs to no pod, so there is nothing to evict.
     for policy in [
         OffenderPolicy::Observe,
         OffenderPolicy::Kill,
@@ -336,7 +336,7 @@ fn use_that_stays_above_the_limit_is_told_once_and_ended_where_that_is_the_polic
     assert!(all.contains(&LedgerEffect::Kill(PROGRAM)));
 }
 
-/// Several samples of these processes of an allocation, each of which may take 60 bytes beyond its claims.
+/// Several samples of these processes of an allocation, with a leeway of 60 bytes each.
 fn watch(ledger: &mut Ledger, id: &AllocationId, processes: &[ProcessSample]) -> Vec<LedgerEffect> {
     let mut all = Vec::new();
     for _ in 0..5 {
@@ -353,7 +353,7 @@ fn watch(ledger: &mut Ledger, id: &AllocationId, processes: &[ProcessSample]) ->
     all
 }
 
-/// The same as another process.
+/// The same sample for another process.
 fn other(pid: u32, process: ProcessSample) -> ProcessSample {
     let process_id = ProcessId { pid, start: 1 };
     ProcessSample {

@@ -1,5 +1,5 @@
-//! A kubelet, a ledger and a disk as small as they can be, and an agent that is killed at any time: a
-//! thousand pods go through fifty slots, and each container that starts finds its own pod's grant.
+//! A minimal kubelet, ledger and disk, and an agent that is killed at any time: a thousand pods use fifty slots, and
+//! each container that starts finds its own pod's grant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const SLOTS: u16 = 50;
 const PODS: usize = 1000;
 
-/// A pod on the node: it exists for the kubelet until it leaves, its allocation until it is empty.
+/// A pod on the node. The kubelet has it until it leaves, and its allocation exists until it is empty.
 #[derive(Debug)]
 struct SlotPod {
     slot: SlotId,
@@ -24,7 +24,7 @@ struct SlotNode {
     slots: SlotTable,
     /// The grants on disk.
     disk: BTreeMap<SlotId, AllocationId>,
-    /// Allocations that the ledger has, by pod number.
+    /// Allocations in the ledger, by pod number.
     pods: BTreeMap<usize, SlotPod>,
     created: usize,
     started: usize,
@@ -82,7 +82,7 @@ impl SlotNode {
         held.map(|(number, pod)| (pod.slot, uid(*number))).collect()
     }
 
-    /// The kubelet takes any slot that is offered and that it holds to be free.
+    /// The kubelet takes any offered slot that it holds to be free.
     fn create(&mut self, choice: usize) {
         let held: BTreeSet<_> = self.held().into_keys().collect();
         let offered = self.slots.offers().filter(|(_, is_offered)| *is_offered);
@@ -104,7 +104,7 @@ impl SlotNode {
             .expect("a slot that was offered exists");
     }
 
-    /// A container starts, for the first time or again. The agent looks at the kubelet first.
+    /// A container starts, for the first time or again. The agent polls the kubelet first.
     fn start(&mut self, number: usize) {
         let slot = self.pods[&number].slot;
         assert_eq!(self.holder(slot), Some(number));
@@ -143,14 +143,14 @@ impl SlotNode {
             .expect("looking is not refused");
     }
 
-    /// The last process of a pod that has left ends, and the ledger lets its allocation go.
+    /// The last process of a pod that has left ends, and the ledger removes its allocation.
     fn empty(&mut self, number: usize) {
         self.pods.remove(&number);
         self.apply(SlotEvent::Gone(id(number)))
             .expect("an end is not refused");
     }
 
-    /// A new agent: it finds what is on disk and asks the kubelet.
+    /// A new agent reads the disk and polls the kubelet.
     fn restart(&mut self) {
         self.slots = SlotTable::new(SLOTS);
         for (slot, allocation) in self.disk.clone() {
@@ -175,7 +175,7 @@ impl SlotNode {
         self.look();
     }
 
-    /// Every grant on disk is that of a pod that has not gone, and of the slot's holder if it started.
+    /// Every grant on disk belongs to an existing pod, and to the slot's holder if that has started.
     fn check(&self) {
         for (slot, allocation) in &self.disk {
             let Some(SlotState::Prepared {

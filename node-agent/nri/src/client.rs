@@ -1,8 +1,7 @@
-//! Staying connected to a runtime.
+//! Keeps the plugin connected to a runtime.
 //!
-//! A runtime that restarts, or that threw the plugin out, is come back to with growing pauses; what went
-//! on meanwhile is learned from its synchronisation. Nothing here holds a runtime up: an answer needs no
-//! lock, no disk and nobody else.
+//! After a runtime restarts or drops the plugin, the plugin reconnects with growing pauses, and synchronization
+//! tells it what it missed. It never delays a runtime: an answer needs no lock, no disk and no other task.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,26 +18,26 @@ use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::session::{NriEvent, NriSession, NriSessionError, NriStage, WISHES};
 use crate::verdict::{Grants, VerdictRules};
 
-/// The pauses between attempts: each is twice the one before, up to the last.
+/// The pauses between attempts: each is twice the previous one, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a runtime may take from the registration to the synchronisation. Runtimes allow a plugin 5 s.
+/// The most time from registration to synchronization. Runtimes allow a plugin 5 s.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the socket may refuse to take an answer.
+/// How long writing an answer may block.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How much is read at once.
+/// The size of the read buffer.
 const READ: usize = 64 << 10;
 
-/// Where to connect, and as whom.
+/// Where to connect, and the plugin's identity.
 #[derive(Clone, Debug)]
 pub struct NriClientConfig {
     /// The runtime's socket.
     pub socket: PathBuf,
     /// Letters, digits, `-`, `_`, `.` and `+`.
     pub name: String,
-    /// Two digits: plugins are asked in this order.
+    /// Two digits that order the plugins.
     pub index: String,
-    /// How to judge.
+    /// The rules for verdicts.
     pub rules: VerdictRules,
 }
 
@@ -61,7 +60,7 @@ enum NriConnectionError {
     Session(#[from] NriSessionError),
 }
 
-/// Keeps the plugin connected until nobody listens to its news any more.
+/// Keeps the plugin connected until the receiver of its events is gone.
 pub async fn run(
     plugin: NriClientConfig,
     grants: watch::Receiver<Arc<Grants>>,
@@ -81,7 +80,7 @@ pub async fn run(
                 pause = FIRST_PAUSE;
                 was_told = true;
             }
-            // It went away on hearing the wish, so the next attempt wishes for less.
+            // The runtime closed the connection after it saw the events, so request fewer next time.
             NriStage::Configured
                 if matches!(
                     ended,
@@ -103,7 +102,7 @@ pub async fn run(
     }
 }
 
-/// Serves one connection, and says how far it came and why it ended.
+/// Serves one connection. Sets how far it came, and returns why it ended.
 async fn connect(
     plugin: &NriClientConfig,
     events: i32,
@@ -131,7 +130,7 @@ async fn connect(
                 }
                 *stage = session.stage();
                 if let Some(told) = step.news {
-                    // Who does not keep up with the news loses them; the runtime never waits.
+                    // Events are dropped if the receiver is slow; the runtime must never wait.
                     let _ = news.try_send(told);
                 }
             }
@@ -144,7 +143,7 @@ async fn connect(
     }
 }
 
-/// Reads what is there; a runtime that has not synchronised yet must say something in time.
+/// Reads the available bytes. Before synchronization the runtime must send something in time.
 async fn read(
     socket: &mut UnixStream,
     bytes: &mut [u8],

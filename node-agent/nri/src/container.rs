@@ -1,10 +1,10 @@
-//! A container that the runtime is about to create, reduced to what a judgement needs.
+//! A container that the runtime is about to create, reduced to what a verdict needs.
 
 use std::collections::BTreeMap;
 
 use crate::wire;
 
-/// A container, as its runtime has prepared it.
+/// A container as the runtime has prepared it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NriContainer {
     /// The runtime's id of the container.
@@ -17,20 +17,20 @@ pub struct NriContainer {
     pub pod_name: String,
     /// The container's name.
     pub name: String,
-    /// In the runtime's order. A name can stand there twice, and the later value is what counts.
+    /// In the runtime's order. A name may occur twice; the later value counts.
     pub env: Vec<(String, String)>,
-    /// Device nodes, by their paths inside.
+    /// Paths of device nodes in the container.
     pub devices: Vec<String>,
-    /// What is mounted: where and from where.
+    /// Mounts: the path in the container, and the source.
     pub mounts: Vec<(String, String)>,
-    /// CDI devices, as far as the runtime tells of them.
+    /// CDI devices, if the runtime reports them.
     pub cdi: Vec<String>,
-    /// Of the pod and of the container.
+    /// Annotations of the pod and of the container.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl NriContainer {
-    /// From the runtime's words.
+    /// Converts the runtime's message.
     #[must_use]
     pub fn new(pod: Option<&wire::PodSandbox>, container: &wire::Container) -> Self {
         let pod = pod.cloned().unwrap_or_default();
@@ -53,11 +53,11 @@ impl NriContainer {
         }
     }
 
-    /// The same after the plugins' changes.
+    /// The container after the changes of all plugins.
     #[must_use]
     pub fn adjusted(mut self, adjustment: &wire::ContainerAdjustment) -> Self {
         for changed in &adjustment.env {
-            // A name with a dash before it is taken out.
+            // A name with a leading dash removes the variable.
             let name = changed.key.trim_start_matches('-');
             self.env.retain(|(known, _)| known != name);
             if name == changed.key {
@@ -72,7 +72,7 @@ impl NriContainer {
         self
     }
 
-    /// The value of a variable that the container will see.
+    /// The value of a variable in the container.
     #[must_use]
     pub fn env(&self, name: &str) -> Option<&str> {
         let mut values = self.env.iter().rev().filter(|(known, _)| known == name);

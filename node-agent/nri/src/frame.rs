@@ -1,14 +1,14 @@
-//! Frames: what one Unix socket carries, taken apart and put together.
+//! Encodes and decodes the frames on the Unix socket.
 //!
-//! Two connections share the socket. Each piece has a header of eight bytes (which connection, how long)
-//! and belongs to a stream of bytes; in that stream stand the messages, each with a header of ten bytes
-//! (how long, which call, what kind, flags). A piece may hold half a header, or three messages.
+//! Two connections share the socket. Each piece has a header of eight bytes (connection and length) and belongs to a
+//! byte stream. The stream contains messages, each with a header of ten bytes (length, call, kind, flags). A piece
+//! may hold half a header or three messages.
 //!
 //! # Bounds
 //!
-//! A length above what the protocol allows is an error before a byte is kept for it, so that nobody on the
-//! socket can make this side hold more than one message for each connection. What is sent goes out in
-//! pieces of at most [`PIECE`] bytes: the runtime reads each piece whole into a buffer of that size.
+//! A length above the protocol's limit is an error before any memory is reserved for it. So a peer can make this
+//! side buffer at most one message for each connection. Outgoing messages are split into pieces of at most [`PIECE`]
+//! bytes, because the runtime reads each piece into a buffer of that size.
 
 /// The longest message, without its header.
 pub const MESSAGE_MAX: usize = 4 << 20;
@@ -16,12 +16,12 @@ pub const MESSAGE_MAX: usize = 4 << 20;
 const MESSAGE_HEADER: usize = 10;
 /// The header of a piece.
 const PIECE_HEADER: usize = 8;
-/// The longest piece that may come.
+/// The longest piece that is accepted.
 const PIECE_MAX: usize = MESSAGE_HEADER + MESSAGE_MAX;
 /// The longest piece that is sent.
 pub const PIECE: usize = 4096;
 
-/// Which of the two connections.
+/// One of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MuxConnection {
     /// The runtime calls the plugin.
@@ -30,21 +30,21 @@ pub enum MuxConnection {
     Runtime,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A call.
     Request,
-    /// Its answer.
+    /// The answer to a call.
     Response,
-    /// Something else, which nobody here has asked for.
+    /// Another kind, which is not used here.
     Other(u8),
 }
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TtrpcMessage {
-    /// Which call: the caller's numbers are odd.
+    /// The number of the call; the caller's numbers are odd.
     pub stream: u32,
     /// Call or answer.
     pub kind: Kind,
@@ -52,18 +52,18 @@ pub struct TtrpcMessage {
     pub payload: Vec<u8>,
 }
 
-/// What comes in breaks the protocol's bounds.
+/// Received data exceeds the protocol's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A piece.
+    /// A piece is too long.
     #[error("a piece of {0} bytes, at most {PIECE_MAX} are allowed")]
     Piece(usize),
-    /// A message.
+    /// A message is too long.
     #[error("a message of {0} bytes, at most {MESSAGE_MAX} are allowed")]
     Message(usize),
 }
 
-/// Takes apart what comes in.
+/// Decodes received bytes.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     socket: Vec<u8>,
@@ -72,12 +72,12 @@ pub struct FrameDecoder {
 }
 
 impl FrameDecoder {
-    /// Enters bytes as they came from the socket and returns the messages that are now complete.
+    /// Adds bytes from the socket and returns the messages that are now complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<(MuxConnection, TtrpcMessage)>, FrameError> {
         self.socket.extend_from_slice(bytes);
         let mut messages = Vec::new();
         while let Some((lane, piece)) = take_piece(&mut self.socket)? {
-            // A connection that nobody has opened is not listened to.
+            // Ignore connections that nobody has opened.
             let Some(lane) = lane else { continue };
             let stream = match lane {
                 MuxConnection::Plugin => &mut self.plugin,
@@ -92,7 +92,7 @@ impl FrameDecoder {
     }
 }
 
-/// The bytes of one message on one connection.
+/// Encodes one message for one connection.
 #[must_use]
 pub fn encode(lane: MuxConnection, message: &TtrpcMessage) -> Vec<u8> {
     let mut whole = Vec::with_capacity(MESSAGE_HEADER + message.payload.len());
@@ -103,7 +103,7 @@ pub fn encode(lane: MuxConnection, message: &TtrpcMessage) -> Vec<u8> {
         Kind::Response => 2,
         Kind::Other(kind) => kind,
     });
-    // No flags: a call and its answer are one message each.
+    // No flags: calls and answers are single messages.
     whole.push(0);
     whole.extend(&message.payload);
     let number: u32 = match lane {
@@ -121,7 +121,7 @@ fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A piece, and its connection if it is one of ours.
+/// A piece, and its connection if it is one of the two.
 type Piece = (Option<MuxConnection>, Vec<u8>);
 
 fn take_piece(socket: &mut Vec<u8>) -> Result<Option<Piece>, FrameError> {
@@ -170,7 +170,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Takes a header and what follows it from the front.
+/// Removes a header and its content from the front. Returns the content.
 fn take(bytes: &mut Vec<u8>, header: usize, length: usize) -> Option<Vec<u8>> {
     if bytes.len() < header + length {
         return None;

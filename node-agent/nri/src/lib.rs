@@ -1,10 +1,9 @@
-//! The second lock on a node's GPUs: a plugin of the container runtime that is asked before a container
-//! is created, and refuses one that reaches a GPU without a grant or with another's.
+//! An NRI plugin as a second check on a node's GPUs. The container runtime asks it before it creates a container,
+//! and it refuses a container that reaches a GPU without a grant or with another container's grant.
 //!
-//! It speaks the runtime's node resource interface (NRI). A runtime goes on without a plugin that is
-//! slow or gone, so nothing may depend on it; what it adds is the pod's identity in the runtime's own
-//! words, a veto on the ways around the device plugin, and, whenever it connects, the list of everything
-//! that runs.
+//! NRI is the runtime's Node Resource Interface. A runtime goes on without a plugin that is slow or gone, so nothing
+//! may depend on it. It adds three things: the pod's identity from the runtime, a veto on ways around the device
+//! plugin, and, at each connect, the list of all running containers.
 
 #![forbid(unsafe_code)]
 

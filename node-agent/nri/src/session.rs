@@ -1,14 +1,14 @@
-//! One connection to a runtime, without the connection: messages in, messages and news out. Pure.
+//! One NRI session without its socket: messages in, answers and events out. Pure.
 //!
-//! The order is the runtime's: the plugin registers, is configured (and says which events it wants), is
-//! told of everything that runs, and from then on is asked about each container before it is created. An
-//! answer is made at once from what is known; a plugin that keeps a runtime waiting is thrown out.
+//! The runtime sets the order. The plugin registers, is configured (and says which events it wants), gets the list
+//! of everything that runs, and is then asked about each container before it is created. It answers at once from
+//! what it knows, because a runtime drops a plugin that makes it wait.
 //!
 //! # Events that a runtime does not know
 //!
-//! A runtime closes the connection without a word if it is asked for an event that it does not know. So
-//! the wishes stand in [`WISHES`], dearest first, and who is closed between the answer and the first
-//! synchronisation comes back with the next one.
+//! A runtime closes the connection without an error if the plugin requests an event that it does not know. So
+//! [`WISHES`] lists sets of events, best first. If the connection is closed between that request and the first
+//! synchronization, the plugin reconnects with the next set.
 
 use prost::Message as _;
 
@@ -17,74 +17,74 @@ use crate::frame::{Kind, MuxConnection, TtrpcMessage};
 use crate::verdict::{self, ContainerVerdict, Grants, VerdictRules};
 use crate::wire;
 
-/// The numbers of the events.
+/// NRI's event numbers.
 const CREATE_CONTAINER: i32 = 4;
 const STOP_CONTAINER: i32 = 10;
 const REMOVE_CONTAINER: i32 = 11;
 const VALIDATE_CONTAINER_ADJUSTMENT: i32 = 14;
 
 const BASE: i32 = bit(CREATE_CONTAINER) | bit(STOP_CONTAINER) | bit(REMOVE_CONTAINER);
-/// What is wished for, dearest first. To validate came late, and sees what other plugins add.
+/// Sets of events, best first. Validation is a newer event; it shows what other plugins add.
 pub const WISHES: [i32; 2] = [BASE | bit(VALIDATE_CONTAINER_ADJUSTMENT), BASE];
 
-/// The services' names on the wire.
+/// The names of the ttrpc services.
 const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
 const PLUGIN: &str = "nri.pkg.api.v1alpha1.Plugin";
-/// The stream of the one call that is made here.
+/// The stream of the only call that the plugin makes.
 const REGISTER: u32 = 1;
-/// The codes that a call can end with.
+/// The gRPC codes of failed calls.
 const PERMISSION_DENIED: i32 = 7;
 const UNIMPLEMENTED: i32 = 12;
 const INVALID: i32 = 3;
 
-/// Something that others want to know.
+/// An event for the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NriEvent {
-    /// The runtime asks from now on, and these containers exist.
+    /// The runtime asks the plugin from now on, and these containers exist.
     Synchronized(Vec<NriContainer>),
-    /// A container was judged.
+    /// A container got a verdict.
     Judged(NriContainer, ContainerVerdict),
-    /// A container is no more.
+    /// A container was removed.
     Removed(NriContainer),
     /// The runtime no longer asks.
     Disconnected,
 }
 
-/// Why a connection is of no use.
+/// Why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NriSessionError {
     /// The runtime does not want the plugin.
     #[error("the runtime refused the plugin: {0}")]
     Refused(String),
-    /// The runtime goes down.
+    /// The runtime shuts down.
     #[error("the runtime is shutting down")]
     Shutdown,
-    /// A message that is none.
+    /// A message could not be decoded.
     #[error("the runtime sent an invalid message")]
     Garbage(#[from] prost::DecodeError),
 }
 
-/// How far it has come.
+/// The stage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NriStage {
     /// Registration was sent.
     Registering,
-    /// The wish for events was sent.
+    /// The events were requested.
     Configured,
-    /// Everything that ran is known.
+    /// All running containers are known.
     Synchronized,
 }
 
 /// What to do after a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NriStep {
-    /// To be sent.
+    /// A message to send.
     pub answer: Option<(MuxConnection, TtrpcMessage)>,
-    /// To be told.
+    /// An event to report.
     pub news: Option<NriEvent>,
 }
 
-/// One connection.
+/// One NRI session.
 #[derive(Debug)]
 pub struct NriSession {
     stage: NriStage,
@@ -93,7 +93,7 @@ pub struct NriSession {
 }
 
 impl NriSession {
-    /// A connection that wishes for these events, and its first message.
+    /// A session that requests these events, and its first message.
     #[must_use]
     pub fn open(name: &str, index: &str, events: i32) -> (Self, (MuxConnection, TtrpcMessage)) {
         let register = wire::RegisterPluginRequest {
@@ -119,13 +119,13 @@ impl NriSession {
         (session, (MuxConnection::Runtime, message))
     }
 
-    /// How far it has come.
+    /// The stage of the session.
     #[must_use]
     pub fn stage(&self) -> NriStage {
         self.stage
     }
 
-    /// Takes a message in.
+    /// Handles a message.
     pub fn take(
         &mut self,
         lane: MuxConnection,
@@ -193,7 +193,7 @@ impl NriSession {
                 (succeed(&wire::Empty {}), asked.map(NriEvent::Removed))
             }
             "Shutdown" => return Err(NriSessionError::Shutdown),
-            // Whatever else it tells of needs no more than a nod: nothing of it was asked for.
+            // Acknowledge all other calls. The plugin did not request them.
             _ => (succeed(&wire::Empty {}), None),
         })
     }
@@ -205,7 +205,7 @@ impl NriSession {
         })
     }
 
-    /// Everything that runs may come in several parts.
+    /// The list of running containers may come in several parts.
     fn synchronize(
         &mut self,
         part: wire::SynchronizeRequest,
@@ -255,7 +255,7 @@ fn create(
     (response, Some(NriEvent::Judged(asked, verdict)))
 }
 
-/// What all plugins together made of a container. News only where it is worse than what was judged before.
+/// Checks the container with the changes of all plugins. Reports only a verdict that is worse than the first one.
 fn validate(
     request: &wire::ValidateContainerAdjustmentRequest,
     grants: &Grants,

@@ -1,13 +1,13 @@
-//! Whether a container may be created, from what it asks for and what was granted. Pure.
+//! Decides whether a container may be created, from its specification and the grants. Pure.
 //!
-//! A container that names a grant must be the one that the grant was given to; one that names none must
-//! not reach a GPU. This is the second lock: the first is that a container of ours cannot be created
-//! without the file that only the agent writes, and this one may be gone at any time.
+//! A container that names a grant must be the one that got the grant. A container that names none must not reach a
+//! GPU. This is the second check. The first is that a container with a grant cannot be created without the file that
+//! only the agent writes. This one may be absent at any time.
 //!
-//! # Refusing and only telling
+//! # Refuse or report
 //!
-//! A node that other software shares with us has containers with GPUs which we know nothing of, so that
-//! to refuse is a choice: by default such a container is told of and let through.
+//! A node may also run other software's GPU containers, of which the agent knows nothing. So refusing is an option:
+//! by default such a container is reported and allowed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,106 +17,106 @@ use apportion_abi::place;
 
 use crate::container::NriContainer;
 
-/// Which cards NVIDIA's runtime shows, and the values that mean none.
+/// The values of `NVIDIA_VISIBLE_DEVICES` that mean no card.
 const NO_DEVICES: [&str; 3] = ["", "void", "none"];
-/// What NVIDIA's nodes begin with.
+/// The prefix of NVIDIA's device files.
 const NODE_PREFIX: &str = "/dev/nvidia";
-/// The annotations by which a pod asks NVIDIA's own plugin for cards.
+/// The prefix of the annotations by which a pod requests cards from NVIDIA's own plugin.
 const CDI_ANNOTATION: &str = "nvidia.cdi.k8s.io/";
-/// Such an annotation that is for one container of the pod.
+/// The part of such an annotation that names one container of the pod.
 const FOR_CONTAINER: &str = "container.";
-/// Where a container of ours has its account and the library, and what loads the library.
+/// Where our containers have their account and library, and the file that preloads the library.
 const OUR_PLACES: [&str; 2] = [place::CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
 /// NVIDIA's vendor in the name of a CDI device: `nvidia.com/gpu=0`, `management.nvidia.com/gpu=all`.
 const CDI_VENDOR: &str = "nvidia.com/";
 
-/// What is done with a container that must not be.
+/// What happens to a container that breaks the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerdictMode {
-    /// It is let through, and told of.
+    /// It is allowed and reported.
     #[default]
     Audit,
-    /// It is not created.
+    /// It is refused.
     Enforce,
 }
 
-/// What does not change while the agent runs.
+/// The rules, which do not change while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerdictRules {
-    /// What is done with a container that must not be.
+    /// What happens to a container that breaks the rules.
     pub mode: VerdictMode,
-    /// The namespaces of the node's own infrastructure, which may use GPUs without a grant.
+    /// The namespaces of infrastructure that may use GPUs without a grant.
     pub exempt: Vec<String>,
     /// The folder of all accounts on the host.
     pub accounts: String,
-    /// From where on the host a container with a grant gets the rest of what we mount.
+    /// The host paths of our other mounts in containers with a grant.
     pub own: Vec<String>,
 }
 
-/// To whom a grant was given.
+/// Whom a grant is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantHolder {
     /// The pod's UID.
     pub pod: String,
-    /// The container's name; `None` where the grant is every container's of the pod.
+    /// The container's name; `None` if the grant is for all containers of the pod.
     pub container: Option<String>,
     /// The name of its account in the folder of all accounts.
     pub account: String,
-    /// The variables that the container must see with these values.
+    /// Variables that the container must have with these values.
     pub env: Vec<(String, String)>,
 }
 
 /// All grants of the node, by id.
 pub type Grants = BTreeMap<String, GrantHolder>;
 
-/// What is done with a container.
+/// The decision about a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerVerdict {
     /// It is created, with these variables set.
     Admit(Vec<(String, String)>),
-    /// It is created, and told of.
+    /// It is created and reported.
     Audit(VerdictReason),
-    /// It is not created.
+    /// It is refused.
     Refuse(VerdictReason),
 }
 
-/// What is wrong with a container.
+/// Why a container is refused or reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerdictReason {
-    /// The grant that it names is none.
+    /// The grant that it names does not exist.
     #[error("container {container} names grant {grant}, which does not exist on this node")]
     UnknownGrant {
         /// The container.
         container: String,
-        /// What it names.
+        /// The grant that it names.
         grant: String,
     },
-    /// The grant that it names is another's.
+    /// The grant that it names is for another container.
     #[error("container {container} names grant {grant}, which belongs to another container")]
     OtherGrant {
         /// The container.
         container: String,
-        /// What it names.
+        /// The grant that it names.
         grant: String,
     },
-    /// It mounts the account of another.
+    /// It mounts another allocation's account.
     #[error(
         "container {container} mounts {source_path}, which belongs to the account of another allocation"
     )]
     OtherAccount {
         /// The container.
         container: String,
-        /// What it mounts.
+        /// The path that it mounts.
         source_path: String,
     },
-    /// It mounts something where the library and the account are.
+    /// It mounts something over the library or the account.
     #[error("container {container} mounts {source_path} over {place}, which enforces GPU limits")]
     Hidden {
         /// The container.
         container: String,
-        /// What it mounts.
+        /// The path that it mounts.
         source_path: String,
-        /// Over what.
+        /// The path that it hides.
         place: String,
     },
     /// It reaches a GPU without a grant.
@@ -126,13 +126,13 @@ pub enum VerdictReason {
     NoGrant {
         /// The container.
         container: String,
-        /// Through what.
+        /// How it would reach the GPU.
         way: String,
     },
 }
 
 impl VerdictReason {
-    /// A word for a metric.
+    /// The label value for metrics.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -145,7 +145,7 @@ impl VerdictReason {
     }
 }
 
-/// Judges a container that is to be created.
+/// Decides about a container that is to be created.
 #[must_use]
 pub fn judge(asked: &NriContainer, grants: &Grants, rules: &VerdictRules) -> ContainerVerdict {
     match find(asked, grants, rules) {
@@ -157,7 +157,7 @@ pub fn judge(asked: &NriContainer, grants: &Grants, rules: &VerdictRules) -> Con
     }
 }
 
-/// What must be set in the container, or what is wrong with it.
+/// The variables to set in the container, or why it is refused.
 fn find(
     asked: &NriContainer,
     grants: &Grants,
@@ -197,8 +197,8 @@ fn find(
     Ok(amiss(asked, &granted.env))
 }
 
-/// The variables that do not stand there exactly once with the value that they must have. A program that
-/// reads the first of two would see the pod's own value.
+/// The variables that do not occur exactly once with the expected value. Of two values a program may read the first,
+/// which is the pod's own.
 fn amiss(asked: &NriContainer, expected: &[(String, String)]) -> Vec<(String, String)> {
     let is_amiss = |(name, value): &&(String, String)| {
         let mut values = asked.env.iter().filter(|(known, _)| known == name);
@@ -207,7 +207,7 @@ fn amiss(asked: &NriContainer, expected: &[(String, String)]) -> Vec<(String, St
     expected.iter().filter(is_amiss).cloned().collect()
 }
 
-/// Nothing is mounted from the accounts but the container's own, and nothing but ours where ours is.
+/// Only the container's own account may be mounted from the accounts folder, and only our files at our paths.
 fn look_at_mounts(
     asked: &NriContainer,
     granted: Option<&GrantHolder>,
@@ -244,7 +244,7 @@ fn look_at_mounts(
     Ok(())
 }
 
-/// Through what the container would reach a GPU.
+/// How the container would reach a GPU, if it would.
 fn way_to_gpu(asked: &NriContainer) -> Option<String> {
     let node = asked
         .devices
@@ -269,7 +269,7 @@ fn way_to_gpu(asked: &NriContainer) -> Option<String> {
         .or_else(|| annotation.map(|key| format!("annotation {key}")))
 }
 
-/// Whether the annotation asks for cards, for this container or for all.
+/// Whether the annotation requests cards for this container or for all.
 fn asks_nvidia(key: &str, container: &str) -> bool {
     let asked = key.strip_prefix(CDI_ANNOTATION);
     asked.is_some_and(|to| {

@@ -1,7 +1,7 @@
 //! The messages on the wire, generated from `proto/nri.proto`.
 //!
-//! The generated code is committed, so that building needs no protobuf compiler; a test regenerates it
-//! and compares. Only the fields that are used are listed: whatever a newer runtime adds is skipped.
+//! The generated code is committed, so a build needs no protobuf compiler. A test regenerates and compares it. Only
+//! the fields in use are listed; other fields of newer runtimes are skipped.
 
 #![expect(
     missing_docs,

@@ -1,5 +1,4 @@
-//! The committed Rust code is what the `.proto` file says. `UPDATE_PROTO=1 cargo test -p apportion-nri`
-//! writes it anew.
+//! The committed Rust code matches the `.proto` file. `UPDATE_PROTO=1 cargo test -p apportion-nri` regenerates it.
 
 use std::error::Error;
 use std::path::Path;

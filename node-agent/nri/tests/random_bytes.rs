@@ -1,4 +1,4 @@
-//! Whatever comes over the socket, and in whatever pieces, is either understood or refused.
+//! Any bytes, in pieces of any size, are either decoded or refused.
 
 use apportion_nri::frame::{FrameDecoder, Kind, MuxConnection, TtrpcMessage, encode};
 use apportion_nri::{Grants, NriSession, VerdictRules, WISHES, wire};

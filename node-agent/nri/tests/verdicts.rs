@@ -1,4 +1,4 @@
-//! Who is let through, who is refused and why, as one table.
+//! Which containers are allowed or refused, and why, as one table.
 
 use apportion_nri::{
     ContainerVerdict, GrantHolder, Grants, NriContainer, VerdictMode, VerdictRules, judge,
@@ -7,7 +7,7 @@ use apportion_nri::{
 const POD: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
 const ACCOUNTS: &str = "/run/apportion/accounts";
 
-/// What a container asks for beyond being `main` of the pod in namespace `team`; what is wrong with it.
+/// Changes to a container `main` of the pod in namespace `team`, and the expected reason.
 struct VerdictCase(&'static str, fn(&mut NriContainer), Option<&'static str>);
 
 fn env(asked: &mut NriContainer, name: &str, value: &str) {

@@ -1,8 +1,8 @@
-//! To which allocation a process belongs.
+//! Which allocation a process belongs to.
 //!
-//! In a pod the control group alone decides: neither the environment nor a slot in an account, which are
-//! the tenant's to write, make a process belong to another pod, and a process of a pod without an
-//! allocation is a stranger. Outside of pods the family and the account decide.
+//! In a pod only the cgroup decides. The tenant can write the environment and the slots of its account, so neither
+//! can make a process a member of another pod's allocation. A process of a pod without an allocation is unmanaged.
+//! Outside of pods the process tree and the account decide.
 
 use super::*;
 use apportion_abi::ContainerRef;
@@ -10,7 +10,7 @@ use apportion_cgroup::CgroupOwner;
 use apportion_ledger::{AllocationOwner, ProcessId};
 
 impl NodeAgent {
-    /// The allocation of a process, which is then its member.
+    /// The allocation of a process. The process becomes a member of it.
     pub(super) fn owner_of(&mut self, process: ProcessId) -> Option<AllocationId> {
         if self.members.contains(process) {
             return self.members.owner_of(process);
@@ -23,7 +23,7 @@ impl NodeAgent {
         Some(id)
     }
 
-    /// Whether the process may be made a member because the account says so.
+    /// Whether the process may become a member because it has mapped the account.
     pub(super) fn may_join(&self, process: ProcessId, id: &AllocationId) -> bool {
         let Some(place) = self.places.of(process) else {
             return true;
@@ -32,15 +32,15 @@ impl NodeAgent {
             .allocation(id)
             .is_some_and(|allocation| match &allocation.state {
                 AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == place.pod.as_str(),
-                // Its pod is no longer known, so only who was a member before is one.
+                // The pod is no longer known, so no new members.
                 AllocationPhase::Draining => false,
                 AllocationPhase::Allocated(AllocationOwner::Process(_))
                 | AllocationPhase::Reserved { .. } => true,
             })
     }
 
-    /// The container's allocation. Where the runtime does not tell the container's name, it is the pod's
-    /// only one; of several, the account that the process enters decides.
+    /// The container's allocation. If the runtime does not report container names, it is the pod's only allocation.
+    /// If the pod has several, the account that the process maps decides.
     fn granted_to(&self, place: &CgroupOwner) -> Option<AllocationId> {
         let container = self.container(place);
         let is_its = |allocation: &&Allocation| {
@@ -55,7 +55,7 @@ impl NodeAgent {
         own.next().is_none().then(|| first.id.clone())
     }
 
-    /// The container's name, where the runtime tells.
+    /// The container's name, if the runtime reports it.
     fn container(&self, place: &CgroupOwner) -> Option<&str> {
         let id = place.container.as_ref()?;
         let lock = self.second_lock.as_ref()?;

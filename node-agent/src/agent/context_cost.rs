@@ -1,6 +1,6 @@
-//! Learning what contexts cost: at the first request for a card of an unknown model a probe runs, and
-//! the request waits for its end, at most as long as a probe may take. Its end, and not its answer: what
-//! it holds would be missing on a card that is given away whole.
+//! Measures what CUDA contexts cost. At the first request for a card of an unknown model the agent runs a probe. The
+//! request waits until the probe has ended, at most for the probe's timeout. It waits for the end, not only for the
+//! measurement: the probe's memory would be missing on a card that is given whole.
 
 use std::ops::RangeInclusive;
 
@@ -8,26 +8,26 @@ use super::*;
 use crate::probe;
 use crate::reserve::{self, ContextCost};
 
-/// What a context may cost, where it was not measured of the probe alone.
+/// The range of plausible costs, for a measurement that may include other processes.
 const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);
 
-/// A probe that runs.
+/// A running probe.
 pub(super) struct RunningProbe {
     probe: ContextProbe,
     started: Instant,
-    /// The sample that will show it, once it holds its context.
+    /// The sequence number of the first sample that shows it, once it holds its context.
     shown_by: Option<u64>,
     is_ready: bool,
-    /// What was used on the card before.
+    /// The card's used memory before the probe.
     used_before: Bytes,
-    /// What its first context costs, once that is measured and it opens another.
+    /// The cost of its first context, once measured. The probe then opens a second one.
     first: Option<Bytes>,
-    /// It has been told to end.
+    /// Whether it was told to end.
     is_over: bool,
 }
 
-/// Waits until the probe holds a context, or, once it is over, has ended; for ever, where none runs or it
-/// has said so.
+/// Waits until the probe holds a context, or, once it is over, until it has ended. Waits for ever if there is no
+/// probe or its context was already reported.
 pub(super) async fn ready(running: &mut Option<RunningProbe>) -> bool {
     match running {
         Some(running) if running.is_over => running.probe.ended().await,
@@ -37,12 +37,12 @@ pub(super) async fn ready(running: &mut Option<RunningProbe>) -> bool {
 }
 
 impl NodeAgent {
-    /// What a process's first context on the card is charged.
+    /// The charge for a process's first context on the card.
     pub(super) fn context_reserve(&self, card: CardUuid) -> Bytes {
         self.context_cost(card).first
     }
 
-    /// What contexts on the card are charged.
+    /// The charges for contexts on the card.
     pub(super) fn context_cost(&self, card: CardUuid) -> ContextCost {
         let learned = || self.reserves.of(self.model(card)?);
         let alone = |first| ContextCost {
@@ -100,7 +100,7 @@ impl NodeAgent {
         }
     }
 
-    /// Keeps what the probe has shown so far.
+    /// Ends the probe and keeps what it has measured so far.
     fn stop_probe(&mut self) {
         if let Some(running) = &self.probe {
             let cost = running.first.map(|first| ContextCost {
@@ -111,7 +111,7 @@ impl NodeAgent {
         }
     }
 
-    /// Takes a measurement from the first sample that was asked for after the probe was ready.
+    /// Takes a measurement from the first sample that was requested after the probe was ready.
     pub(super) fn measure_probe(&mut self, readings: &DriverReadings) {
         let is_waiting = |running: &&mut RunningProbe| running.is_ready && !running.is_over;
         let Some(running) = self.probe.as_mut().filter(is_waiting) else {
@@ -124,13 +124,14 @@ impl NodeAgent {
         }
         let (card, pid, before) = (running.probe.card, running.probe.pid, running.used_before);
         let reading = readings.cards.iter().find(|reading| reading.uuid == card);
-        // Where the driver does not list the probe, what is used beyond what was used before must do.
+        // If the driver does not list the probe, the growth of the card's used memory has to do.
         let grown = |reading: &CardReading| {
             let grown = reading.used.minus(before);
             (PLAUSIBLE.contains(&grown)).then_some(grown)
         };
         let listed = reading.and_then(|reading| reading.processes.get(&pid).copied().flatten());
         match (running.first, listed) {
+            // The first context was measured: open a second one.
             (None, Some(first)) => {
                 running.first = Some(first);
                 running.shown_by = None;
@@ -139,6 +140,7 @@ impl NodeAgent {
                     self.stop_probe();
                 }
             }
+            // The driver does not list the probe, so a second context could not be measured.
             (None, None) => {
                 running.first = reading.and_then(grown);
                 self.stop_probe();
@@ -162,7 +164,8 @@ impl NodeAgent {
         self.ended_probes.retain_mut(ContextProbe::is_running);
     }
 
-    /// Whether a process is a probe of ours, also one that is about to end: its memory is nobody's.
+    /// Whether a process is one of our probes, including one that is about to end. Its memory belongs to no
+    /// allocation.
     pub(super) fn is_probe(&self, pid: u32) -> bool {
         let running = self.probe.iter().map(|running| &running.probe);
         running
@@ -196,7 +199,7 @@ impl NodeAgent {
         }
     }
 
-    /// Goes on with those who waited. A probe that hangs in its driver ends when it ends.
+    /// Answers the waiting requests. A probe that hangs in the driver stays in `ended_probes` until it ends.
     fn probe_ended(&mut self) {
         let ended = self.probe.take().map(|running| running.probe);
         self.ended_probes.extend(ended);

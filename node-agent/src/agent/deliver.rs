@@ -1,5 +1,5 @@
-//! From what the kubelet says to what its containers find: a slot gets its grant when the container that
-//! holds it is about to start, and loses it when the pod has left.
+//! Turns reports of the kubelet into grants. A slot gets its grant when the container that holds it is about to
+//! start, and loses it when the pod has left.
 
 use apportion_abi::{CardUuid, ContainerRef, Share};
 use apportion_ledger::{AllocationOwner, SlotEffect, SlotId, SlotState};
@@ -18,7 +18,7 @@ use crate::options::UnplacedPolicy;
 use crate::request::PrepareOutcome;
 
 impl NodeAgent {
-    /// Takes over the grants of the agent before and delivers from here on.
+    /// Takes over the grants of the previous agent and delivers from here on.
     pub(crate) fn deliver(&mut self, mut delivery: GrantDelivery) {
         for label in delivery.found() {
             match self.found_slot(&label) {
@@ -41,7 +41,7 @@ impl NodeAgent {
         self.show_second_lock();
     }
 
-    /// A grant on disk is good while its pod has the allocation.
+    /// A grant on disk is valid as long as its pod owns the allocation.
     fn found_slot(&self, label: &CdiSpecLabel) -> Option<SlotEvent> {
         let slot = label.slot.parse().ok()?;
         let id = AllocationId(label.allocation.clone());
@@ -54,7 +54,7 @@ impl NodeAgent {
         })
     }
 
-    /// Fits the delivery to the container runtime.
+    /// Chooses the delivery strategy for the container runtime.
     pub(super) fn settle(
         &mut self,
         facts: &RuntimeCapabilities,
@@ -68,7 +68,7 @@ impl NodeAgent {
     }
 
     pub(super) fn handed(&mut self, slot: SlotId) {
-        // Whoever had it before, a new container begins with nothing.
+        // A new container starts without a grant, whoever held the slot before.
         self.delivery
             .iter()
             .for_each(|of| of.remove(&slot.to_string()));
@@ -77,7 +77,7 @@ impl NodeAgent {
         }
     }
 
-    /// Makes sure that a container of the pod finds the pod's grant, whole.
+    /// Makes sure that a container of the pod finds the pod's complete grant.
     pub(super) fn prepare(
         &mut self,
         slot: SlotId,
@@ -106,15 +106,15 @@ impl NodeAgent {
         Ok(PrepareOutcome::Granted)
     }
 
-    /// Counts a pod that was bound to this node for what the book does not have for it.
+    /// Counts a pod that was bound to this node but does not match the ledger.
     pub(super) fn disagree(&mut self, kind: &'static str) {
         *self.counts.disagreements.entry(kind).or_default() += 1;
         self.show();
     }
 
-    /// The holder's allocation, and whether it is still a reservation in the pod's name: who placed the
-    /// pod commits it after binding, and the kubelet may be faster. An allocation is the whole pod's, or
-    /// that of the container which it names.
+    /// The holder's allocation, and whether it is still a reservation in the pod's name. The scheduler commits it
+    /// after binding, and the kubelet may be faster. An allocation belongs to the whole pod, or to the container
+    /// that it names.
     fn placed(&self, holder: &Holder) -> Option<(AllocationId, bool)> {
         let owner = AllocationPhase::Allocated(AllocationOwner::Pod(holder.pod.clone()));
         let is_its = |allocation: &&&Allocation| {
@@ -135,7 +135,7 @@ impl NodeAgent {
         committed.or_else(|| reserved.map(|allocation| (allocation.id.clone(), true)))
     }
 
-    /// Refuses what would start without a limit.
+    /// Refuses a container that would start without an enforced limit.
     fn check(&self, id: &AllocationId, holder: &Holder) -> Result<(), Status> {
         let name = holder.name.as_ref().unwrap_or(&holder.pod);
         let is_sound = self.accounts.get(id).is_some_and(AccountFiles::is_sound);
@@ -160,7 +160,7 @@ impl NodeAgent {
         }
     }
 
-    /// Applies an event of the slots and performs what follows.
+    /// Applies a slot event and performs its effects.
     pub(super) fn apply_slots(&mut self, event: SlotEvent) -> Result<(), Status> {
         let Some(delivery) = &mut self.delivery else {
             return Ok(());
@@ -233,7 +233,7 @@ impl NodeAgent {
         }
     }
 
-    /// Enters what was seen at the kubelet, and lets go what has left.
+    /// Processes a snapshot of the kubelet, and releases the allocations of pods that have left.
     pub(super) fn kubelet_seen(&mut self, seen: KubeletSnapshot) {
         let Some(delivery) = &mut self.delivery else {
             return;
@@ -274,7 +274,7 @@ impl NodeAgent {
         self.end_empty();
     }
 
-    /// Lets an allocation go whose pod is being deleted and whose last process has just ended.
+    /// Releases the allocation of a pod that is being deleted, once its last process has ended.
     pub(super) fn end_with_pod(&mut self, id: &AllocationId) {
         let state = self
             .ledger
@@ -291,7 +291,7 @@ impl NodeAgent {
         }
     }
 
-    /// The allocations of pods.
+    /// All allocations of pods, with UID and time of creation.
     fn pods(&self) -> Vec<(AllocationId, String, EpochMillis)> {
         let of_pod = |allocation: &&Allocation| match &allocation.state {
             AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => {
@@ -312,7 +312,7 @@ impl NodeAgent {
         !self.members.of(id).is_empty() || self.members.search(id)
     }
 
-    /// Lets every allocation go whose pod has left and whose last process has ended.
+    /// Removes every draining allocation whose last process has ended.
     fn end_empty(&mut self) {
         let all = self.ledger.allocations();
         let draining = all

@@ -1,8 +1,9 @@
-//! The cards that another device plugin gave to pods become theirs in the ledger, so that nobody gets
-//! anything of them besides: while that plugin serves the node, and after it has left, as long as its pods run.
+//! Records the cards that another device plugin gave to pods, so that nobody else gets any of their memory: while
+//! that plugin serves the node, and after it has left, as long as its pods run.
 //!
-//! A part of a card, as a replica or a partition, is entered as the card: what the others do with theirs
-//! is not known here. One of several such pods on a card stands for all, and the next one when it has left.
+//! A part of a card, such as a replica or a MIG partition, is recorded as the whole card: the agent does not know
+//! what the others do with the rest. One of several such pods on a card stands for all. When it has left, the next
+//! one does.
 
 use super::*;
 use crate::kubelet::{ForeignCardId, ForeignHolder, KubeletSnapshot};
@@ -34,7 +35,7 @@ impl NodeAgent {
         }
     }
 
-    /// What of this node's cards another plugin calls so.
+    /// The cards of this node with the other plugin's ids.
     fn cards_named(&self, holder: &ForeignHolder) -> Vec<CardUuid> {
         let card = |name: &ForeignCardId| {
             let mut cards = self.driver.cards.iter();

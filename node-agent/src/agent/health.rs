@@ -1,4 +1,4 @@
-//! What was heard of the cards' errors, entered into the book and counted.
+//! Counts the cards' errors and passes them to the ledger.
 
 use super::*;
 use crate::faults::CardEvent;
@@ -23,7 +23,7 @@ impl NodeAgent {
                 if let Some(action) = action {
                     self.counts.recoveries.insert(card, action);
                 }
-                // A driver that does not say what a card needs proves nothing.
+                // A driver that does not report the recovery action proves nothing.
                 if action.is_some() || is_worn {
                     let needs_recovery = is_worn || action != Some(0);
                     self.apply_quietly(LedgerEvent::CardChecked {

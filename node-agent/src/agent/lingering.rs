@@ -1,14 +1,14 @@
-//! Memory that a dead process still has on a card.
+//! Device memory that a dead process still holds.
 //!
-//! A child of `fork` cannot use the contexts of its parent, and inherits the descriptors that keep them:
-//! workers of a data loader that outlive their killed parent keep gigabytes of it, seen on real drivers,
-//! and NVML goes on listing the dead parent's pid. Its slot in the account is taken out all the same, as
-//! nobody can free that memory piece by piece. So what NVML says of a dead member counts as overhead of
-//! its allocation while the driver lists it: the limit holds, and nobody else gets that memory.
+//! A child of `fork` cannot use its parent's contexts, but it inherits the file descriptors that keep them alive.
+//! Workers of a data loader that outlive their killed parent keep gigabytes of it (seen on real drivers), and NVML
+//! goes on listing the dead parent's pid. Its slot in the account is freed all the same, because nobody can free
+//! that memory piece by piece. So what NVML reports for a dead member counts as overhead of its allocation as long
+//! as the driver lists it: the limit holds, and nobody else gets that memory.
 //!
-//! A process that just died is listed for a moment in any case. It counts from the first reading on that was
-//! asked for after its end. Where the driver lists nobody for such memory, it is memory that nobody
-//! explains: no other allocation gets it, and that it is above this one's limit cannot be seen.
+//! Every process that just died is listed for a moment. So it counts from the first reading that was requested after
+//! its end. If the driver lists no process for such memory, it is unexplained memory: no other allocation gets it,
+//! but the agent cannot see that this allocation exceeds its limit.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use apportion_abi::Bytes;
 
 use crate::driver::DriverReadings;
 
-/// Members that ended, for as long as the driver lists them.
+/// Members that ended, as long as the driver lists them.
 #[derive(Debug, Default)]
 pub(super) struct LingeringProcesses(HashMap<u32, LingeringProcess>);
 
@@ -26,12 +26,12 @@ pub(super) struct LingeringProcesses(HashMap<u32, LingeringProcess>);
 struct LingeringProcess {
     process: ProcessId,
     id: AllocationId,
-    /// The first reading that was asked for after its end.
+    /// The sequence number of the first reading that was requested after its end.
     counts_from: Option<u64>,
 }
 
 impl LingeringProcesses {
-    /// Enters a member that ended.
+    /// Adds a member that ended.
     pub(super) fn enter(&mut self, process: ProcessId, id: &AllocationId) {
         let leaver = LingeringProcess {
             process,
@@ -41,21 +41,21 @@ impl LingeringProcesses {
         self.0.insert(process.pid, leaver);
     }
 
-    /// Forgets whom the driver lists no longer.
+    /// Drops processes that the driver no longer lists.
     pub(super) fn observe(&mut self, readings: &DriverReadings) {
         let may_list = |pid: &u32| {
             let mut cards = readings.cards.iter();
             cards.any(|card| card.health != Health::Healthy || card.processes.contains_key(pid))
         };
         self.0.retain(|pid, leaver| {
-            // The reading that is at hand may have been asked for before.
+            // The reading at hand may have been requested before the end.
             let from = *leaver.counts_from.get_or_insert(readings.sequence + 1);
             readings.sequence < from || may_list(pid)
         });
     }
 
-    /// What the driver says of a dead process, as its allocation's; `None` for one that is not known or has
-    /// only just died.
+    /// What the driver reports for a dead process, as a sample of its allocation; `None` if it is unknown or has
+    /// only just ended.
     pub(super) fn sample(
         &self,
         pid: u32,
@@ -68,7 +68,7 @@ impl LingeringProcesses {
             process: leaver.process,
             owner: Some(leaver.id.clone()),
             nvml,
-            // It claims nothing, and does not go around its account.
+            // It claims nothing and does not bypass its account.
             claimed: Some(ClaimWindow::default()),
             has_ended: true,
         })

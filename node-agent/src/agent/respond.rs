@@ -1,4 +1,4 @@
-//! Answering the requests that change something.
+//! Answers the requests that change something.
 
 use super::effects::RequestOutcome;
 use super::*;
@@ -50,7 +50,7 @@ impl NodeAgent {
         let key = proposal.key.clone();
         if let Some(tenant) = TenantUid::of(&key) {
             let all = self.ledger.allocations();
-            // Who asks again gets what was given.
+            // A retry gets the existing allocation and is not counted against the quota.
             if !all.iter().any(|allocation| allocation.key == key) {
                 let quota = self.options.user_quota;
                 let may = tenant.may_have(&proposal.asks, &all, None, quota);
@@ -91,7 +91,7 @@ impl NodeAgent {
         *self.counts.refused.entry(reason).or_default() += 1;
     }
 
-    /// A promise that could not be kept is none.
+    /// Releases the allocation of a request that failed half-way.
     fn take_back(&mut self, key: &str) {
         let made = self
             .ledger
@@ -158,7 +158,7 @@ impl NodeAgent {
                 Reply::Allocation(self.found(&id)?)
             }
         };
-        // What a shrink has freed is known after a sample that began later.
+        // Only a sample that begins after the shrink shows what it has freed.
         self.sample();
         Ok(v1::ResizeReply {
             result: Some(result),

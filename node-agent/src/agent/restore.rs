@@ -1,4 +1,5 @@
-//! Taking over: the checkpoint says what was promised, the accounts say what goes on.
+//! Restores the state after a restart: the checkpoint has the allocations, and the accounts show which processes
+//! run.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use crate::account;
 use crate::checkpoint::RestoredLedger;
 use apportion_ledger::{AllocationOwner, CardGrant};
 
-/// The checkpoint, or an empty one: a checkpoint that cannot be read is set aside for a person to see.
+/// The checkpoint, or an empty one. An unreadable checkpoint is moved aside for an administrator.
 pub(super) fn load(path: &Path, boot_id: &str) -> RestoredLedger {
     let fresh = || RestoredLedger {
         epoch: now().0,
@@ -24,8 +25,8 @@ pub(super) fn load(path: &Path, boot_id: &str) -> RestoredLedger {
     }
 }
 
-/// Takes away what processes claimed before the machine was restarted: nobody of them is left, and a process
-/// of today may have the pid and the start time of one of then.
+/// Removes all accounts after a reboot. Their processes are gone, and a new process may have the pid and start time
+/// of an old one.
 pub(super) fn forget_claims(accounts: &Path) {
     for folder in std::fs::read_dir(accounts).into_iter().flatten().flatten() {
         if let Err(problem) = account::remove(&folder.path()) {
@@ -34,7 +35,7 @@ pub(super) fn forget_claims(accounts: &Path) {
     }
 }
 
-/// What the keys of allocations begin with that were made of an account alone.
+/// The prefix of the keys of allocations that were restored from an account alone.
 pub(crate) const ORPHAN: &str = "orphan ";
 
 impl NodeAgent {
@@ -52,7 +53,7 @@ impl NodeAgent {
         for mut allocation in allocations {
             let id = allocation.id.clone();
             taken.push(id.clone());
-            // The overhead stays what the programs are held to until a sample says better.
+            // Keep the overhead that is in the account until a sample shows a new one.
             let account = AccountFiles::adopt(self.account_folder(&id));
             let overheads: Vec<_> = account.iter().flat_map(AccountFiles::limits).collect();
             for (card, _, overhead) in overheads {
@@ -66,7 +67,7 @@ impl NodeAgent {
         self.take_over(&taken);
     }
 
-    /// Accounts that no checkpoint names: adopted while a process is in them, removed otherwise.
+    /// Adopts accounts that the checkpoint does not name if a process uses them, and removes the others.
     pub(super) fn adopt_orphans(&mut self) {
         let mut taken = Vec::new();
         let folders = std::fs::read_dir(self.instance.path(place::ACCOUNTS));
@@ -101,7 +102,7 @@ impl NodeAgent {
         self.take_over(&taken);
     }
 
-    /// What can be told of an allocation from its account alone. It ends with its processes.
+    /// What the account alone says about an allocation. The allocation ends with its processes.
     fn orphan(&mut self, id: &AllocationId) -> Option<Allocation> {
         let account = AccountFiles::adopt(self.account_folder(id))?;
         let is_used = !account.end(&mut self.namespaces).is_empty() || self.members.search(id);
@@ -126,8 +127,8 @@ impl NodeAgent {
         self.apply_quietly(LedgerEvent::Adopted(allocation));
     }
 
-    /// Finds who is in the accounts of allocations that were entered. Each step is done for all of them before the
-    /// next, as a step looks at every process of the machine.
+    /// Finds the members of restored allocations. Each step runs for all of them before the next step, because each
+    /// step reads every process of the machine.
     fn take_over(&mut self, ids: &[AllocationId]) {
         self.collect_slots();
         for id in ids {

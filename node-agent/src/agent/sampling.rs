@@ -1,18 +1,18 @@
-//! From what the driver says of pids to what the ledger needs to know of allocations.
+//! Turns the driver's readings, which are by pid, into a sample for the ledger, which is by allocation.
 
 use super::*;
 use crate::procfs;
 use apportion_ledger::{AccountSample, CardSample, ClaimWindow, NodeSample, ProcessSample};
 
-/// How many processes that claim to be in an account are looked up in one round.
+/// How many processes that claim membership are looked up for each account in one round.
 const STRANGERS: usize = 16;
 
-/// The least that a process may take beyond its claims without an offence, where contexts cost little or nothing
-/// is charged for them: some dozens of modules, which drivers load lazily.
+/// The least leeway of a process, for cards whose contexts cost little or are not charged. It covers some dozens of
+/// modules that the driver loads lazily.
 const LEEWAY: Bytes = Bytes::from_mib(64);
 
 impl NodeAgent {
-    /// Enters what the driver answered.
+    /// Processes the driver's readings.
     pub(super) fn read(&mut self, readings: DriverReadings) {
         let users = readings.cards.iter().flat_map(|card| card.processes.keys());
         let users = users.filter_map(|pid| procfs::live(*pid));
@@ -20,7 +20,7 @@ impl NodeAgent {
         self.collect_slots();
         for card in &readings.found {
             self.driver.cards.push(card.clone());
-            // Those of before may have other numbers beside it.
+            // The new card may change the ordinals of the others.
             let cards = self.driver.cards.iter_mut();
             cards.for_each(|card| card.cuda_ordinal = None);
             self.apply_quietly(LedgerEvent::CardFound {
@@ -60,8 +60,8 @@ impl NodeAgent {
         }
         for (id, slots) in &slots {
             for slot in self.strangers(slots) {
-                // A descendant of somebody else's owner is that owner's, whatever is written here; and
-                // a slot alone, which its program can write as it likes, makes nobody else a member.
+                // Two rules: a descendant of another allocation's owner belongs to that allocation, whatever its
+                // slot says. And a slot alone makes nobody a member, because its program can write anything there.
                 if self.owner_of(slot.process).is_none()
                     && self.may_join(slot.process, id)
                     && self.has_mapped(id, slot)
@@ -73,8 +73,8 @@ impl NodeAgent {
         self.slots = slots;
     }
 
-    /// The slots whose process is no member yet: a few at a time, in turns, as anything can be written
-    /// there and each is looked up in many places.
+    /// The slots whose process is no member yet, a few in each round: programs can write anything there, and each
+    /// look-up is expensive.
     fn strangers<'a>(&mut self, slots: &'a [ProcessClaims]) -> Vec<&'a ProcessClaims> {
         self.turn = self.turn.wrapping_add(STRANGERS);
         let is_stranger = |slot: &&ProcessClaims| !self.members.contains(slot.process);
@@ -86,7 +86,7 @@ impl NodeAgent {
     }
 
     fn has_mapped(&self, id: &AllocationId, slot: &ProcessClaims) -> bool {
-        // The agent has every account mapped.
+        // The agent itself has every account mapped.
         let pid = slot.process.pid;
         let account = self.accounts.get(id).filter(|_| pid != std::process::id());
         account.is_some_and(|account| account.is_mapped_by(pid))
@@ -108,7 +108,7 @@ impl NodeAgent {
                 .map(|(card, _, _)| (card, account.used(card).claimed))
                 .collect(),
         });
-        // One whose account could not be opened has no limit that this agent keeps.
+        // If the account could not be opened, this agent does not enforce the limit.
         let all = self.ledger.allocations().into_iter();
         let lacking = all.filter(|allocation| !self.accounts.contains_key(&allocation.id));
         let lacking = lacking.map(|allocation| AccountSample {
@@ -128,15 +128,15 @@ impl NodeAgent {
         let mut processes = Vec::new();
         for (pid, nvml) in &reading.processes {
             if self.is_probe(*pid) {
-                // It is ours, and gone before anybody gets its memory.
+                // Our probe ends before anybody gets its memory.
                 used = used.minus(nvml.unwrap_or_default());
             } else if let Some(process) = procfs::live(*pid) {
                 processes.push(self.process_sample(process, reading.uuid, *nvml));
             } else if let Some(dead) = self.left.sample(*pid, sequence, *nvml) {
                 processes.push(dead);
             }
-            // The memory of any other pid that is nobody is either back in a moment or that of a process
-            // which cannot be seen from here; the ledger tells these apart by how long it lasts.
+            // Any other unknown pid has either just ended, or belongs to a process that the agent cannot see. The
+            // ledger distinguishes the two by how long the memory stays unexplained.
         }
         CardSample {
             card: reading.uuid,
@@ -147,9 +147,9 @@ impl NodeAgent {
         }
     }
 
-    /// What was claimed of a card by processes that the driver does not list there.
+    /// The claims of processes that the driver does not list on the card.
     ///
-    /// Claims are a tenant's own words. They explain no more memory than is held for the allocation, so that a forged
+    /// The tenant writes its claims. They explain no more memory than is held for the allocation, so that a forged
     /// claim cannot hide the memory of others.
     fn unlisted(&self, reading: &CardReading) -> Bytes {
         let claimed = |(id, slots): (&AllocationId, &Vec<ProcessClaims>)| {
@@ -173,7 +173,8 @@ impl NodeAgent {
         let owner = self.owner_of(process);
         let claimed = owner.as_ref().and_then(|id| {
             let Some(account) = self.accounts.get(id) else {
-                // Of another version perhaps. Nobody knows what is claimed there, and it is taken for honest.
+                // The account may be of another layout version. Its claims are unknown, so the process is taken to
+                // be honest.
                 return Some(ClaimWindow {
                     lowest: Bytes::ZERO,
                     highest: nvml.unwrap_or_default(),

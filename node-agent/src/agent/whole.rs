@@ -1,5 +1,5 @@
-//! Whole cards: what the kubelet hands out becomes holds, what pods hold becomes allocations, and a
-//! container's cards are described before it starts. What to hold and to give is the ledger's to say.
+//! Whole cards: makes holds for devices that the kubelet hands out, makes allocations for the pods that hold them,
+//! and writes the CDI specs before a container starts. The ledger decides what to hold and to give.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::driver::topology;
 use crate::kubelet::{KubeletSnapshot, RivalOwner, WholeCardHolder, WholeCardOffers};
 use crate::request::StartingContainer;
 
-/// How long a card is held for a device whose pod nobody names. The kubelet names it within moments.
+/// How long a card is held for a device whose pod is unknown. The kubelet reports the pod within moments.
 const HELD: Duration = Duration::from_secs(600);
-/// How long the reservation waits for its commit, which follows at once.
+/// How long a reservation waits for its commit, which follows at once.
 const TTL: Duration = Duration::from_secs(10);
 
 impl NodeAgent {
-    /// Another owner of this node's GPUs came or went.
+    /// Records that another owner of this node's GPUs came or left.
     pub(crate) fn meet(&mut self, rival: Option<&RivalOwner>) {
         self.rival = rival.map(ToString::to_string);
         match &self.rival {
@@ -32,7 +32,7 @@ impl NodeAgent {
         self.show();
     }
 
-    /// Why nothing new is given while another plugin gives cards away.
+    /// The refusal of new allocations while another plugin allocates GPUs.
     pub(super) fn yields(&mut self, key: &str) -> Option<Status> {
         let is_known = |of: &&Allocation| of.key == key;
         let rival = self.rival.clone()?;
@@ -47,7 +47,7 @@ impl NodeAgent {
         Some(Status::failed_precondition(rival))
     }
 
-    /// Goes on where an earlier agent stopped.
+    /// Restores the table of an earlier agent.
     pub(super) fn resume_wholes(&mut self) {
         let book = WholeCardTable::resume(&self.ledger);
         if let Some(whole) = self.whole_mut() {
@@ -56,7 +56,7 @@ impl NodeAgent {
         self.offer_wholes();
     }
 
-    /// Whether a description on disk is that of a pod which has its cards.
+    /// Whether a CDI spec on disk belongs to a pod that still has its cards.
     pub(super) fn finds_whole(&self, delivery: &mut GrantDelivery, label: &CdiSpecLabel) -> bool {
         let id = AllocationId(label.allocation.clone());
         let owner = AllocationPhase::Allocated(AllocationOwner::Pod(label.pod.clone()));
@@ -73,7 +73,7 @@ impl NodeAgent {
         }
     }
 
-    /// The kubelet hands devices out: cards are held for them, or they are not to be had.
+    /// Handles the kubelet's `Allocate` for devices: holds cards for them, or refuses.
     pub(super) fn hand_whole(&mut self, ids: &[WholeCardId]) -> Result<(), Status> {
         if let Some(rival) = &self.rival {
             return Err(Status::failed_precondition(rival.clone()));
@@ -104,7 +104,7 @@ impl NodeAgent {
         Ok(())
     }
 
-    /// Makes sure that a container of the pod finds its cards, and no others.
+    /// Makes sure that a container of the pod gets its own cards and no others.
     pub(super) fn prepare_whole(&mut self, starting: &StartingContainer) -> Result<(), Status> {
         let StartingContainer { pod, holder, ids } = starting;
         self.give_whole(pod, holder)?;
@@ -114,7 +114,7 @@ impl NodeAgent {
         self.describe(pod, ids.iter().copied().collect(), its)
     }
 
-    /// Gives a pod cards for all its devices.
+    /// Gives a pod a card for each of its devices.
     fn give_whole(&mut self, pod: &str, holder: &WholeCardHolder) -> Result<(), Status> {
         let topology = topology(&self.driver.cards);
         let name = holder.name.clone().unwrap_or_else(|| pod.to_owned());
@@ -172,7 +172,8 @@ impl NodeAgent {
         }
     }
 
-    /// Describes a container's devices: the first one brings all its cards, the others name them only.
+    /// Writes the CDI specs of a container's devices. The first spec adds all cards; the others add no devices or
+    /// mounts.
     fn describe(
         &mut self,
         pod: &str,
@@ -220,7 +221,7 @@ impl NodeAgent {
         Ok(())
     }
 
-    /// Enters what was seen at the kubelet.
+    /// Processes the whole-card part of a kubelet snapshot.
     pub(super) fn wholes_seen(&mut self, seen: &KubeletSnapshot) {
         let (ledger, delivery) = (&self.ledger, &mut self.delivery);
         let Some(whole) = delivery.as_mut().and_then(|of| of.whole.as_mut()) else {
@@ -250,7 +251,7 @@ impl NodeAgent {
         self.offer_wholes();
     }
 
-    /// Takes away what describes an allocation that is no more.
+    /// Removes the CDI specs of an allocation that is gone.
     pub(super) fn whole_gone(&mut self, id: &AllocationId) {
         let Some(delivery) = &mut self.delivery else {
             return;
@@ -267,7 +268,7 @@ impl NodeAgent {
         }
     }
 
-    /// Tells the kubelet what can be had.
+    /// Updates the devices that are listed to the kubelet.
     pub(super) fn offer_wholes(&self) {
         let Some(delivery) = &self.delivery else {
             return;

@@ -1,37 +1,37 @@
-//! The name that a client on the Unix socket gives to the agent, made one that our HTTP/2 server reads.
+//! Rewrites the `:authority` of requests on the Unix socket into one that our HTTP/2 server accepts.
 //!
-//! A request names whom it is for (`:authority`). gRPC's C core, and so its Python, takes the socket's path for that,
-//! as `tmp%2Fagent.sock`. That is no authority by RFC 3986, and the server ends the request with `PROTOCOL_ERROR`
-//! before anybody of us sees it. On a Unix socket the name means nothing. So what arrives is read along, frame by frame
-//! (RFC 9113, section 4.1) and field by field (RFC 7541, section 6), and each byte of that name that is no letter,
-//! digit, dot, hyphen or underscore becomes a hyphen. Nothing else changes, no length does, and what cannot be read is
-//! left for the server to refuse. A name in Huffman's code is left as it is: the C core sends none.
+//! gRPC's C core, and so its Python library, uses the socket's path as `:authority`, for example `tmp%2Fagent.sock`.
+//! That is no valid authority by RFC 3986, and the server ends the request with `PROTOCOL_ERROR` before our code
+//! sees it. On a Unix socket the value means nothing. So this code parses the incoming bytes, frame by frame (RFC
+//! 9113, section 4.1) and field by field (RFC 7541, section 6). In the value it replaces each byte that is no
+//! letter, digit, dot, hyphen or underscore with a hyphen. No other byte and no length changes. What cannot be
+//! parsed is left for the server to refuse. A Huffman-coded value is left as it is: the C core sends none.
 
 /// The name of the field.
 const NAME: &[u8] = b":authority";
-/// Its number in the table that all sides know.
+/// Its index in HPACK's static table.
 const INDEX: u64 = 1;
-/// How long the text is with which a client begins.
+/// The length of the HTTP/2 connection preface.
 const PREFACE: usize = 24;
-/// How long the head of a frame is.
+/// The length of a frame header.
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 
-/// What was read of one connection.
+/// The parser state of one connection.
 #[derive(Debug)]
 pub(super) struct AuthorityRewriter {
     preface: usize,
     head: [u8; HEAD],
     read: usize,
-    /// What is left of the frame's content.
+    /// How much of the frame's payload is left.
     left: usize,
     is_block: bool,
-    /// Whether the content begins with the length of its padding.
+    /// Whether the payload begins with the padding length.
     is_padded: bool,
-    /// How many bytes stand before the fields.
+    /// How many bytes precede the fields.
     skip: usize,
     padding: usize,
     fields: HpackParser,
@@ -52,7 +52,7 @@ impl AuthorityRewriter {
         }
     }
 
-    /// Reads what arrived next, and changes the name in it.
+    /// Parses the bytes that arrived, and rewrites the value in them.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) {
         bytes.iter_mut().for_each(|byte| self.step(byte));
     }
@@ -105,25 +105,25 @@ impl AuthorityRewriter {
     }
 }
 
-/// Which text of a field.
+/// A string of a field.
 #[derive(Clone, Copy, Debug)]
 enum HeaderPart {
     Name,
     Value,
 }
 
-/// What a number says.
+/// What an HPACK integer means.
 #[derive(Clone, Copy, Debug)]
 enum HpackInteger {
-    /// The whole field, or the size of the table.
+    /// The index of a complete field, or a new table size.
     All,
-    /// The name of a field whose value follows; zero if the name does, too.
+    /// The index of a field's name, whose value follows. Zero if the name follows, too.
     Name,
-    /// The length of a text.
+    /// The length of a string.
     Length { part: HeaderPart, is_plain: bool },
 }
 
-/// Where in the fields of a request it is.
+/// The position within the fields.
 #[derive(Clone, Copy, Debug, Default)]
 enum HpackState {
     #[default]
@@ -141,12 +141,12 @@ enum HpackState {
     },
 }
 
-/// The fields of a request.
+/// The HPACK parser.
 #[derive(Debug, Default)]
 struct HpackParser {
     at: HpackState,
     is_authority: bool,
-    /// How much of the name so far is that of the field; none if it is another.
+    /// How many bytes of the name match so far; `None` after a mismatch.
     matched: Option<usize>,
 }
 
@@ -193,7 +193,7 @@ impl HpackParser {
         }
     }
 
-    /// The first byte of a number, in its lowest bits.
+    /// Parses the first byte of an integer, which has it in its lowest bits.
     fn number(&mut self, byte: u8, bits: u32, says: HpackInteger) {
         let most = u8::MAX >> (8 - bits);
         let value = byte & most;
@@ -264,13 +264,13 @@ impl HpackParser {
 mod tests {
     use super::*;
 
-    /// A frame as it is sent.
+    /// An encoded frame.
     fn frame(kind: u8, flags: u8, content: &[u8]) -> Vec<u8> {
         let length = u32::try_from(content.len()).unwrap().to_be_bytes();
         [&length[1..], &[kind, flags, 0, 0, 0, 1], content].concat()
     }
 
-    /// What gRPC's C core 58 sends: names as text, nothing in Huffman's code.
+    /// What gRPC's C core 58 sends: literal names, no Huffman coding.
     const FIELDS: &[u8] = b"@\x05:path\x18/apportion.v1.Agent/List@\n:authority\x10tmp%2Fcmd-t.sock\x83\x86@\x02te\x08trailers";
     const READABLE: &[u8] = b"@\x05:path\x18/apportion.v1.Agent/List@\n:authority\x10tmp-2Fcmd-t.sock\x83\x86@\x02te\x08trailers";
 

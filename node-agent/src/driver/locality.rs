@@ -1,9 +1,9 @@
-//! How the cards of a machine lie to each other and to its processors, as NVML shows it. What a driver does
-//! not say is left out: cards of which nothing is known are as good together as any.
+//! How the cards of a machine are connected to each other and to its CPUs, according to NVML. What the driver does
+//! not report counts as the farthest distance.
 //!
 //! # Links
-//! A direct link leads to another card, or to a switch that leads to all others. Two cards that both have
-//! links to switches are as close as the one with fewer of them.
+//! An NVLink leads to another card, or to an NVSwitch that connects all cards. Two cards with links to switches are
+//! as close as the smaller of their two numbers of such links.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::FoundCard;
 
-/// As many links as any card has.
+/// The most NVLinks that a card has.
 const MOST_LINKS: u32 = 18;
-/// Room for 1024 NUMA nodes, and the scope that means nodes and not sockets.
+/// Room for 1024 NUMA nodes, and the scope that selects nodes rather than sockets.
 const NUMA_WORDS: usize = 16;
 const NUMA_SCOPE: u32 = 0;
 
-/// Where a card lies.
+/// The NUMA node of a card, and its connections to other cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CardLocality {
     numa: Option<u32>,
     others: Vec<(CardUuid, CardCloseness)>,
 }
 
-/// All that is known of cards.
+/// The topology of these cards.
 pub(crate) fn topology(cards: &[FoundCard]) -> GpuTopology {
     let mut topology = GpuTopology::default();
     for card in cards {
@@ -39,7 +39,7 @@ pub(crate) fn topology(cards: &[FoundCard]) -> GpuTopology {
     topology
 }
 
-/// Enters where each card lies.
+/// Fills in the locality of each card.
 pub(super) fn look(nvml: &Nvml, cards: &mut [FoundCard]) {
     let uuids: Vec<CardUuid> = cards.iter().map(|card| card.uuid).collect();
     let device = |uuid: CardUuid| nvml.device_by_uuid(uuid.to_string()).ok();
@@ -64,7 +64,7 @@ pub(super) fn look(nvml: &Nvml, cards: &mut [FoundCard]) {
 /// Domain, bus and device.
 type Bus = (u32, u32, u32);
 
-/// A card, and how many direct links it has to where.
+/// A card's address, and its number of links to each remote address.
 #[derive(Clone, Debug, Default)]
 struct LinkEndpoint {
     bus: Option<Bus>,
@@ -106,7 +106,7 @@ fn numa(device: &Device<'_>) -> Option<u32> {
     let nodes: u32 = words.iter().map(|word| word.count_ones()).sum();
     let (at, word) = words.iter().enumerate().find(|(_, word)| **word != 0)?;
     let before = u32::try_from(at).ok()? * std::ffi::c_ulong::BITS;
-    // A card that is near to several is near to none of them in particular.
+    // A card near to several nodes has no preferred one.
     (nodes == 1).then(|| before + word.trailing_zeros())
 }
 

@@ -1,17 +1,17 @@
-//! The numbers by which CUDA knows the cards of a machine under `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+//! CUDA's ordinals of the cards under `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
 //!
-//! CUDA counts its devices in ascending order of their PCI addresses then (CUDA programming guide, environment
-//! variables). NVML's own order is none to rely on. A number is given only where every card of the machine is
-//! sure to be counted: one in MIG mode, or that cannot be read, makes all of them uncertain.
+//! CUDA then numbers its devices in ascending order of their PCI addresses (CUDA programming guide, environment
+//! variables). NVML's order is not reliable. The agent assigns ordinals only if every card of the machine is sure to
+//! be counted: one card in MIG mode, or one that cannot be read, makes all ordinals uncertain.
 
 use nvml_wrapper::Nvml;
 
 use super::FoundCard;
 
-/// Where a card is plugged in: domain, bus and device.
+/// A PCI address: domain, bus and device.
 type Address = (u32, u32, u32);
 
-/// Enters the number of each of all the `count` cards that the driver has.
+/// Fills in the ordinal of each card, if these are all of the driver's `count` cards.
 pub(super) fn enter(nvml: &Nvml, count: u32, cards: &mut [FoundCard]) {
     let address = |card: &FoundCard| -> Option<Address> {
         let pci = nvml.device_by_index(card.index).ok()?.pci_info().ok()?;
@@ -25,7 +25,7 @@ pub(super) fn enter(nvml: &Nvml, count: u32, cards: &mut [FoundCard]) {
     }
 }
 
-/// The place of each address among all; `None` if two are the same.
+/// The position of each address in the order; `None` if two are equal.
 fn of(addresses: &[Address]) -> Option<Vec<u32>> {
     let place = |own: &Address| {
         let is_twice = addresses.iter().filter(|other| *other == own).count() > 1;

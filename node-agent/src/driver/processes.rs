@@ -1,4 +1,4 @@
-//! The processes of a card, of all kinds that NVML lists apart. The lists fall back from version 3 to 2.
+//! The processes of a card, from NVML's separate lists. Falls back from version 3 of the lists to version 2.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-/// How often a process list that grew between its two calls is read again.
+/// How often to read a process list again that grew between the two calls for size and content.
 const LIST_ATTEMPTS: usize = 3;
 
-/// Compute, graphics and MPS processes; one that stands in several lists uses the most that any says.
+/// Compute, graphics and MPS processes. For a process in several lists the highest number counts.
 pub(super) fn of(device: &Device<'_>) -> Result<BTreeMap<u32, Option<Bytes>>, NvmlError> {
     let compute = list(|| {
         let newest = device.running_compute_processes();
         or_older(newest, || device.running_compute_processes_v2())
     })?;
-    // Not every card and driver has the other two; a card that has no graphics has no such processes.
+    // Not every card and driver has the other two lists.
     let graphics = list(|| {
         let newest = device.running_graphics_processes();
         or_older(newest, || device.running_graphics_processes_v2())

@@ -1,8 +1,8 @@
-//! How much of a card's time the kernels of each process take.
+//! How much of a card's time each process's kernels take.
 //!
-//! The driver keeps a process's samples for some seconds and adds a few in each; they are asked for once a
-//! second, because they cost more than the other questions. A process of which nothing was noted since then
-//! ran nothing. Cards before Maxwell, and some drivers in containers, do not say it.
+//! The driver keeps a process's samples for some seconds and adds a few in each. The agent asks once a second,
+//! because this query costs more than the others. A process without new samples ran nothing. Cards before Maxwell,
+//! and some drivers in containers, do not support it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-/// How often it is asked.
+/// How often the driver is asked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What one card said last.
+/// The last answer of one card.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSampler {
     asked: Option<Instant>,
@@ -23,7 +23,7 @@ pub(super) struct UtilizationSampler {
 }
 
 impl UtilizationSampler {
-    /// In per cent of the card's time, by pid; `None` where the card does not say.
+    /// Per cent of the card's time, by pid; `None` if the card does not report it.
     pub(super) fn of(&mut self, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
         if self.asked.is_none_or(|at| at.elapsed() >= EVERY) {
             self.asked = Some(Instant::now());
@@ -39,7 +39,7 @@ impl UtilizationSampler {
             samples => samples.ok()?,
         };
         let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
-        // A list may be longer than what is new: entries of before, or of nobody.
+        // The list may have more than the new samples: old entries, and entries without a process.
         for sample in samples.iter().filter(|sample| sample.timestamp > known) {
             self.newest = self.newest.max(sample.timestamp);
             let (sum, count) = sums.entry(sample.pid).or_default();

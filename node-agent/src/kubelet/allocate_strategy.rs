@@ -1,6 +1,5 @@
-//! What the kubelet is told of a slot that it gives to a container, before anybody knows the pod: the name
-//! of a device that is yet to be described, or, for a runtime without CDI, files that are yet to be put
-//! in place.
+//! The answer to the kubelet's `Allocate`, before anybody knows the pod: the name of a CDI device whose spec is
+//! written later, or, for a runtime without CDI, mounts whose files are written later.
 
 use std::collections::HashMap;
 
@@ -10,22 +9,22 @@ use apportion_runtime_class::{ContainerFiles, cdi, slot};
 
 use crate::slot_folders::SlotFolders;
 
-/// How slots are answered for.
+/// How `Allocate` is answered.
 #[derive(Clone, Debug)]
 pub(crate) enum AllocateStrategy {
-    /// By a CDI device.
+    /// With a CDI device name.
     Cdi,
-    /// By a folder of the slot's own.
+    /// With mounts from the slot's own folder.
     Folders(SlotFolders, ContainerFiles),
 }
 
 impl AllocateStrategy {
-    /// Whether a pod's own mounts come over those of the answer.
+    /// Whether a pod's own mounts can hide those of the answer.
     pub(super) fn can_be_covered(&self) -> bool {
         matches!(self, Self::Folders(..))
     }
 
-    /// The answer for the devices of a container. The first brings all that the container gets.
+    /// The answer for the devices of a container. The first device brings everything that the container gets.
     pub(super) fn of(&self, devices: &[String], kind: Kind) -> ContainerAllocateResponse {
         let named = |device: &String| CdiDevice {
             name: cdi::device_name(device),

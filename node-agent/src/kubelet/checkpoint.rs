@@ -1,5 +1,5 @@
-//! The kubelet's record of which container holds which devices: a file that it replaces before a
-//! container that was given devices can start. It is read and never written.
+//! The kubelet's device manager checkpoint: which container holds which devices. The kubelet replaces the file
+//! before a container with devices can start. The agent only reads it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The file, in the kubelet's folder of device plugins.
+/// The file, in the kubelet's device-plugins folder.
 pub(crate) const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Why the record cannot be used.
+/// Why the checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeletCheckpointError {
     #[error("failed to read {path}")]
@@ -51,7 +51,7 @@ pub(crate) struct PodDevicesEntry {
     pub(crate) container: String,
     #[serde(rename = "ResourceName")]
     pub(crate) resource: String,
-    /// By NUMA node; a device of no node is under -1.
+    /// By NUMA node; devices without one are under -1.
     #[serde(rename = "DeviceIDs")]
     devices: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
@@ -64,16 +64,16 @@ impl PodDevicesEntry {
     }
 }
 
-/// What the kubelet has on record.
+/// The content of the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KubeletCheckpoint {
     pub(crate) entries: Vec<PodDevicesEntry>,
-    /// The devices of every resource that a plugin has offered, by the resource's name.
+    /// The devices that plugins have registered, by resource name.
     pub(crate) registered: BTreeMap<String, Vec<String>>,
 }
 
-/// Reads the record below the kubelet's folder of device plugins; a kubelet that has handed out nothing
-/// yet has none.
+/// Reads the checkpoint from the kubelet's device-plugins folder. A kubelet that has allocated no device yet has
+/// none.
 pub(crate) fn read(folder: &Path) -> Result<KubeletCheckpoint, KubeletCheckpointError> {
     let path = folder.join(FILE);
     match std::fs::read(&path) {
@@ -83,7 +83,7 @@ pub(crate) fn read(folder: &Path) -> Result<KubeletCheckpoint, KubeletCheckpoint
     }
 }
 
-/// What the record's text says; the fuzz target `kubelet_checkpoint` calls this.
+/// Parses the checkpoint. The fuzz target `kubelet_checkpoint` calls this.
 pub(crate) fn parse(text: &[u8]) -> Result<KubeletCheckpoint, serde_json::Error> {
     let file: KubeletCheckpointFile = serde_json::from_slice(text)?;
     let registered = file.data.registered.unwrap_or_default().into_iter();

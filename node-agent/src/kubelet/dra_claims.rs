@@ -1,9 +1,9 @@
-//! GPUs that NVIDIA's DRA driver gives to pods by resource claims: they are the pods' in the ledger, as those of another
-//! device plugin are, and while the driver offers GPUs of this node nothing of any GPU is given.
+//! GPUs that NVIDIA's DRA driver gives to pods through resource claims. The ledger records them as the pods', like
+//! those of another device plugin. While the driver offers GPUs of this node, the agent allocates nothing.
 //!
-//! Which claim has which device, the kubelet's pod resources service says. A device is called by a number there; which
-//! GPU that is, the `ResourceSlice` of the driver says. Where the API server does not say it, the number is that of the
-//! device file.
+//! The kubelet's pod-resources API says which claim has which device. It names devices by number, and the driver's
+//! `ResourceSlice` maps them to GPUs. If the API server does not have it, the number is taken as the minor number of
+//! the device file.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ use super::foreign_holders::{ForeignCardId, ForeignHolder};
 use super::pods::{self, RETRY};
 use crate::failure::chain;
 
-/// The name under which NVIDIA's DRA driver offers GPUs.
+/// The name of NVIDIA's DRA driver.
 pub(super) const DRIVER: &str = "gpu.nvidia.com";
 
-/// The GPUs of this node that the driver offers, by the names of its devices. A part of a GPU stands for it.
+/// The GPUs of this node that the driver offers, by device name. A partition maps to its GPU.
 pub(super) type Published = BTreeMap<String, CardUuid>;
 
-/// The pods with claimed GPUs, by UID, or by name where the UID is not known.
+/// The pods with claimed GPUs, by UID, or by name if the UID is unknown.
 pub(super) fn holders(
     listed: &[PodResources],
     published: &Published,
@@ -51,7 +51,7 @@ pub(super) fn holders(
     holders
 }
 
-/// The GPU of a device such as `gpu-0` or `gpu-0-mig-1g.10gb-0`.
+/// The GPU of a device, for example `gpu-0` or `gpu-0-mig-1g.10gb-0`.
 fn card(device: &str, published: &Published) -> Option<ForeignCardId> {
     if let Some(uuid) = published.get(device) {
         return Some(ForeignCardId::Uuid(*uuid));
@@ -60,7 +60,7 @@ fn card(device: &str, published: &Published) -> Option<ForeignCardId> {
     number.parse().ok().map(ForeignCardId::Minor)
 }
 
-/// Follows what the driver offers of this node. Without an API server it is not known.
+/// Watches what the driver offers on this node. Without an API server that stays unknown.
 pub(super) fn watch(node: Option<String>) -> watch::Receiver<Published> {
     let (published, seen) = watch::channel(Published::new());
     if let Some(node) = node {
@@ -99,7 +99,7 @@ async fn follow(client: Client, node: &str, published: &watch::Sender<Published>
             }
             Ok(watcher::Event::InitDone) => true,
             Err(error) => {
-                // An API server without resource claims has none to tell of.
+                // An API server without DRA has no ResourceSlices.
                 let is_old = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
                 if !is_failing && !is_old {
                     warn!(

@@ -1,8 +1,7 @@
-//! Pods to which another device plugin, such as NVIDIA's, gave cards: what the kubelet says of them, so that
-//! the ledger enters those cards as theirs, also long after that plugin has left.
+//! Pods to which another device plugin, such as NVIDIA's, gave cards. The ledger records these cards as the pods',
+//! even after the plugin has left.
 //!
-//! Cards are told apart from other devices by their ids: a UUID or the number of a device file, with the
-//! replica or the partition behind it.
+//! Cards are recognized by their device ids: a UUID or a minor number, followed by the replica or the partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use apportion_proto::podresources::{ContainerDevices, PodResources};
 
 use super::checkpoint::KubeletCheckpoint;
 
-/// What another plugin calls a card.
+/// Another plugin's id of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ForeignCardId {
     /// NVIDIA's plugin: `GPU-…`, and `GPU-…::2` for a replica.
@@ -24,7 +23,7 @@ pub(crate) enum ForeignCardId {
 /// A pod with cards of another plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ForeignHolder {
-    /// Namespace and name, where the kubelet said them.
+    /// Namespace and name, if the kubelet reported them.
     pub(crate) name: Option<String>,
     pub(crate) cards: BTreeSet<ForeignCardId>,
 }
@@ -40,7 +39,7 @@ impl ForeignCardId {
     }
 }
 
-/// The resource under which another plugin offers cards, of what the kubelet can give away.
+/// The resource with which another plugin offers cards, among the kubelet's allocatable devices.
 pub(super) fn offered(devices: &[ContainerDevices]) -> Option<&str> {
     let of_others = |of: &&ContainerDevices| {
         let mut ids = of.device_ids.iter();
@@ -52,8 +51,8 @@ pub(super) fn offered(devices: &[ContainerDevices]) -> Option<&str> {
         .map(|of| of.resource_name.as_str())
 }
 
-/// The pods that are there, by UID. A pod that has left stays on record for a while; the service does not
-/// list it.
+/// The pods that still exist, by UID. The checkpoint keeps a pod for a while after it has left; the pod-resources
+/// API does not list it.
 pub(super) fn seen(
     record: &KubeletCheckpoint,
     listed: Option<&[PodResources]>,
@@ -81,7 +80,7 @@ pub(super) fn seen(
     pods
 }
 
-/// Each device with the pods that the service lists with it.
+/// The pods that the pod-resources API lists for each device.
 fn names(listed: &[PodResources]) -> BTreeMap<String, BTreeSet<String>> {
     let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for pod in listed {

@@ -1,19 +1,20 @@
-//! The list of devices that a plugin keeps sending to the kubelet, and the same after each change.
+//! The device list that a plugin streams to the kubelet, now and after each change.
 //!
-//! The kubelet tells plugins apart by their resource alone. While another plugin serves the same one, the kubelet would
-//! take a list of ours for one of the other's, and the end of our stream for the other's end. So the stream stays open
-//! then and says nothing. It ends when the other has left, before this plugin is registered again.
+//! The kubelet distinguishes plugins only by their resource. While another plugin serves the same resource, the
+//! kubelet would take our list for the other plugin's, and the end of our stream for the other plugin's end. So the
+//! stream then stays open and sends nothing. It ends when the other plugin has left, before this plugin registers
+//! again.
 
 use apportion_proto::deviceplugin::{Device, ListAndWatchResponse};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// What a plugin answers to `ListAndWatch`.
+/// The response of `ListAndWatch`.
 pub(super) type Lists = ReceiverStream<Result<ListAndWatchResponse, Status>>;
 
-/// Sends the devices of what is offered until the kubelet or the agent is gone. `rival` says whether another plugin
-/// serves the same resource, if that can be.
+/// Sends the device list until the kubelet or the agent is gone. `rival` says whether another plugin serves the same
+/// resource, if that is possible.
 pub(super) fn lists<T: Send + Sync + 'static>(
     mut offers: watch::Receiver<T>,
     mut rival: Option<watch::Receiver<bool>>,
@@ -43,7 +44,7 @@ pub(super) fn lists<T: Send + Sync + 'static>(
     ReceiverStream::new(unread)
 }
 
-/// Waits until another plugin is there, or is not.
+/// Waits until another plugin is there (or is gone).
 async fn becomes(rival: &mut Option<watch::Receiver<bool>>, there: bool) {
     if let Some(rival) = rival
         && rival.wait_for(|is_there| *is_there == there).await.is_ok()
@@ -53,7 +54,7 @@ async fn becomes(rival: &mut Option<watch::Receiver<bool>>, there: bool) {
     std::future::pending().await
 }
 
-/// The kubelet's words for whether a device can be had.
+/// The kubelet's health value.
 pub(super) fn health(is_offered: bool) -> String {
     let word = if is_offered { "Healthy" } else { "Unhealthy" };
     word.to_owned()

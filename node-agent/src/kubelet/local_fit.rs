@@ -1,7 +1,7 @@
-//! Placing a pod that no scheduler of ours placed, on this node, where it already is.
+//! Places a pod that our scheduler did not place on this node, where it already is.
 //!
-//! This is a caller like any other: it reads what the cards have left, proposes, and the agent accepts or
-//! refuses. Of the cards that the pod fits on it takes the fullest, so that large holes stay large.
+//! This is a client like any other: it reads the free memory of the cards and proposes a placement, and the agent
+//! accepts or refuses it. Among the cards that the pod fits on it takes the fullest, so that large gaps stay large.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use super::poll::Holder;
 use crate::agent::AgentHandle;
 use crate::request::{AgentRequest, Answer};
 
-/// How long the word on a pod that the kubelet already has is waited for.
+/// How long to wait for the specification of a pod that the kubelet already has.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the reservation waits for its commit, which follows at once.
+/// How long a reservation waits for its commit, which follows at once.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Places pods on this node.
@@ -27,7 +27,7 @@ pub(crate) struct LocalFit {
     pods: watch::Receiver<NodePods>,
     shown: AgentHandle,
     requests: mpsc::Sender<AgentRequest>,
-    /// One pod after the other, so that each sees what the one before has left.
+    /// One pod at a time, so that each sees what the one before left.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -45,7 +45,7 @@ impl LocalFit {
         }
     }
 
-    /// Reserves what the pod asks for and commits it to the pod.
+    /// Reserves the pod's request and commits it to the pod.
     pub(crate) async fn place(&self, holder: &Holder) -> Result<(), Status> {
         let facts = self.facts(&holder.pod).await?;
         let request = request(&facts)?;
@@ -158,7 +158,7 @@ fn sizeless(card: &v1::Card) -> String {
     }
 }
 
-/// What would be left of the card, and what to ask of it.
+/// The memory that would be left on the card, and the request for it.
 fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, CardRequest)> {
     let uuid: CardUuid = card.uuid.parse().ok()?;
     let capacity = CardCapacity {

@@ -1,8 +1,8 @@
-//! What the kubelet's two voices, its record and its pod resources service, say together of each slot. Pure:
-//! the look brings both here.
+//! Merges the kubelet's two sources, its checkpoint and its pod-resources API, into one holder for each slot. Pure:
+//! the poller reads both.
 //!
-//! Where they contradict each other nobody holds the slot, and the other slots are as they are: one pod's
-//! trouble is not the node's.
+//! A slot on which they contradict each other has no holder. Other slots are not affected: one pod's problem must
+//! not stop the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use apportion_proto::podresources::PodResources;
 use super::checkpoint::KubeletCheckpoint;
 use super::poll::{Holder, KubeletSnapshot, SlotDispute};
 
-/// What both of the kubelet's voices say; the record alone where the service does not speak. Of two pods on
-/// record the one holds the slot that the service names, if it is known by its UID.
+/// The holders according to both sources, or according to the checkpoint if the API does not answer. If the
+/// checkpoint has two pods for a slot, the one that the API names holds it, if its UID is known.
 pub(super) fn agreed(
     record: &KubeletCheckpoint,
     listed: Option<&[PodResources]>,
@@ -30,7 +30,7 @@ pub(super) fn agreed(
         return seen;
     };
     for (slot, named) in in_use(listed) {
-        // One that is not on record yet is still being given out.
+        // A slot that is not in the checkpoint yet is still being allocated.
         let Some(mut pods) = on_record.remove(&slot) else {
             continue;
         };
@@ -59,7 +59,7 @@ impl KubeletSnapshot {
     }
 }
 
-/// The only pod on record, with the name and the containers that the service said.
+/// The only pod in the checkpoint, with the name and the containers that the API reports.
 fn holder(
     recorded: (SlotId, Containers),
     named: Option<(String, BTreeSet<String>)>,
@@ -81,7 +81,7 @@ fn holder(
 /// Pods, by UID or by name, with their containers.
 type Containers = BTreeMap<String, BTreeSet<String>>;
 
-/// The slot with its pod, where that is one.
+/// The slot with its pod, if it has exactly one.
 pub(super) fn only(
     (slot, pods): (SlotId, Containers),
 ) -> Option<(SlotId, (String, BTreeSet<String>))> {
@@ -90,7 +90,7 @@ pub(super) fn only(
     pods.next().is_none().then_some((slot, first))
 }
 
-/// Each slot with the UIDs of its pods. An init container leaves its slot to another one.
+/// The UIDs of the pods of each slot. A slot of an init container is reused by a later container.
 pub(super) fn on_record(record: &KubeletCheckpoint) -> BTreeMap<SlotId, Containers> {
     let mut slots: BTreeMap<SlotId, Containers> = BTreeMap::new();
     let ours = record.entries.iter();
@@ -103,7 +103,7 @@ pub(super) fn on_record(record: &KubeletCheckpoint) -> BTreeMap<SlotId, Containe
     slots
 }
 
-/// Each slot with the names of its pods and the containers that hold it.
+/// The names of the pods of each slot, with the containers that hold it.
 pub(super) fn in_use(listed: &[PodResources]) -> BTreeMap<SlotId, Containers> {
     let mut slots: BTreeMap<SlotId, Containers> = BTreeMap::new();
     for pod in listed {

@@ -1,8 +1,8 @@
-//! The pods of this node: what a pod asks for, and whether it has ended. The kubelet says so itself where it
-//! serves its pods API (by default since Kubernetes 1.37), the API server elsewhere.
+//! The pods of this node: what each requests, and whether it has ended. They come from the kubelet if it serves its
+//! pods API (by default since Kubernetes 1.37), else from the API server.
 //!
-//! What else the kubelet serves says neither. Without this the agent works where a scheduler places the
-//! pods, and learns of their ends from the lists of devices alone.
+//! The kubelet's other APIs have neither. Without this source the agent still works if a scheduler places the pods,
+//! and learns of their ends from the device lists alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -21,10 +21,10 @@ use super::shadowed_mounts::covered;
 use crate::options::AgentOptions;
 pub(super) use of_api_server::client;
 
-/// How long to wait before who fell silent is tried again.
+/// How long to wait before a failed source is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(2);
 
-/// How many deleted pods are remembered, for those who look later.
+/// How many deleted pods are remembered, for later polls.
 const REMEMBERED: usize = 1024;
 
 /// What is kept of a pod.
@@ -35,15 +35,15 @@ pub(crate) struct PodFacts {
     pub(crate) memory: Option<String>,
     pub(crate) fraction: Option<String>,
     pub(crate) devices: Option<String>,
-    /// Whether none of its containers runs or will run again.
+    /// Whether no container of it runs or will run again.
     pub(crate) has_ended: bool,
-    /// Its containers that run before the others and end; the kubelet lists no devices of theirs.
+    /// Its init containers that run to completion; the kubelet lists no devices for them.
     init: BTreeSet<String>,
-    /// What it mounts over our files, in words.
+    /// The mount that hides our files, as text.
     pub(super) covered: Option<String>,
-    /// Whether it is being deleted: what has ended is not started again.
+    /// Whether it is being deleted: containers that ended are not restarted.
     is_ending: bool,
-    /// Whether all of its containers have started and none starts again.
+    /// Whether all of its containers have started and none will start again.
     is_started_for_good: bool,
 }
 
@@ -51,17 +51,16 @@ pub(crate) struct PodFacts {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodePods {
     pods: BTreeMap<String, Arc<PodFacts>>,
-    /// Those that were there and have been deleted, the latest last.
+    /// Those that were deleted, the latest last.
     deleted: VecDeque<String>,
 }
 
 impl NodePods {
-    /// One pod.
     pub(crate) fn get(&self, uid: &str) -> Option<&Arc<PodFacts>> {
         self.pods.get(uid)
     }
 
-    /// The UID of the pod of this name that has not ended.
+    /// The UID of the pod with this name that has not ended.
     pub(super) fn uid_of(&self, name: &str) -> Option<&String> {
         let mut live = self.pods.iter().filter(|(_, pod)| !pod.has_ended);
         live.find(|(_, pod)| pod.name == name).map(|(uid, _)| uid)
@@ -79,7 +78,7 @@ impl NodePods {
         ending.map(|(uid, _)| uid)
     }
 
-    /// The UIDs of pods whose last process is their end: the API server says that much later.
+    /// The UIDs of pods that end with their last process. The API server reports that end much later.
     pub(crate) fn started_for_good(&self) -> impl Iterator<Item = &String> {
         let started = self.pods.iter();
         let started = started.filter(|(_, pod)| pod.is_started_for_good);
@@ -92,7 +91,7 @@ impl NodePods {
         live.map(|(uid, _)| uid)
     }
 
-    /// Whether these containers of a pod that has not ended all run before the others.
+    /// Whether all these containers are init containers of a pod that has not ended.
     pub(super) fn are_init(&self, uid: &str, containers: &BTreeSet<String>) -> bool {
         let pod = self.pods.get(uid).filter(|pod| !pod.has_ended);
         pod.is_some_and(|pod| containers.is_subset(&pod.init))
@@ -112,7 +111,7 @@ impl NodePods {
         }
     }
 
-    /// A new list is complete: what is not in it is no more.
+    /// Replaces all pods by a complete list. Pods that it lacks are deleted.
     fn replace(&mut self, pods: BTreeMap<String, Arc<PodFacts>>) {
         let before = std::mem::take(&mut self.pods).into_keys();
         before
@@ -122,8 +121,8 @@ impl NodePods {
     }
 }
 
-/// Watches the pods of the node: the kubelet's own below `dir` where it serves them, and those that the API
-/// server has for the node that the options name until it does.
+/// Watches the pods of the node: from the kubelet whose folder is `dir` if it serves its pods API, and from the API
+/// server until it does.
 pub(crate) fn watch(options: &AgentOptions, dir: &Path) -> watch::Receiver<NodePods> {
     let (pods, seen) = watch::channel(NodePods::default());
     let (node, socket) = (options.node.clone(), of_kubelet::socket(dir));
@@ -136,7 +135,7 @@ pub(crate) fn watch(options: &AgentOptions, dir: &Path) -> watch::Receiver<NodeP
     seen
 }
 
-/// Until who says it falls silent.
+/// Follows one source until it fails.
 async fn follow(node: Option<&str>, socket: &Path, pods: &watch::Sender<NodePods>) {
     let events = match of_kubelet::open(socket).await {
         Some(events) => events,
@@ -167,8 +166,8 @@ fn facts(pod: &Pod) -> PodFacts {
     }
 }
 
-/// Whether no container of the pod can start any more: all have, and the pod restarts none. A container with
-/// a rule of its own may.
+/// Whether no container of the pod can start any more: all have started, and the pod restarts none. A container with
+/// its own restart policy may restart.
 fn is_started_for_good(pod: &Pod) -> bool {
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else {
         return false;
@@ -185,7 +184,7 @@ fn is_started_for_good(pod: &Pod) -> bool {
         && started.count() == spec.containers.len()
 }
 
-/// The init containers, without those that go on beside the others.
+/// The init containers, without sidecars.
 fn init(pod: &Pod) -> BTreeSet<String> {
     let spec = pod.spec.as_ref();
     let all = spec.and_then(|spec| spec.init_containers.as_ref());

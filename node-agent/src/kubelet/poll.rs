@@ -1,4 +1,4 @@
-//! Looking at the kubelet: which slot is held by which pod, now.
+//! Polls the kubelet: which pod holds which slot now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ use super::whole_card_holders::{self, WholeCardSnapshot};
 use crate::failure::chain;
 use crate::request::AgentRequest;
 
-/// How often the kubelet is asked while nothing happens. The service frees the devices of pods that have
-/// ended when it is asked and not before.
+/// How often to poll while nothing happens. The pod-resources API frees the devices of ended pods only when it is
+/// called.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long after its start a kubelet may not yet know all of its pods.
+/// How long after its start a kubelet may not know all of its pods yet.
 const SETTLES_IN: Duration = Duration::from_secs(30);
 
-/// The kubelet, to be looked at.
+/// Polls one kubelet.
 #[derive(Debug)]
 pub(crate) struct KubeletPoller {
     dir: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct KubeletPoller {
     /// The GPUs that NVIDIA's DRA driver offers.
     published: watch::Receiver<Published>,
     requests: mpsc::Sender<AgentRequest>,
-    /// What was seen first is told first: an older look after a newer one would take a grant away.
+    /// One poll at a time, so that snapshots arrive in order: an older one after a newer one would remove a grant.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -46,36 +46,36 @@ pub(crate) struct KubeletPoller {
 pub(crate) struct Holder {
     /// The pod's UID.
     pub(crate) pod: String,
-    /// Namespace and name, where the kubelet said them.
+    /// Namespace and name, if the kubelet reported them.
     pub(crate) name: Option<String>,
-    /// The containers; an init container leaves its slot to another one.
+    /// The containers that hold it. A slot of an init container is reused by a later container.
     pub(crate) containers: BTreeSet<String>,
 }
 
-/// What was seen.
+/// The result of a poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KubeletSnapshot {
     pub(crate) held: BTreeMap<SlotId, Holder>,
-    /// Whether the kubelet's service spoke, beside its record.
+    /// Whether the pod-resources API answered, too.
     pub(crate) is_listed: bool,
-    /// The slots of which it cannot be said who holds them, and why not.
+    /// The slots whose holder is unknown, and why.
     pub(crate) disputed: BTreeMap<SlotId, SlotDispute>,
     /// The pods with whole cards.
     pub(crate) whole: WholeCardSnapshot,
     /// The pods with cards of another device plugin or of a DRA driver, by UID.
     pub(crate) others: BTreeMap<String, ForeignHolder>,
-    /// Whether a slot that is not there is held by nobody.
+    /// Whether a slot that is not in `held` is held by nobody.
     pub(crate) is_complete: bool,
-    /// The pods that the kubelet or the API server says have ended or are no more.
+    /// The pods that have ended or were deleted, according to the kubelet or the API server.
     pub(crate) ended: BTreeSet<String>,
-    /// The pods of which, it is said there, nothing starts any more: they are being deleted, or hold a
-    /// slot and have started for good.
+    /// The pods in which nothing starts any more, according to the same source: they are being deleted, or they hold
+    /// a slot and have started for good.
     pub(crate) ending: BTreeSet<String>,
-    /// The pods that are said there not to have ended.
+    /// The pods that have not ended, according to the same source.
     pub(crate) live: BTreeSet<String>,
 }
 
-/// Why it cannot be said who holds a slot.
+/// Why a poll failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeletPollError {
     #[error(transparent)]
@@ -84,7 +84,7 @@ pub(crate) enum KubeletPollError {
     Leaving,
 }
 
-/// Why it cannot be said who holds one slot. The others are as they are.
+/// Why the holder of one slot is unknown. Other slots are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SlotDispute {
     #[error("the kubelet allocated it to two pods; delete one of them")]
@@ -109,7 +109,7 @@ impl KubeletPoller {
         }
     }
 
-    /// Looks, and tells the agent what was seen.
+    /// Polls, and sends the snapshot to the agent's loop.
     pub(crate) async fn look(&self) -> Result<KubeletSnapshot, KubeletPollError> {
         let _turn = self.turn.lock().await;
         let looked = self.look_once().await;
@@ -122,8 +122,8 @@ impl KubeletPoller {
     }
 
     async fn look_once(&self) -> Result<KubeletSnapshot, KubeletPollError> {
-        // In this order, so that a slot that is given out in between is missing from the list of those who
-        // hold slots, and not from the record of who they are.
+        // In this order: a slot that is allocated in between is then missing in the API's list, and not in the
+        // checkpoint that says who its holders are.
         let listed = tokio::time::timeout(PATIENCE, list(&self.dir))
             .await
             .ok()
@@ -135,7 +135,7 @@ impl KubeletPoller {
         let settled = on_record(&record).into_iter();
         let settled = settled.filter(|(slot, _)| !seen.disputed.contains_key(slot));
         for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
-            // The service lists no container that runs before the others.
+            // The pod-resources API lists no init containers.
             if pods.are_init(&pod, &containers) {
                 let name = pods.get(&pod).map(|pod| pod.name.clone());
                 seen.held.entry(slot).or_insert(Holder {
@@ -163,36 +163,37 @@ impl KubeletPoller {
         Ok(seen)
     }
 
-    /// The name of the pod whose running container holds a slot that the kubelet gives out as free.
+    /// The name of the pod whose running container holds a slot that the kubelet allocates again.
     ///
-    /// # A slot that is given twice
-    /// While the kubelet waits for our answer for one pod, a list that it makes for anybody forgets that the
-    /// slot is taken, and the next pod gets it too. Whoever is refused fails at admission and comes again.
+    /// # A slot that is allocated twice
+    /// While the kubelet waits for our `Allocate` of one pod, a device list that it makes for any client forgets
+    /// that the slot is taken, and the next pod gets it, too. The refused pod fails at admission and is created
+    /// again.
     pub(super) async fn holder_of_given(&self, slot: SlotId) -> Option<String> {
         let record = checkpoint::read(&self.plugins()).ok()?;
-        // A slot that is not on record is free, and of most that are the pod has ended.
+        // A slot that is not in the checkpoint is free. For most that are, the pod has ended.
         on_record(&record).get(&slot)?;
         let listed = tokio::time::timeout(PATIENCE, list(&self.dir)).await;
         let holders = in_use(&listed.ok()??).remove(&slot)?;
         holders.into_keys().next()
     }
 
-    /// The name of a pod, as far as it is known.
+    /// The name of a pod, if known.
     fn name(&self, uid: &str) -> Option<String> {
         Some(self.pods.borrow().get(uid)?.name.clone())
     }
 
-    /// What a pod mounts over our files, as far as it is known.
+    /// The mount of a pod that hides our files, if known.
     pub(super) fn covered(&self, uid: &str) -> Option<String> {
         self.pods.borrow().get(uid)?.covered.clone()
     }
 
-    /// The folder of device plugins.
+    /// The kubelet's device-plugins folder.
     fn plugins(&self) -> PathBuf {
         self.dir.join("device-plugins")
     }
 
-    /// Whether the kubelet has run long enough to know its pods: after a start its list of pods is empty.
+    /// Whether the kubelet has run long enough to know its pods. At its start its list of pods is empty.
     fn is_settled(&self) -> bool {
         let socket = std::fs::metadata(self.plugins().join("kubelet.sock"));
         let since = socket.and_then(|found| found.modified());
@@ -203,7 +204,7 @@ impl KubeletPoller {
     }
 }
 
-/// Tells the agent what is so, until the agent leaves.
+/// Polls until the agent stops.
 pub(crate) async fn keep_looking(kubelet: Arc<KubeletPoller>) {
     let mut problem = None;
     let mut disputed = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! Being known to the kubelet, also after it was restarted.
+//! Registers device plugins with the kubelet, and again after a kubelet restart.
 //!
-//! A kubelet that starts empties its folder of sockets and makes its own anew. So whenever its socket is
-//! another one, or ours is gone, the plugin is served at a new socket and announced again. The folder is
-//! looked at four times a second: it costs nothing, works where the folder was mounted over, which a
-//! watch on it does not survive, and is well within the second that a pod is willing to wait.
+//! A starting kubelet empties its folder of sockets and creates its own again. So whenever its socket has changed,
+//! or ours is gone, the plugin is served at a new socket and registered again. The folder is polled four times a
+//! second. That costs next to nothing, and works even if something is mounted over the folder, which breaks a watch.
+//! It is well within the second that a pod can wait.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,24 +25,24 @@ use crate::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The kubelet's version of the API.
+/// The version of the device plugin API.
 const VERSION: &str = "v1beta1";
 
-/// One plugin in the kubelet's folder of device plugins.
+/// A plugin in the kubelet's device-plugins folder.
 #[derive(Debug)]
 pub(crate) struct PluginRegistration {
     /// The kubelet's folder.
     pub(crate) dir: PathBuf,
-    /// What the plugin serves.
+    /// The resource that the plugin serves.
     pub(crate) resource: &'static str,
-    /// What the names of its sockets begin with.
+    /// The prefix of its sockets' names.
     pub(crate) prefix: &'static str,
     pub(crate) options: DevicePluginOptions,
-    /// Whether another plugin serves the same; it is not served meanwhile.
+    /// Whether another plugin serves the same resource. Meanwhile ours is not served.
     pub(crate) yields: Option<watch::Receiver<bool>>,
 }
 
-/// Why the plugin is not known to the kubelet.
+/// Why the plugin is not registered.
 #[derive(Debug, thiserror::Error)]
 enum RegisterError {
     #[error("failed to listen on {path}")]
@@ -59,7 +59,7 @@ enum RegisterError {
     Silent,
 }
 
-/// A plugin that is served and announced. It is no longer served when this is dropped.
+/// A plugin that is served and registered. Dropping this ends both.
 #[derive(Debug)]
 struct ServedPlugin {
     kubelet: (u64, i64, i64),
@@ -79,7 +79,7 @@ impl PluginRegistration {
         self.dir.join("device-plugins")
     }
 
-    /// Keeps the plugin known until the agent ends, and tells those who count.
+    /// Keeps the plugin registered until the agent ends, and reports changes to the agent's loop.
     pub(crate) async fn keep<T: DevicePlugin>(
         self,
         plugin: DevicePluginServer<T>,
@@ -95,7 +95,7 @@ impl PluginRegistration {
             if yields {
                 drop(served.take());
             }
-            // The kubelet hears of the end of the old stream before it hears of the new one.
+            // The kubelet must see the end of the old stream before the new registration.
             if std::mem::replace(&mut yielded, yields) && !yields {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -129,7 +129,7 @@ impl PluginRegistration {
         }
     }
 
-    /// Takes away the sockets of agents that were killed.
+    /// Removes the sockets of killed agents.
     fn sweep(&self) {
         for entry in std::fs::read_dir(self.folder())
             .into_iter()
@@ -147,7 +147,7 @@ impl PluginRegistration {
         kubelet: (u64, i64, i64),
         plugin: DevicePluginServer<T>,
     ) -> Result<ServedPlugin, RegisterError> {
-        // The kubelet may hold on to the socket of before, so each has a name of its own.
+        // The kubelet may still use the old socket, so each has a unique name.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -166,7 +166,7 @@ impl PluginRegistration {
                 warn!(error = chain(&error), "Device plugin server failed");
             }
         });
-        // From here on what is served ends with this value, also when the kubelet does not want it.
+        // From here on dropping `served` ends the server, also if the kubelet refuses it.
         let served = ServedPlugin {
             kubelet,
             socket,
@@ -192,12 +192,12 @@ impl PluginRegistration {
     }
 }
 
-/// Whether the kubelet that is there now was told of what is served now.
+/// Whether the running kubelet knows the server that runs now.
 fn knows(served: Option<&ServedPlugin>, kubelet: Option<(u64, i64, i64)>) -> bool {
     served.is_some_and(|served| Some(served.kubelet) == kubelet && served.socket.exists())
 }
 
-/// Tells one socket from another of the same name.
+/// Distinguishes a socket from an earlier one of the same name.
 fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
     let found = std::fs::metadata(socket).ok()?;
     Some((found.ino(), found.ctime(), found.ctime_nsec()))

@@ -1,10 +1,11 @@
-//! Another owner that gives whole cards away: a device plugin, as NVIDIA's, or NVIDIA's DRA driver. A plugin is
-//! recognised by what the kubelet has of it to give, whatever its socket and the resource are called; and, where the
-//! kubelet does not say, by its socket in the kubelet's folder, where somebody must be listening, because a plugin that
-//! was killed leaves its socket. The DRA driver is recognised by the GPUs that it offers in `ResourceSlices`.
+//! Detects another owner that allocates whole cards: a device plugin such as NVIDIA's, or NVIDIA's DRA driver. A
+//! plugin is recognized by the devices that the kubelet can allocate, whatever its socket and resource are called.
+//! If the kubelet does not report these, it is recognized by its socket in the kubelet's folder. Somebody must
+//! listen there, because a killed plugin leaves its socket behind. The DRA driver is recognized by the GPUs that it
+//! offers in `ResourceSlices`.
 //!
-//! Two owners give one card away twice, whatever the settings of this one are. So while there is another, whole cards
-//! are not served, and nothing of any card is given: which one the other gives away next is not known here.
+//! Two owners would allocate a card twice, whatever the settings of this one. So while there is another, whole cards
+//! are not served and nothing is allocated: the agent does not know which card the other one allocates next.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -21,24 +22,24 @@ use super::foreign_holders;
 use crate::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long the kubelet's answer may take.
+/// How long the kubelet may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What the sockets of NVIDIA's plugin and of GKE's are called.
+/// The common prefix of the sockets of NVIDIA's and GKE's plugins.
 const PREFIX: &str = "nvidia";
 const ENDING: &str = ".sock";
 
-/// How another owner was recognised.
+/// How another owner was recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RivalOwner {
     /// A device plugin, by its socket's name.
     Socket(String),
-    /// A device plugin, by the resource whose devices are cards.
+    /// A device plugin, by its resource whose devices are cards.
     Resource(String),
     /// NVIDIA's DRA driver, by the cards that it offers.
     Dra,
 }
 
-/// What a person must know.
+/// The message for the administrator.
 impl fmt::Display for RivalOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
@@ -62,7 +63,7 @@ impl fmt::Display for RivalOwner {
     }
 }
 
-/// The other plugin at the kubelet whose folder this is.
+/// Another device plugin that is registered with this kubelet.
 pub(crate) async fn of_plugins(kubelet: &Path) -> Option<RivalOwner> {
     if let Some(name) = socket(&kubelet.join("device-plugins")).await {
         return Some(RivalOwner::Socket(name));
@@ -71,7 +72,7 @@ pub(crate) async fn of_plugins(kubelet: &Path) -> Option<RivalOwner> {
     offered.ok().flatten().map(RivalOwner::Resource)
 }
 
-/// The name of the other plugin's socket.
+/// The name of the other plugin's socket, if somebody listens there.
 async fn socket(folder: &Path) -> Option<String> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -83,7 +84,7 @@ async fn socket(folder: &Path) -> Option<String> {
     None
 }
 
-/// Whether somebody listens there, also one who answers nobody.
+/// Whether somebody listens there, even if it accepts no connection.
 async fn is_listening(socket: &Path) -> bool {
     match UnixStream::connect(socket).await {
         Ok(_) => true,
@@ -91,19 +92,19 @@ async fn is_listening(socket: &Path) -> bool {
     }
 }
 
-/// The resource of which the kubelet has another plugin's cards to give.
+/// The resource with which another plugin offers cards.
 async fn offered(kubelet: &Path) -> Option<String> {
     let socket = kubelet.join("pod-resources/kubelet.sock");
     let channel = apportion_proto::channel(&socket).await.ok()?;
     let asked = PodResourcesListerClient::new(channel)
         .get_allocatable_resources(AllocatableResourcesRequest {})
         .await;
-    // A kubelet that does not tell is no sign of one.
+    // A kubelet that does not answer proves nothing.
     let devices = asked.ok()?.into_inner().devices;
     foreign_holders::offered(&devices).map(str::to_owned)
 }
 
-/// The other owners of this node's cards.
+/// Watches for other owners of this node's cards.
 pub(super) struct RivalWatcher {
     kubelet: PathBuf,
     published: watch::Receiver<Published>,
@@ -111,7 +112,7 @@ pub(super) struct RivalWatcher {
 }
 
 impl RivalWatcher {
-    /// `known` is what the agent has been told of.
+    /// `known` is the owner that the agent already knows of.
     pub(super) const fn new(
         kubelet: PathBuf,
         published: watch::Receiver<Published>,
@@ -124,7 +125,7 @@ impl RivalWatcher {
         }
     }
 
-    /// Tells the agent and the plugin of whole cards when another owner comes or goes.
+    /// Notifies the agent's loop and the whole-card plugin when another owner comes or goes.
     pub(super) async fn watch(
         mut self,
         requests: mpsc::Sender<AgentRequest>,
@@ -158,7 +159,7 @@ mod tests {
         let other = UnixListener::bind(folder.path().join("kubelet.sock")).unwrap();
         assert_eq!(super::socket(folder.path()).await, None);
         let plugin = UnixListener::bind(&socket).unwrap();
-        // It accepts nobody, and must not be waited for.
+        // It accepts no connection, and the check must not wait for it.
         for _ in 0..5000 {
             assert_eq!(
                 super::socket(folder.path()).await.as_deref(),
@@ -167,7 +168,7 @@ mod tests {
         }
         drop(plugin);
         assert!(socket.exists());
-        // A process that another test starts has the socket too, until it runs its program.
+        // A process that another test forks has the socket, too, until it calls exec.
         let gone = async {
             while super::socket(folder.path()).await.is_some() {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,8 +1,8 @@
-//! Whether a pod mounts something of its own over what holds its limit.
+//! Detects a pod mount that would hide the files that enforce its limit.
 //!
-//! A CDI device's mounts come after a pod's. Without CDI they come before, so a pod could put an empty
-//! folder where the account is, or the list of the library. It is refused before its container starts,
-//! as far as the API server has told of the pod by then: while that is silent, containers start again.
+//! A CDI device's mounts come after a pod's own. Without CDI they come before, so a pod could mount an empty folder
+//! over the account or over the preload list. The agent refuses such a pod before its container starts, if it knows
+//! the pod's specification by then. While the source of pods fails, containers can start unchecked.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,10 +10,10 @@ use apportion_abi::names::RESOURCE_SLOT;
 use apportion_abi::place::CONTAINER_ACCOUNT;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 
-/// Where our files are in a container, and where nothing of a pod may be.
+/// Our paths in a container. A pod may mount nothing there.
 const OURS: [&str; 2] = [CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
 
-/// The container and the place, as words for a refusal.
+/// The container and the path, as text for a refusal.
 pub(super) fn covered(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let first = spec.init_containers.iter().flatten();
@@ -39,7 +39,7 @@ fn is_over_ours(mount: &VolumeMount) -> bool {
     OURS.iter().any(|ours| place.starts_with(ours))
 }
 
-/// The path without detours.
+/// The path without `.` and `..`.
 fn plain(path: &str) -> PathBuf {
     let mut plain = PathBuf::from("/");
     for component in Path::new(path).components() {

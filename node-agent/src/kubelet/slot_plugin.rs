@@ -1,8 +1,8 @@
-//! The device plugin that the kubelet talks to.
+//! The device plugin of slots.
 //!
-//! `Allocate` answers with what is not there yet (see `answers`). Only `PreStartContainer`, which the kubelet
-//! calls before every start of the container, has it put in place; whatever goes wrong there is an error, and
-//! the container does not start.
+//! `Allocate` answers with things that do not exist yet (see `allocate_strategy`). The agent creates them in
+//! `PreStartContainer`, which the kubelet calls before every start of the container. Any failure there is an error,
+//! and the container does not start.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ use super::stats::KubeletEvent;
 use crate::failure::chain;
 use crate::request::{self, PrepareOutcome};
 
-/// The plugin, for one connection and all.
+/// The plugin.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotPlugin {
     pub(crate) kubelet: Arc<KubeletPoller>,
@@ -39,7 +39,7 @@ pub(crate) struct SlotPlugin {
     pub(crate) local_fit: Option<Arc<LocalFit>>,
 }
 
-/// What the kubelet is told of the plugin.
+/// The plugin's options.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: false,
@@ -176,7 +176,7 @@ fn device((slot, is_offered): &(SlotId, bool)) -> Device {
     }
 }
 
-/// The one slot of a container.
+/// The only slot of a container.
 fn the_slot(ids: &[String]) -> Result<SlotId, Status> {
     match ids {
         [id] => id.parse().map_err(Status::invalid_argument),

@@ -1,6 +1,6 @@
-//! What happens between the agent and the kubelet, counted for who looks from outside.
+//! Counts what happens between the agent and the kubelet, for metrics.
 //!
-//! The plugin and the looks are beside the agent's loop and tell it what happened; the loop alone counts.
+//! The plugins and the poller run beside the agent's loop and send it events; only the loop counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,35 +9,35 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::poll::{KubeletPollError, KubeletSnapshot, SlotDispute};
 
-/// Bounds of how long the kubelet waits for its answer, in seconds: it goes on for thirty.
+/// Histogram buckets for how long the kubelet waits, in seconds. It gives up after thirty.
 const BOUNDS: [f64; 12] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
-/// Something that happened.
+/// An event to count.
 #[derive(Clone, Debug)]
 pub(crate) enum KubeletEvent {
-    /// Whether the kubelet knows the plugin of a resource.
+    /// Whether the plugin of a resource is registered.
     Registered(&'static str, bool),
-    /// The kubelet was looked at: by what, and what came of it.
+    /// A poll of the kubelet: its source and its result.
     Looked(&'static str, &'static str),
     /// A container asked to start, and how long it waited for the answer.
     Started { took: Duration, is_granted: bool },
 }
 
-/// What happened since the agent started. Nothing, where there is no kubelet.
+/// The counts since the agent started. Empty without a kubelet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KubeletStats {
     /// By resource.
     pub(crate) registered: BTreeMap<&'static str, bool>,
-    /// By source and result.
+    /// Polls by source and result.
     pub(crate) looks: BTreeMap<(&'static str, &'static str), u64>,
-    /// Seconds, by result.
+    /// Seconds by result.
     pub(crate) starts: BTreeMap<&'static str, Histogram>,
 }
 
 impl KubeletEvent {
-    /// What came of a look.
+    /// The result of a poll.
     pub(super) fn of(looked: &Result<KubeletSnapshot, KubeletPollError>) -> Self {
         match looked {
             Ok(seen) => {

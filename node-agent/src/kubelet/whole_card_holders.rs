@@ -1,11 +1,11 @@
-//! Which pod has which whole cards, from the kubelet's two voices.
+//! Which pod has which whole cards, from the kubelet's two sources.
 //!
-//! All devices of a pod are wanted, those of its init containers too, because the lowest device is the
-//! pod's first card. The service lists only the containers that run, so it says which pods are there, and
-//! the record says what they have.
+//! A pod's devices include those of its init containers, because its lowest device stands for its first card. The
+//! pod-resources API lists only running containers. So the API says which pods exist, and the checkpoint says which
+//! devices they have.
 //!
-//! Where they contradict each other about a device, none of its pods starts and none loses what it has; the
-//! other pods are as they are.
+//! If the sources contradict each other about a device, none of its pods starts and none loses what it has. Other
+//! pods are not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,21 +19,21 @@ use super::checkpoint::KubeletCheckpoint;
 /// A pod with whole cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WholeCardHolder {
-    /// Namespace and name, where the kubelet said them.
+    /// Namespace and name, if the kubelet reported them.
     pub(crate) name: Option<String>,
     pub(crate) ids: BTreeSet<WholeCardId>,
-    /// Whether the service lists it: a container of it runs.
+    /// Whether the pod-resources API lists it: one of its containers runs.
     pub(crate) is_listed: bool,
 }
 
-/// A pod of which a device is another's, too.
+/// A pod that shares a device with another pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceConflict {
     /// All its devices.
     pub(crate) ids: BTreeSet<WholeCardId>,
-    /// Those that are given twice.
+    /// The devices that two pods have.
     pub(crate) twice: BTreeSet<WholeCardId>,
-    /// The names of their pods, or the UIDs where the names are not known.
+    /// The names of these pods, or the UIDs of those without a known name.
     pub(crate) pods: BTreeSet<String>,
 }
 
@@ -49,28 +49,28 @@ impl fmt::Display for DeviceConflict {
     }
 }
 
-/// What was seen of whole cards.
+/// The whole-card part of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WholeCardSnapshot {
     /// By UID.
     pub(crate) pods: BTreeMap<String, WholeCardHolder>,
-    /// The pods, by UID, of which it cannot be said what they have.
+    /// The pods, by UID, whose devices are uncertain.
     pub(crate) contested: BTreeMap<String, DeviceConflict>,
 }
 
 impl WholeCardSnapshot {
-    /// Every pod that has something or claims it.
+    /// Every pod that holds or claims a device.
     pub(crate) fn claimants(&self) -> impl Iterator<Item = &String> {
         self.pods.keys().chain(self.contested.keys())
     }
 
-    /// What is claimed twice.
+    /// All devices of the contested pods.
     pub(crate) fn contested_ids(&self) -> BTreeSet<WholeCardId> {
         let contests = self.contested.values();
         contests.flat_map(|of| of.ids.iter().copied()).collect()
     }
 
-    /// A device of these that a pod holds of which a container runs, with the pod's name.
+    /// One of these devices that a pod with a running container holds, with the pod's name.
     pub(super) fn in_use(&self, ids: &[WholeCardId]) -> Option<(WholeCardId, &str)> {
         self.pods.values().find_map(|of| {
             let id = ids.iter().find(|id| of.is_listed && of.ids.contains(id))?;
@@ -79,8 +79,7 @@ impl WholeCardSnapshot {
     }
 }
 
-/// The pods that are there. `live` are those of which the API server says so, and `name_of` is what it calls
-/// them.
+/// The pods that exist. `live` are those that have not ended, and `name_of` returns their names.
 pub(super) fn seen(
     record: &KubeletCheckpoint,
     listed: Option<&[PodResources]>,
@@ -105,7 +104,7 @@ pub(super) fn seen(
         let mut said = ids.filter_map(|id| listed.as_ref()?.get(id)).flatten();
         let its = match known.get(uid) {
             Some(name) => said.find(|said| *said == name),
-            // A name that is another's is not its.
+            // Ignore names that belong to another pod.
             None => said.find(|said| !known.values().any(|name| name == *said)),
         };
         pod.is_listed = its.is_some();
@@ -118,7 +117,7 @@ pub(super) fn seen(
     contest(pods, &listed.unwrap_or_default())
 }
 
-/// Sets aside the pods that claim a device of another one.
+/// Separates the pods that claim a device of another pod.
 fn contest(
     mut pods: BTreeMap<String, WholeCardHolder>,
     listed: &BTreeMap<WholeCardId, BTreeSet<String>>,
@@ -149,7 +148,7 @@ fn contest(
     WholeCardSnapshot { pods, contested }
 }
 
-/// Each device with the pods that the service lists with it.
+/// The pods that the pod-resources API lists for each device.
 fn names(listed: &[PodResources]) -> BTreeMap<WholeCardId, BTreeSet<String>> {
     let mut names: BTreeMap<WholeCardId, BTreeSet<String>> = BTreeMap::new();
     for pod in listed {

@@ -1,9 +1,9 @@
-//! The device plugin of whole cards: `nvidia.com/gpu` from the same book as the shares.
+//! The device plugin of whole cards: serves `nvidia.com/gpu` from the same ledger as the shares.
 //!
-//! `Allocate` has an idle card held, or refuses and the pod fails at admission with a sentence; which card
-//! the pod gets is settled before its container starts, because only then is it known whether cards are
-//! reserved for this pod. A container with whole cards gets the cards and nothing else of ours: no library,
-//! no limit. As with shares, nothing describes its devices before, so that it does not start without us.
+//! `Allocate` reserves an idle card, or refuses, and then the pod fails at admission with the reason. The pod's card
+//! is chosen before its container starts, because only then does the agent know whether cards are reserved for this
+//! pod. The container gets the cards and nothing else of ours: no library, no limit. As with shares, the CDI specs
+//! of its devices do not exist before, so the container cannot start without the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,19 +31,19 @@ use super::slot_plugin::leaving;
 use crate::failure::chain;
 use crate::request::{self, StartingContainer};
 
-/// How long a container waits for the processes of those who had its cards before. The kubelet itself waits
-/// half a minute.
+/// How long a container waits for the processes of the previous holder to end. The kubelet itself waits half a
+/// minute.
 const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// The devices and how their cards lie.
+/// The devices and the topology of their cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WholeCardOffers {
     pub(crate) offers: Vec<WholeCardOffer>,
     pub(crate) topology: GpuTopology,
 }
 
-/// The plugin, for one connection and all.
+/// The plugin.
 #[derive(Clone, Debug)]
 pub(crate) struct WholeCardPlugin {
     pub(crate) kubelet: Arc<KubeletPoller>,
@@ -54,7 +54,7 @@ pub(crate) struct WholeCardPlugin {
     pub(crate) rival: watch::Receiver<bool>,
 }
 
-/// What the kubelet is told of the plugin.
+/// The plugin's options.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: true,
@@ -139,8 +139,8 @@ impl DevicePlugin for WholeCardPlugin {
 }
 
 impl WholeCardPlugin {
-    /// The kubelet frees the devices of a pod that has ended when it hands them out anew, so it is looked
-    /// at first: what that pod had may be free by now. What a container that runs has is not.
+    /// Holds cards for devices that the kubelet allocates. It polls first: the kubelet frees the devices of ended
+    /// pods when it allocates them again, so their cards may be free by now. Refuses devices of a running container.
     async fn hand(&self, ids: Vec<WholeCardId>) -> Result<(), Status> {
         let looked = self.kubelet.look().await;
         let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
@@ -154,7 +154,7 @@ impl WholeCardPlugin {
             .await
     }
 
-    /// The pod whose container may start.
+    /// Prepares the container's devices. Returns the pod whose container may start.
     async fn start(&self, ids: &BTreeSet<WholeCardId>) -> Result<String, Status> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -202,7 +202,7 @@ impl WholeCardPlugin {
     }
 }
 
-/// Whether it may be otherwise in a moment.
+/// Whether a retry may succeed.
 fn is_passing(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted
 }

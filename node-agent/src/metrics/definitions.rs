@@ -1,5 +1,5 @@
-//! The metrics: one row each, from which what is served, the reference and the tests are made.
-//! Names and base units are Prometheus'; every row says in one sentence what it counts.
+//! The metrics, one row each. The exporter, the reference and the tests use this table. Names and base units follow
+//! Prometheus' conventions, and the help text is one sentence.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct AgentMetric {
     of: SeriesSource,
 }
 
-/// Whether it can fall, or is spread over buckets.
+/// The Prometheus type.
 #[derive(Clone, Copy)]
 pub(super) enum SeriesKind {
     Gauge,
@@ -25,26 +25,26 @@ pub(super) enum SeriesKind {
     Histogram,
 }
 
-/// Of what there is a series.
+/// What a metric has one series for.
 enum SeriesSource {
     /// The node.
     Node(fn(&ScrapeSnapshot) -> f64),
-    /// Each card that says it.
+    /// Each card that reports it.
     Card(fn(&v1::Card) -> Option<f64>),
-    /// Each share of a card of which it is known.
+    /// Each share whose value is known.
     Share(fn(&ShareMetrics) -> Option<f64>),
-    /// Each share of a card and each value of one label more.
+    /// Each share and each value of one more label.
     ShareBy(&'static str, fn(&ShareMetrics) -> Vec<(&'static str, f64)>),
-    /// Whatever the labels say.
+    /// Any other set of labels.
     Labels(&'static [&'static str], fn(&ScrapeSnapshot) -> Vec<Sample>),
-    /// Each value of one label, spread over buckets.
+    /// Each value of one label, as a histogram.
     Spread(&'static str, fn(&ScrapeSnapshot) -> &Spread),
 }
 
-/// Histograms by the value of their label.
+/// Histograms by label value.
 pub(super) type Spread = BTreeMap<&'static str, Histogram>;
 
-/// The values of the labels, and the number.
+/// Label values and the number.
 pub(super) type Sample = (Vec<String>, f64);
 
 const CARD_LABELS: [&str; 1] = ["gpu_uuid"];
@@ -85,7 +85,7 @@ impl AgentMetric {
         }
     }
 
-    /// What is spread over buckets, for a row of that kind.
+    /// The histograms, for a row of that kind.
     pub(super) fn spread<'a>(&self, facts: &'a ScrapeSnapshot) -> Option<&'a Spread> {
         match self.of {
             SeriesSource::Spread(_, spread) => Some(spread(facts)),
@@ -116,7 +116,7 @@ fn each(
     values(share).into_iter().map(of).collect()
 }
 
-/// How many series one share has.
+/// The number of series of one share.
 pub(super) fn per_share() -> usize {
     let of = |row: &AgentMetric| match row.of {
         SeriesSource::Share(_) => 1,

@@ -1,5 +1,5 @@
-//! What the rows say: numbers and labels out of the facts. Labels are of a fixed set of words, or name a card
-//! or a container; never a pid, never free text.
+//! Computes the values and labels of the rows. Labels come from fixed sets or name a card or a container. They are
+//! never a pid or free text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const ENFORCEMENT: [(&str, v1::EnforcementState); 6] = [
     ("overlimit", v1::EnforcementState::Overlimit),
 ];
 
-/// What a card may need, by the numbers of `nvmlDeviceGpuRecoveryAction_t`.
+/// The recovery actions, by the values of `nvmlDeviceGpuRecoveryAction_t`.
 const RECOVERIES: [(&str, u64); 5] = [
     ("none", 0),
     ("gpu_reset", 1),
@@ -29,8 +29,8 @@ const RECOVERIES: [(&str, u64); 5] = [
     ("drain_and_reset", 4),
 ];
 
-/// What slows clocks, by the bits of `nvmlClocksEventReasons`. Idling and settings that somebody chose do too,
-/// and are nothing to tell of.
+/// The exported throttle reasons, by the bits of `nvmlClocksEventReasons`. Idling and configured clocks also set
+/// bits, but are no problem.
 const THROTTLES: [(&str, u64); 5] = [
     ("power_cap", 0x4),
     ("hardware", 0x8),
@@ -47,7 +47,7 @@ const OFFENCES: [(&str, NoticeKind); 5] = [
     ("evicted", NoticeKind::Evicted),
 ];
 
-/// Why a request for an allocation was refused, in one of few words.
+/// The metric label for a refusal.
 pub(crate) fn reason(refusal: &AllocationRefusal) -> &'static str {
     match refusal {
         AllocationRefusal::Shortfall(_) => "shortfall",
@@ -64,10 +64,10 @@ pub(crate) fn reason(refusal: &AllocationRefusal) -> &'static str {
     }
 }
 
-/// The reason where the agent could not carry out what the ledger had granted.
+/// The label if the agent could not perform what the ledger had granted.
 pub(crate) const FAILED: &str = "failed";
 
-/// The reason where a user's quota is used up.
+/// The label if a user's quota is used up.
 pub(crate) const QUOTA: &str = "quota";
 
 pub(super) fn node(facts: &ScrapeSnapshot) -> v1::Node {
@@ -97,7 +97,7 @@ pub(super) fn grants(facts: &ScrapeSnapshot) -> Vec<Sample> {
     samples
 }
 
-/// The accounts that were taken over from their files alone.
+/// The allocations that were restored from their accounts alone.
 pub(super) fn orphaned(facts: &ScrapeSnapshot) -> f64 {
     let all = facts.view.list.allocations.iter();
     let orphans = all.filter(|of| of.idempotency_key.starts_with(crate::agent::ORPHAN));
@@ -116,7 +116,7 @@ pub(super) fn disagreements(facts: &ScrapeSnapshot) -> Vec<Sample> {
     kinds.into_iter().map(of).collect()
 }
 
-/// A series for each reason of each card that says what slows it.
+/// One series for each reason of each card that reports its throttle reasons.
 pub(super) fn throttled(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let told = facts.view.counts.throttled.iter();
     let of = |(card, bits): (&CardUuid, &u64)| {
@@ -196,7 +196,7 @@ pub(super) fn faults(facts: &ScrapeSnapshot) -> Vec<Sample> {
     faults.map(of).collect()
 }
 
-/// One series is one, the others of the card are zero. An action that came with a later driver is "other".
+/// One series of the card is 1 and the others are 0. An action of a newer driver is "other".
 pub(super) fn recoveries(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let told = facts.view.counts.recoveries.iter();
     let of = |(card, action): (&CardUuid, &u64)| {
@@ -228,10 +228,10 @@ pub(super) fn gpu_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
     cards.map(|card| (labels(card), 1.0)).collect()
 }
 
-/// What the driver says is used, less what the accounts and the processes of no allocation explain.
-/// Negative where accounts hold more than is used: charges in flight, contexts that cost less.
+/// What the driver reports as used, less what the accounts and unmanaged processes explain. Negative if accounts
+/// charge more than is used: charges in flight, or contexts that cost less than their charge.
 pub(super) fn drift(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    // Of a card that does not say what is used, it is not known.
+    // A card that does not report its use has no drift.
     let cards = (facts.view.list.cards.iter()).filter(|card| !card.memory_unknown);
     let of = |card: &v1::Card| {
         let shares = facts
@@ -258,7 +258,7 @@ pub(super) fn container_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
         };
         vec![name.namespace, name.pod, name.container, uid]
     };
-    // Two that wait for a pod of one name are one series.
+    // Two allocations for pods of the same name are one series.
     let all: BTreeSet<_> = facts.shown().map(of).collect();
     all.into_iter().map(|labels| (labels, 1.0)).collect()
 }
@@ -291,7 +291,7 @@ pub(super) fn some(bytes: u64) -> Option<f64> {
     Some(number(bytes))
 }
 
-/// Exact below 2^53: 8 PiB.
+/// Exact below 2^53, which is 8 PiB.
 pub(super) fn number(number: u64) -> f64 {
     number as f64
 }

@@ -1,4 +1,4 @@
-//! What a scrape shows, gathered once: the view, and its shares by the labels that they are shown with.
+//! The data of one scrape: the view, and its shares by their labels.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use apportion_proto::v1;
 
 use crate::view::AgentView;
 
-/// Everything that rows are made of.
+/// The input of all rows.
 #[derive(Debug)]
 pub(super) struct ScrapeSnapshot {
     pub(super) view: Arc<AgentView>,
     pub(super) shares: Vec<(ShareLabels, ShareMetrics)>,
-    /// Series that were left out, in this scrape and those before it.
+    /// Series left out in this scrape and all before.
     pub(super) dropped: u64,
     /// Connections that each listener dropped.
     pub(super) connections: Vec<(&'static str, u64)>,
 }
 
-/// A container.
+/// The labels of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ContainerLabels {
     pub(super) namespace: String,
@@ -27,14 +27,14 @@ pub(super) struct ContainerLabels {
     pub(super) container: String,
 }
 
-/// A container's share of a card.
+/// The labels of a container's share of a card.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ShareLabels {
     pub(super) container: ContainerLabels,
     pub(super) gpu_uuid: String,
 }
 
-/// What a container has of a card.
+/// The values of a share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShareMetrics {
     pub(super) limit: u64,
@@ -46,24 +46,24 @@ pub(super) struct ShareMetrics {
     pub(super) module: u64,
     /// Claimed for neither contexts nor code.
     pub(super) buffer: u64,
-    /// By the family of calls.
+    /// By family of calls.
     pub(super) denied: BTreeMap<String, u64>,
     pub(super) denied_bytes: u64,
     pub(super) last_denied: u64,
-    /// Of the card's time, in per cent.
+    /// Per cent of the card's time.
     pub(super) utilisation: Option<u32>,
-    /// The allocations' states.
+    /// The states of its allocations.
     pub(super) states: Vec<v1::EnforcementState>,
 }
 
 impl ScrapeSnapshot {
-    /// The allocations of which something is shown.
+    /// The allocations that are exported.
     pub(super) fn shown(&self) -> impl Iterator<Item = &v1::Allocation> {
         self.view.list.allocations.iter().take(super::MOST_SHARES)
     }
 }
 
-/// The names under which an allocation's container is shown.
+/// The labels of an allocation's container.
 pub(super) fn container(allocation: &v1::Allocation) -> ContainerLabels {
     match ContainerRef::of(&allocation.name) {
         Some(workload) => ContainerLabels {
@@ -71,8 +71,8 @@ pub(super) fn container(allocation: &v1::Allocation) -> ContainerLabels {
             pod: workload.pod.to_owned(),
             container: workload.container.to_owned(),
         },
-        // No pod: what people call the program, and a number, because two programs may be called the same. The
-        // whole id names the account's folder, and is of no use to who reads metrics.
+        // Without a pod: the program's name and the allocation's number, because two programs may have one name. The
+        // full id would only name the account's folder.
         None => ContainerLabels {
             namespace: String::new(),
             pod: String::new(),
@@ -81,13 +81,13 @@ pub(super) fn container(allocation: &v1::Allocation) -> ContainerLabels {
     }
 }
 
-/// The number of an allocation, which no other of this agent has.
+/// The number of an allocation, which is unique for this agent.
 fn serial(id: &str) -> &str {
     id.rsplit_once('-').map_or(id, |(_, serial)| serial)
 }
 
-/// The first `most` shares, and how many there are beyond. A pod that ends while its successor of the
-/// same name starts is one with it: a series must not be there twice.
+/// The first `most` shares, and how many more there are. A pod that ends and its successor of the same name are
+/// merged, because a series must not appear twice.
 pub(super) fn shares(
     allocations: &[v1::Allocation],
     most: usize,
@@ -111,7 +111,7 @@ pub(super) fn shares(
     (all.into_iter().collect(), left_out)
 }
 
-/// What the processes of `allocation` take together of the card's time; `None` where nobody says it.
+/// The time on the card of all processes of `allocation`; `None` if the driver does not report it.
 fn utilisation(card: &str, allocation: &v1::Allocation) -> Option<u32> {
     let uses = allocation.processes.iter().flat_map(|of| &of.uses);
     let here = uses.filter(|used| used.card == card);
@@ -135,7 +135,7 @@ impl ShareMetrics {
         }
         self.denied_bytes += grant.denied_bytes;
         self.last_denied = grant.last_denied_bytes;
-        // Processes' parts are rounded each by itself.
+        // Each process's value is rounded, so the sum can exceed 100.
         let sum = self.utilisation.into_iter().chain(utilisation);
         self.utilisation = sum.reduce(|a, b| (a + b).min(100));
         self.states.push(grant.enforcement());

@@ -192,7 +192,7 @@ fn the_reference_has_every_metric() {
     hold("metrics", "agent", &metrics_table(metrics));
 }
 
-/// Dashboards and alerts ask for what is served. What asks the scheduler and the webhook has tests there.
+/// Dashboards and alerts use only existing metrics. The scheduler's and the webhook's metrics are tested there.
 #[test]
 fn every_metric_that_the_chart_asks_for_is_a_row() {
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion");

@@ -1,5 +1,4 @@
-//! The settings of the cards: how they are read, what is charged for contexts, and what becomes of those who take
-//! more than theirs.
+//! Settings of the cards: the NVML library, the charge for contexts, and the policy for offenders.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -102,7 +101,7 @@ fn policy(text: &str) -> Option<OffenderPolicy> {
     }
 }
 
-/// A namespace, with what is done to its offenders.
+/// Parses a namespace with its policy.
 fn policy_of(text: &str) -> Option<(String, OffenderPolicy)> {
     let (namespace, text) = text.split_once('=')?;
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
@@ -110,7 +109,7 @@ fn policy_of(text: &str) -> Option<(String, OffenderPolicy)> {
     Some((namespace.to_owned(), policy(text)?)).filter(|_| is_name)
 }
 
-/// A card, by model or UUID, with how much it has.
+/// Parses a card, by model or UUID, with its memory size.
 fn size(text: &str) -> Option<(String, Bytes)> {
     let (card, mib) = text.split_once('=')?;
     let mib = mib.parse().ok().filter(|mib| (1..=1 << 30).contains(mib))?;

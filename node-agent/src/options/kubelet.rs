@@ -1,4 +1,4 @@
-//! The settings of an agent that serves a kubelet.
+//! Settings of an agent that serves a kubelet.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The settings of the question that the container runtime asks before each container.
+//! Settings of the NRI plugin.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,15 @@ use apportion_nri::VerdictMode;
 
 use super::AgentSetting;
 
-/// Whose containers may reach a GPU without a grant, unless an option says otherwise.
+/// The namespaces whose containers may reach a GPU without a grant by default.
 const INFRASTRUCTURE: [&str; 3] = ["kube-system", "gpu-operator", "nvidia-gpu-operator"];
 
-/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NriOptions {
-    /// The container runtime's plugin socket; none: it is not asked to ask.
+    /// The runtime's NRI socket; `None`: no plugin.
     pub(crate) socket: Option<PathBuf>,
     pub(crate) mode: VerdictMode,
-    /// The namespaces of the infrastructure.
+    /// Namespaces whose containers may reach a GPU without a grant.
     pub(crate) exempt: Vec<String>,
 }
 

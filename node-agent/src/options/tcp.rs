@@ -1,10 +1,10 @@
-//! The settings of the agent's TCP side, which a scheduler on another machine needs.
+//! Settings of the TCP listener, which a scheduler on another machine needs.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::AgentSetting;
 
-/// Where the agent is served over TCP, if it is.
+/// Where the agent listens on TCP, if it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpOptions {
     pub(crate) listen: Option<SocketAddr>,
@@ -12,7 +12,7 @@ pub(crate) struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// The address that others are told, for a listener at this one.
+    /// The address to publish for a listener bound to `bound`.
     pub(crate) fn advertised(&self, bound: SocketAddr) -> String {
         let host = self.advertise.as_deref();
         match host.map(|host| (host, host.parse::<IpAddr>())) {
@@ -22,7 +22,7 @@ impl TcpOptions {
         }
     }
 
-    /// What is wrong with these settings together.
+    /// The mistake in these settings, if they do not fit together.
     pub(super) fn mistake(&self, node: Option<&str>) -> Option<String> {
         let address = self.listen?;
         if node.is_none() {

@@ -1,9 +1,9 @@
-//! Events on pods that exceed or bypass their limit, and on the node when a card fails: their owners see
-//! no log of ours.
+//! Events on pods that exceed or bypass their limit, and on the node when a card fails. The owners of pods cannot
+//! read the agent's log.
 //!
-//! A pod decides how often it offends, so it must not decide how often the API server hears of it: of a
-//! kind of event there is one a minute on one object. An event is told once and not again if that fails;
-//! metrics and `GpuNode` have the state.
+//! A pod decides how often it offends, so it must not decide how often the API server gets an event. There is at
+//! most one event of a kind for each object in a minute. An event that cannot be published is not retried; metrics
+//! and `GpuNode` have the state.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,12 +15,11 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tracing::debug;
 
-/// Between two events of one kind on one object.
+/// The minimum time between two events of one kind on one object.
 const QUIET: Duration = Duration::from_secs(60);
-/// How many objects are remembered.
+/// The most objects that are remembered.
 const MOST: usize = 4096;
 
-/// Who tells.
 pub(super) struct EventPublisher {
     recorder: Recorder,
     node: String,
@@ -40,7 +39,7 @@ impl EventPublisher {
         }
     }
 
-    /// Tells what happened on whom it concerns, if anybody.
+    /// Publishes the event on its object, if it has one.
     pub(super) async fn tell(&mut self, event: &v1::Event, list: &v1::ListReply) {
         let Some((reason, type_)) = row(event.kind()) else {
             return;
@@ -90,7 +89,7 @@ fn reference<K: Resource<DynamicType = ()>>(
     }
 }
 
-/// What is told: the reason, and how it is meant.
+/// The reason and type of an event, for kinds that are published.
 fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
     use v1::EventKind as Kind;
     match kind {
@@ -114,7 +113,7 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
     }
 }
 
-/// The event's sentence, with the numbers that it is about.
+/// The event's message, with GPU, limit and use.
 fn note(event: &v1::Event, list: &v1::ListReply) -> String {
     const MIB: u64 = 1 << 20;
     let allocations = list.allocations.iter();
@@ -134,7 +133,7 @@ fn note(event: &v1::Event, list: &v1::ListReply) -> String {
     note
 }
 
-/// The pod that holds an allocation.
+/// The UID of the pod that holds an allocation.
 pub(super) fn pod_uid(id: &str, list: &v1::ListReply) -> Option<String> {
     let allocation = list.allocations.iter().find(|of| of.id == id)?;
     match allocation.holder.as_ref()?.kind.as_ref()? {
@@ -145,7 +144,7 @@ pub(super) fn pod_uid(id: &str, list: &v1::ListReply) -> Option<String> {
 
 type Key = (Option<String>, &'static str);
 
-/// Who was told what, lately.
+/// The latest events, by object and reason.
 #[derive(Default)]
 struct EventSpamFilter(BTreeMap<Key, Instant>);
 

@@ -1,8 +1,7 @@
-//! Evicting the pod of an offender, where that is the policy.
+//! Evicts the pod of an offender, if the policy says so.
 //!
-//! It is asked for by the eviction API, so that disruption budgets and grace periods hold, and for this
-//! very pod: one of the same name that came after it is left alone. An eviction that is refused is asked
-//! for again by the ledger for as long as the offence goes on.
+//! It uses the Eviction API, so disruption budgets and grace periods hold. It names the pod's UID, so a later pod of
+//! the same name is left alone. The ledger requests a refused eviction again as long as the offence lasts.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::failure::chain;
 /// How long the API server may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Evicts the pod that the event is about, if the event asks for that.
+/// Evicts the pod of the event, if it is an eviction event.
 pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListReply) {
     let workload = ContainerRef::of(&event.name);
     let (v1::EventKind::Evicted, Some(workload)) = (event.kind(), workload) else {
@@ -35,7 +34,7 @@ pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListRep
     let (namespace, pod) = (workload.namespace, workload.pod);
     match tokio::time::timeout(PATIENCE, post(&pods, pod, uid)).await {
         Ok(Ok(_)) => info!(namespace, pod, "Pod evicted by offender policy"),
-        // It is gone, or another has its name.
+        // The pod is gone, or another one has its name.
         Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {}
         Ok(Err(error)) => {
             let problem = chain(&error);
@@ -45,8 +44,8 @@ pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListRep
     }
 }
 
-/// The client's own call names the options otherwise than the API does, and the pod would not be held to
-/// its UID.
+/// Not kube's own call: it serializes the delete options under another name than the API expects, so the UID
+/// precondition would be lost.
 async fn post(pods: &Api<Pod>, pod: &str, uid: String) -> Result<Value, Error> {
     let this = Preconditions {
         uid: Some(uid),

@@ -1,9 +1,9 @@
-//! The three writes: the `GpuNode` itself, its status, and some numbers on the node.
+//! Writes the `GpuNode`, its status, and the node's extended resources.
 //!
-//! The object is applied on the server's side under the agent's own name, so that what others add to it
-//! stays. It is owned by the node, which is read for its UID. The numbers are capacities, because the
-//! kubelet derives what can be allocated from them and would undo anything else. Two of them are for reading: no
-//! pod is to ask for them, and the chart's admission policy sees to that. The other two count shares.
+//! The object is written by server-side apply under the agent's own field manager, so fields of others stay. It is
+//! owned by the node, whose UID must be read first. The resources are written as capacity too, because the kubelet
+//! derives allocatable from capacity and would undo anything else. Two of them are for people: no pod may request
+//! them, and the chart's admission policy enforces that. The other two count shares.
 
 use apportion_abi::SHARE_UNIT;
 use apportion_abi::names::{
@@ -17,21 +17,21 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
-/// Under which name the agent applies.
+/// The field manager of the agent.
 const FIELD_MANAGER: &str = "apportion-agent";
 const MIB: i64 = 1 << 20;
 const MILLION: u64 = 1_000_000;
-/// How many millionths fewer the webhook lets a share request than it is.
+/// How many millionths the webhook subtracts from the request of a share.
 const ROUNDING: u64 = 125;
-/// For how many shares on a node rounding is made up for: as many as there are slots unless told otherwise.
+/// The number of shares on a node whose rounding is compensated: the default number of slots.
 const SHARES: u64 = 128;
 
-/// Where the node's state is published.
+/// Writes the node's state.
 pub(super) struct GpuNodePublisher {
     node: String,
     nodes: Api<Node>,
     gpu_nodes: Api<GpuNode>,
-    /// The conditions as last written; `None` until the object was found or made.
+    /// The conditions as last written; `None` until the object was read or created.
     known: Option<Vec<Condition>>,
 }
 
@@ -45,7 +45,7 @@ impl GpuNodePublisher {
         }
     }
 
-    /// Writes all three. What fails is made anew the next time.
+    /// Writes everything. After a failure the object is created or read again the next time.
     pub(super) async fn write(&mut self, wanted: &GpuNodeStatus) -> Result<(), kube::Error> {
         let known = match self.known.take() {
             Some(known) => known,
@@ -73,7 +73,7 @@ impl GpuNodePublisher {
         Ok(())
     }
 
-    /// Writes where an earlier agent has made the object.
+    /// Writes only if an earlier agent has created the object.
     pub(super) async fn write_if_known(
         &mut self,
         wanted: &GpuNodeStatus,
@@ -84,7 +84,7 @@ impl GpuNodePublisher {
         }
     }
 
-    /// Makes the object if it is not there, and says which conditions it has.
+    /// Creates the object if it does not exist. Returns its conditions.
     async fn make(&self) -> Result<Vec<Condition>, kube::Error> {
         let node = self.nodes.get(&self.node).await?;
         let mut object = GpuNode::new(&self.node, Default::default());
@@ -104,7 +104,7 @@ impl GpuNodePublisher {
     }
 }
 
-/// Since when a condition holds: since it changed, or since now.
+/// The transition time of a condition: unchanged if its status is, else now.
 fn since(condition: &Condition, known: &[Condition]) -> Time {
     let same = known
         .iter()
@@ -124,8 +124,8 @@ fn numbers(status: &GpuNodeStatus) -> Value {
         RESOURCE_MEMORY: mib(|card| card.allocatable_bytes),
         RESOURCE_MEMORY_FREE: mib(|card| card.free_bytes),
     });
-    // Whatever pods request that run must still be there when the kubelet starts anew and admits them again: a card
-    // that is in nobody's use, or out of order for now, counts, and what is known is never taken back to nothing.
+    // The requests of running pods must still fit when a restarted kubelet admits them again. So cards that are
+    // unused or unhealthy count, too, and known numbers are never set back to zero.
     if let Some(micro) = micro(status) {
         numbers[RESOURCE_SHARE_MIB] = numbers[RESOURCE_MEMORY].clone();
         numbers[RESOURCE_SHARE_MICRO] = micro.to_string().into();
@@ -133,10 +133,10 @@ fn numbers(status: &GpuNodeStatus) -> Value {
     json!({ "status": { "capacity": numbers, "allocatable": numbers } })
 }
 
-/// The millionths of its cards that pods of a node can request: a million for each card. A share may lose some because it
-/// is rounded down to a whole number of units, so that more shares fit. Each request is smaller by [`ROUNDING`] for
-/// that; where a card is so small that a share can lose more, the node offers the rest. So the kubelet takes every pod
-/// that the ledger has room for.
+/// The millionths of cards that pods of a node can request: a million for each card. Rounding down to whole units
+/// makes a share smaller, so that more shares fit than the fractions say. Each request is smaller by [`ROUNDING`]
+/// for that. On a card so small that rounding costs more, the node offers the difference. So the kubelet admits
+/// every pod that the ledger has room for.
 fn micro(status: &GpuNodeStatus) -> Option<u64> {
     let of_card = |card: &apportion_crds::GpuCard| u64::try_from(card.allocatable_bytes).ok();
     let sizes = status.cards.iter().filter_map(of_card);
@@ -188,7 +188,7 @@ mod tests {
         let mut most = 0;
         for _ in 0..2000 {
             let size = 1024 + any(100_000);
-            // Alike or not: what is lost by rounding adds up where all lose as much.
+            // With equal shares or different ones: rounding losses add up if all shares lose the same.
             let (alike, spread) = (1 + any(300), any(2) * 20);
             let capacity = CardCapacity {
                 total: Bytes::from_mib(size),

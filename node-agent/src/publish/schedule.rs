@@ -1,8 +1,9 @@
 //! When to write a node's status.
 //!
-//! A change of what was given is written after a short pause. A change of what is used is written only if it is large,
-//! because use moves all the time. A heartbeat writes the whole status again, because others can undo it: a kubelet that
-//! registers its node anew clears resources that it does not know. After a failure the agent waits, each time longer.
+//! A change of allocations is written after a short pause. A change of use is written only if it is large, because
+//! use changes all the time. A heartbeat writes the whole status again, because others can undo it: a kubelet that
+//! registers its node again clears resources that it does not know. After a failure the agent waits, longer each
+//! time.
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ use tokio::time::Instant;
 
 /// How long to wait after the first failure.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long to wait after many.
+/// The longest wait after failures.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Which part of a GPU's memory is much.
+/// A change of more than one part in this many of a GPU's memory is large.
 const MUCH: i64 = 16;
 
-/// What was written, and when.
+/// The last written status, and when.
 pub(super) struct PublishSchedule {
     written: Option<GpuNodeStatus>,
     at: Instant,
-    /// How long to wait after a failure; nothing failed if it is zero.
+    /// How long to wait after a failure; zero if the last write succeeded.
     back_off: Duration,
 }
 
@@ -34,7 +35,7 @@ impl PublishSchedule {
         }
     }
 
-    /// When to write `wanted`; `None` is never, for there is nothing to say yet.
+    /// When to write `wanted`; `None` if there is nothing to publish yet.
     pub(super) fn due(&self, wanted: &GpuNodeStatus) -> Option<Instant> {
         if self.back_off > Duration::ZERO {
             return Some(self.at + self.back_off);
@@ -63,7 +64,7 @@ impl PublishSchedule {
     }
 }
 
-/// The status without what moves all the time.
+/// The status without the memory use.
 fn but_use(status: &GpuNodeStatus) -> GpuNodeStatus {
     let mut status = status.clone();
     status.totals.used.clear();
@@ -71,7 +72,7 @@ fn but_use(status: &GpuNodeStatus) -> GpuNodeStatus {
     status
 }
 
-/// Whether what is used of a GPU has become much more or much less, or something after nothing. The GPUs are the same.
+/// Whether the use of a GPU changed by a large amount, or between zero and more. Both have the same GPUs.
 fn moved(before: &GpuNodeStatus, now: &GpuNodeStatus) -> bool {
     let mut both = before.cards.iter().zip(&now.cards);
     both.any(|(before, now)| {

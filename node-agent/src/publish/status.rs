@@ -1,4 +1,4 @@
-//! The view as a `GpuNode`'s status. Pure: what is not in the view is not in the status.
+//! Converts the view to the status of a `GpuNode`. Pure: the status has nothing that is not in the view.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,12 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::view::AgentView;
 
-/// The condition that says whether shares can be given.
+/// The condition that says whether shares can be granted.
 pub(super) const READY: &str = "Ready";
 
 const MIB: u64 = 1 << 20;
 
-/// What the view says. Its condition has the time at which nothing was known; who writes it knows since
-/// when it holds.
+/// The status for the view. The transition time of its condition is a placeholder, which the writer replaces.
 pub(super) fn of(view: &AgentView) -> GpuNodeStatus {
     let list = &view.list;
     let node = list.node.clone().unwrap_or_default();
@@ -28,7 +27,7 @@ pub(super) fn of(view: &AgentView) -> GpuNodeStatus {
     GpuNodeStatus {
         agent_version: node.agent_version,
         driver_version: node.driver_version,
-        // Who writes it knows when.
+        // The writer sets it.
         last_heartbeat_time: None,
         simulated: node.simulated,
         agent_address: None,
@@ -137,7 +136,7 @@ fn ready(view: &AgentView, cards: &[GpuCard]) -> Condition {
     }
 }
 
-/// Whole MiB as Kubernetes writes quantities; what is beyond them is no use to people.
+/// An amount in whole MiB or GiB, as a Kubernetes quantity.
 fn amount(bytes: u64) -> String {
     match bytes / MIB {
         0 => "0".to_owned(),
@@ -146,7 +145,7 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-/// The API has no unsigned numbers; no card has 2^63 bytes.
+/// The API has no unsigned numbers, and no card has 2^63 bytes.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Against an API server that knows the calls it expects, and no other.
+//! Tests against an API server that accepts only the expected calls.
 
 use std::pin::pin;
 
@@ -16,7 +16,7 @@ fn cluster() -> (Client, Server) {
     (Client::new(service, "default"), server)
 }
 
-/// Takes the next call, which must be this one, answers it, and gives its body.
+/// Takes the next call, which must be this one, answers it, and returns its body.
 async fn expect(
     server: &mut std::pin::Pin<&mut Server>,
     call: (Method, &str),

@@ -1,6 +1,6 @@
-//! Asking for a certificate: a key of our own, a `CertificateSigningRequest`, and what the signer says.
+//! Requests a certificate: creates a key and a `CertificateSigningRequest`, and waits for the signer.
 //!
-//! The key never leaves the machine. The request names nobody: for which node it is, the API server notes.
+//! The key never leaves the machine. The request names no node: the API server records who made it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use tracing::warn;
 
 use crate::failure::chain;
 
-/// How long until it is asked again.
+/// How long to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How long an answer may take before somebody is told.
+/// How long to wait for the signer before that is logged.
 const SLOW: Duration = Duration::from_secs(15);
 
 /// Why there is no certificate.
@@ -38,7 +38,7 @@ enum CertificateRequestError {
     Gone(String),
 }
 
-/// A certificate and its key, as PEM; asks until it has them.
+/// Retries until it has a certificate and its key, as PEM.
 pub(super) async fn ask(client: Client, pause: Duration) -> (String, String) {
     tokio::time::sleep(pause).await;
     let mut told = String::new();
@@ -88,7 +88,7 @@ async fn once(client: &Client) -> Result<(String, String), CertificateRequestErr
     Ok((certificate, key.serialize_pem()))
 }
 
-/// Waits for what the signer says.
+/// Waits for the signer's answer.
 async fn answer(requests: Api<Request>, name: &str) -> Result<String, CertificateRequestError> {
     let mut seen = pin!(watcher::watch_object(requests, name).default_backoff());
     let mut is_told = false;
@@ -110,14 +110,14 @@ async fn answer(requests: Api<Request>, name: &str) -> Result<String, Certificat
                         .map_err(|why| CertificateRequestError::Refused(name.to_owned(), why));
                 }
             }
-            // The watch goes on by itself.
+            // The watcher retries by itself.
             Some(Err(_)) => {}
             Some(Ok(None)) | None => return Err(CertificateRequestError::Gone(name.to_owned())),
         }
     }
 }
 
-/// The certificate, or why there is none; nothing where neither is said yet.
+/// The certificate, or why it was refused; `None` if neither is decided yet.
 fn said(request: &Request) -> Option<Result<String, String>> {
     let status = request.status.as_ref()?;
     if let Some(certificate) = &status.certificate {

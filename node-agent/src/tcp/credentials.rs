@@ -1,5 +1,5 @@
-//! The agent's certificate, its key and whom it trusts: kept in a file, so that an agent that is started
-//! again is answered for at once, also while nobody signs.
+//! The agent's certificate, its key and the trusted CAs, saved in a file. So a restarted agent can serve at once,
+//! even if no signer is available.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use x509_parser::pem::Pem;
 
 use crate::atomic_write;
 
-/// Why what is held can't be used.
+/// Why the credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CredentialsError {
     #[error("failed to read a certificate or its key")]
@@ -27,20 +27,20 @@ pub(super) enum CredentialsError {
     Trust(#[from] VerifierBuilderError),
 }
 
-/// What is held, as PEM.
+/// The credentials, as PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TlsCredentials {
-    /// For which node; a disk may come from another.
+    /// The node that they are for: a disk may be moved to another one.
     pub(super) node: String,
     pub(super) certificate: String,
     pub(super) key: String,
-    /// When it is to be renewed, in seconds since the epoch.
+    /// When to renew the certificate, in seconds since the epoch.
     pub(super) renew_at: u64,
     pub(super) authorities: String,
 }
 
 impl TlsCredentials {
-    /// What an earlier agent of this node wrote down, or nothing.
+    /// Loads what an earlier agent of this node saved, or empty credentials.
     pub(super) fn load(path: &Path, node: &str) -> Self {
         let text = std::fs::read(path).unwrap_or_default();
         let held = serde_json::from_slice(&text).ok();
@@ -51,13 +51,12 @@ impl TlsCredentials {
         })
     }
 
-    /// Writes it down.
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self).map_err(std::io::Error::other)?;
         atomic_write::replace(path, &text)
     }
 
-    /// Takes a certificate in; it is renewed when a third of its life is left.
+    /// Stores a new certificate. It is renewed when a third of its remaining life is left.
     pub(super) fn take(&mut self, certificate: String, key: String, now: SystemTime) {
         let left = ends(&certificate).and_then(|end| end.duration_since(now).ok());
         let renew = now + left.unwrap_or_default() * 2 / 3;
@@ -76,7 +75,7 @@ impl TlsCredentials {
         renew.duration_since(now).unwrap_or_default()
     }
 
-    /// Whether one of the authorities signed the certificate.
+    /// Whether one of the trusted CAs signed the certificate.
     fn is_trusted(&self) -> bool {
         let Some(Ok(own)) = Pem::iter_from_buffer(self.certificate.as_bytes()).next() else {
             return false;
@@ -92,7 +91,7 @@ impl TlsCredentials {
             })
     }
 
-    /// What connections are answered with.
+    /// The TLS configuration for these credentials.
     pub(super) fn config(&self) -> Result<Arc<ServerConfig>, CredentialsError> {
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -118,7 +117,7 @@ fn is_signed(own: &X509Certificate<'_>, authority: &X509Certificate<'_>) -> bool
         && own.verify_signature(Some(authority.public_key())).is_ok()
 }
 
-/// When the first certificate of a PEM text ends.
+/// When the first certificate in a PEM text expires.
 fn ends(pem: &str) -> Option<SystemTime> {
     let pem = Pem::iter_from_buffer(pem.as_bytes()).next()?.ok()?;
     let end = pem.parse_x509().ok()?.validity().not_after.timestamp();

@@ -1,8 +1,7 @@
-//! Keeps the certificate good and knows whom to trust, for as long as the agent runs.
+//! Keeps the certificate valid and the trusted CAs current, as long as the agent runs.
 //!
-//! Whom to trust is followed in a `ConfigMap` that the scheduler keeps. A certificate is renewed when a
-//! third of its life is left, or at once when its authority is no longer trusted; until the next one is
-//! there the one before is shown.
+//! The trusted CAs are watched in a `ConfigMap` of the scheduler. The certificate is renewed when a third of its
+//! life is left, or at once when its CA is no longer trusted. Until the new one arrives, the old one is served.
 
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -23,15 +22,15 @@ use super::credentials::TlsCredentials;
 use crate::failure::chain;
 use crate::publish::client;
 
-/// How long after one certificate the next may be asked for.
+/// The minimum time between two certificate requests.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The longest sleep: clocks are set.
+/// The longest sleep, because the wall clock may be set.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// A request for a certificate that is under way.
+/// A certificate request in progress.
 type Asking = Pin<Box<dyn Future<Output = (String, String)> + Send>>;
 
-/// Keeps.
+/// Keeps the certificate and the CAs current.
 pub(super) async fn keep(
     node: String,
     path: PathBuf,
@@ -98,12 +97,12 @@ pub(super) async fn keep(
     }
 }
 
-/// Whom to trust; nothing where nobody said, which changes nothing.
+/// The trusted CAs; `None` if the `ConfigMap` has none, which changes nothing.
 fn trusted(map: Option<ConfigMap>) -> Option<String> {
     map?.data?.remove(identity::AUTHORITIES)
 }
 
-/// Answers with what is held from now on.
+/// Serves with these credentials from now on.
 fn present(held: &TlsCredentials, show: &watch::Sender<Option<Arc<ServerConfig>>>) {
     if held.certificate.is_empty() || held.authorities.is_empty() {
         return;

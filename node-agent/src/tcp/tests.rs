@@ -14,7 +14,7 @@ use super::*;
 
 const AGENT: &str = "agent";
 
-/// A certificate of an authority and its key, as PEM.
+/// A certificate signed by this CA, and its key, as PEM.
 fn issue(issuer: &Issuer<'_, KeyPair>, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -22,7 +22,7 @@ fn issue(issuer: &Issuer<'_, KeyPair>, name: &str) -> (String, String) {
     (certificate.pem(), key.serialize_pem())
 }
 
-/// An agent over TCP, and a client with the scheduler's certificate.
+/// An agent with TCP, and a client with the scheduler's certificate.
 async fn start() -> (TcpServer, TlsConnector) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -66,7 +66,7 @@ async fn half_open(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The test of the finding: all connections are from one source, as behind a translation of addresses.
+/// Regression: all connections come from one source, as behind NAT.
 #[tokio::test]
 async fn the_scheduler_gets_in_while_others_leave_handshakes_half_open() {
     let (remote, connector) = start().await;

@@ -1,4 +1,4 @@
-//! The chart starts the agent with options that it has: one that it has not would end it at once.
+//! The chart uses only options that the agent has: an unknown one would end the agent at once.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Nothing is said and not done, or done and not said: full file systems, folders that are not the agent's, a deleted
-//! lock, and a long checkpoint.
+//! The agent's answers match what was saved, with full file systems, foreign folders, a deleted lock and a long
+//! checkpoint.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,8 +19,7 @@ use crate::host::{
     Host, KillOnDrop, MIB, allocate, card, commit, eventually, find, list, output, wish,
 };
 
-/// Something that stands where the checkpoint's temporary file is written: no checkpoint can be written then,
-/// whoever the agent is.
+/// A folder in the place of the checkpoint's temporary file. Even root cannot write a checkpoint then.
 struct BlockedCheckpoint(PathBuf);
 
 impl BlockedCheckpoint {
@@ -113,7 +112,7 @@ async fn an_accounts_pages_are_there_before_its_program_is() {
     }
 }
 
-/// A small file system in memory over a folder, where this may be made.
+/// A small tmpfs mounted over a folder, if the test may mount.
 struct MountedTmpfs(std::path::PathBuf);
 
 impl MountedTmpfs {
@@ -162,7 +161,7 @@ async fn a_full_file_system_refuses_in_words_and_leaves_programs_alone() {
     let said = refused.message();
     assert!(words.iter().any(|words| said.contains(words)), "{said}");
     assert_eq!(list(&mut client).await.allocations.len(), 1);
-    // It starts after the file system is full, and is not ended by a page that cannot be had.
+    // It starts on the full file system, and a page that cannot be allocated does not kill it.
     let mut program = host.context(Some(Path::new(&held.account_dir)), "0");
     assert!(program.0.try_wait().unwrap().is_none());
     full.pop();
@@ -186,7 +185,7 @@ async fn folders_that_are_not_the_agents_are_not_touched() {
     fs::create_dir(&dead).unwrap();
     fs::write(dead.join("usage"), "").unwrap();
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    // Once of this boot and once of another, which removes what processes claimed.
+    // Once with this boot and once with another, which removes the accounts.
     for boot_id in [boot_id.trim(), "another"] {
         let record = serde_json::json!({
             "id": "../../escape", "key": "k", "name": "n", "created_ms": 1,
@@ -217,7 +216,7 @@ async fn two_agents_cannot_serve_one_folder_after_the_lock_was_deleted() {
     let (mut first, mut client) = host.agent(&[]).await;
     allocate(&mut client, "held", 100).await.unwrap();
     let lock = host.instance().join("agent.lock");
-    // The agent misses its lock and makes it anew: the second one is refused.
+    // The agent creates its missing lock file again, so a second agent is refused.
     fs::remove_file(&lock).unwrap();
     eventually("the lock is there again", async || {
         lock.exists().then_some(())
@@ -228,11 +227,11 @@ async fn two_agents_cannot_serve_one_folder_after_the_lock_was_deleted() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("another agent uses"), "{said}");
 
-    // Where the second one is faster, the first one leaves, and takes nothing along.
+    // If the second agent is faster, the first one exits and removes nothing.
     freeze(&first, true);
     fs::remove_file(&lock).unwrap();
     let (_second, mut client) = {
-        // The socket is the first one's until the second has taken it over.
+        // The socket is the first agent's until the second has replaced it.
         let log = fs::File::create(host.instance().join("second.log")).unwrap();
         let mut command = host.agent_command(&[]);
         command.stderr(log);
@@ -266,7 +265,7 @@ fn freeze(agent: &KillOnDrop, is_frozen: bool) {
     kill_process(Pid::from_child(&agent.0), signal).expect("the agent runs");
 }
 
-/// Counts how often a checkpoint is replaced, by looking at it all the time.
+/// Counts how often a checkpoint is replaced, by polling it.
 struct CheckpointWrites {
     is_over: Arc<AtomicBool>,
     seen: JoinHandle<BTreeSet<(u64, i64, i64)>>,
@@ -299,7 +298,7 @@ impl CheckpointWrites {
 #[tokio::test]
 async fn three_thousand_reservations_are_taken_over_with_a_few_checkpoints() {
     const COUNT: u64 = 3000;
-    /// A checkpoint for each reservation would be as many as there are reservations.
+    /// One checkpoint for each reservation would be `COUNT`.
     const MOST_WRITES: usize = 100;
     let host = Host::new(1);
     let (mut agent, mut client) = host.agent(&[]).await;

@@ -1,4 +1,4 @@
-//! A card is withdrawn for what it reports, and given out again on proof alone.
+//! A card is withdrawn because of XIDs, and allocated again only on proof.
 
 use apportion_proto::AgentClient;
 use apportion_proto::v1::CardHealth;
@@ -26,7 +26,7 @@ async fn becomes(client: &mut AgentClient, index: usize, health: CardHealth) {
 async fn a_card_that_needs_a_reset_is_given_out_again_only_after_it() {
     let host = Host::new(2);
     let (_agent, mut client) = host.agent(&[]).await;
-    // Whatever a program does to itself is its own affair. What is reported before the agent listens is lost.
+    // Programs' own errors do not withdraw a card. XIDs before the agent listens are lost.
     let own = r#"apportion_gpu_errors_total{gpu_uuid="#;
     eventually("the error is counted", async || {
         xid(&host, 0, 31);
@@ -49,7 +49,7 @@ async fn a_card_that_needs_a_reset_is_given_out_again_only_after_it() {
     })
     .await;
     assert_eq!(card(&mut client, 1).await.health(), CardHealth::Healthy);
-    // Two checks later it is still so, because the driver still wants the reset.
+    // Two checks later it is still withdrawn, because the driver still reports a reset.
     let checks = std::time::Instant::now() + std::time::Duration::from_secs(3);
     eventually("time passes", async || {
         assert_eq!(card(&mut client, 0).await.health(), CardHealth::Unhealthy);

@@ -1,5 +1,4 @@
-//! A machine of a test's own: the simulated driver, agents, and programs that hold a context, all gone
-//! when it is dropped.
+//! A machine for one test: the simulated driver, agents, and programs with a context. All end when it is dropped.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,12 +17,12 @@ use apportion_proto::{AgentClient, connect};
 use tempfile::TempDir;
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// What each card has, what it can give, and what a context costs; see the simulated driver.
+/// The memory of each card of the simulated driver.
 pub(crate) const CARD: u64 = 16 * 1024 * MIB;
-/// How long anything may take on a machine that does much else.
+/// The longest wait, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until something is so.
+/// Waits until `seen` returns something.
 pub(crate) async fn eventually<T>(what: &str, mut seen: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -43,7 +42,7 @@ impl KillOnDrop {
         self.0.id()
     }
 
-    /// Tells one that holds a context to open another.
+    /// Tells a program with a context to open another one.
     pub(crate) fn one_more_context(&mut self) {
         let input = self.0.stdin.as_mut().expect("its input is a pipe");
         input.write_all(b"\n").expect("it reads");
@@ -74,7 +73,7 @@ impl Host {
         Self { dir, driver }
     }
 
-    /// Ends the simulated driver and starts another one with other cards.
+    /// Replaces the simulated driver by one with other cards.
     pub(crate) fn replace_driver(&mut self, gpus: u32) {
         self.driver.kill();
         self.driver = start_driver(&self.dir.path().join("driver.sock"), gpus);
@@ -88,7 +87,7 @@ impl Host {
         self.dir.path().join("instance")
     }
 
-    /// The agent's program on this machine, with options.
+    /// The agent's command on this machine, with options.
     pub(crate) fn agent_command(&self, options: &[&str]) -> Command {
         let mut command = self.program();
         command
@@ -138,7 +137,7 @@ impl Host {
         .await
     }
 
-    /// A program that holds a context on the first card that it sees.
+    /// Starts a program with a context on the first card that it sees.
     pub(crate) fn context(&self, account: Option<&Path>, cards: &str) -> KillOnDrop {
         self.start_context(self.program(), account, cards)
     }
@@ -172,7 +171,7 @@ impl Host {
         KillOnDrop(child)
     }
 
-    /// Plays the hardware: one request to the simulated driver, in JSON.
+    /// Controls the simulated hardware: sends one JSON request to the simulated driver.
     pub(crate) fn play(&self, request: &str) {
         let mut command = Command::new(libraries().join("apportion-simd"));
         command
@@ -217,7 +216,7 @@ impl Host {
         text
     }
 
-    /// The value of the first series whose line begins with `series` and contains `label`.
+    /// The value of the first line that begins with `series` and contains `label`.
     pub(crate) fn metric(&self, series: &str, label: &str) -> Option<f64> {
         let text = self.http("/metrics");
         let mut lines = text
@@ -266,7 +265,7 @@ fn start_driver(socket: &Path, gpus: u32) -> KillOnDrop {
     driver
 }
 
-/// Runs to the end.
+/// Runs the command to its end.
 pub(crate) fn output(mut command: Command) -> Output {
     command.output().expect("the agent is built")
 }
@@ -283,7 +282,7 @@ pub(crate) async fn card(client: &mut AgentClient, index: usize) -> apportion_pr
     list(client).await.cards.swap_remove(index)
 }
 
-/// A request for MiB of the first card.
+/// A request for `mib` MiB of the first card.
 pub(crate) async fn wish(client: &mut AgentClient, name: &str, mib: u64) -> AllocateRequest {
     let card = card(client, 0).await.uuid;
     AllocateRequest {
@@ -329,7 +328,7 @@ pub(crate) async fn commit(client: &mut AgentClient, id: &str, pid: u32) -> Allo
         .expect("a commit has its allocation")
 }
 
-/// The allocation, if it is there.
+/// The allocation, if it exists.
 pub(crate) async fn find(client: &mut AgentClient, id: &str) -> Option<Allocation> {
     list(client)
         .await

@@ -1,4 +1,4 @@
-//! What the agent gives, refuses, changes and takes back.
+//! Allocation, refusal, resize and release.
 
 use std::process::{Command, Stdio};
 
@@ -52,7 +52,7 @@ async fn an_allocation_outlives_its_owner_while_a_descendant_lives() {
     let host = Host::new(1);
     let (_agent, mut client) = host.agent(&[]).await;
     let id = allocate(&mut client, "family", 100).await.unwrap().id;
-    // The shell ends when its input does and leaves the sleep to init.
+    // The shell exits when its input closes, and init inherits the sleep.
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "sleep 60 & echo $!; read line"])
@@ -203,7 +203,7 @@ async fn a_reservation_that_nobody_commits_comes_back() {
     let (_agent, mut client) = host.agent(&[]).await;
     let mut request = wish(&mut client, "forgotten", 100).await;
     request.ttl_ms = 200;
-    // The reply says that it is reserved; a busy machine may ask for the card only after it has expired.
+    // Only check the reply: on a slow machine the reservation may have expired before the next call.
     let reply = client.allocate(request).await.unwrap().into_inner();
     let Some(allocate_reply::Result::Allocation(_)) = reply.result else {
         panic!("an empty card is refused: {reply:?}")
@@ -331,7 +331,7 @@ async fn another_user_is_refused() {
     let host = Host::new(1);
     let (_agent, _client) = host.agent(&[]).await;
     let socket = host.instance().join("agent.sock");
-    // Let the other user get as far as the agent's own check.
+    // Let the other user pass the file permissions, up to the agent's own check.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     for path in [host.instance().parent().unwrap(), &host.instance(), &socket] {
         std::fs::set_permissions(path, <std::fs::Permissions as Clone>::clone(&open)).unwrap();

@@ -1,6 +1,6 @@
-//! The agent as a process, over the simulated driver: what it answers, what it survives, what it sees.
-//! Programs under test hold real contexts of the simulated driver; what they claim in their accounts is
-//! written by the tests, so that both honest and dishonest programs can be played.
+//! The agent as a process over the simulated driver: its answers, its recovery and what it detects. Programs under
+//! test hold real contexts of the simulated driver. The tests write their claims into the accounts, so they can
+//! simulate honest and dishonest programs.
 
 #![forbid(unsafe_code)]
 

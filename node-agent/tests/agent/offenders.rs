@@ -1,4 +1,4 @@
-//! Processes that use more than their limit, charged or not, or a card of others.
+//! Processes that exceed their limit, charged or not, or use a card without a grant.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ async fn a_process_that_charges_nothing_is_seen_told_and_left_alone() {
         host.metric("apportion_offences_total", "bypassed"),
         Some(1.0)
     );
-    // What it takes counts against the limit of its allocation all the same.
+    // Its memory still counts against the limit of its allocation.
     let cost = context_cost(&mut client).await;
     assert_eq!(found.grants[0].overhead_bytes, cost);
     assert_eq!(host.log().matches("Process bypasses accounting").count(), 1);
@@ -108,7 +108,7 @@ async fn more_than_the_limit_is_seen() {
         host.metric("apportion_offences_total", "overlimit"),
         Some(1.0)
     );
-    // Nobody is promised the memory that it took from others.
+    // The memory that it took is not given out.
     let (seen, cost) = (card(&mut client, 0).await, context_cost(&mut client).await);
     assert_eq!(seen.free_bytes, seen.allocatable_bytes - cost);
 }

@@ -1,7 +1,7 @@
-//! Whose a process is, by its control group: what it says of itself counts for nothing in a pod.
+//! The cgroup decides which allocation a process belongs to: in a pod nothing else counts.
 //!
-//! The groups are made as the kubelet makes them, in whatever hierarchy this machine lets root write. A
-//! process is moved there after it started, as nothing in it may matter.
+//! The cgroups are made as the kubelet makes them, in any hierarchy that root can write. A process is moved there
+//! after its start, because the agent must not depend on anything inside the process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::host::*;
 
 const UID: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
 const OTHER_UID: &str = "11111111-2222-4333-8444-555555555555";
-/// How long it may take to see who goes around the library.
+/// The longest time until a process that bypasses the library is detected.
 const DETECTION: Duration = Duration::from_secs(2);
 
-/// A container's control group, gone when dropped. Drop it after its processes.
+/// A container's cgroup, removed when dropped. Drop it after its processes.
 struct ContainerCgroup(Vec<PathBuf>);
 
 impl ContainerCgroup {
-    /// None where no hierarchy can be written, as for an ordinary user.
+    /// `None` if no hierarchy is writable, as for an ordinary user.
     fn new(test: &str, uid: &str) -> Option<Self> {
         let roots = [
             "/sys/fs/cgroup",
@@ -80,7 +80,7 @@ async fn a_process_of_the_pod_that_goes_around_the_library_is_found_within_two_s
     let host = Host::new(1);
     let (_agent, mut client) = host.agent(&["--tick", "250"]).await;
     let id = grant(&mut client, "team/train-0/main", UID).await;
-    // It loads the driver itself, has no account and no environment of ours.
+    // It loads the driver itself, without our account or environment.
     let program = host.context(None, "0");
     group.put(&program);
     let moved = Instant::now();
@@ -114,7 +114,7 @@ async fn a_process_of_another_pod_belongs_to_nobody_whatever_its_environment_say
         id = grant(&mut client, "team/train-0/main", UID).await;
         free = card(&mut client, 0).await.free_bytes;
     }
-    // No agent runs while it is not in its group yet.
+    // Move it into its cgroup before the agent starts.
     let account = host.instance().join("accounts").join(&id);
     let program = host.context(Some(&account), "0");
     group.put(&program);

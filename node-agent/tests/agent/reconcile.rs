@@ -1,4 +1,4 @@
-//! What the driver takes beyond the claims, and what strangers take.
+//! Overhead beyond the claims, and unmanaged memory.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use apportion_proto::v1::EnforcementState;
 
 use crate::host::{Host, KillOnDrop, MIB, allocate, card, commit, eventually, find};
 
-/// Enters a process into its account as the preloaded library would, with a claim on the first card.
+/// Enters a process into its account with a claim on the first card, as the preloaded library would.
 pub(crate) fn claim(account: &str, program: &KillOnDrop, bytes: u64) -> (UsageMap, SlotOwner) {
     let path = Path::new(account).join("usage");
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
@@ -36,12 +36,12 @@ fn start_time(program: &KillOnDrop) -> u64 {
         .expect("a start time")
 }
 
-/// What a context of the simulated driver costs, as the agent learned it.
+/// The cost of a context of the simulated driver, as the agent measured it.
 pub(crate) async fn context_cost(client: &mut apportion_proto::AgentClient) -> u64 {
     card(client, 0).await.context_reserve_bytes
 }
 
-/// What an account says that a further context costs.
+/// The charge for a further context in an account.
 fn further_reserve(account: &str) -> u64 {
     let path = Path::new(account).join("limits");
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
@@ -95,7 +95,7 @@ async fn a_context_that_was_not_claimed_becomes_overhead_and_vanishes_with_its_p
     let cost = context_cost(&mut client).await;
     let mut program = host.context(Some(Path::new(&allocation.account_dir)), "0");
     let (_usage, _slot) = claim(&allocation.account_dir, &program, 100 * MIB);
-    // A second process keeps the allocation alive when the first one is gone.
+    // A second process keeps the allocation alive after the first one.
     let other = host.context(Some(Path::new(&allocation.account_dir)), "0");
     let (_usage, _slot) = claim(&allocation.account_dir, &other, cost);
     commit(&mut client, &allocation.id, other.pid()).await;
@@ -255,7 +255,7 @@ async fn utilisation_is_shown() {
         host.metric("apportion_gpu_utilisation_ratio", ""),
         Some(0.4)
     );
-    // The simulated card divides its time equally among the processes that use it.
+    // The simulated card divides its time equally among its processes.
     eventually("the container's part shows", async || {
         let part = host.metric("apportion_container_utilisation_ratio", "busy");
         (part == Some(0.2)).then_some(())

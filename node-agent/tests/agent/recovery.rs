@@ -1,4 +1,4 @@
-//! Killing the agent: the next one has the same book, and the programs notice nothing.
+//! After the agent is killed, the next one has the same ledger, and programs notice nothing.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ async fn a_killed_agents_book_is_taken_over_with_its_accounts() {
     .await;
     let before = list(&mut client).await;
     agent.kill();
-    // Nobody watches, and the program goes on.
+    // Without an agent the program goes on.
     assert!(
         usage
             .usage()
@@ -124,7 +124,7 @@ async fn an_agent_that_is_asked_to_leave_keeps_every_account() {
     let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
     let (_usage, _slot) = claim(&allocation.account_dir, &program, 100 * MIB);
     commit(&mut client, &allocation.id, program.pid()).await;
-    // A watcher does not keep it from leaving.
+    // A watcher must not keep the agent from stopping.
     let _watched = client
         .watch(apportion_proto::v1::WatchRequest {})
         .await
@@ -171,8 +171,8 @@ async fn after_a_restart_of_the_machine_pods_keep_their_shares_and_processes_hav
     let (_usage, _slot) = claim(&of_process.account_dir, &program, 100 * MIB);
     commit(&mut client, &of_process.id, program.pid()).await;
     agent.kill();
-    // As after a restart: another boot, no accounts, and pids that mean nothing. That this one still lives
-    // is a coincidence that can happen.
+    // As after a reboot: another boot id, no accounts, and meaningless pids. This process still runs; a new one
+    // could have the same pid.
     let path = host.instance().join("checkpoint.json");
     let text = fs::read_to_string(&path).unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -188,7 +188,7 @@ async fn after_a_restart_of_the_machine_pods_keep_their_shares_and_processes_hav
     assert_eq!(found[0].grants[0].used_bytes, 0);
     assert!(Path::new(&of_pod.account_dir).join("limits").exists());
     assert!(!Path::new(&of_process.account_dir).exists());
-    // What the process of before uses is a stranger's.
+    // The old process's memory is now unmanaged.
     let cost = context_cost(&mut client).await;
     eventually("it is subtracted", async || {
         (card(&mut client, 0).await.unmanaged_bytes == cost).then_some(())
@@ -208,7 +208,7 @@ async fn after_a_restart_of_the_machine_pods_keep_their_shares_and_nobody_a_clai
         holder: Some(apportion_proto::v1::Holder { kind: Some(holder) }),
     };
     client.commit(request).await.unwrap();
-    // It lives, as one of today could that has the pid and the start time of one of then.
+    // It is alive, like a new process with the pid and start time of an old one.
     let program = host.context(Some(Path::new(&process.account_dir)), "0");
     commit(&mut client, &process.id, program.pid()).await;
     let _claims = [&pods, &process].map(|of| claim(&of.account_dir, &program, 100 * MIB));
@@ -270,7 +270,7 @@ async fn an_account_of_another_version_is_left_to_its_programs_and_told() {
     let granted = card(&mut client, 0).await.granted_bytes;
     assert_eq!(granted, SHARE * MIB, "nobody else gets its share");
 
-    // Nobody knows what they charge, and that is not their doing.
+    // Its charges are unknown, which is not its fault.
     let mut worker = host.context(Some(Path::new(&allocation.account_dir)), "0");
     let mut looks = 0;
     eventually("more than the limit has been seen often", async || {

@@ -1,4 +1,4 @@
-//! The agent and a container runtime that asks it before each container.
+//! The agent with a container runtime that asks it through NRI.
 
 #[path = "../../nri/tests/runtime/fake.rs"]
 mod fake;
@@ -9,7 +9,7 @@ use apportion_proto::v1::{CommitRequest, Holder, holder};
 use crate::host::*;
 use fake::{FakeNriRuntime, container};
 
-/// Every event that a runtime of today knows.
+/// All events that a current runtime knows.
 const EVENTS: i32 = (1 << 14) - 1;
 const UID: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
 

@@ -1,4 +1,4 @@
-//! Starting and leaving.
+//! Starting and stopping.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Accounts whose files somebody ruins while the agent looks at them.
+//! Account files that somebody corrupts while the agent reads them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,10 +14,10 @@ use apportion_proto::v1::{EnforcementState, EventKind, WatchRequest, watch_reply
 use crate::host::{Host, KillOnDrop, MIB, allocate, commit, eventually, find, list};
 use crate::reconcile::{claim, context_cost};
 
-/// How long the files are ruined.
+/// How long the files are corrupted.
 const LONG: Duration = Duration::from_secs(3);
 
-/// Numbers that are the same in every run.
+/// A pseudo-random sequence that is the same in every run.
 struct TamperRandom(u64);
 
 impl TamperRandom {
@@ -32,8 +32,8 @@ impl TamperRandom {
     }
 }
 
-/// Ruins a file until told to stop: random bytes and small numbers anywhere behind its header, cuts, and
-/// other files in its place.
+/// Corrupts a file until told to stop: random bytes and small numbers anywhere behind its header, truncations, and
+/// replacement files.
 fn ruin(path: PathBuf, stop: Arc<AtomicBool>) -> thread::JoinHandle<u64> {
     thread::spawn(move || {
         let (mut random, mut rounds) = (TamperRandom(7), 0);
@@ -71,7 +71,7 @@ fn ruin(path: PathBuf, stop: Arc<AtomicBool>) -> thread::JoinHandle<u64> {
     })
 }
 
-/// What a process has used of the processors so far.
+/// The CPU time that a process has used.
 fn processor_time(process: &KillOnDrop) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).expect("it runs");
     let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
@@ -115,7 +115,7 @@ async fn an_account_that_is_ruined_costs_nobody_else_anything() {
     let (took, used) = (begun.elapsed(), processor_time(&agent) - before);
     stop.store(true, Ordering::Relaxed);
     assert!(ruiner.join().expect("it only writes") > 100);
-    // Without optimisation, and five times as often as usual.
+    // This is a debug build with five times the usual tick rate.
     assert!(used < took / 2, "{used:?} of {took:?}");
     let found = find(&mut client, &hostile.id).await.unwrap();
     assert_eq!(found.grants[0].nvml_bytes, cost, "the driver tells");
@@ -152,7 +152,7 @@ async fn who_cuts_an_account_is_told_of_and_held_to_what_nvml_shows() {
     })
     .await;
     assert_eq!(host.log().matches("Account missing or damaged").count(), 1);
-    // Nor does it help to mend it: what stood there is lost.
+    // Restoring the size does not help: the content is lost.
     file.set_len(size).unwrap();
     let cost = context_cost(&mut client).await;
     let found = find(&mut client, &allocation.id).await.unwrap();

@@ -1,6 +1,6 @@
-//! Users of one machine: nobody opens another's account, belongs to another's allocation, or changes it.
+//! Users of one machine: nobody can open another user's account, join another user's allocation, or change it.
 //!
-//! Only root can play several users. As an ordinary user these tests do nothing.
+//! Only root can act as several users. For an ordinary user these tests do nothing.
 
 use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
@@ -26,7 +26,7 @@ use crate::reconcile::context_cost;
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
 
-/// A machine whose folders other users can pass.
+/// A machine whose folders other users can enter.
 fn shared_host() -> Option<Host> {
     if !geteuid().is_root() {
         return None;
@@ -36,7 +36,7 @@ fn shared_host() -> Option<Host> {
     Some(host)
 }
 
-/// Does something on a thread that is another user's.
+/// Runs something in a thread of another user.
 fn r#as<T: Send + 'static>(user: u32, act: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         set_thread_uid(rustix::process::Uid::from_raw(user)).expect("root may");
@@ -119,7 +119,7 @@ async fn who_names_anothers_account_is_not_charged_to_it() {
     .await;
     let found = find(&mut client, &allocation.id).await.unwrap();
     assert_eq!((found.grants[0].nvml_bytes, found.processes.len()), (0, 1));
-    // Alice's own may say so.
+    // A process of Alice may name it.
     let _alices = host.context_of(Some(account), "0", ALICE);
     eventually("Alice's memory is hers", async || {
         let found = find(&mut client, &allocation.id).await?;
@@ -149,7 +149,7 @@ async fn who_is_started_as_another_user_gets_the_account_of_who_started_it() {
     }
 }
 
-/// One user's side of the agent of all.
+/// Runs requests to the shared agent as one user.
 fn told<T: Send + 'static>(
     host: &Host,
     user: u32,
@@ -163,7 +163,7 @@ fn told<T: Send + 'static>(
     })
 }
 
-/// What a user gets who asks for it.
+/// The result of a user's request.
 fn granted(host: &Host, user: u32, request: AllocateRequest) -> Result<String, Code> {
     let reply = told(host, user, async |mut client| {
         client.allocate(request).await
@@ -198,7 +198,7 @@ async fn users_share_one_agent_and_change_only_what_is_theirs() {
         Ok(id.clone()),
         "asked again"
     );
-    // The same key is another's with another user, and so is the quota.
+    // With another user the same key is another allocation, and the quota is separate.
     let other = granted(&host, BOB, first.clone()).unwrap();
     assert_ne!(id, other);
     let more = wish(&mut client, "more", 600).await;
@@ -282,7 +282,7 @@ async fn a_machine_has_one_agent_whoever_starts_another() {
         first.pid()
     );
     assert!(said.lines().last().unwrap().contains(&process), "{said}");
-    // Another machine has another agent, and a machine whose agent was killed is free.
+    // Another machine has its own agent, and a killed agent frees its machine.
     let other = Host::new(1);
     let _others = other.agent(&[]).await;
     first.kill();

@@ -1,8 +1,8 @@
-//! Have and ask: the only place where they are compared.
+//! Compares requests with capacity. No other code does that.
 //!
-//! The scheduler calls [`fits`] before it proposes, the agent calls it again before it accepts, and
-//! both print the same [`Shortfall`]. A shortfall is a value, not an error: it carries the numbers that
-//! explain it and says whether waiting can help.
+//! The scheduler calls [`fits`] before it proposes, the agent calls it again before it accepts, and both print the
+//! same [`Shortfall`]. A shortfall is a value, not an error: it carries the numbers that explain it and says whether
+//! waiting can help.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,17 +11,17 @@ use core::fmt;
 use crate::units::Bytes;
 use crate::uuid::CardUuid;
 
-/// What a card has to give.
+/// The capacity of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardCapacity {
     /// The card's memory, as NVML reports it.
     pub total: Bytes,
-    /// The part that the driver keeps for itself and that no program can have.
+    /// The part that the driver keeps for itself and that no program can get.
     pub reserved: Bytes,
 }
 
 impl CardCapacity {
-    /// What programs can have: total less the driver's reserve.
+    /// What programs can get: total less the driver's reserve.
     #[must_use]
     pub const fn allocatable(self) -> Bytes {
         self.total.minus(self.reserved)
@@ -31,9 +31,9 @@ impl CardCapacity {
 /// A share that somebody already holds on the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who: the allocation's name.
+    /// The allocation's name.
     pub name: String,
-    /// How much of this card.
+    /// How much it holds of this card.
     pub bytes: Bytes,
 }
 
@@ -49,20 +49,20 @@ pub struct CardRequest {
 /// A refusal with numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// What was asked, of which card.
+    /// The request.
     pub ask: CardRequest,
-    /// What the card could still give.
+    /// How much is free on the card.
     pub free: Bytes,
-    /// What the card can give in all.
+    /// How much programs can get in all.
     pub allocatable: Bytes,
-    /// Memory in use by processes that hold no allocation, which cannot be given either.
+    /// Memory that processes without an allocation use, which is not free either.
     pub unmanaged: Bytes,
-    /// Who holds the rest, largest share first.
+    /// The holders of the rest, largest share first.
     pub holders: Vec<Holder>,
 }
 
 impl Shortfall {
-    /// Whether the request could be met once others give back what they hold.
+    /// Whether the request would fit if others gave back what they hold.
     #[must_use]
     pub fn waiting_helps(&self) -> bool {
         self.ask.bytes <= self.allocatable
@@ -110,13 +110,13 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// How many holders a shortfall names before it sums up the rest.
+/// How many holders a shortfall names before it sums up the others.
 const NAMED: usize = 4;
 
-/// Whether `ask` fits a card of that capacity beside what others hold.
+/// Checks whether `ask` fits a card of that capacity beside what others hold.
 ///
 /// # Errors
-/// The [`Shortfall`] when it does not.
+/// The [`Shortfall`] if it does not fit.
 pub fn fits(
     capacity: CardCapacity,
     holders: &[Holder],

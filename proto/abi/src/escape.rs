@@ -1,10 +1,10 @@
-//! Names on a terminal: a process, a file or an object may be named by somebody who wants the reader's terminal to
-//! obey, or one line to look like two.
+//! Escapes names for a terminal. Others choose the names of processes, files and objects, and may use them to control
+//! the reader's terminal or to make one line look like two.
 
 use core::fmt::{self, Write};
 
-/// Shows a text with its control characters escaped. So are the characters that change the direction of a line, which
-/// would show its words in another order.
+/// Prints a text with its control characters escaped. Characters that change the direction of text are escaped too,
+/// because they would show the words of a line in another order.
 #[derive(Clone, Copy, Debug)]
 pub struct EscapedText<'a>(pub &'a str);
 

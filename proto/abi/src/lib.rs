@@ -1,10 +1,9 @@
-//! The words that every Apportion program shares, and nothing else.
+//! The definitions that every Apportion program shares, and nothing else.
 //!
-//! Two programs that must agree on something find it here: units, card ids, what a pod may ask for,
-//! the one comparison of have and ask, the account pages through which the agent and a limited
-//! program talk, and where on a machine everything lies. Nothing here does I/O except opening and
-//! mapping the account pages. The crate works without the standard library (feature `std` off),
-//! because the library that is preloaded into other people's programs is built on it.
+//! What two programs must agree on is here: units, card ids, what a pod may request, the comparison of requests and
+//! capacity, the account pages between the agent and a limited program, and the paths on a machine. Nothing here does
+//! I/O except opening and mapping the account pages. The crate works without the standard library (feature `std`
+//! off), because the library that is preloaded into other people's programs is built on it.
 #![cfg_attr(not(feature = "std"), no_std)]
 
 extern crate alloc;

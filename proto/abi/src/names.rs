@@ -1,17 +1,16 @@
-//! The names by which Kubernetes knows us: what several programs, manifests and a tenant's pod must spell
-//! alike.
+//! The names that Apportion uses in Kubernetes. Several programs, manifests and a tenant's pod must spell them alike.
 //!
-//! One row is one name, with what it means and who reads and writes it. The constants that the code uses are made of
-//! the rows, and so is the page `docs/reference/annotations.md`. A new name is a new row.
+//! Each row is one name, with its meaning and who reads and writes it. The constants that the code uses are generated
+//! from the rows, and so is the page `docs/reference/annotations.md`. A new name is a new row.
 
 use core::time::Duration;
 
-/// A name that stands in objects of a cluster or in a container.
+/// A name in objects of a cluster or in a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WellKnownName {
-    /// The name. A word in capitals stands for a text that differs.
+    /// The name. A word in capitals stands for a variable text.
     pub name: &'static str,
-    /// What it is the name of.
+    /// What kind of name it is.
     pub place: &'static str,
     /// The form of its value.
     pub value: &'static str,
@@ -19,11 +18,11 @@ pub struct WellKnownName {
     pub written_by: &'static str,
     /// Who reads it.
     pub read_by: &'static str,
-    /// What it says.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
-/// Makes a constant of each row, and a table of the rows of each title.
+/// Makes a constant of each row, and a table of rows for each title.
 macro_rules! names {
     ($($title:literal {
         $($constant:ident $name:literal $place:literal, value: $value:literal,
@@ -34,7 +33,7 @@ macro_rules! names {
             pub const $constant: &str = $name;
         )+)+
 
-        /// All names, under titles.
+        /// All names, by title.
         pub const NAMES: &[(&str, &[WellKnownName])] = &[$(($title, &[$(WellKnownName {
             name: $constant,
             place: $place,
@@ -281,28 +280,28 @@ names! {
     }
 }
 
-/// What all names of NVIDIA's resources begin with: an administrator may call cards, their replicas and
-/// partitions anything below.
+/// The prefix of all of NVIDIA's resource names. An administrator may name cards, their replicas and partitions
+/// freely below it.
 const OF_NVIDIA: &str = "nvidia.com/";
-/// What the devices of other plugins are called where they are cards or parts of cards: by a UUID, or on GKE
-/// by the number of the device file.
+/// The prefixes of other plugins' device ids for cards or parts of cards: a UUID, or on GKE the number of the device
+/// file.
 const CARDS: [&str; 3] = ["GPU-", "MIG-", "nvidia"];
 
-/// Whether a device of the kubelet's is a card that another device plugin gives away. Ours are opaque.
+/// Whether a kubelet device is a card of another device plugin. Our device ids are opaque.
 #[must_use]
 pub fn is_foreign_card(resource: &str, device: &str) -> bool {
     resource.starts_with(OF_NVIDIA) && CARDS.iter().any(|prefix| device.starts_with(prefix))
 }
 
-/// How often an agent writes its node's `GpuNode`, also where nothing changed. It is seldom, because each write costs
-/// the API server 14 ms of a processor and there may be thousands of nodes: a scheduler that speaks with the agent needs
-/// no other sign of life.
+/// How often an agent writes its node's `GpuNode` even if nothing changed. Each write costs the API server 14 ms of
+/// processor time, and there may be thousands of nodes. A scheduler that is connected to the agent needs no other
+/// sign of life.
 pub const HEARTBEAT: Duration = Duration::from_secs(3600);
-/// Between two of its writes of what is used, while that changes much.
+/// The pause between two writes for changed usage, when it changed much.
 pub const USE_PACE: Duration = Duration::from_secs(30);
-/// Between two of its writes of what was given, while that keeps changing.
+/// The pause between two writes if anything but usage keeps changing.
 pub const PACE: Duration = Duration::from_secs(5);
-/// After how long without one the scheduler takes an agent for gone that has no address: two were missed.
+/// After this time without a heartbeat, the scheduler considers an agent without an address gone: two were missed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(7300);
-/// After how long without an answer the scheduler says that an agent with an address is silent.
+/// After this time without an answer, the scheduler reports an agent with an address as silent.
 pub const LOST_AFTER: Duration = Duration::from_secs(100);

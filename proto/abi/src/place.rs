@@ -1,20 +1,19 @@
-//! Where things lie on a machine, and the environment variables that say otherwise.
+//! The paths on a machine, and the environment variables that change them.
 //!
-//! An *instance* is one agent with its socket, checkpoint and accounts. A machine can have two: the
-//! one that owns the real cards, and the one that owns the simulated ones, in the folder `sim` of the
-//! first. Everything is derived from the instance's folder, so that a test, an ordinary user and a node
-//! differ in that folder only.
+//! An *instance* is one agent with its socket, checkpoint and accounts. A machine can have two: one that owns the
+//! real cards, and one that owns the simulated ones, in the folder `sim` of the first. Every path is derived from the
+//! instance's folder, so a test, an ordinary user and a node differ in that folder only.
 
-/// The instance's folder. Unset: see [`DIR_ROOT`] and [`DIR_USER_PREFIX`].
+/// The instance's folder. If unset, see [`DIR_ROOT`] and [`DIR_USER_PREFIX`].
 pub const ENV_DIR: &str = "APPORTION_DIR";
-/// The folder of the account of this program: `limits` and `usage` are in it.
+/// The folder of this program's account, with the files `limits` and `usage`.
 pub const ENV_ACCOUNT: &str = "APPORTION_ACCOUNT";
 /// The folder with the preload library, the simulated driver and its daemon.
 pub const ENV_LIB_DIR: &str = "APPORTION_LIB_DIR";
 /// The socket of the simulated driver's daemon.
 pub const ENV_SIM_SOCKET: &str = "APPORTION_SIM_SOCKET";
 
-/// A variable that people may set, what it says, and what holds where it is not set.
+/// A variable that users may set, its meaning, and its default.
 pub type Variable = (&'static str, &'static str, &'static str);
 
 /// The variables, for the reference.
@@ -50,8 +49,8 @@ pub const DIR_USER_PREFIX: &str = "/tmp/apportion-";
 /// The folder of the simulated instance inside the instance's folder.
 pub const DIR_SIM: &str = "sim";
 
-/// Where a container finds its account. Looked at before [`ENV_ACCOUNT`], so that a tenant cannot
-/// point the library elsewhere.
+/// Where a container finds its account. This path is checked before [`ENV_ACCOUNT`], so that a tenant cannot point
+/// the library elsewhere.
 pub const CONTAINER_ACCOUNT: &str = "/.apportion";
 
 /// Where a container finds its simulated cards: the driver's socket, once under the UUID of each card.
@@ -67,9 +66,9 @@ pub const AGENT_LOG: &str = "agent.log";
 pub const METRICS_ADDRESS: &str = "metrics.addr";
 /// The ledger's checkpoint.
 pub const CHECKPOINT: &str = "checkpoint.json";
-/// The context reserves that were learned.
+/// The context reserves that the agent has learned.
 pub const RESERVES: &str = "reserves.json";
-/// What containers get as `/etc/ld.so.preload`.
+/// The file that containers get as `/etc/ld.so.preload`.
 pub const PRELOAD_LIST: &str = "preload.list";
 /// One folder per allocation.
 pub const ACCOUNTS: &str = "accounts";
@@ -85,8 +84,8 @@ pub const USAGE_FILE: &str = "usage";
 pub const PRELOAD_LIBRARY: &str = "libapportion_cuda.so";
 /// The simulated driver's libraries, a folder in the library folder.
 pub const SIM_LIBRARIES: &str = "sim";
-/// The simulated CUDA runtimes, in the folder of the simulated driver's libraries. They are preloaded: a wheel
-/// names the folder of its own runtime in its `RUNPATH`, which no search path comes before.
+/// The simulated CUDA runtimes, in the folder of the simulated driver's libraries. They are preloaded, because a
+/// wheel names the folder of its own runtime in its `RUNPATH`, and no search path takes precedence over that.
 pub const SIM_RUNTIMES: [&str; 2] = ["runtime/libcudart.so.12", "runtime/libcudart.so.13"];
 /// The simulated driver.
 pub const SIM_CUDA: &str = "libcuda.so.1";

@@ -1,17 +1,17 @@
-//! What a pod, or a person at a command line, may ask of a card.
+//! What a pod, or a user of the command line, may request of a card.
 //!
-//! The values are KAI's (`gpu-fraction`, `gpu-memory`, `gpu-fraction-num-devices`): a fraction is
-//! above zero and below one, memory is whole MiB, the number of devices is at least one. A fraction is
-//! kept in parts per billion, so that fractions whose decimal texts sum to one sum to one here, and
-//! becomes bytes by rounding down, so that such shares always fit the card together.
+//! The values are KAI's (`gpu-fraction`, `gpu-memory`, `gpu-fraction-num-devices`): a fraction is above zero and
+//! below one, memory is whole MiB, the number of devices is at least one. A fraction is kept in parts per billion, so
+//! that fractions whose decimal texts sum to one also sum to one here. It becomes bytes by rounding down, so that
+//! such shares always fit the card together.
 //!
 //! # Decision: a share is a whole number of 2 MiB, rounded down
-//! The driver hands out memory of a card in blocks of 2 MiB: that is the granularity that
-//! `cuMemGetAllocationGranularity` names for device memory, and what a plain allocation is rounded up to. A program
-//! that is shown a card of another size asks for all that is free and is refused, as its last block does not fit.
-//! So every share is rounded here, in [`Share::bytes_of`] and [`whole_units`], whether it was asked for as a fraction
-//! or as memory: `gpu-memory: "2001"` is 2000 MiB. It is rounded down, as a card has no room for what rounding up
-//! would add to shares that fill it. What is less than one block is no share, and is refused in words.
+//! The driver hands out a card's memory in blocks of 2 MiB. `cuMemGetAllocationGranularity` reports that granularity
+//! for device memory, and plain allocations are rounded up to it. If a program saw a card of another size and
+//! requested all that is free, it would be refused, because its last block would not fit. So [`Share::bytes_of`] and
+//! [`whole_units`] round every share, whether requested as a fraction or as memory: `gpu-memory: "2001"` is 2000 MiB.
+//! They round down, because shares that fill a card leave no room for rounding up. Less than one block is not a
+//! share, and is refused with a message.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -19,10 +19,10 @@ use core::fmt;
 use crate::capacity::CardCapacity;
 use crate::units::{Bytes, parse_memory};
 
-/// What every share is a whole number of, in bytes: the granularity of a card's memory.
+/// Every share is a whole number of these bytes: the granularity of a card's memory.
 pub const SHARE_UNIT: u64 = 2 * Bytes::MIB;
 
-/// The whole units of [`SHARE_UNIT`] in `bytes`: what a share of so many bytes is.
+/// `bytes`, rounded down to a whole number of [`SHARE_UNIT`]: the share for so many bytes.
 #[must_use]
 pub const fn whole_units(bytes: Bytes) -> Bytes {
     bytes.rounded_down(SHARE_UNIT)
@@ -35,7 +35,7 @@ pub struct GpuFraction(u32);
 const BILLION: u32 = 1_000_000_000;
 
 impl GpuFraction {
-    /// The share of `whole`, rounded down to a byte.
+    /// The fraction of `whole`, rounded down to a byte.
     fn of(self, whole: Bytes) -> Bytes {
         let part = u128::from(whole.0) * u128::from(self.0) / u128::from(BILLION);
         Bytes(u64::try_from(part).unwrap_or(u64::MAX))
@@ -57,8 +57,8 @@ impl GpuFraction {
 impl core::str::FromStr for GpuFraction {
     type Err = RequestError;
 
-    /// Reads a decimal (`0.5`, `.25`, `5e-1`). Digits beyond the ninth decimal are dropped, never
-    /// rounded up. What is so small that nothing is left of it is refused.
+    /// Reads a decimal (`0.5`, `.25`, `5e-1`). Digits beyond the ninth decimal are dropped, never rounded up. A value
+    /// that becomes zero that way is refused.
     fn from_str(text: &str) -> Result<Self, RequestError> {
         let refused = || RequestError::Fraction(text.to_string());
         let value: f64 = text.parse().map_err(|_| refused())?;
@@ -91,20 +91,20 @@ impl fmt::Display for GpuFraction {
     }
 }
 
-/// How much of each device is asked for.
+/// How much of each device is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// The card alone, with all of its allocatable memory.
     Whole,
     /// A part of the card's allocatable memory.
     Fraction(GpuFraction),
-    /// So many bytes, whatever the card. What is given of them is a whole number of [`SHARE_UNIT`].
+    /// This many bytes, whatever the card. The share is rounded down to a whole number of [`SHARE_UNIT`].
     Memory(Bytes),
 }
 
 impl Share {
-    /// The bytes that this share is of a card of that capacity: all that can be had of a card alone, else a whole
-    /// number of [`SHARE_UNIT`], which is zero for a share that is too small to be one.
+    /// The bytes of this share on a card of that capacity: everything allocatable for a whole card, else a whole
+    /// number of [`SHARE_UNIT`]. That is zero for a share that is too small.
     #[must_use]
     pub fn bytes_of(self, card: CardCapacity) -> Bytes {
         match self {
@@ -128,17 +128,17 @@ impl fmt::Display for Share {
 /// A request for `devices` distinct cards of one node, the same share of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuRequest {
-    /// What is wanted of each card.
+    /// The share of each card.
     pub share: Share,
-    /// How many distinct cards.
+    /// The number of distinct cards.
     pub devices: u32,
 }
 
 impl GpuRequest {
-    /// Builds a request from texts as they are typed or annotated; `None` stands for "not given".
+    /// Builds a request from texts as they are typed or annotated; `None` means "not given".
     ///
     /// # Errors
-    /// The first mistake found: both memory and a fraction, or a value that is not of its form.
+    /// The first mistake found: both memory and a fraction, or a value of the wrong form.
     pub fn parse(
         memory: Option<&str>,
         fraction: Option<&str>,
@@ -165,14 +165,14 @@ impl GpuRequest {
     }
 }
 
-/// A request that cannot be read. Each says what was given and what would be right.
+/// A request that cannot be read. The message says what was given and what is expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// Memory and a fraction were both given.
     Both,
     /// Not an amount of memory.
     Memory(String),
-    /// Less memory than the smallest share has.
+    /// Less memory than the smallest share.
     TooLittle(String),
     /// Not a fraction between zero and one.
     Fraction(String),
@@ -268,7 +268,7 @@ mod tests {
             reserved: Bytes::ZERO,
         };
         let of = |share: Share| share.bytes_of(card);
-        // 0.7 of it is 11,289.6 MiB.
+        // 0.7 of this card is 11,289.6 MiB.
         assert_eq!(of(Share::Fraction(fraction("0.7"))), Bytes::from_mib(11288));
         assert_eq!(
             of(Share::Memory(Bytes::from_mib(2000))),

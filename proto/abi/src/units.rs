@@ -1,8 +1,8 @@
 //! Bytes, and the ways people write them.
 //!
-//! Everything inside Apportion counts in bytes; MiB, fractions and Kubernetes quantities are turned
-//! into bytes once, here, and never again. Arithmetic saturates: a sum of memory that overflows 64
-//! bits is a bug elsewhere, and must not become a small number.
+//! Inside Apportion all amounts are bytes. MiB, fractions and Kubernetes quantities are converted to bytes once, at
+//! the edge. Arithmetic saturates: a sum of memory that overflows 64 bits is a bug elsewhere, and must not become a
+//! small number.
 
 use core::fmt;
 
@@ -44,7 +44,7 @@ impl Bytes {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The largest multiple of `granule` that is no more than this (unchanged when `granule` is zero).
+    /// The largest multiple of `granule` that is not above this (unchanged if `granule` is zero).
     #[must_use]
     pub const fn rounded_down(self, granule: u64) -> Self {
         match self.0.checked_rem(granule) {
@@ -53,7 +53,7 @@ impl Bytes {
         }
     }
 
-    /// The next multiple of `granule` (unchanged when `granule` is zero).
+    /// The next multiple of `granule` (unchanged if `granule` is zero).
     #[must_use]
     pub const fn rounded_up(self, granule: u64) -> Self {
         match self.0.checked_next_multiple_of(granule) {

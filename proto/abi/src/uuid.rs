@@ -1,8 +1,8 @@
 //! The identity of a card: the 16 bytes that `cuDeviceGetUuid` returns.
 //!
-//! Ordinals change with `CUDA_VISIBLE_DEVICES`; the UUID does not, so everything in Apportion is keyed
-//! by it. Its text is what `nvidia-smi -L` prints, `GPU-` or `MIG-` and the usual five groups of
-//! hexadecimal digits. The two kinds differ in text only; the bytes identify either.
+//! Ordinals change with `CUDA_VISIBLE_DEVICES`; the UUID does not. So everything in Apportion is keyed by the UUID.
+//! Its text is what `nvidia-smi -L` prints: `GPU-` or `MIG-` and the usual five groups of hexadecimal digits. The two
+//! kinds differ in the text only; the bytes identify either.
 
 use core::fmt;
 use core::str::FromStr;
@@ -12,7 +12,7 @@ use core::str::FromStr;
 pub struct CardUuid(pub [u8; 16]);
 
 impl CardUuid {
-    /// The two halves, as they stand in the account pages.
+    /// The two halves, as the account pages store them.
     #[must_use]
     pub const fn to_words(self) -> [u64; 2] {
         let whole = u128::from_ne_bytes(self.0);
@@ -46,7 +46,7 @@ impl fmt::Debug for CardUuid {
     }
 }
 
-/// The text is not a card's UUID.
+/// The text is not a UUID of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseUuidError;
 

@@ -1,9 +1,9 @@
-//! For which container of which pod an allocation is. Whoever asks for a pod names the allocation
-//! `namespace/pod/container`, or `namespace/pod` where the container is not settled; whoever shows it
-//! takes the name apart again, for labels, events and the node's published state.
+//! The container and pod that an allocation is for. An allocation for a pod is named `namespace/pod/container`, or
+//! `namespace/pod` if the container is not known yet. Labels, events and the node's published state split that name
+//! again.
 //!
-//! A name of another form is what people call a program that no pod runs. An allocation belongs to its pod by
-//! UID, not by its workload; the agent takes the namespace, for which the policy on offenders can differ, from here.
+//! A name of another form belongs to a program outside a pod. An allocation belongs to its pod by UID, not by this
+//! name. The agent takes the namespace from here, because the policy on offenders can differ by namespace.
 
 use core::fmt;
 
@@ -14,12 +14,12 @@ pub struct ContainerRef<'a> {
     pub namespace: &'a str,
     /// The pod's name.
     pub pod: &'a str,
-    /// The container's name; empty where it is not settled.
+    /// The container's name; empty if it is not known yet.
     pub container: &'a str,
 }
 
 impl<'a> ContainerRef<'a> {
-    /// Takes a name apart; `None` if it is not that of a pod.
+    /// Splits a name; `None` if it is not that of a pod.
     #[must_use]
     pub fn of(name: &'a str) -> Option<Self> {
         let mut parts = name.split('/');
@@ -37,7 +37,7 @@ impl<'a> ContainerRef<'a> {
     }
 }
 
-/// What Kubernetes takes for a name: nothing else gets into a label.
+/// Whether Kubernetes accepts this name. Nothing else gets into a label.
 fn is_name(part: &str) -> bool {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     (1..=253).contains(&part.len()) && part.bytes().all(is_allowed)

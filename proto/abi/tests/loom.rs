@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// Amounts are in units: limits are whole ones.
+/// Amounts are in share units, because limits are whole ones.
 fn units(count: u64) -> Bytes {
     Bytes(count * SHARE_UNIT)
 }
@@ -117,7 +117,7 @@ fn the_dead_are_retired_once_however_many_try() {
         let other = pages.clone();
         let rival = thread::spawn(move || {
             other.usage().retire(dead);
-            // The slot is free or already taken by nobody: a newcomer may enter and charge.
+            // Either retirement has freed the slot, so a new process can register and charge.
             let newcomer = other.enter(2);
             assert_eq!(other.charge(newcomer, 5), ChargeOutcome::Granted);
         });

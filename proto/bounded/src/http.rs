@@ -1,4 +1,4 @@
-//! Health and metrics over plain HTTP/1: one small request a connection, and one answer.
+//! Health and metrics over plain HTTP/1: one small request and one answer for each connection.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -17,24 +17,24 @@ use tracing::{debug, warn};
 use crate::Text;
 use crate::limiter::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How large the head of a request may be: the least that hyper knows.
+/// The largest head of a request: the minimum that hyper accepts.
 const HEAD: usize = 8 << 10;
-/// Connections that have not asked yet.
+/// The limits for connections that have not sent a request yet.
 const ASKING: ConnectionLimits = ConnectionLimits {
     total: 32,
     per_source: 16,
 };
-/// Connections that are answered, but for health.
+/// The limits for connections that are being answered, except health checks.
 const ANSWERING: ConnectionLimits = ConnectionLimits {
     total: 16,
     per_source: 8,
 };
-/// What the kubelet asks. The answers fit into a socket's buffer.
+/// The paths that the kubelet requests. The answers fit into a socket's buffer.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
-/// The seats of a listener for health and metrics.
+/// The permits of a listener for health and metrics.
 #[derive(Clone, Debug)]
 pub struct HttpLimiter {
     asking: ConnectionLimiter,
@@ -43,7 +43,7 @@ pub struct HttpLimiter {
 }
 
 impl HttpLimiter {
-    /// An answer is read within this time, or cut.
+    /// A limiter that closes a connection whose answer is not read within this time.
     #[must_use]
     pub fn within(time: Duration) -> Self {
         Self {
@@ -53,23 +53,24 @@ impl HttpLimiter {
         }
     }
 
-    /// How many connections were dropped for others so far.
+    /// How many connections have been dropped for others.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.asking.dropped() + self.answering.dropped()
     }
 }
 
-/// The next connection; failures are waited out.
+/// The next connection. After a failure it waits and tries again.
 ///
-/// Each time the others run first, so that a connection can say what it wants before those behind it take its seat.
+/// It first yields to the other tasks, so that a connection can send its request before those behind it take its
+/// permit.
 pub async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         tokio::task::yield_now().await;
         match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(problem) => {
-                // Out of descriptors, most likely; accepting again at once would only burn time.
+                // Most likely there are no descriptors left; accepting again at once would only burn time.
                 warn!(%problem, "Failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -88,7 +89,7 @@ pub fn http1() -> Builder {
     builder
 }
 
-/// Answers one request a connection until it is dropped.
+/// Answers one request on each connection, until dropped.
 pub async fn serve<F, A>(listener: TcpListener, answers: HttpLimiter, answer: F)
 where
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + Sync + 'static,
@@ -105,7 +106,7 @@ where
     }
 }
 
-/// Answers the one request of a connection. It takes its seat at once, before it is polled.
+/// Answers the one request of a connection. It takes its permit immediately, not when it is first polled.
 pub fn connection<S, F, A>(
     stream: S,
     from: IpAddr,
@@ -136,7 +137,7 @@ async fn seated<S, F, A>(
     let answering = answers.answering;
     let service = service_fn(move |request: Request<Incoming>| {
         if !HEALTH.contains(&request.uri().path()) {
-            // There is room: it is the only request.
+            // There is room, because it is the only request.
             let _ = sit.try_send(answering.take(from));
         }
         let response = answer(request, from);

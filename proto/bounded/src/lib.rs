@@ -1,12 +1,13 @@
-//! Listeners with bounds, for every program of ours that strangers can reach.
+//! Listeners with bounds, for every program of ours that untrusted clients can reach.
 //!
-//! A connection needs a [`ConnectionPermit`]. There are only so many, in all and for one source. A newcomer always gets one: the
-//! oldest connection of whoever holds most of them is closed for it. So a client that opens thousands closes its
-//! own, and who asks rarely is always heard. Seats are held only while a connection costs something for nothing: while
-//! it says who it is and what it wants, or takes its time to read the answer.
+//! A connection needs a [`ConnectionPermit`]. Their number is limited, in all and for each source. A new connection
+//! always gets one: if its source has too many, that source's oldest connection is closed; if none is free, the oldest
+//! of the source with the most. So a client that opens thousands closes its own, and a client that rarely asks is
+//! always served. A permit is held only while a connection costs resources without doing work: while it authenticates
+//! and sends its request, or is slow to read the answer.
 //!
-//! [`serve`] does this for health and metrics over plain HTTP/1. It refuses to serve a second request on a connection,
-//! and large headers. Health needs no seat beside the one of its headers, so metrics never keep it waiting.
+//! [`serve`] does this for health and metrics over plain HTTP/1. It refuses a second request on a connection, and
+//! large headers. Health checks need only the permit for their headers, so metrics never keep them waiting.
 #![forbid(unsafe_code)]
 
 mod http;
@@ -15,5 +16,5 @@ mod limiter;
 pub use http::{HttpLimiter, PATIENCE, accept, connection, http1, serve};
 pub use limiter::{ConnectionLimiter, ConnectionLimits, ConnectionPermit, ConnectionSource};
 
-/// What [`serve`] answers with: bytes that many connections may share.
+/// The body of an answer of [`serve`]: bytes that many connections may share.
 pub type Text = http_body_util::Full<hyper::body::Bytes>;

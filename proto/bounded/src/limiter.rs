@@ -1,4 +1,4 @@
-//! Who may be connected: so many in all, so many from one source, and the oldest goes first.
+//! Limits connections, in all and for each source. The oldest goes first.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-/// How often it is said that connections are dropped.
+/// How often a warning about dropped connections is logged.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// How many connections there may be.
+/// How many connections are allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// In all.
@@ -23,17 +23,17 @@ pub struct ConnectionLimits {
     pub per_source: usize,
 }
 
-/// Who is counted as one: an IPv4 address, an IPv6 network of 64 bits, or a user of this machine.
+/// What counts as one source: an IPv4 address, an IPv6 /64 network, or a user of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectionSource {
     /// An address, or a network by its first address.
     Network(IpAddr),
-    /// A user by number, behind a Unix socket.
+    /// A user id, behind a Unix socket.
     User(u32),
 }
 
 impl From<IpAddr> for ConnectionSource {
-    /// Whoever has one IPv6 address has 2^64 of them.
+    /// A client with one IPv6 address usually has the other 2^64 of its network.
     fn from(from: IpAddr) -> Self {
         Self::Network(match from.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
@@ -54,7 +54,7 @@ impl fmt::Display for ConnectionSource {
     }
 }
 
-/// The seats of one listener.
+/// The permits of one listener.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimiter {
     name: &'static str,
@@ -62,7 +62,7 @@ pub struct ConnectionLimiter {
     table: Arc<Mutex<PermitTable>>,
 }
 
-/// A seat; it is free again when this is dropped.
+/// A permit. Dropping it frees the place.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     number: u64,
@@ -70,7 +70,7 @@ pub struct ConnectionPermit {
     lost: oneshot::Receiver<()>,
 }
 
-/// Who sits. Numbers grow, so the first is the oldest.
+/// The permits in use. Numbers grow, so the first is the oldest.
 #[derive(Debug, Default)]
 struct PermitTable {
     next: u64,
@@ -82,12 +82,12 @@ struct PermitTable {
 #[derive(Debug)]
 struct HeldPermit {
     source: ConnectionSource,
-    /// Dropping it tells the seat's holder.
+    /// Dropping it notifies the holder of the permit.
     _lose: oneshot::Sender<()>,
 }
 
 impl ConnectionLimiter {
-    /// So many seats; warnings have the name.
+    /// A limiter with these bounds. The name is for warnings.
     #[must_use]
     pub fn new(name: &'static str, bounds: ConnectionLimits) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl ConnectionLimiter {
         }
     }
 
-    /// A seat for a connection from this source, which another may lose for it.
+    /// A permit for a connection from this source. Another connection may lose its permit for it.
     #[must_use]
     pub fn take(&self, from: impl Into<ConnectionSource>) -> ConnectionPermit {
         let source = from.into();
@@ -128,13 +128,13 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Their name.
+    /// The listener's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// How many connections lost their seats so far.
+    /// How many connections have lost their permits.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         lock(&self.table).dropped
@@ -142,14 +142,14 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// Waits until another gets the seat.
+    /// Waits until the permit goes to another connection.
     pub async fn lost(&mut self) {
         std::future::poll_fn(|context| self.poll_lost(context)).await;
     }
 
-    /// The same, for whoever polls.
+    /// Like `lost`, for pollers.
     pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // Nobody sends; the sender's end is the message.
+        // Nothing is ever sent; the sender's drop is the message.
         Pin::new(&mut self.lost).poll(context).map(|_| ())
     }
 }
@@ -161,8 +161,8 @@ impl Drop for ConnectionPermit {
 }
 
 impl PermitTable {
-    /// Whose seat a newcomer gets, if none is free: the oldest of its own source where that has its part, or else
-    /// the oldest of the source that has most.
+    /// Whose permit a new connection gets, if none is free for it: the oldest of its own source if that has reached
+    /// its bound, else the oldest of the source with the most permits.
     fn leaves(&self, newcomer: ConnectionSource, bounds: ConnectionLimits) -> Option<u64> {
         let mut sources: BTreeMap<ConnectionSource, (usize, u64)> = BTreeMap::new();
         for (number, taken) in &self.taken {
@@ -181,7 +181,7 @@ impl PermitTable {
     }
 }
 
-/// A panic elsewhere leaves the table whole: each change is one step.
+/// A panic elsewhere leaves the table consistent, because each change is one step.
 fn lock(table: &Mutex<PermitTable>) -> MutexGuard<'_, PermitTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }

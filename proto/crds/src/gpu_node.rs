@@ -1,15 +1,15 @@
-//! `GpuNode`: the memory of a node's GPUs, who holds it and what is free, as the agent of the node reports it.
+//! `GpuNode`: the memory of a node's GPUs, who holds it and what is free, as the node's agent reports it.
 //!
-//! There is one per node, of the node's name and owned by it, so that it goes when the node goes. The
-//! node's own status can't say this: it knows whole cards only, and shows a card as free or not while
-//! shares of it are given. Amounts are bytes; the strings in [`GpuTotals`] are for the columns of
-//! `kubectl get` and are never read by us.
+//! Each node has one, with the node's name and owned by the node, so that it is deleted with the node. The node's own
+//! status can't report this: it only knows whole GPUs. Amounts are bytes; the strings in [`GpuTotals`] are for the
+//! columns of `kubectl get`, and our programs never read them.
 //!
-//! # Who says that an agent is gone
-//! The agent can't. It writes `lastHeartbeatTime` every half minute, which a reader can judge by itself and
-//! `kubectl get` shows as an age; after a hundred seconds without, the scheduler that leads sets `Ready` to
-//! `Unknown`, as Kubernetes does with nodes. It is a field here and not a Lease beside it: the object is
-//! small, has few readers, and one watch says all.
+//! # Who reports that an agent is gone
+//! The agent can't. It writes `lastHeartbeatTime` with every change, and at least every hour; `kubectl get` shows it
+//! as an age. The leading scheduler is connected to the agents. It sets `Ready` to `Unknown` after 100 seconds
+//! without an answer, as Kubernetes does with nodes. For an agent without an address it does so after two missed
+//! heartbeats. The heartbeat is a field here and not a Lease beside the object: the object is small, has few readers,
+//! and one watch delivers everything.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;

@@ -1,9 +1,9 @@
-//! What KAI's kinds have in common, and the form that their manifests must have to stand in for KAI's.
+//! What KAI's kinds have in common, and how their manifests must look to replace KAI's.
 //!
-//! A schema that is made from Rust types says more than one that is made from Go types: which fields may be null,
-//! how wide a number is, what an absent field becomes. The API server acts on the last: it would write defaults
-//! into stored objects, and an object would differ by who installed its kind. So a manifest says what KAI's
-//! says and no more.
+//! A schema generated from Rust types says more than one generated from Go types: which fields may be null, the width
+//! of a number, the default of an absent field. The API server acts on defaults: it would write them into stored
+//! objects, so an object would depend on which program installed its kind. So a manifest says what KAI's says and no
+//! more.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use serde_json::{Value, json};
 
 use crate::{PodGroup, Queue, Topology};
 
-/// Amounts by the names of resources.
+/// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Whether a condition holds.
+/// The status of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum ConditionStatus {
-    /// It does.
+    /// The condition holds.
     True,
-    /// It doesn't.
+    /// It does not hold.
     False,
-    /// Nobody can tell.
+    /// It is not known whether it holds.
     #[default]
     Unknown,
 }
 
-/// What Kubernetes accepts as an amount.
+/// The pattern of a Kubernetes quantity.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// Amounts by names, each a number or a text.
+/// The schema of amounts by name, each a number or a text.
 pub(crate) fn amounts(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -45,7 +45,7 @@ pub(crate) fn amounts(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Any text, where the type knows which ones there are and the schema must not.
+/// The schema of any text, for a type that has fixed values although the schema must not restrict them.
 pub(crate) fn text(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string"})
 }
@@ -60,7 +60,7 @@ pub fn manifests() -> Vec<CustomResourceDefinition> {
 }
 
 fn in_kais_form(kind: CustomResourceDefinition) -> CustomResourceDefinition {
-    // An object without a spec is the webhook's to refuse, in its words; a topology has none.
+    // The webhook rejects a queue or pod group without a spec, with its own message. A topology's schema requires one.
     let needs_spec = kind.spec.names.kind == "Topology";
     let mut json = serde_json::to_value(kind).expect("a manifest is JSON");
     let versions = json["spec"]["versions"].as_array_mut();
@@ -84,7 +84,7 @@ fn plain(schema: &mut Value) {
                 fields.insert("anyOf".to_owned(), either);
                 return;
             }
-            // A property may be named so; a keyword is no object.
+            // A property may have this name too, but then it is an object and not a keyword.
             let format = fields.get("format").and_then(Value::as_str);
             if matches!(format, Some("double" | "int64")) {
                 fields.remove("format");

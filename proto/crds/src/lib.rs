@@ -1,9 +1,7 @@
-//! The custom resources that we share with a cluster: what their authors write and what we publish, as
-//! types from which the manifests are made.
+//! The custom resources that Apportion reads or writes, as Rust types from which the manifests are generated.
 //!
-//! One file is one kind. A type here says what the API server stores and nothing of what is done with
-//! it; a manifest is generated, committed where it is installed from, and held against its type by a
-//! test.
+//! Each file is one kind. A type here describes what the API server stores, and nothing of its use. A manifest is
+//! generated and committed where it is installed from; a test compares it with its type.
 #![forbid(unsafe_code)]
 
 mod gpu_node;

@@ -1,4 +1,4 @@
-//! `PodGroup`, as KAI has it: which pods start together or not at all, and why they wait.
+//! `PodGroup`, compatible with KAI: which pods start together or not at all, and why they wait.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
@@ -66,13 +66,13 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Whether others may take a group's place.
+/// Whether a group can be preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preemptibility {
-    /// They may.
+    /// It can.
     Preemptible,
-    /// They may not.
+    /// It can't.
     NonPreemptible,
 }
 
@@ -80,7 +80,7 @@ fn preemptibility(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "string", "enum": ["preemptible", "non-preemptible"]})
 }
 
-/// What the name of a subgroup looks like.
+/// The pattern of a subgroup's name.
 const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
 /// A part of a group.

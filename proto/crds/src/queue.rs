@@ -1,7 +1,7 @@
-//! `Queue`, as KAI has it: who may use how much of the cluster.
+//! `Queue`, compatible with KAI: who may use how much of the cluster.
 //!
-//! Amounts are in KAI's units: cards, thousandths of a processor, megabytes (10^6 bytes). -1 is unlimited; a field
-//! that is left out is 0, also where it is a limit, which then allows nothing.
+//! Amounts are in KAI's units: GPUs, thousandths of a processor, megabytes (10^6 bytes). -1 is unlimited. A missing
+//! field is 0; for a limit, that allows nothing.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kai::{Amounts, ConditionStatus};
 
-/// A duration as Go writes it, which is not below zero; empty is like left out.
+/// A Go duration that is not negative. An empty text counts as missing.
 const DURATION: &str = r"^$|^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 
 /// What a queue says.

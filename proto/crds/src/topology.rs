@@ -1,4 +1,4 @@
-//! `Topology`, as KAI has it: the labels of nodes that say how near they are to each other, coarse ones first.
+//! `Topology`, compatible with KAI: the node labels that tell how near nodes are to each other, coarse ones first.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -52,5 +52,5 @@ pub struct TopologyLevel {
     pub alias: String,
 }
 
-/// What the name of a label looks like.
+/// The pattern of a label's name.
 const LABEL: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";

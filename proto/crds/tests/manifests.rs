@@ -1,5 +1,4 @@
-//! The committed manifests are what the types say. `UPDATE_CRDS=1 cargo test -p apportion-crds` writes
-//! them anew.
+//! The committed manifests match the types. `UPDATE_CRDS=1 cargo test -p apportion-crds` regenerates them.
 
 use std::path::Path;
 
@@ -7,10 +6,10 @@ use apportion_crds::{GpuNode, kai};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-/// From where the kinds are installed.
+/// The folder from which the kinds are installed.
 const FOLDER: &str = "../../runtime-class/chart/apportion/crds";
 
-/// Each kind, and its file.
+/// Each kind and its file.
 fn manifests() -> Vec<(CustomResourceDefinition, String)> {
     let all = std::iter::once(GpuNode::crd()).chain(kai::manifests());
     all.map(|kind| {

@@ -1,10 +1,10 @@
-//! Free memory of a long-running program goes back to the system.
+//! Returns free memory of a long-running program to the system.
 //!
-//! A burst of work needs much more memory than what follows. glibc keeps what is freed in between what is still used,
-//! and gives nothing back by itself.
+//! A burst of work needs much more memory than what follows. glibc keeps freed memory that lies between used blocks,
+//! and does not return it by itself.
 
-/// Gives the pages of the heap back in which nothing is used. It takes some milliseconds for each 100 MiB. Where the C
-/// library is another one, nothing happens.
+/// Returns all unused pages of the heap to the system. This takes some milliseconds for each 100 MiB. With another C
+/// library it does nothing.
 pub fn release_free_pages() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) may be called at any time, by any thread.

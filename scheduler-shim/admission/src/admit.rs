@@ -1,8 +1,8 @@
-//! Everything that happens to a pod on its way in, in KAI's order.
+//! What admission does with a pod, in KAI's order.
 //!
-//! First the pod is completed, then it is judged; a rule that a cluster has switched off does neither. What
-//! an update leaves alone is not judged again: a pod that came in while a rule was off, or nobody listened, must
-//! stay free to end.
+//! A pod is first mutated, then validated. A rule that the cluster has switched off does neither. An update is not
+//! validated for what it leaves unchanged: a pod that was admitted while a rule was off, or while the webhook was down,
+//! must still be able to finish.
 
 use serde_json::json;
 
@@ -16,41 +16,41 @@ use crate::{
     config_map, devices, immutable_fields, names, request, share_resources, strict, unsupported,
 };
 
-/// How a container will get its card.
+/// How a container gets its card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuDelivery {
-    /// By the node's agent, to a container that has a slot: one unit of this resource.
+    /// From the node's agent. The container gets a slot: one unit of this resource.
     Slot(String),
-    /// By KAI's binder, which writes config maps.
+    /// Through config maps that KAI's binder writes.
     ConfigMaps {
-        /// Whether HAMi's library is to read its limit there too.
+        /// Whether HAMi's library also reads its memory limit there.
         with_memory_limit: bool,
     },
 }
 
-/// Which rules a cluster has switched on.
+/// The rules that a cluster has switched on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionSettings {
-    /// Whether cards may be shared.
+    /// Whether pods may share cards.
     pub sharing: bool,
-    /// How a container will get its card.
+    /// How a container gets its card.
     pub delivery: GpuDelivery,
-    /// Whether containers that ask for no card must see none.
+    /// Whether containers that request no card must not see any.
     pub block_visible_devices: bool,
-    /// The runtime class of pods that share.
+    /// The runtime class of pods that share a card.
     pub runtime_class: Option<String>,
     /// The bounds of the strict mode, if it is on.
     pub strict: Option<StrictBounds>,
-    /// Whether containers with a share request it as a resource that others count.
+    /// Whether containers with a share also request it as a resource, which quotas and autoscalers count.
     pub count_shares: bool,
-    /// What is done with limits above the request.
+    /// What to do with limits above the request.
     pub request_below_limit: RequestBelowLimit,
 }
 
-/// Completes a pod.
+/// Adds to a pod what its share needs.
 ///
 /// # Errors
-/// What makes it impossible; the pod may then be half completed.
+/// The first rule that makes this impossible. The pod may then be half changed.
 pub fn mutate(pod: &mut Pod, settings: &AdmissionSettings, entropy: u64) -> Result<(), PodRefusal> {
     if is_shared(pod) && !pod.spec.containers.is_empty() {
         let shared = shared_containers(pod);
@@ -91,7 +91,7 @@ fn take_slot(pod: &mut Pod, place: ContainerIndex, resource: &str) {
     ] {
         amounts.insert(resource.to_owned(), json!("1"));
     }
-    // What the agent will say, nobody else may have said before.
+    // Only the agent may set these variables.
     for name in [
         names::VISIBLE_DEVICES,
         names::NUM_OF_GPUS,
@@ -130,7 +130,7 @@ pub fn refer(pod: &mut Pod, place: ContainerIndex, name: &str) {
     });
 }
 
-/// Makes a container read its limit where KAI's binder writes it for HAMi's library.
+/// Makes a container read its limit from the config map that KAI's binder writes for HAMi's library.
 ///
 /// # Errors
 /// [`PodRefusal::ConfigMapName`] if the config map has no name yet.
@@ -150,14 +150,14 @@ pub fn limit_memory(pod: &mut Pod, place: ContainerIndex) -> Result<(), PodRefus
     Ok(())
 }
 
-/// Gives a pod that shares, and chose no runtime class, this one.
+/// Sets the runtime class of a pod that shares a card and chose none.
 pub fn set_runtime_class(pod: &mut Pod, class: &str) {
     if is_shared(pod) && pod.spec.runtime_class_name.is_empty() {
         class.clone_into(&mut pod.spec.runtime_class_name);
     }
 }
 
-/// Judges a pod that is to be created.
+/// Validates a pod that is created.
 ///
 /// # Errors
 /// The first rule that it breaks.
@@ -186,7 +186,7 @@ pub fn validate(pod: &Pod, settings: &AdmissionSettings) -> Result<(), PodRefusa
     }
 }
 
-/// What whoever creates a pod is told that is taken.
+/// The warnings for whoever creates an admitted pod.
 #[must_use]
 pub fn warnings(pod: &Pod) -> Vec<String> {
     let grows = growing(pod).map(|growing| growing.warning());
@@ -196,7 +196,7 @@ pub fn warnings(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// Judges what a pod is to become.
+/// Validates an update of a pod.
 ///
 /// # Errors
 /// The first rule that the change breaks.

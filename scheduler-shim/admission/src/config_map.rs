@@ -1,7 +1,7 @@
 //! The config maps through which KAI's binder tells a container its card.
 //!
-//! Apportion's agent hands over a share without them. They are here for clusters where KAI binds and Apportion
-//! only admits, and for pods that KAI placed: their names must be found again to be cleaned up.
+//! Apportion's agent delivers a share without them. They serve clusters where KAI binds and Apportion only admits. They
+//! also serve to clean up after pods that KAI placed: their names must be found again.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::names;
 use crate::pod::Pod;
 use crate::refusal::PodRefusal;
 
-/// The letters of random name parts: no vowels, no digits that look like them.
+/// The characters of random name parts: no vowels, and no digits that look like vowels.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// How many of them a name has.
+/// The number of random characters in a name.
 const RANDOM: usize = 7;
-/// How every name ends.
+/// The end of every name.
 const SUFFIX: &str = "shared-gpu";
-/// The longest name of a volume.
+/// The maximum length of a volume's name.
 const LONGEST: usize = 63;
-/// What [`names::RECEIVED`] says of a pod that shares.
+/// The value of [`names::RECEIVED`] for a pod that shares a card.
 pub(crate) const FRACTION: &str = "Fraction";
 
-/// What a container adds to the common beginning of the names.
+/// The suffix that a container adds to the common prefix.
 fn ending(place: ContainerIndex) -> String {
     match place.list {
         ContainerList::Init => format!("-i{}", place.index),
@@ -31,14 +31,14 @@ fn ending(place: ContainerIndex) -> String {
     }
 }
 
-/// The common beginning of the names of a pod's config maps, cut so that everything made of it stays a name.
+/// The common prefix of a pod's config map names, cut so that every name built from it stays valid.
 #[must_use]
 pub fn prefix(pod: &Pod, place: ContainerIndex, entropy: u64) -> String {
     let given = [&pod.metadata.name, &pod.metadata.generate_name];
     let own = given.into_iter().find(|name| !name.is_empty());
     let owner = pod.metadata.owner_references.first();
     let base = owner.map(|owner| &owner.name).or(own);
-    // Two hyphens around the random part, and what is appended: `-0`, `-vol` or `-evar`.
+    // Two hyphens around the random part, and the suffixes `-0`, `-vol` and `-evar`.
     let room = LONGEST - (RANDOM + 2) - SUFFIX.len() - "-vol".len();
     let room = room - place.index.to_string().len() - 1 - "-evar".len();
     let base: String = base.map_or("", |base| base).chars().take(room).collect();
@@ -59,7 +59,7 @@ fn random(mut entropy: u64) -> String {
 /// The name of the config map with a container's card and portion.
 ///
 /// # Errors
-/// [`PodRefusal::ConfigMapName`] if the pod has no annotation with the common beginning.
+/// [`PodRefusal::ConfigMapName`] if the pod has no annotation with the prefix.
 pub fn capabilities(pod: &Pod, place: ContainerIndex) -> Result<String, PodRefusal> {
     let missing = || PodRefusal::ConfigMapName {
         namespace: pod.metadata.namespace.clone(),
@@ -69,7 +69,7 @@ pub fn capabilities(pod: &Pod, place: ContainerIndex) -> Result<String, PodRefus
     Ok(format!("{prefix}{}", ending(place)))
 }
 
-/// The same, after the annotation was set where it wasn't.
+/// The same, but sets the annotation first if it is missing.
 pub fn set_capabilities(pod: &mut Pod, place: ContainerIndex, entropy: u64) -> String {
     let fresh = prefix(pod, place, entropy);
     let annotations = &mut pod.metadata.annotations;
@@ -77,13 +77,13 @@ pub fn set_capabilities(pod: &mut Pod, place: ContainerIndex, entropy: u64) -> S
     format!("{}{}", prefix.or_insert(fresh), ending(place))
 }
 
-/// The name of the config map all of whose entries become variables.
+/// The name of the config map whose entries all become variables.
 #[must_use]
 pub fn variables(capabilities: &str) -> String {
     format!("{capabilities}-evar")
 }
 
-/// The name of the volume that shows a config map: a DNS label, which a config map's name need not be.
+/// The name of the volume that mounts a config map. It must be a DNS label; a config map's name need not be one.
 #[must_use]
 pub fn volume(capabilities: &str) -> String {
     let name = format!("{capabilities}-vol").to_lowercase();
@@ -99,7 +99,7 @@ pub fn volume(capabilities: &str) -> String {
     label.replace('\u{0}', "-").trim_matches('-').to_owned()
 }
 
-/// What a config map becomes for this pod: created, taken over from another owner, or completed.
+/// The config map to write for this pod: new, taken over from another owner, or completed.
 #[must_use]
 pub fn upsert(
     existing: Option<&Value>,
@@ -129,7 +129,7 @@ pub fn upsert(
     completed
 }
 
-/// The config maps to delete when a binding by KAI is undone, or taken over.
+/// The config maps to delete when KAI's binding is undone or taken over.
 #[must_use]
 pub fn to_delete(pod: &Pod, received: &str) -> Vec<String> {
     if received != FRACTION {

@@ -1,42 +1,41 @@
-//! Annotations that have a container's name in their own: `nvidia.com/container.NAME.gpu-memory.limit`.
+//! Annotations whose key contains a container's name: `nvidia.com/container.NAME.gpu-memory.limit`.
 //!
-//! They are the words of KAI 0.18 and later. What is asked for is read from them in [`crate::request`]; here is only
-//! what each of them is about.
+//! KAI 0.18 and later have them. This module only sorts them by subject; [`crate::request`] reads the amounts.
 
 use crate::names;
 use crate::pod::Pod;
 
-/// What an annotation says of its container.
+/// The subject of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnnotationSubject {
-    /// The memory that it has at least.
+    /// The container's memory request.
     Request,
-    /// The memory that it has at most.
+    /// The container's memory limit.
     Limit,
-    /// How it shares a card's time.
+    /// How the container shares a card's time.
     Mode,
-    /// What KAI's binder gave it.
+    /// What KAI's binder assigned to the container.
     Given,
     /// A part of a card's time.
     Compute,
-    /// Something that nobody has told us of.
+    /// An unknown subject.
     Unknown,
 }
 
-/// An annotation that names a container.
+/// An annotation whose key names a container.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainerAnnotation<'p> {
-    /// All of its name.
+    /// The whole key.
     pub(crate) key: &'p str,
-    /// The container.
+    /// The container that the key names.
     pub(crate) container: &'p str,
-    /// What it is about.
+    /// The subject.
     pub(crate) about: AnnotationSubject,
-    /// What it says.
+    /// The value.
     pub(crate) value: &'p str,
 }
 
-/// What the end of a name means.
+/// The subject for each ending of a key.
 const ENDS: [(&str, AnnotationSubject); 5] = [
     (names::PER_CONTAINER_REQUEST, AnnotationSubject::Request),
     (names::PER_CONTAINER_LIMIT, AnnotationSubject::Limit),
@@ -44,10 +43,10 @@ const ENDS: [(&str, AnnotationSubject); 5] = [
     (names::PER_CONTAINER_DEVICES, AnnotationSubject::Given),
     (names::PER_CONTAINER_COMPUTE, AnnotationSubject::Given),
 ];
-/// What the end of a name has in it that is about a card's time.
+/// Keys that contain this are about a card's time.
 const COMPUTE: &str = ".gpu-compute.";
 
-/// All of a pod that begin as NVIDIA's do.
+/// All annotations of a pod with NVIDIA's prefix.
 pub(crate) fn all(pod: &Pod) -> impl Iterator<Item = ContainerAnnotation<'_>> {
     let annotations = pod.metadata.annotations.iter();
     annotations.filter_map(|(key, value)| {
@@ -72,7 +71,7 @@ pub(crate) fn all(pod: &Pod) -> impl Iterator<Item = ContainerAnnotation<'_>> {
     })
 }
 
-/// The annotation that says of a container up to which part of a card it may grow.
+/// The annotation with the part of a card up to which a container may grow.
 pub(crate) fn portion_limit(pod: &Pod) -> Option<ContainerAnnotation<'_>> {
     let annotations = pod.metadata.annotations.iter();
     annotations

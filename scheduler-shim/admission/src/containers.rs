@@ -1,7 +1,7 @@
 //! Which containers of a pod get a share.
 //!
-//! KAI gives one: the one that an annotation names, looked for first among those that run first, or else the
-//! first of the others. KAI 0.18's annotations name their container in the key, and there may be several.
+//! In KAI it is one: the container that an annotation names, searched among the init containers first, or else the
+//! first regular container. KAI 0.18's annotations name their container in the key, and there may be several.
 
 use std::collections::BTreeSet;
 
@@ -13,23 +13,23 @@ use crate::refusal::PodRefusal;
 /// Which of a pod's two lists a container is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerList {
-    /// Containers that run first, one after the other.
+    /// Init containers.
     Init,
-    /// The others.
+    /// Regular containers.
     Regular,
 }
 
-/// A container of a pod by its place.
+/// The position of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerIndex {
-    /// In which list.
+    /// The list.
     pub list: ContainerList,
-    /// Where in the list.
+    /// The index in the list.
     pub index: usize,
 }
 
 impl ContainerIndex {
-    /// The container.
+    /// The container at this position.
     #[must_use]
     pub fn of(self, pod: &Pod) -> Option<&Container> {
         match self.list {
@@ -46,7 +46,7 @@ impl ContainerIndex {
     }
 }
 
-/// All containers of a pod by their places, those that run first before the others.
+/// The positions of all containers, init containers first.
 pub(crate) fn places(pod: &Pod) -> Vec<ContainerIndex> {
     let of = |list, count| (0..count).map(move |index| ContainerIndex { list, index });
     let init = of(ContainerList::Init, pod.spec.init_containers.len());
@@ -54,7 +54,7 @@ pub(crate) fn places(pod: &Pod) -> Vec<ContainerIndex> {
         .collect()
 }
 
-/// The container of that name.
+/// The first container with this name.
 fn named(pod: &Pod, name: &str) -> Result<ContainerIndex, PodRefusal> {
     let mut all = places(pod).into_iter();
     let found = all.find(|place| {
@@ -65,10 +65,10 @@ fn named(pod: &Pod, name: &str) -> Result<ContainerIndex, PodRefusal> {
     found.ok_or_else(|| PodRefusal::Container(name.to_owned()))
 }
 
-/// Where the share goes that a pod's `gpu-fraction` or `gpu-memory` asks for.
+/// The container that gets the share of a pod's `gpu-fraction` or `gpu-memory`.
 ///
 /// # Errors
-/// [`PodRefusal::Container`] if the named container isn't there, or nothing is named and there is no container.
+/// [`PodRefusal::Container`] if the named container does not exist, or none is named and there is no container.
 pub fn fraction_container(pod: &Pod) -> Result<ContainerIndex, PodRefusal> {
     match pod.annotation(names::CONTAINER) {
         Some(name) => named(pod, name),
@@ -80,20 +80,20 @@ pub fn fraction_container(pod: &Pod) -> Result<ContainerIndex, PodRefusal> {
     }
 }
 
-/// Whether a pod asks for a share of a card, in whichever words.
+/// Whether a pod asks for a share of a card, with any annotation.
 #[must_use]
 pub fn is_shared(pod: &Pod) -> bool {
     has_pod_share(pod) || !named_in_keys(pod).is_empty()
 }
 
-/// Whether a pod asks for a share in KAI's first words.
+/// Whether a pod asks for a share with `gpu-fraction` or `gpu-memory`.
 pub(crate) fn has_pod_share(pod: &Pod) -> bool {
     [names::FRACTION, names::MEMORY]
         .iter()
         .any(|key| pod.annotation(key).is_some())
 }
 
-/// The containers that KAI 0.18's annotations give memory to.
+/// The containers for which KAI 0.18's annotations ask for memory.
 pub(crate) fn named_in_keys(pod: &Pod) -> BTreeSet<&str> {
     let keys = container_annotations::all(pod).filter(|key| {
         matches!(
@@ -104,8 +104,8 @@ pub(crate) fn named_in_keys(pod: &Pod) -> BTreeSet<&str> {
     keys.map(|key| key.container).collect()
 }
 
-/// Whether a pod's share would reach no container for lack of this resource: the name of the container that a key
-/// names and that does not ask for it, or an empty name where no container asks for it at all.
+/// Whether a container misses this resource, without which it gets no share. Returns the name of a container that a key
+/// names and that does not request it, or an empty name if no container requests it at all.
 #[must_use]
 pub fn without_resource<'p>(pod: &'p Pod, resource: &str) -> Option<&'p str> {
     let has = |container: &Container| container.resources.limits.contains_key(resource);
@@ -124,11 +124,11 @@ pub fn without_resource<'p>(pod: &'p Pod, resource: &str) -> Option<&'p str> {
 /// All containers that get a share.
 ///
 /// # Errors
-/// [`PodRefusal::Container`] for the first that isn't there.
+/// [`PodRefusal::Container`] for the first that does not exist.
 pub fn shared_containers(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     let mut found = Vec::new();
     let in_keys = named_in_keys(pod);
-    // Where both are there, KAI wrote the annotation of the container for the one of its pod.
+    // If both are present, KAI derived the container's annotation from the pod's.
     if has_pod_share(pod) && in_keys.is_empty() {
         found.push(fraction_container(pod)?);
     }

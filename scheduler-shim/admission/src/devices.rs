@@ -1,7 +1,7 @@
-//! Containers that must not see a card: `NVIDIA_VISIBLE_DEVICES` is theirs to leave alone.
+//! Containers that must see no card, and so must not set `NVIDIA_VISIBLE_DEVICES`.
 //!
-//! Opt-in, as in KAI: an image may set the variable to `all` and see every card of the node, so a container
-//! that asks for no card gets `void`, and one that asks by itself is refused. The container with the share is
+//! Opt-in, as in KAI. An image may set the variable to `all` and see every card of the node. So a container that
+//! requests no card gets `void`, and one that sets the variable itself is refused. The container with the share is
 //! exempt: its variable is set when the pod has its card.
 
 use crate::containers::{ContainerIndex, places, shared_containers};
@@ -13,10 +13,10 @@ use crate::refusal::PodRefusal;
 const NO_CARD: &str = "void";
 const ALLOWED: [&str; 2] = [NO_CARD, "none"];
 
-/// Refuses containers that choose their cards.
+/// Refuses containers that choose their own cards.
 ///
 /// # Errors
-/// The first such container, those that run first before the others.
+/// The first such container, init containers first.
 pub fn check(pod: &Pod) -> Result<(), PodRefusal> {
     for place in others(pod)? {
         let Some(container) = place.of(pod) else {
@@ -43,10 +43,10 @@ fn check_variable(container: &Container, variable: &Variable) -> Result<(), PodR
     Ok(())
 }
 
-/// Shows no card to containers that ask for none.
+/// Hides all cards from containers that request none.
 ///
 /// # Errors
-/// [`PodRefusal::ContainerReference`] if the container with the share isn't there.
+/// [`PodRefusal::ContainerReference`] if the container with the share does not exist.
 pub fn block(pod: &mut Pod) -> Result<(), PodRefusal> {
     for place in others(pod)? {
         let Some(container) = place.of_mut(pod) else {

@@ -1,8 +1,7 @@
-//! How many cards a pod counts for in KAI's statuses: what it asked for, and what it was given.
+//! How many cards a pod counts for in KAI's statuses: requested and received.
 //!
-//! These are amounts for people and dashboards, in cards; what is decided is decided in bytes elsewhere. KAI counts
-//! a pod that shares several cards as one when it says what was given, and as several when it says what was
-//! asked; here it is several both times.
+//! These amounts are in cards, for people and dashboards; decisions are made elsewhere, in bytes. KAI counts a pod that
+//! shares several cards as one in what it received, and as several in what it requested. Here it is several both times.
 
 use std::collections::BTreeMap;
 
@@ -13,50 +12,50 @@ use crate::names;
 use crate::pod::Pod;
 use crate::quantity::{ParseQuantityError, Quantity};
 
-/// Amounts by the names of resources.
+/// Amounts by resource name.
 pub type ResourceQuantities = BTreeMap<&'static str, Quantity>;
 
-/// How the label begins that has the memory of a node's AMD cards in its name.
+/// The prefix of the label whose key contains the memory of a node's AMD cards.
 const AMD: &str = "beta.amd.com/gpu.vram";
-/// AMD's label counts bytes, everything else millions of them.
+/// AMD's label counts bytes; the result is in millions of bytes.
 const MILLION: f64 = 1e6;
 
-/// Why an amount can't be told.
+/// Why an amount cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuAmountError {
     /// The pod asks for no share.
     #[error("cannot calculate fraction because the pod doesn't a fraction or memory annotation")]
     NoShare,
-    /// The node isn't there.
+    /// The node does not exist.
     #[error("failed extract node gpu memory for node {0} : nodes \"{0}\" not found")]
     NoNode(String),
-    /// No label says how much memory a card of the node has.
+    /// No label of the node says how much memory a card has.
     #[error(
         "failed to extract memory from gpu node nither nvidia not amd memory labels has been found for: {0}"
     )]
     NoLabel(String),
-    /// Two labels do.
+    /// Labels of two vendors do.
     #[error(
         "the node {0} has both nvidia and amd gpu labels. Such nodes aren't supported for fraction resource requests"
     )]
     BothLabels(String),
-    /// A label has no amount.
+    /// A label's value is not an amount.
     #[error("failed to extract memory from the label {key}: {value}")]
     Label {
         /// The label.
         key: String,
-        /// What it says.
+        /// Its value.
         value: String,
     },
-    /// An annotation has no amount.
+    /// An annotation's value is not an amount.
     #[error("failed to parse {key} annotation value <{value}>")]
     Annotation {
         /// The annotation.
         key: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
     },
-    /// An amount can't be written.
+    /// The result is not a valid quantity.
     #[error(transparent)]
     Quantity(#[from] ParseQuantityError),
 }
@@ -70,10 +69,10 @@ pub struct Node<'a> {
     pub labels: &'a BTreeMap<String, String>,
 }
 
-/// What a pod asks for.
+/// What a pod requests.
 ///
 /// # Errors
-/// The first annotation that is no amount.
+/// The first annotation whose value is not an amount.
 pub fn requested(pod: &Pod) -> Result<ResourceQuantities, GpuAmountError> {
     let count = devices(pod)?;
     let mut amounts = ResourceQuantities::new();
@@ -88,10 +87,10 @@ pub fn requested(pod: &Pod) -> Result<ResourceQuantities, GpuAmountError> {
     Ok(amounts)
 }
 
-/// What a pod was given of cards that it shares; nothing for pods that share none.
+/// How many of the cards that it shares a pod received; empty for a pod that shares none.
 ///
 /// # Errors
-/// Why it can't be told.
+/// Why it cannot be computed.
 pub fn received(pod: &Pod, node: Option<Node<'_>>) -> Result<ResourceQuantities, GpuAmountError> {
     if pod.annotation(names::RECEIVED) != Some(FRACTION) {
         return Ok(ResourceQuantities::new());
@@ -100,10 +99,10 @@ pub fn received(pod: &Pod, node: Option<Node<'_>>) -> Result<ResourceQuantities,
     Ok([(names::WHOLE, of_each.times(devices(pod)?))].into())
 }
 
-/// Which part of each of its cards a pod was given.
+/// The part of each of its cards that a pod received.
 ///
 /// # Errors
-/// Why it can't be told.
+/// Why it cannot be computed.
 pub fn allocated(pod: &Pod, node: Option<Node<'_>>) -> Result<Quantity, GpuAmountError> {
     if let Some(fraction) = amount(pod, names::FRACTION)? {
         return Ok(fraction);
@@ -114,10 +113,10 @@ pub fn allocated(pod: &Pod, node: Option<Node<'_>>) -> Result<Quantity, GpuAmoun
     part_of(memory, &pod.spec.node_name, node)
 }
 
-/// Which part of a card of a node so many MiB are.
+/// The part of a node's card that this many MiB are.
 ///
 /// # Errors
-/// Why it can't be told.
+/// Why it cannot be computed.
 pub fn part_of(
     memory: &str,
     name: &str,
@@ -135,7 +134,7 @@ pub fn part_of(
 /// The memory of one card of a node.
 ///
 /// # Errors
-/// No label says so, or two do.
+/// No label says it, or two do.
 pub fn card_memory(node: Node<'_>) -> Result<f64, GpuAmountError> {
     match (nvidia_memory(node)?, amd_memory(node)?) {
         (Some(memory), None) | (None, Some(memory)) => Ok(memory),
@@ -147,7 +146,7 @@ pub fn card_memory(node: Node<'_>) -> Result<f64, GpuAmountError> {
 /// The memory of one NVIDIA card of a node.
 ///
 /// # Errors
-/// The label is there and has no amount.
+/// The label's value is not an amount.
 pub fn nvidia_memory(node: Node<'_>) -> Result<Option<f64>, GpuAmountError> {
     let Some(text) = node.labels.get(NVIDIA) else {
         return Ok(None);
@@ -162,7 +161,7 @@ pub fn nvidia_memory(node: Node<'_>) -> Result<Option<f64>, GpuAmountError> {
 /// The memory of one AMD card of a node.
 ///
 /// # Errors
-/// The label is there and has no amount.
+/// The label's value is not an amount.
 pub fn amd_memory(node: Node<'_>) -> Result<Option<f64>, GpuAmountError> {
     let labels = node.labels.keys().filter(|key| key.starts_with(AMD));
     for key in labels {

@@ -1,12 +1,12 @@
-//! HAMi's resources as KAI's annotations, for clusters whose manifests were written for
+//! Translates HAMi's resources to KAI's annotations, for manifests that were written for
 //! [HAMi](https://github.com/Project-HAMi/HAMi).
 //!
-//! HAMi asks in the limits of a container: `nvidia.com/gpumem` is MiB of each of its GPUs, `nvidia.com/gpumem-percentage`
-//! a part of each, `nvidia.com/gpu` their number, which is 1 where it is left out. Here they become `gpu-memory` or
-//! `gpu-fraction` with `gpu-fraction-num-devices`, and leave the container, because no node has such resources. Where
-//! several containers ask, they become the annotations of KAI 0.18, one for each.
+//! In HAMi a container asks in its limits: `nvidia.com/gpumem` is MiB of each of its GPUs,
+//! `nvidia.com/gpumem-percentage` a part of each, and `nvidia.com/gpu` their number (1 by default). They become
+//! `gpu-memory` or `gpu-fraction` with `gpu-fraction-num-devices`, and are removed from the container, because no node
+//! has such resources. If several containers ask, each gets an annotation of KAI 0.18.
 //!
-//! A share that Apportion would not hold is refused: `nvidia.com/gpucores` asks for a part of the compute time.
+//! A share that Apportion would not enforce is refused: `nvidia.com/gpucores` asks for a part of the compute time.
 
 use apportion_abi::names as abi;
 pub use apportion_abi::names::{
@@ -19,9 +19,9 @@ use crate::names;
 use crate::pod::{Container, Pod};
 use crate::quantity::Quantity;
 
-/// What containers ask for.
+/// HAMi's own resources.
 pub const RESOURCES: [&str; 3] = [MEMORY, PERCENTAGE, CORES];
-/// The annotations by which HAMi chooses GPUs.
+/// HAMi's annotations that choose GPUs.
 const CHOICES: [&str; 6] = [
     abi::HAMI_USE_TYPE,
     abi::HAMI_USE_NO_TYPE,
@@ -31,7 +31,7 @@ const CHOICES: [&str; 6] = [
     abi::HAMI_POLICY,
 ];
 
-/// Why a pod cannot be taken.
+/// Why a pod is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HamiRefusal {
     /// It asks for compute time.
@@ -39,37 +39,37 @@ pub enum HamiRefusal {
         "container {container} asks for {CORES}: {value}, and Apportion does not limit compute; leave {CORES} out"
     )]
     Cores {
-        /// Which container.
+        /// The container.
         container: String,
-        /// What it asks for.
+        /// The amount.
         value: String,
     },
-    /// An amount makes no sense.
+    /// An amount is invalid.
     #[error("container {container} asks for {resource}: {value}, which is not {expected}")]
     Amount {
-        /// Which container.
+        /// The container.
         container: String,
-        /// Of which resource.
+        /// The resource.
         resource: &'static str,
-        /// What it asks for.
+        /// The amount.
         value: String,
-        /// What would be right.
+        /// What would be valid.
         expected: &'static str,
     },
     /// It asks for memory twice.
     #[error("container {0} asks for both {MEMORY} and {PERCENTAGE}; keep one")]
     MemoryTwice(String),
-    /// It asks in KAI's words, too.
+    /// The pod also has KAI's annotations.
     #[error(
         "container {container} asks for {resource}, and the pod has KAI's annotations for a share; keep one"
     )]
     TwoWays {
-        /// Which container.
+        /// The container.
         container: String,
-        /// For what.
+        /// The resource.
         resource: &'static str,
     },
-    /// There is no annotation for that.
+    /// KAI has no annotation for this.
     #[error(
         "{0} containers ask for shares, so each can only ask for {MEMORY} of one GPU; container {1} asks for {2}"
     )]
@@ -92,10 +92,10 @@ enum HamiAmount {
     Percent(u64),
 }
 
-/// Gives a pod that asks in HAMi's words those of KAI; returns what of its words is ignored, in sentences.
+/// Replaces a pod's HAMi resources with KAI's annotations. Returns a warning for each annotation that is ignored.
 ///
 /// # Errors
-/// The first thing that Apportion does not do. The pod is unchanged then.
+/// The first request that Apportion does not support. The pod is then unchanged.
 pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
     let mut asks = Vec::new();
     for place in places(pod) {
@@ -157,7 +157,7 @@ pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
         .collect())
 }
 
-/// What a container asks for; none where it asks for no share.
+/// What a container asks for; `None` if it asks for no share.
 fn read(
     pod: &Pod,
     place: ContainerIndex,
@@ -179,7 +179,7 @@ fn read(
     };
     let memory = number(MEMORY, "a number of MiB")?;
     let percentage = number(PERCENTAGE, "a number from 1 to 100")?;
-    // All of a whole GPU is what a whole GPU has.
+    // All compute time of a whole GPU is no limit.
     let is_whole = memory.is_none() && matches!(percentage, None | Some(100));
     if let Some(value) = asked(container, CORES)
         && !is_nothing(&value)
@@ -219,7 +219,7 @@ fn read(
     }))
 }
 
-/// Whether there are words for all of them together.
+/// Checks that KAI's annotations can express all requests together.
 fn check(asks: &[HamiRequest]) -> Result<(), HamiRefusal> {
     if asks.len() < 2 {
         return Ok(());
@@ -238,8 +238,8 @@ fn check(asks: &[HamiRequest]) -> Result<(), HamiRefusal> {
     }
 }
 
-/// Takes HAMi's words out of a container, and with a share the number of its GPUs. All of a GPU is a whole one, which
-/// HAMi gives also where none is named.
+/// Removes HAMi's resources from a container, and for a share also the number of its GPUs. 100 % of a GPU is a whole
+/// GPU; HAMi gives one also where `nvidia.com/gpu` is missing.
 fn strip(container: &mut Container, is_share: bool) {
     let is_whole = asks_for(container, PERCENTAGE) && !is_share;
     let has_count = asks_for(container, names::WHOLE);
@@ -262,7 +262,7 @@ fn asks_for(container: &Container, resource: &str) -> bool {
     asked(container, resource).is_some()
 }
 
-/// The amount, as it is written. The limit goes before the request, as with all extended resources.
+/// The amount as written. The limit comes before the request, as for all extended resources.
 fn asked(container: &Container, resource: &str) -> Option<String> {
     let resources = &container.resources;
     let found = resources

@@ -1,18 +1,18 @@
-//! What the scheduler will ignore of an object that is taken all the same.
+//! What the scheduler ignores in an object that is admitted.
 //!
-//! KAI takes pods and pod groups whose durations it cannot read, and goes on as if they were not there. So do we, but
-//! whoever creates the object is warned.
+//! KAI admits pods and pod groups with durations that it cannot parse, and treats them as absent. So do we, but we warn
+//! the creator.
 
 use apportion_abi::names::{ANNOTATION_DELAY, ANNOTATION_GRACE};
 use apportion_groups::{not_a_duration, parse_duration};
 use serde_json::Value;
 
-/// The durations of a pod or a pod group that cannot be read, one sentence each.
+/// A warning for each duration of a pod or pod group that cannot be parsed.
 #[must_use]
 pub fn durations(object: &Value) -> Vec<String> {
     let annotations = &object["metadata"]["annotations"];
     let spec = &object["spec"];
-    // A grace that is below zero never ends.
+    // A negative grace period never ends.
     let fields = [
         ("preemptionDelay", &spec["preemptionDelay"], false),
         ("stalenessGracePeriod", &spec["stalenessGracePeriod"], true),

@@ -1,14 +1,14 @@
-//! What may no longer change once a pod has its place.
+//! What must not change once a pod is bound.
 //!
-//! KAI reads a pod's annotations anew in every cycle, so that who lowers `gpu-fraction` on a running pod gives
-//! back memory that the pod still has, and the next pod is packed on top. Here the request is taken once, when
-//! the pod is bound; a later edit would free nothing and mislead everybody who reads the pod, so it is answered.
+//! KAI reads a pod's annotations in every cycle. If `gpu-fraction` of a running pod is lowered, KAI frees memory that
+//! the pod still has, and packs the next pod on top. Here the request is read once, when the pod is bound. A later edit
+//! would free nothing and mislead everybody who reads the pod, so it is refused.
 
 use crate::names;
 use crate::pod::Pod;
 use crate::refusal::PodRefusal;
 
-/// What an absent value is called.
+/// The word for an absent value.
 const NOTHING: &str = "nothing";
 
 /// A change that comes too late.
@@ -21,22 +21,22 @@ pub struct ImmutableFieldChange {
     pub what: &'static str,
     /// The changed key.
     pub key: String,
-    /// Where the pod is.
+    /// The pod's namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
     /// Its node.
     pub node: String,
-    /// What was said.
+    /// The old value.
     pub old: String,
-    /// What would be said.
+    /// The new value.
     pub new: String,
 }
 
-/// Compares a bound pod with what it is to become.
+/// Compares a bound pod with its update.
 ///
 /// # Errors
-/// [`PodRefusal::Frozen`] for the first annotation or label that changes although it says what the pod has.
+/// [`PodRefusal::Frozen`] for the first annotation or label that must not change.
 pub fn check(old: &Pod, new: &Pod) -> Result<(), PodRefusal> {
     if old.spec.node_name.is_empty() || is_over(old) {
         return Ok(());
@@ -61,7 +61,7 @@ pub fn check(old: &Pod, new: &Pod) -> Result<(), PodRefusal> {
         }
     }
     let (before, after) = (&old.metadata.labels, &new.metadata.labels);
-    // A label that was not there may come: KAI's pods are adopted while they run.
+    // A label may be added: KAI's pods are adopted while they run.
     for key in before.keys().filter(|key| says_which_card(key)) {
         if before.get(key) != after.get(key) {
             return frozen("label", key, before.get(key), after.get(key));

@@ -1,11 +1,11 @@
-//! Who may come in, and with what: KAI's admission rules for pods, queues, pod groups and topologies.
+//! KAI's admission rules for pods, queues, pod groups and topologies.
 //!
-//! The rules, their order and their sentences are KAI's, so that manifests written for it are taken, completed and
-//! refused alike. What KAI has no rule for is added behind a switch ([`strict`]) or where KAI's silence lets a
-//! tenant take what it has not asked for ([`immutable_fields`]).
+//! The rules, their order and their messages are KAI's, so that manifests for KAI are admitted, completed and refused
+//! in the same way. A rule that KAI does not have is optional ([`strict`]), or it closes a gap through which a tenant
+//! takes what it has not requested ([`immutable_fields`]).
 //!
-//! The crate is pure. Objects come in as the API server's JSON and go out as the same JSON with what a rule changed;
-//! randomness and other objects that a rule must see are arguments. The webhook around it only speaks HTTP.
+//! The crate is pure. It takes objects as the API server's JSON and returns the same JSON with the changes that a rule
+//! made. Randomness and other objects that a rule needs are arguments. The webhook around it only speaks HTTP.
 #![forbid(unsafe_code)]
 
 mod admit;

@@ -1,7 +1,7 @@
-//! Limits above the request: KAI lets a container grow beyond what it is scheduled with, if its card has room.
+//! Limits above the request. KAI lets such a container grow beyond its request if its card has room.
 //!
-//! Apportion promises the limit and nothing that could be taken back, so such a pod is either refused, or its limit is
-//! what is scheduled and charged. The form of a limit is held against KAI's rules in any case.
+//! Apportion promises the whole limit and never takes memory back. So such a pod is refused, or its limit is scheduled
+//! and charged. In both cases the limit must be valid by KAI's rules.
 
 use apportion_abi::{GpuFraction, Share};
 
@@ -13,25 +13,25 @@ use crate::pod::Pod;
 use crate::refusal::PodRefusal;
 use crate::request;
 
-/// How many decimals KAI reads of a part of a card that is a limit.
+/// How many decimals KAI allows in a limit that is a part of a card.
 const DECIMALS: usize = 5;
 
-/// What is done with a pod whose limit is above its request.
+/// What to do with a pod whose limit is above its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestBelowLimit {
-    /// It is refused.
+    /// Refuse it.
     #[default]
     Refuse,
-    /// Its limit is what is scheduled and charged, and whoever creates it is warned.
+    /// Schedule and charge the limit, and warn the creator.
     ChargeLimit,
 }
 
-/// An annotation with its value, as people read it.
+/// An annotation with its value, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationValue {
-    /// The annotation.
+    /// The key.
     pub key: String,
-    /// What it says.
+    /// The value.
     pub value: String,
 }
 
@@ -41,20 +41,20 @@ impl std::fmt::Display for AnnotationValue {
     }
 }
 
-/// A share that may grow.
+/// A share whose limit is above its request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{request} is below {limit}: a share does not grow here, its limit is scheduled, charged and kept; set both to the same amount, or let an administrator have limits charged (webhook.requestBelowLimit=charge-limit)"
 )]
 pub struct BurstableShare {
-    /// What it has at least.
+    /// The request.
     pub request: AnnotationValue,
-    /// What it has at most.
+    /// The limit.
     pub limit: AnnotationValue,
 }
 
 impl BurstableShare {
-    /// What whoever creates the pod is told where it is taken.
+    /// The warning for the creator if the pod is admitted.
     #[must_use]
     pub fn warning(&self) -> String {
         let Self { request, limit } = self;
@@ -64,7 +64,7 @@ impl BurstableShare {
     }
 }
 
-/// The first share of a pod that may grow.
+/// The first share of a pod whose limit is above its request.
 #[must_use]
 pub fn growing(pod: &Pod) -> Option<BurstableShare> {
     let ranges = request::ranges(pod).ok()?;
@@ -80,10 +80,10 @@ pub fn growing(pod: &Pod) -> Option<BurstableShare> {
     growing.next()
 }
 
-/// Holds the limits of `gpu-fraction` and `gpu-memory` against KAI's rules.
+/// Checks the limits of `gpu-fraction` and `gpu-memory` against KAI's rules.
 ///
 /// # Errors
-/// The first rule that one breaks.
+/// The first rule that a limit breaks.
 pub(crate) fn check(pod: &Pod) -> Result<(), PodRefusal> {
     if let Some(text) = pod.annotation(names::FRACTION_LIMIT) {
         check_fraction(pod, names::FRACTION_LIMIT, text)?;
@@ -164,7 +164,7 @@ fn check_memory(pod: &Pod) -> Result<(), PodRefusal> {
     Ok(())
 }
 
-/// The limit of a pod's `gpu-fraction`, with the annotation that says it.
+/// The limit of a pod's `gpu-fraction`, with its annotation.
 pub(crate) fn of_fraction(pod: &Pod) -> Option<(Share, AnnotationValue)> {
     let short = pod
         .annotation(names::FRACTION_LIMIT)
@@ -184,10 +184,10 @@ pub(crate) fn of_memory(pod: &Pod) -> Option<(Share, AnnotationValue)> {
     ))
 }
 
-/// Holds a limit of a container against the pod's own, for which KAI writes it.
+/// Checks a container's limit against the pod's limit, from which KAI derives it.
 ///
 /// # Errors
-/// The pod has none, or another one.
+/// The pod has no limit, or a different one.
 pub(crate) fn check_written(pod: &Pod, key: &str, limit: Share) -> Result<(), PodRefusal> {
     match of_memory(pod) {
         Some((share, _)) if share == limit => Ok(()),

@@ -1,7 +1,7 @@
-//! The words that pods and this webhook share: annotations, resources, variables.
+//! The names that pods and this webhook share: annotations, resources, variables.
 //!
-//! They are KAI's, byte for byte, because they stand in other people's manifests. A name that only one rule
-//! needs stays with that rule.
+//! They are KAI's, byte for byte, because they are in other people's manifests. A name that only one rule needs is
+//! defined there.
 
 pub use apportion_abi::names::{
     ANNOTATION_COMPUTE_MODE as COMPUTE_MODE, ANNOTATION_CONFIG_MAP as CONFIG_MAP,
@@ -14,27 +14,27 @@ pub use apportion_abi::names::{
     RESOURCE_WHOLE_AMD as WHOLE_AMD,
 };
 
-/// What the names of KAI 0.18's annotations begin with; the container's name follows.
+/// The prefix of KAI 0.18's annotations; the container's name follows.
 pub const PER_CONTAINER: &str = "nvidia.com/container.";
-/// How such a name ends when it says what a container's share is at least.
+/// The suffix for a container's memory request.
 pub const PER_CONTAINER_REQUEST: &str = ".gpu-memory.request";
-/// How such a name ends when it says what a container's share is at most.
+/// The suffix for a container's memory limit.
 pub const PER_CONTAINER_LIMIT: &str = ".gpu-memory.limit";
-/// How such a name ends when it says how the container shares a card's time.
+/// The suffix for how a container shares a card's time.
 pub const PER_CONTAINER_MODE: &str = ".gpu-compute.mode";
-/// How such a name ends when KAI's binder says which cards the container has.
+/// The suffix for the cards that KAI's binder assigned to a container.
 pub const PER_CONTAINER_DEVICES: &str = ".gpus.devices";
-/// How such a name ends when KAI's binder says how much of a card's time the container has.
+/// The suffix for the part of a card's time that KAI's binder assigned to a container.
 pub const PER_CONTAINER_COMPUTE: &str = ".gpu-compute.portion";
-/// What the name of KAI's annotation begins with that says up to which part of a card a container may grow.
+/// The prefix of KAI's annotation that says up to which part of a card a container may grow.
 pub const KAI_CONTAINER: &str = "kai.scheduler/container.";
-/// How it ends.
+/// Its suffix.
 pub const PORTION_LIMIT: &str = ".gpu-memory.portion.limit";
 
 /// Memory of shared cards, in KAI's statuses.
 pub const STATUS_MEMORY: &str = "run.ai/gpu.memory";
 
-/// The annotations that say what a pod asks for, but those that name a container.
+/// The annotations of a pod's request, except those that name a container in their key.
 pub const REQUEST: [&str; 8] = [
     FRACTION,
     MEMORY,
@@ -45,5 +45,5 @@ pub const REQUEST: [&str; 8] = [
     MEMORY_UP_TO,
     COMPUTE_MODE,
 ];
-/// What the names of those begin with that name one.
+/// The prefixes of keys that name a container.
 pub const REQUEST_OF_CONTAINER: [&str; 2] = [PER_CONTAINER, KAI_CONTAINER];

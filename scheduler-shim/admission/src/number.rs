@@ -1,17 +1,17 @@
-//! Numbers as Go reads them, because KAI's answers depend on which of two readers gives up first.
+//! Numbers as Go parses them. KAI's answers depend on which of two parsers fails first.
 //!
-//! A fraction must be a float for Go's `strconv.ParseFloat` *and* a Kubernetes quantity. The former also
-//! takes hexadecimal floats, digits with underscores, infinities and `NaN`; those are what the second
-//! check is for. Nothing here decides what a number means: see [`crate::request`].
+//! A fraction must be valid for Go's `strconv.ParseFloat` *and* as a Kubernetes quantity. `ParseFloat` also accepts
+//! hexadecimal floats, digits with underscores, infinities and `NaN`; the second check rejects those. What a number
+//! means is decided in [`crate::request`].
 
-/// Reads a positive whole number, without sign, as Go's `ParseUint` with base 10 does.
+/// Parses a positive integer without a sign, as Go's `ParseUint` with base 10 does.
 pub(crate) fn positive(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse::<u64>().ok())??;
     (number > 0).then_some(number)
 }
 
-/// Reads a float as Go's `ParseFloat` with 64 bits does; what overflows is not one.
+/// Parses a float as Go's `ParseFloat` with 64 bits does; overflow is an error.
 pub(crate) fn float(text: &str) -> Option<f64> {
     let (sign, unsigned) = match text.as_bytes().first()? {
         b'-' => (-1.0, &text[1..]),
@@ -43,13 +43,13 @@ pub(crate) fn float(text: &str) -> Option<f64> {
     value.is_finite().then_some(sign * value)
 }
 
-/// A decimal float without a sign of its own.
+/// Parses a decimal float without a sign.
 fn signless(text: &str) -> Option<f64> {
     let is_signed = text.starts_with(['+', '-']);
     (!is_signed).then(|| text.parse().ok())?
 }
 
-/// `1.8p-3`, after its `0x`: a mantissa in hexadecimal, then the power of two, which must be there.
+/// Parses `1.8p-3`, the part after `0x`: a hexadecimal mantissa and the power of two, which is required.
 fn hexadecimal(text: &str) -> Option<f64> {
     let (mantissa, exponent) = text.split_once('p')?;
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
@@ -76,7 +76,7 @@ fn hexadecimal(text: &str) -> Option<f64> {
     Some(value * f64::powi(2.0, exponent))
 }
 
-/// Whether every underscore stands between two digits, or between `0x` and one.
+/// Whether every underscore is between two digits, or between a prefix such as `0x` and a digit.
 fn underscores_separate_digits(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let is_hex = lower.starts_with("0x");

@@ -1,16 +1,16 @@
-//! The part of a pod that admission reads and writes; the rest is carried along untouched.
+//! The part of a pod that admission reads and writes. The rest is kept untouched.
 //!
-//! A pod that comes in and goes out again is the same JSON but for what a rule changed, so that the
-//! difference is the patch. Absent, null and empty are the same, as everywhere in Kubernetes.
+//! A pod is returned as the same JSON, except for what a rule changed, so the difference is the patch. Absent, null and
+//! empty are the same, as everywhere in Kubernetes.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// What of an object no rule looks at.
+/// The fields of an object that no rule reads.
 type Rest = Map<String, Value>;
-/// Amounts by the names of resources.
+/// Amounts by resource name.
 pub type ResourceList = BTreeMap<String, Value>;
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
@@ -23,7 +23,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Declares structs whose fields may all be absent, with everything unknown kept.
+/// Declares structs whose fields are all optional and whose unknown fields are kept.
 macro_rules! parts {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*
@@ -44,31 +44,31 @@ macro_rules! parts {
 parts! {
     /// A pod.
     Pod {
-        /// Who it is.
+        /// Its metadata.
         metadata: Metadata,
-        /// What it wants.
+        /// Its spec.
         spec: Spec,
-        /// What became of it.
+        /// Its status.
         status: Status,
     }
 
-    /// Who an object is.
+    /// An object's metadata.
     Metadata {
         /// Its name.
         name: String,
-        /// What its name will begin with, while it has none.
+        /// The prefix of a generated name.
         generate_name: String,
-        /// Where it is.
+        /// Its namespace.
         namespace: String,
-        /// What it is known by as long as it lives.
+        /// Its unique id.
         uid: String,
-        /// When it was asked to go.
+        /// When its deletion was requested.
         deletion_timestamp: Option<String>,
         /// Labels.
         labels: BTreeMap<String, String>,
         /// Annotations.
         annotations: BTreeMap<String, String>,
-        /// Whom it belongs to.
+        /// Its owners.
         owner_references: Vec<Owner>,
     }
 
@@ -78,23 +78,23 @@ parts! {
         name: String,
     }
 
-    /// What a pod wants.
+    /// A pod's spec.
     Spec {
-        /// Who is to place it.
+        /// Its scheduler.
         scheduler_name: String,
-        /// Where it was placed.
+        /// Its node, once it is bound.
         node_name: String,
-        /// How its containers are started.
+        /// Its runtime class.
         runtime_class_name: String,
-        /// The containers that run one after the other, first.
+        /// Init containers.
         init_containers: Vec<Container>,
-        /// The containers.
+        /// Regular containers.
         containers: Vec<Container>,
         /// Volumes.
         volumes: Vec<Volume>,
     }
 
-    /// What became of a pod.
+    /// A pod's status.
     Status {
         /// `Pending`, `Running`, `Succeeded`, `Failed`.
         phase: String,
@@ -104,35 +104,35 @@ parts! {
     Container {
         /// Its name.
         name: String,
-        /// Its variables.
+        /// Environment variables.
         env: Vec<Variable>,
-        /// Objects all of whose entries become variables.
+        /// Objects whose entries all become variables.
         env_from: Vec<VariablesFrom>,
-        /// What it asks for.
+        /// Its resources.
         resources: Resources,
     }
 
-    /// A variable of a container.
+    /// An environment variable.
     Variable {
         /// Its name.
         name: String,
-        /// Its value, if it stands here.
+        /// Its value, if it is given here.
         value: String,
-        /// Where its value is, if it doesn't.
+        /// The source of its value otherwise.
         value_from: Option<Value>,
     }
 
-    /// An object all of whose entries become variables.
+    /// An object whose entries all become variables.
     VariablesFrom {
-        /// A config map.
+        /// A reference to a config map.
         config_map_ref: Option<Value>,
     }
 
-    /// What a container asks for.
+    /// A container's resources.
     Resources {
-        /// At most.
+        /// Limits.
         limits: ResourceList,
-        /// At least.
+        /// Requests.
         requests: ResourceList,
     }
 
@@ -140,27 +140,27 @@ parts! {
     Volume {
         /// Its name.
         name: String,
-        /// The config map that it shows.
+        /// The config map that it mounts.
         config_map: Option<Value>,
     }
 }
 
 impl Pod {
-    /// Reads a pod as the API server writes it.
+    /// Parses a pod from the API server's JSON.
     ///
     /// # Errors
-    /// A field that is not of its kind.
+    /// A field has the wrong type.
     pub fn read(json: &Value) -> Result<Self, serde_json::Error> {
         Self::deserialize(json)
     }
 
-    /// An annotation; one that is empty counts as there, as it does for KAI.
+    /// The value of an annotation. An empty one counts as present, as in KAI.
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.get(key).map(String::as_str)
     }
 
-    /// The containers, those that run first after the others.
+    /// The containers, init containers last.
     pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec
             .containers
@@ -170,7 +170,7 @@ impl Pod {
 }
 
 impl Container {
-    /// Sets a variable at the end of the list, in place of any of its name.
+    /// Adds a variable at the end of the list, and removes any other of the same name.
     pub(crate) fn append(&mut self, name: &str, from: Value) {
         self.remove(name);
         self.env.push(Variable {
@@ -185,7 +185,7 @@ impl Container {
         self.env.retain(|variable| variable.name != name);
     }
 
-    /// Sets a variable where it is, else at the end of the list.
+    /// Sets a variable in its place, or at the end of the list.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         let value = value.to_owned();
         match self.env.iter_mut().find(|variable| variable.name == name) {

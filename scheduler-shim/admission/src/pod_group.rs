@@ -1,93 +1,93 @@
-//! Pod groups: the tree of subgroups must be a tree, and every minimum must be one that can be met.
+//! Pod groups: the subgroups must form a tree, and every minimum must be possible.
 //!
-//! A tree that is none is refused. A minimum that is wrong is refused too, but for two kinds that KAI only warns
-//! about, because groups that were made before the rule must stay editable.
+//! Subgroups that form no tree are refused. So are wrong minimums, except for two kinds that KAI only warns about,
+//! because groups from before the rule must stay editable.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A pod group, as far as the rules look at it.
+/// The fields of a pod group that the rules read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReviewedPodGroup {
-    /// What it says.
+    /// Its spec.
     pub spec: ReviewedPodGroupSpec,
 }
 
-/// What a pod group says.
+/// A pod group's spec.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ReviewedPodGroupSpec {
     /// How many pods must start together.
     pub min_member: Option<i32>,
-    /// How many of the subgroups at the top must.
+    /// How many of the top-level subgroups must start together.
     pub min_sub_group: Option<i32>,
-    /// Its parts.
+    /// Its subgroups.
     pub sub_groups: Vec<ReviewedSubGroup>,
 }
 
-/// A part of a pod group.
+/// A subgroup of a pod group.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ReviewedSubGroup {
     /// Its name.
     pub name: String,
-    /// What it is a part of; nothing at the top.
+    /// Its parent; `None` at the top level.
     pub parent: Option<String>,
     /// How many of its pods must start together.
     pub min_member: Option<i32>,
-    /// How many of its parts must.
+    /// How many of its children must start together.
     pub min_sub_group: Option<i32>,
 }
 
 /// What is wrong with a pod group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodGroupError {
-    /// Both minimums are given.
+    /// The group has both minimums.
     #[error(
         "minMember and minSubGroup are mutually exclusive: set minMember ({0}) to schedule a fixed number of pods, or set minSubGroup to require a minimum number of child SubGroups, but not both"
     )]
     BothMinimums(i32),
-    /// Both minimums of a subgroup are given.
+    /// A subgroup has both minimums.
     #[error("subgroup {0:?}: minMember and minSubGroup are mutually exclusive")]
     BothMinimumsOf(String),
-    /// Two subgroups have one name.
+    /// Two subgroups have the same name.
     #[error("duplicate subgroup name {0}")]
     Duplicate(String),
-    /// A subgroup is part of something that isn't there.
+    /// A subgroup's parent does not exist.
     #[error("parent {parent} of {name} was not found")]
     NoParent {
-        /// What it is part of.
+        /// The parent.
         parent: String,
-        /// Its name.
+        /// The subgroup.
         name: String,
     },
-    /// A subgroup is part of itself.
+    /// A subgroup is its own ancestor.
     #[error("cycle detected in subgroups")]
     Cycle,
-    /// A number of parts for what has none.
+    /// `minSubGroup` on a subgroup without children.
     #[error("subgroup {0:?}: minSubGroup cannot be set on a leaf SubGroup (no child SubGroups)")]
     PartsOfLeaf(String),
-    /// A leaf without a number of pods.
+    /// No `minMember` on a subgroup without children.
     #[error("subgroup {0}: minMember is required")]
     NoMembers(String),
-    /// A number of pods for what has parts.
+    /// `minMember` on a subgroup with children.
     #[error(
         "subgroup {0:?}: minMember cannot be set on a mid-level SubGroup (has child SubGroups); use minSubGroup instead"
     )]
     MembersOfParent(String),
-    /// More parts than there are.
+    /// `minSubGroup` exceeds the number of children.
     #[error(
         "{}minSubGroup ({least}) exceeds the number of direct child SubGroups ({parts})",
         of(name)
     )]
     TooManyParts {
-        /// The subgroup; none for the group itself.
+        /// The subgroup; `None` for the group itself.
         name: Option<String>,
-        /// What is wanted.
+        /// The minimum.
         least: i32,
-        /// What is there.
+        /// The number of children.
         parts: usize,
     },
 }
@@ -120,25 +120,25 @@ impl PodGroupError {
     }
 }
 
-/// All that is wrong with a pod group.
+/// All mistakes in a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodGroupFindings {
-    /// Why it is no tree, or can't be read in one way.
+    /// Why the subgroups form no tree, or the group is ambiguous.
     pub structure: Option<PodGroupError>,
-    /// Which minimums are wrong.
+    /// The wrong minimums.
     pub minimums: Vec<PodGroupError>,
 }
 
-/// What comes of judging a pod group.
+/// The verdict on a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodGroupVerdict {
-    /// Said to whoever asked, whether or not the group is taken.
+    /// Shown to the user whether or not the group is admitted.
     pub warnings: Vec<String>,
-    /// Why it isn't.
+    /// Why it is refused, if it is.
     pub refusal: Option<String>,
 }
 
-/// Judges a pod group that is to be created, or what one is to become.
+/// Judges a pod group that is created or updated.
 #[must_use]
 pub fn check(group: &ReviewedPodGroup, is_update: bool) -> PodGroupVerdict {
     let found = find(&group.spec);
@@ -159,7 +159,7 @@ pub fn check(group: &ReviewedPodGroup, is_update: bool) -> PodGroupVerdict {
     }
 }
 
-/// Finds all that is wrong with a pod group.
+/// Finds all mistakes in a pod group.
 #[must_use]
 pub fn find(spec: &ReviewedPodGroupSpec) -> PodGroupFindings {
     if let (Some(members), Some(_)) = (spec.min_member, spec.min_sub_group) {
@@ -198,7 +198,7 @@ pub fn find(spec: &ReviewedPodGroupSpec) -> PodGroupFindings {
     }
 }
 
-/// Says so when more parts are wanted than there are.
+/// Reports a minimum above the number of children.
 fn too_many(name: Option<&str>, least: Option<i32>, parts: usize) -> Option<PodGroupError> {
     let least = least.filter(|least| usize::try_from(*least).is_ok_and(|least| least > parts))?;
     Some(PodGroupError::TooManyParts {
@@ -208,7 +208,7 @@ fn too_many(name: Option<&str>, least: Option<i32>, parts: usize) -> Option<PodG
     })
 }
 
-/// Subgroups by name, and how many parts each has.
+/// Subgroups by name, and the number of children of each.
 struct SubGroupTree<'a> {
     by_name: BTreeMap<&'a str, &'a ReviewedSubGroup>,
     parts: BTreeMap<&'a str, usize>,
@@ -244,7 +244,7 @@ impl<'a> SubGroupTree<'a> {
         }
     }
 
-    /// Whether the way up ends; every longer one goes in a circle.
+    /// Whether the path to the top ends. A path with more steps than there are subgroups is a cycle.
     fn reaches_top(&self, name: &str) -> bool {
         let up = |name: &&'a str| self.by_name.get(name)?.parent.as_deref();
         let first = self.by_name.get(name).map(|group| group.name.as_str());

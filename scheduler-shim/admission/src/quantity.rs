@@ -1,13 +1,12 @@
-//! Kubernetes quantities, exact: `500m`, `2`, `1.5Gi`, `12e-1`.
+//! Exact Kubernetes quantities: `500m`, `2`, `1.5Gi`, `12e-1`.
 //!
-//! Statuses carry amounts that people and other programs compare as texts, so an amount is kept in billionths,
-//! the smallest part that Kubernetes knows, and printed in its canonical form. What is smaller is rounded
-//! away from zero, as Kubernetes does.
+//! People and other programs compare the amounts in statuses as text. So an amount is kept in billionths, the smallest
+//! unit of Kubernetes, and printed in canonical form. Anything smaller is rounded away from zero, as in Kubernetes.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An amount in billionths, with the way in which it was written.
+/// An amount in billionths, with the format in which it was written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     billionths: i128,
@@ -22,7 +21,7 @@ enum QuantityFormat {
     Exponent,
 }
 
-/// The suffixes of powers of ten, from the largest.
+/// The suffixes of powers of ten, largest first.
 const DECIMAL: [(&str, i32); 10] = [
     ("E", 18),
     ("P", 15),
@@ -35,7 +34,7 @@ const DECIMAL: [(&str, i32); 10] = [
     ("u", -6),
     ("n", -9),
 ];
-/// The suffixes of powers of two, from the largest.
+/// The suffixes of powers of two, largest first.
 const BINARY: [(&str, u32); 6] = [
     ("Ei", 60),
     ("Pi", 50),
@@ -46,16 +45,16 @@ const BINARY: [(&str, u32); 6] = [
 ];
 /// One, in billionths.
 const ONE: i128 = 1_000_000_000;
-/// The most that Kubernetes keeps.
+/// The largest amount that Kubernetes keeps.
 const MOST: i128 = (i64::MAX as i128) * ONE;
 
-/// A text that is no quantity.
+/// A text that is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a quantity such as 500m, 2 or 1.5Gi")]
 pub struct ParseQuantityError(String);
 
 impl Quantity {
-    /// So many times as much.
+    /// The amount multiplied by `count`.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         let product = self.billionths.saturating_mul(i128::from(count));
@@ -65,14 +64,14 @@ impl Quantity {
         }
     }
 
-    /// The amount if it is whole.
+    /// The amount if it is an integer.
     #[must_use]
     pub fn whole(self) -> Option<i64> {
         let whole = (self.billionths % ONE == 0).then_some(self.billionths / ONE)?;
         i64::try_from(whole).ok()
     }
 
-    /// Whether it is nothing.
+    /// Whether the amount is zero.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.billionths == 0
@@ -122,7 +121,7 @@ fn parse(text: &str) -> Option<Quantity> {
         Some(after) => after.split_at(end(after)),
         None => ("", after),
     };
-    // Kubernetes takes a sign alone, and a suffix without digits, for zero of something.
+    // Kubernetes accepts a sign alone, and a suffix without digits, as zero.
     let (form, ten, two) = scale(suffix)?;
     let digits: String = whole.chars().chain(decimals.chars()).collect();
     let digits = digits.trim_start_matches('0');
@@ -134,7 +133,7 @@ fn parse(text: &str) -> Option<Quantity> {
     })
 }
 
-/// What a suffix stands for: the form, the power of ten and the power of two.
+/// The format, the power of ten and the power of two of a suffix.
 fn scale(suffix: &str) -> Option<(QuantityFormat, i32, u32)> {
     if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
         return Some((QuantityFormat::Decimal, *power, 0));
@@ -152,7 +151,7 @@ fn scale(suffix: &str) -> Option<(QuantityFormat, i32, u32)> {
 
 /// `digits` × 10^`ten` × 2^`two`, rounded up to a whole number, at most [`MOST`].
 fn shifted(digits: &str, ten: i32, two: u32) -> i128 {
-    // More digits than any amount has: those at the end only say that it isn't less.
+    // No amount has more digits. Those beyond only decide whether to round up.
     let kept = digits.len().min(36);
     let lost = digits.len() - kept;
     let rounds_up = digits[kept..].bytes().any(|digit| digit != b'0');

@@ -1,25 +1,26 @@
-//! Queues: what one must say, and what is odd about its quotas beside its parent's and its children's.
+//! Queues: required fields, and quotas that do not fit those of the parent and the children.
 //!
-//! KAI refuses a queue without resources, and warns about quotas only where it is told to. Its warnings compare
-//! the numbers as they stand, also the -1 that means unlimited. A queue that is its own ancestor is warned about
-//! here and not in KAI: nothing in it would ever be scheduled. So is a minimum run time that is no duration refused.
+//! KAI refuses a queue without resources, and warns about quotas only if configured to. Its warnings compare the
+//! numbers as they are, including the -1 that means unlimited. Two rules are not in KAI. A queue that is its own
+//! ancestor causes a warning, because nothing in it would ever be scheduled. A minimum run time that is not a duration
+//! is refused.
 
 use apportion_groups::{not_a_duration, parse_duration};
 use serde::Deserialize;
 
-/// A queue, as far as the rules look at it.
+/// The fields of a queue that the rules read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReviewedQueue {
-    /// Who it is.
+    /// Its metadata.
     pub metadata: ReviewedQueueMetadata,
-    /// What it says.
+    /// Its spec.
     pub spec: ReviewedQueueSpec,
-    /// What became of it.
+    /// Its status.
     pub status: Option<ReviewedQueueStatus>,
 }
 
-/// Who a queue is.
+/// A queue's metadata.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReviewedQueueMetadata {
@@ -27,90 +28,90 @@ pub struct ReviewedQueueMetadata {
     pub name: String,
 }
 
-/// What a queue says.
+/// A queue's spec.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ReviewedQueueSpec {
-    /// Its parent; empty at the top.
+    /// Its parent; empty at the top level.
     pub parent_queue: String,
-    /// Its share of the cluster.
+    /// Its quotas.
     pub resources: Option<QueueQuotas>,
-    /// For how long its jobs run before they can be preempted.
+    /// How long its jobs run before they can be preempted.
     pub preempt_min_runtime: Option<String>,
-    /// For how long its jobs run before they can be reclaimed.
+    /// How long its jobs run before they can be reclaimed.
     pub reclaim_min_runtime: Option<String>,
 }
 
-/// What became of a queue.
+/// A queue's status.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ReviewedQueueStatus {
-    /// The queues below it.
+    /// Its child queues.
     pub child_queues: Vec<String>,
 }
 
-/// A queue's share of the cluster.
+/// A queue's quotas.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct QueueQuotas {
-    /// Of processors, in thousandths.
+    /// CPU, in thousandths of a core.
     pub cpu: QueueQuota,
-    /// Of cards.
+    /// Cards.
     pub gpu: QueueQuota,
-    /// Of memory, in megabytes.
+    /// Memory, in megabytes.
     pub memory: QueueQuota,
 }
 
-/// A queue's share of one resource.
+/// A queue's quota of one resource.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct QueueQuota {
-    /// What it deserves.
+    /// The deserved amount.
     pub quota: f64,
 }
 
 /// Why a queue is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueRefusal {
-    /// It says nothing of resources.
+    /// It has no resources.
     #[error("resources must be specified")]
     NoResources,
-    /// It has children, and is to go.
+    /// It has children and is to be deleted.
     #[error("cannot delete queue {name}: it has child queues [{}]", children.join(" "))]
     HasChildren {
         /// Its name.
         name: String,
-        /// Theirs.
+        /// Its children.
         children: Vec<String>,
     },
-    /// A text that is no duration.
+    /// A field is not a duration.
     #[error("{field} {}", not_a_duration(text))]
     NoDuration {
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         text: String,
     },
-    /// Its parent isn't there.
+    /// Its parent does not exist.
     #[error("failed to get parent queue {0}: queues.scheduling.run.ai \"{0}\" not found")]
     NoParent(String),
-    /// Its parent says nothing of resources.
+    /// Its parent has no resources.
     #[error("parent queue {0} has no resources defined")]
     ParentWithoutResources(String),
 }
 
-/// What comes of judging a queue: warnings, and whether it is refused.
+/// The verdict on a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueVerdict {
-    /// Said to whoever asked, whether or not the queue is taken.
+    /// Shown to the user whether or not the queue is admitted.
     pub warnings: Vec<String>,
-    /// Why it isn't.
+    /// Why it is refused, if it is.
     pub refusal: Option<QueueRefusal>,
 }
 
-/// Finds other queues by name.
+/// Finds queues by name.
 pub trait QueueLookup {
-    /// The queue of that name.
+    /// The queue with this name.
     fn find(&self, name: &str) -> Option<ReviewedQueue>;
 }
 
@@ -120,7 +121,7 @@ impl<F: Fn(&str) -> Option<ReviewedQueue>> QueueLookup for F {
     }
 }
 
-/// Judges a queue that is to be created, or what `old` is to become.
+/// Judges a queue that is created, or an update of `old`.
 #[must_use]
 pub fn check(
     old: Option<&ReviewedQueue>,
@@ -163,8 +164,8 @@ pub fn check(
     }
 }
 
-/// A minimum run time that cannot be read. KAI takes it, and can read no queue at all from then on; one that is there
-/// already may stay as it is, so that the rest of the queue can be edited.
+/// A minimum run time that cannot be parsed. KAI admits it, and can parse no queue at all from then on. An existing one
+/// may stay, so that the rest of the queue can be edited.
 fn no_duration(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<QueueRefusal> {
     let of = |queue: &ReviewedQueue| {
         let spec = &queue.spec;
@@ -184,10 +185,10 @@ fn no_duration(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<Que
     Some(QueueRefusal::NoDuration { field, text: text? })
 }
 
-/// Judges a queue that is to go.
+/// Judges the deletion of a queue.
 ///
 /// # Errors
-/// [`QueueRefusal::HasChildren`].
+/// [`QueueRefusal::HasChildren`] if it has any.
 pub fn check_deletion(queue: &ReviewedQueue) -> Result<(), QueueRefusal> {
     let children = children(queue);
     if children.is_empty() {
@@ -204,7 +205,7 @@ fn children(queue: &ReviewedQueue) -> &[String] {
     status.map_or(&[], |status| status.child_queues.as_slice())
 }
 
-/// Says so when a queue is its own ancestor.
+/// A warning if a queue is its own ancestor.
 fn cycle(queue: &ReviewedQueue, others: &dyn QueueLookup) -> Option<String> {
     let own = queue.metadata.name.as_str();
     let mut path = vec![own.to_owned()];
@@ -296,7 +297,7 @@ fn beside_children(
     said
 }
 
-/// What to say when one quota is above another.
+/// The message for a quota that is above another.
 fn over(below: f64, above: f64, say: impl Fn(f64, f64) -> String) -> Option<String> {
     (below > above).then(|| say(below, above))
 }

@@ -1,9 +1,8 @@
-//! What a pod asks for, and whether it may: KAI's checks, in KAI's order, the first mistake first.
+//! What a pod requests, and whether it may: KAI's checks, in KAI's order, first mistake first.
 //!
-//! KAI's words and those of KAI 0.18 become the same [`GpuRequest`]. Where they say both what a container has at least
-//! and what it has at most, the share is the most: the container never gets less than its limit promises, and the
-//! card never holds more than what was promised. Whether such a pod may come in at all is asked in
-//! [`limits`].
+//! KAI's annotations and those of KAI 0.18 become the same [`GpuRequest`]. If a container has both a request and a
+//! limit, the share is the limit: the container never gets less than its limit promises, and the card never holds more
+//! than was promised. [`limits`] decides whether such a pod is admitted at all.
 
 use apportion_abi::{Bytes, GpuFraction, GpuRequest, Share};
 
@@ -17,7 +16,7 @@ use crate::pod::Pod;
 use crate::quantity::Quantity;
 use crate::refusal::PodRefusal;
 
-/// Holds a pod's request against KAI's rules.
+/// Checks a pod's request against KAI's rules.
 ///
 /// # Errors
 /// The first rule that it breaks.
@@ -58,7 +57,7 @@ pub fn check(pod: &Pod) -> Result<(), PodRefusal> {
     }
 }
 
-/// Holds KAI 0.18's annotations against their rules.
+/// Checks KAI 0.18's annotations against their rules.
 fn check_named(pod: &Pod) -> Result<(), PodRefusal> {
     limits::check(pod)?;
     if has_pod_share(pod) {
@@ -67,7 +66,7 @@ fn check_named(pod: &Pod) -> Result<(), PodRefusal> {
     for name in named_in_keys(pod) {
         named_range(pod, name)?;
     }
-    // A pod without containers is the API server's to refuse, not ours.
+    // Refusing a pod without containers is left to the API server.
     let names_one = pod.annotation(names::CONTAINER).is_some()
         || !has_pod_share(pod)
         || !named_in_keys(pod).is_empty();
@@ -77,8 +76,8 @@ fn check_named(pod: &Pod) -> Result<(), PodRefusal> {
     Ok(())
 }
 
-/// Holds annotations of a container against those of its pod. KAI's webhook and binder write the former beside the
-/// latter, so that both stand in what people copy from a cluster with KAI.
+/// Checks a container's annotations against its pod's. KAI's webhook and binder write the former beside the latter, so
+/// both are in what people copy from a cluster with KAI.
 fn check_both(pod: &Pod) -> Result<(), PodRefusal> {
     let named: Vec<&str> = named_in_keys(pod).into_iter().collect();
     let name = match named.as_slice() {
@@ -123,38 +122,38 @@ fn is_no_count(text: &str) -> bool {
     number::positive(text).is_none()
 }
 
-/// Whether KAI says that a text is no fraction; `NaN` is none and yet passes here.
+/// Whether KAI says that a text is not a fraction. `NaN` passes here.
 fn is_no_fraction(text: &str) -> bool {
     number::float(text).is_none_or(|value| value <= 0.0 || value >= 1.0)
 }
 
-/// Whether a container has a limit for whole cards, of whatever amount.
+/// Whether a container has a limit for whole cards, of any amount.
 pub(crate) fn wants_whole(pod: &Pod) -> bool {
     let mut all = pod.all_containers();
     all.any(|container| container.resources.limits.contains_key(names::WHOLE))
 }
 
-/// What one container asks for.
+/// What one container requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContainerGpuRequest {
-    /// Which container.
+    /// The container.
     pub container: ContainerIndex,
-    /// What it asks for.
+    /// Its request.
     pub request: GpuRequest,
 }
 
-/// An amount and the annotation that says it.
+/// An amount with its annotation.
 #[derive(Clone, Debug)]
 pub(crate) struct AnnotatedShare {
     pub(crate) share: Share,
     pub(crate) said: AnnotationValue,
 }
 
-/// What a container has at least, and at most.
+/// A container's request and limit.
 #[derive(Clone, Debug)]
 pub(crate) struct ShareRange {
     pub(crate) request: AnnotatedShare,
-    /// Nothing where only one amount is given.
+    /// `None` if only one amount is given.
     pub(crate) limit: Option<AnnotatedShare>,
 }
 
@@ -165,11 +164,11 @@ impl ShareRange {
     }
 }
 
-/// What the containers of a pod ask for; nothing if it shares no card.
+/// What the containers of a pod request; empty if it shares no card.
 ///
 /// # Errors
-/// The first rule that it breaks, or [`PodRefusal::Fraction`] or [`PodRefusal::Memory`] where KAI lets pass what is
-/// less than a byte or more than any card.
+/// The first rule that it breaks. [`PodRefusal::Fraction`] or [`PodRefusal::Memory`] also where KAI admits less than a
+/// byte or more than any card has.
 pub fn read(pod: &Pod) -> Result<Vec<ContainerGpuRequest>, PodRefusal> {
     check(pod)?;
     let devices = pod.annotation(names::DEVICES).and_then(number::positive);
@@ -186,7 +185,7 @@ pub fn read(pod: &Pod) -> Result<Vec<ContainerGpuRequest>, PodRefusal> {
     Ok(asked.collect())
 }
 
-/// The containers that share, where any does.
+/// The containers with a share, if any.
 fn shared_containers_of(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     match is_shared(pod) {
         true => shared_containers(pod),
@@ -194,7 +193,7 @@ fn shared_containers_of(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     }
 }
 
-/// What each of the containers asks for that share, in their order.
+/// The request and limit of each container with a share, in their order.
 ///
 /// # Errors
 /// As [`read`].
@@ -214,7 +213,7 @@ pub(crate) fn ranges(pod: &Pod) -> Result<Vec<ShareRange>, PodRefusal> {
     ranges.collect()
 }
 
-/// What `gpu-fraction` or `gpu-memory` asks for.
+/// What `gpu-fraction` or `gpu-memory` requests.
 fn pod_request(pod: &Pod) -> Result<Option<AnnotatedShare>, PodRefusal> {
     if let Some(text) = pod.annotation(names::FRACTION) {
         let fraction: GpuFraction = text.parse().map_err(|_| PodRefusal::Fraction)?;
@@ -239,7 +238,7 @@ fn pod_limit(pod: &Pod) -> Option<AnnotatedShare> {
     limit.map(|(share, said)| AnnotatedShare { share, said })
 }
 
-/// What the annotations that name a container give it.
+/// The request and limit that annotations with its name give a container.
 fn named_range(pod: &Pod, name: &str) -> Result<ShareRange, PodRefusal> {
     let least = amount(pod, name, names::PER_CONTAINER_REQUEST)?;
     let most = amount(pod, name, names::PER_CONTAINER_LIMIT)?;
@@ -287,7 +286,7 @@ fn amount(pod: &Pod, name: &str, end: &str) -> Result<Option<AnnotatedShare>, Po
     }
 }
 
-/// A positive quantity of whole bytes.
+/// Parses a positive quantity of whole bytes.
 pub(crate) fn bytes(text: &str) -> Option<Bytes> {
     let whole = text.parse::<Quantity>().ok()?.whole()?;
     u64::try_from(whole)

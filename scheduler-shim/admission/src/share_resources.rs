@@ -1,8 +1,7 @@
-//! Shares as resources of Kubernetes, for those who count resources: Kueue, autoscalers, quotas of namespaces.
+//! Shares as Kubernetes resources, for whatever counts resources: Kueue, autoscalers, ResourceQuotas.
 //!
-//! The scheduler does not look at them: the ledger of a node's agent decides what fits. A container requests what its
-//! annotations ask for and nothing else, so that nobody is counted for less than they get, and nobody takes from a node
-//! what they do not get.
+//! The scheduler ignores them: the ledger of a node's agent decides what fits. A container may only request what its
+//! annotations ask for. So nobody is counted for less than they get, and nobody takes from a node what they do not get.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +17,13 @@ use crate::request::{self, ContainerGpuRequest};
 
 /// Parts per billion in a millionth.
 const MILLIONTH: u32 = 1000;
-/// How many millionths of a GPU of 16000 MiB a share can lose when it is rounded down to 2 MiB. So many fewer are
-/// requested, because so many more pods can share a GPU. On smaller GPUs it is more, and the agents offer more.
+/// How many millionths of a 16000 MiB GPU a share can lose when it is rounded down to 2 MiB. The request is lower by as
+/// much, because that many more pods can share a GPU. On smaller GPUs a share can lose more, and the agents offer more.
 const ROUNDING: u64 = 125;
 
-/// The resource that counts a share, with its amount; nothing of less than it can count.
+/// The resource that counts a share, with its amount; `None` if the share is too small to count.
 ///
-/// Amounts are rounded down as shares are, so that their sum on a node never exceeds what the node offers.
+/// Amounts are rounded down as shares are, so their sum on a node never exceeds what the node offers.
 fn counted(asked: &ContainerGpuRequest) -> Option<(&'static str, u64)> {
     let devices = u64::from(asked.request.devices);
     let (resource, each) = match asked.request.share {
@@ -39,7 +38,7 @@ fn counted(asked: &ContainerGpuRequest) -> Option<(&'static str, u64)> {
     (amount > 0).then_some((resource, amount))
 }
 
-/// Lets the containers with a share request it. What is wrong with the pod is said when it is judged.
+/// Adds the counting resource to the containers with a share. Mistakes in the pod are reported by validation.
 pub(crate) fn fill(pod: &mut Pod) {
     let asked = request::read(pod).unwrap_or_default();
     for one in asked {
@@ -57,7 +56,7 @@ pub(crate) fn fill(pod: &mut Pod) {
     }
 }
 
-/// Holds what containers request by hand against their shares.
+/// Checks what containers request by hand against their shares.
 ///
 /// # Errors
 /// [`PodRefusal::Counted`] for the first that requests another amount.

@@ -1,7 +1,7 @@
-//! The strict mode: what KAI lets through and nobody can want.
+//! The strict mode: refuses what KAI admits but nobody can want.
 //!
-//! Off unless asked for, because a manifest that KAI takes must be taken. Every bound is a setting with a
-//! default that no sensible pod meets.
+//! Off by default, because a manifest that KAI admits must be admitted. Every bound is a setting. No sensible pod
+//! reaches its default.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct StrictBounds {
     pub fraction: u32,
     /// The least memory, in MiB.
     pub memory: u64,
-    /// The most cards of one pod.
+    /// The maximum number of cards of one pod.
     pub devices: u32,
 }
 
@@ -33,12 +33,12 @@ impl Default for StrictBounds {
     }
 }
 
-/// What the strict mode refuses, with the bound.
+/// What the strict mode refuses, with its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StrictRefusal {
-    /// A share of a card of another maker, or beside partitions.
+    /// A share together with another vendor's card, or with MIG partitions.
     Beside(String),
-    /// A fraction below what is useful; a value that leaves not even a byte is one.
+    /// A fraction below what is useful, or one of less than a byte.
     Fraction(String, StrictBounds),
     /// Memory below what a context alone takes.
     Memory(String, StrictBounds),
@@ -74,10 +74,10 @@ impl fmt::Display for StrictRefusal {
     }
 }
 
-/// Holds a pod that KAI takes against the bounds.
+/// Checks a pod that KAI admits against the bounds.
 ///
 /// # Errors
-/// The first bound that it passes.
+/// The first bound that it breaks.
 pub fn check(pod: &Pod, bounds: StrictBounds) -> Result<(), PodRefusal> {
     let refused = |why| Err(PodRefusal::Strict(Box::new(why)));
     let asked = match request::read(pod) {

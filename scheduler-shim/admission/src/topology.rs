@@ -1,22 +1,22 @@
-//! Topologies: other names for levels must be names of nothing else.
+//! Topologies: an alias of a level must not name anything else.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-/// A topology, as far as the rules look at it.
+/// The fields of a topology that the rules read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReviewedTopology {
-    /// What it says.
+    /// Its spec.
     pub spec: ReviewedTopologySpec,
 }
 
-/// What a topology says.
+/// A topology's spec.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReviewedTopologySpec {
-    /// Its levels, the coarsest first.
+    /// Its levels, coarsest first.
     pub levels: Vec<ReviewedTopologyLevel>,
 }
 
@@ -24,9 +24,9 @@ pub struct ReviewedTopologySpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ReviewedTopologyLevel {
-    /// The label that nodes carry.
+    /// The node label.
     pub node_label: String,
-    /// Another name for it.
+    /// Another name for the label.
     pub alias: String,
 }
 
@@ -35,7 +35,7 @@ pub struct ReviewedTopologyLevel {
 #[error("invalid topology aliases: {0}")]
 pub struct TopologyRefusal(String);
 
-/// Judges a topology that is to be created, or what one is to become.
+/// Judges a topology that is created or updated.
 ///
 /// # Errors
 /// All wrong aliases at once.

@@ -1,7 +1,7 @@
-//! What KAI 0.18 and later let a pod ask for beside memory: a part of a card's time, a way to share it, cards by name.
+//! What KAI 0.18 and later let a pod request besides memory: a part of a card's time, a way to share it, named cards.
 //!
-//! A share here is memory, and its cards are chosen by the scheduler. What is asked for in vain is refused in words,
-//! because the pod would run otherwise than its author thinks. Where a pod of KAI's runs already, it is read as it is.
+//! Here a share is memory, and the scheduler chooses its cards. An unsupported request is refused with a message,
+//! because the pod would not run as its author expects. A pod of KAI's that already runs is read as it is.
 
 use crate::container_annotations::{self, AnnotationSubject, ContainerAnnotation};
 use crate::names;
@@ -13,7 +13,7 @@ const TIME_SLICING: &str = "time-slicing";
 /// The other one that KAI knows.
 const SM_SHARING: &str = "sm-sharing";
 
-/// Something that Apportion cannot do.
+/// A request that Apportion does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsupportedRequest {
     /// Several programs at once on the multiprocessors of a card.
@@ -26,7 +26,7 @@ pub enum UnsupportedRequest {
     Mode {
         /// The annotation.
         key: String,
-        /// What it says.
+        /// Its value.
         value: String,
     },
     /// A part of a card's time.
@@ -34,22 +34,22 @@ pub enum UnsupportedRequest {
         "{0} is not supported: a share limits GPU memory, and the pods on a GPU share its time as the driver divides it; leave the annotation out"
     )]
     Compute(String),
-    /// What only KAI's binder writes.
+    /// An annotation that only KAI's binder writes.
     #[error(
         "{0} may only be written by KAI's binder; Apportion chooses the GPUs of a pod itself, so leave the annotation out"
     )]
     Given(String),
-    /// Nobody knows what it means.
+    /// An unknown annotation.
     #[error(
         "invalid NvFractions annotation key: {0} (known are .gpu-memory.request, .gpu-memory.limit and .gpu-compute.mode after the container's name)"
     )]
     Unknown(String),
 }
 
-/// Holds what a pod asks for beside memory against what can be done.
+/// Checks what a pod requests besides memory.
 ///
 /// # Errors
-/// The first annotation that asks in vain.
+/// The first unsupported annotation.
 pub(crate) fn check(pod: &Pod) -> Result<(), PodRefusal> {
     let found = container_annotations::all(pod).find_map(vain);
     let found = found.or_else(|| {
@@ -85,7 +85,7 @@ fn mode(key: &str, value: &str) -> Option<UnsupportedRequest> {
     }
 }
 
-/// The same of a pod that is there and waits; what KAI's binder wrote is left alone.
+/// The same check for an existing pod that waits. What KAI's binder wrote is ignored.
 #[must_use]
 pub fn unmet(pod: &Pod) -> Option<String> {
     match check(pod) {
@@ -96,7 +96,7 @@ pub fn unmet(pod: &Pod) -> Option<String> {
     }
 }
 
-/// What is not done although the pod is taken.
+/// A warning about what is ignored in an admitted pod.
 pub(crate) fn warnings(pod: &Pod) -> Option<String> {
     let both = pod.annotation(names::FRACTION).is_some();
     let request =

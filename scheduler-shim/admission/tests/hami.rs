@@ -1,4 +1,4 @@
-//! HAMi's resources become KAI's annotations, or the pod is refused and left as it was.
+//! HAMi's resources become KAI's annotations, or the pod is refused and left unchanged.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const WHOLE: &str = "nvidia.com/gpu";
 
-/// A pod with a container that runs first and two others; each has the limits of its turn.
+/// A pod with an init container and two others, with these limits in this order.
 fn pod(annotations: Value, limits: [Value; 3]) -> Pod {
     let [fetch, main, side] = limits.map(|limits| json!({"limits": limits, "requests": limits}));
     let json = json!({"metadata": {"name": "train-0", "namespace": "lab", "annotations": annotations},
@@ -54,7 +54,7 @@ fn memory_and_percentage_become_annotations_and_leave_the_container() {
     let resources = &pod.spec.containers[0].resources;
     assert_eq!(json!(resources.limits), json!({"cpu": "1"}));
     assert_eq!(json!(resources.requests), json!({"cpu": "1"}));
-    // The number of GPUs is 1 where it is left out, and kubectl may write amounts in any way.
+    // The number of GPUs defaults to 1, and kubectl may write amounts in any form.
     becomes(
         main_asks(json!({MEMORY: "3k"})),
         &json!({"gpu-memory": "3000"}),
@@ -204,8 +204,8 @@ fn limits() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever is taken has no word of HAMi left, is what KAI's rules admit, and promises each container what it asked
-    /// for; whatever is refused is unchanged.
+    /// An admitted pod has no HAMi resource left, passes KAI's rules, and gives each container what it asked for. A
+    /// refused pod is unchanged.
     #[test]
     fn what_is_taken_is_a_request_of_kai_for_the_same(limits in [limits(), limits(), limits()]) {
         let mut pod = pod(json!({}), limits);

@@ -1,4 +1,4 @@
-//! Queues, pod groups and topologies beside each other.
+//! Rules for queues, pod groups and topologies.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ fn a_minimum_run_time_that_is_no_duration_is_refused() {
                 refusal.starts_with(&format!("{field} {text:?} is not a duration")),
                 "{refusal}"
             );
-            // What stands there already does not keep the rest from being edited.
+            // An invalid value that is there already does not block edits of the rest.
             let kept = judge(Some(&with(field, text)), &with(field, text), &[]);
             assert_eq!(kept.refusal, None);
             let changed = judge(Some(&with(field, "2d")), &with(field, text), &[]);
@@ -140,7 +140,7 @@ fn a_queue_below_itself_is_warned_about() {
         verdict.warnings,
         ["queue a is its own ancestor (a -> b -> c -> a); nothing in it will be scheduled"]
     );
-    // A circle further up is somebody else's, and must not be walked for ever.
+    // A cycle further up belongs to other queues, and must not be followed for ever.
     let verdict = queue::check(None, &queue("x", "b", 1.0, 1.0, 1.0, &[]), &find, false);
     let circle = [
         queue("b", "c", 1.0, 1.0, 1.0, &[]),
@@ -208,7 +208,7 @@ fn a_pod_group_from_before_the_rule_stays_editable() {
 }
 
 proptest! {
-    /// Parents by index, possibly in circles or out of range.
+    /// Parents by index, possibly with cycles or out of range.
     #[test]
     fn a_tree_is_taken_and_nothing_else(parents in prop::collection::vec(prop::option::of(0_usize..9), 0..9)) {
         let groups: Vec<Value> = parents.iter().enumerate().map(|(index, parent)| {

@@ -1,7 +1,7 @@
-//! A cluster's own defaults for kinds: the config map that says "Deployments are `build` here".
+//! A cluster's defaults for owner kinds: the config map that says "Deployments are `build` here".
 //!
-//! Its key `types` holds a JSON list of `{typeName, group, priorityName, preemptibility}`. An entry with
-//! a group is for that group's kind only and goes before one without. Of two for the same kind the last counts.
+//! Its key `types` holds a JSON list of `{typeName, group, priorityName, preemptibility}`. An entry with a group
+//! applies to that group's kind only and wins over one without. Of two entries for the same kind, the last counts.
 
 use serde_json::Value;
 
@@ -18,11 +18,11 @@ pub struct KindDefault {
     pub api_group: String,
     /// The priority class; empty for none.
     pub priority_class: String,
-    /// Whether its groups may be evicted; `None` also where the entry says neither.
+    /// Whether its groups may be evicted; `None` also if the entry has neither value.
     pub preemptibility: Option<GroupPreemptibility>,
 }
 
-/// The defaults of all kinds that have some.
+/// The defaults of all kinds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KindDefaults(Vec<KindDefault>);
 

@@ -13,20 +13,20 @@ const NANOS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Units that Go has not, but the arguments of KAI's scheduler plugins have.
+/// Units that Go does not have, but the arguments of KAI's scheduler plugins do.
 const DAYS_AND_WEEKS: [(&str, u128); 2] = [("d", 86_400_000_000_000), ("w", 604_800_000_000_000)];
 
-/// Reads a duration; `None` for anything else, a negative one included.
+/// Parses a duration; `None` for anything else, also for a negative one.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     parse(text, &[])
 }
 
-/// Reads a duration that may also have days and weeks, `1w2d`, as the arguments of KAI's scheduler plugins may.
+/// Parses a duration that may also have days and weeks, `1w2d`, as in arguments of KAI's scheduler plugins.
 pub fn parse_long_duration(text: &str) -> Option<Duration> {
     parse(text, &DAYS_AND_WEEKS)
 }
 
-/// What to say of a text that is no duration.
+/// The message for a text that is not a duration.
 pub fn not_a_duration(text: &str) -> String {
     let days = match parse_long_duration(text) {
         Some(duration) => format!(" (write {})", show_duration(duration)),

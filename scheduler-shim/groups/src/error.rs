@@ -1,15 +1,14 @@
-//! Why no group can be derived from an owner.
+//! Why no pod group can be derived from an owner.
 //!
-//! Each says which object and which field, because the person who reads it (as an event on the pod) is
-//! the one who wrote the manifest.
+//! Each error names the object and the field. Its reader sees it as an event on the pod, and wrote the manifest.
 
 use crate::object::ObjectView;
 use crate::segments::MAX_SEGMENTS;
 
-/// An owner, or something that its rule looks up, does not say what the rule needs.
+/// An owner, or an object that its rule looks up, lacks what the rule needs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupingError {
-    /// A field, label or annotation is absent or has a value that means nothing.
+    /// A field, label or annotation is missing or invalid.
     #[error("failed to get {field} from {object}: {why}")]
     Field {
         /// Kind, namespace and name.
@@ -19,13 +18,13 @@ pub enum GroupingError {
         /// What is wrong with it.
         why: String,
     },
-    /// An entry of a list lacks a field without which it means nothing.
+    /// An entry of a list lacks a required field.
     #[error("missing required '{0}' field")]
     Required(&'static str),
-    /// A pod of a CronJob that no Job owns.
+    /// A CronJob's pod that no Job owns.
     #[error("no owner reference of type 'Job'")]
     NoJob,
-    /// An object that another one names does not exist; said as the API server says it.
+    /// A referenced object does not exist; worded like the API server's message.
     #[error("{resource} \"{name}\" not found")]
     NotFound {
         /// Its resource and API group.
@@ -33,7 +32,7 @@ pub enum GroupingError {
         /// Its name.
         name: String,
     },
-    /// A number of pods or parts that is below zero, or more than any cluster has.
+    /// A negative number of pods or parts, or more than any cluster has.
     #[error("{what} of {object} is {count}, which is no number of pods")]
     Count {
         /// Kind, namespace and name.
@@ -43,7 +42,7 @@ pub enum GroupingError {
         /// The count.
         count: i64,
     },
-    /// Part of an object that means nothing, with the place that has it.
+    /// An invalid part of an object, with its path.
     #[error("failed to parse {place} from {object}. Err: {why}")]
     Part {
         /// The field as a path.
@@ -53,7 +52,7 @@ pub enum GroupingError {
         /// What is wrong with it.
         why: Box<GroupingError>,
     },
-    /// A list of an object that is none.
+    /// A field that should be a list and is not.
     #[error("failed to get {place} from {object}. Err: {why}")]
     Unread {
         /// The field as a path.
@@ -63,10 +62,10 @@ pub enum GroupingError {
         /// What is wrong with it.
         why: Box<GroupingError>,
     },
-    /// A field that is no list of the entries that it must have.
+    /// A field that is not a list of the required entries.
     #[error("failed to parse '{0}' field")]
     Unparsed(&'static str),
-    /// A field of an entry, when it does not say what it must.
+    /// An invalid field of an entry.
     #[error("invalid '{field}' field. {why}")]
     Invalid {
         /// The field.
@@ -74,15 +73,15 @@ pub enum GroupingError {
         /// What it must be.
         why: &'static str,
     },
-    /// An entry of a list that is no object.
+    /// An entry of a list that is not an object.
     #[error("invalid {place} in {object}")]
     Entry {
-        /// Its place.
+        /// Its path.
         place: String,
         /// Kind, namespace and name.
         object: String,
     },
-    /// The keys by which the pods of an owner are grouped make no name for a group.
+    /// The grouping keys of an owner do not form a valid group name.
     #[error(
         "Karta grouping keys [{keys}] produce invalid Kubernetes PodGroup name {name:?}: a lowercase RFC 1123 \
          subdomain has only a-z, 0-9, '-' and '.', at most 253 of them, and begins and ends with a letter or digit"
@@ -90,10 +89,10 @@ pub enum GroupingError {
     GroupingKeys {
         /// The keys.
         keys: String,
-        /// The name that they make.
+        /// The name that they form.
         name: String,
     },
-    /// A placement that lacks the topology or every level of it.
+    /// A topology constraint without a topology, or without any level.
     #[error("topology constraint must include {0}")]
     Constraint(&'static str),
     /// A gang may not claim the pods of another namespace.
@@ -108,12 +107,12 @@ pub enum GroupingError {
         /// The namespace it points to.
         other: String,
     },
-    /// The pods of one segment: not a number, or too few or too many.
+    /// An invalid segment size: not a number, or too small or too large.
     #[error("invalid segment size '{size}': it must be a whole number {bounds}")]
     SegmentSize {
-        /// What is said.
+        /// The given value.
         size: String,
-        /// What it must be.
+        /// The allowed values.
         bounds: String,
     },
     /// More subgroups than a pod group may have.
@@ -121,31 +120,31 @@ pub enum GroupingError {
         "the number of segments, {0}, is greater than max allowed segmentation ({MAX_SEGMENTS})"
     )]
     TooManySegments(u64),
-    /// Segments shall be placed together, and nothing says in which topology.
+    /// Segments have a topology level, but no topology is named.
     #[error("{0} asks for segment placement and names no topology")]
     NoTopology(String),
-    /// The index of a pod among its group's.
+    /// An invalid index of a pod in its group.
     #[error("index '{found}' of {pod} is not valid. It must be bigger than 0")]
     Index {
         /// The pod.
         pod: String,
-        /// What its label says.
+        /// The label's value.
         found: String,
     },
-    /// The Karta definition of the owner's kind knows no component for the pod.
+    /// The Karta definition of the owner's kind has no component for the pod.
     #[error("{0} does not match any Karta pod group member definition")]
     NoMember(String),
-    /// A Karta expression that cannot be read, or that yields something else than it must.
+    /// A Karta expression that cannot be parsed, or that yields the wrong type.
     #[error("Karta expression `{expression}`: {why}")]
     Expression {
-        /// The expression as it stands.
+        /// The expression as written.
         expression: String,
         /// What is wrong with it.
         why: String,
     },
 }
 
-/// A number that was read from an object (or comes of several) as a number of pods or parts.
+/// Checks a number of pods or parts that was read from an object, or computed from several numbers.
 pub(crate) fn counted(
     object: ObjectView<'_>,
     what: &'static str,

@@ -1,22 +1,22 @@
-//! What a group is: the values that a PodGroup object is written from.
+//! The derived group: the values that a PodGroup object is written from.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::object::ObjectView;
 
-/// The pods that are scheduled together, and on which terms.
+/// Pods that are scheduled together, and their terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedPodGroup {
     /// Its name, unique in its namespace.
     pub name: String,
-    /// Where it and its pods are.
+    /// Its namespace, and that of its pods.
     pub namespace: String,
-    /// The object with which it lives and dies.
+    /// The owner; the group is deleted with it.
     pub owner: PodGroupOwner,
-    /// The queue that pays.
+    /// The queue that is charged.
     pub queue: String,
-    /// Decides who goes first and, where `preemptibility` is silent, who may be evicted.
+    /// Decides which group goes first and, without `preemptibility`, which may be evicted.
     pub priority_class: String,
     /// What the owner or pod says about eviction; `None` leaves it to the priority.
     pub preemptibility: Option<GroupPreemptibility>,
@@ -30,9 +30,9 @@ pub struct DerivedPodGroup {
     pub labels: BTreeMap<String, String>,
     /// Annotations for the PodGroup.
     pub annotations: BTreeMap<String, String>,
-    /// Where all of its pods must or should be together.
+    /// The topology constraint of all its pods.
     pub topology: DerivedTopologyConstraint,
-    /// Its parts, a parent before its children.
+    /// Its subgroups, parents before children.
     pub sub_groups: Vec<DerivedSubGroup>,
 }
 
@@ -49,45 +49,45 @@ pub struct PodGroupOwner {
     pub uid: String,
 }
 
-/// Part of a group: a leaf holds pods, the others hold subgroups.
+/// A subgroup: a leaf holds pods, the others hold subgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DerivedSubGroup {
     /// Its name, unique in the group.
     pub name: String,
-    /// The subgroup that it is part of.
+    /// The parent subgroup.
     pub parent: Option<String>,
     /// How many of its pods must start together; zero where `min_sub_group` counts.
     pub min_member: u32,
-    /// How many of its own subgroups must start together.
+    /// How many of its direct subgroups must start together.
     pub min_sub_group: Option<u32>,
-    /// Those of its pods that are known here: the pod in question, if it is one of them.
+    /// Its known pods: at most the pod in question.
     pub pods: Vec<String>,
-    /// Where its pods must or should be together.
+    /// The topology constraint of its pods.
     pub topology: Option<DerivedTopologyConstraint>,
 }
 
-/// A place in a topology; empty text means no such wish.
+/// A topology constraint; an empty level is not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DerivedTopologyConstraint {
     /// The Topology object.
     pub name: String,
     /// The level within which all pods must be.
     pub required: String,
-    /// The level within which they better are.
+    /// The level within which they should be.
     pub preferred: String,
 }
 
 /// Whether a group may be evicted for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupPreemptibility {
-    /// It may.
+    /// Its pods may be evicted.
     Preemptible,
-    /// It may not.
+    /// Its pods may not be evicted.
     NonPreemptible,
 }
 
 impl GroupPreemptibility {
-    /// Reads a label's value; other words mean nothing.
+    /// Parses a label's value; `None` for other words.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "preemptible" => Some(Self::Preemptible),
@@ -115,7 +115,7 @@ impl PodGroupOwner {
         }
     }
 
-    /// A pod; the API server leaves out the kind of what it serves in lists.
+    /// A pod. The API server omits the kind of objects in lists, so it is filled in.
     pub(crate) fn of_pod(pod: ObjectView<'_>) -> Self {
         Self {
             api_version: "v1".to_owned(),
@@ -160,7 +160,7 @@ impl DerivedSubGroup {
     }
 }
 
-/// All pods of parts that hold pods. Numbers come from manifests, so the sum may not fit.
+/// The number of pods that must start in all subgroups. Numbers come from manifests, so the sum saturates.
 pub(crate) fn members(parts: &[DerivedSubGroup]) -> u32 {
     parts
         .iter()

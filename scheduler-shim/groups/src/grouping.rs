@@ -1,4 +1,4 @@
-//! The answer to the question whose pod this is.
+//! Decides which group a pod belongs to.
 
 use crate::error::GroupingError;
 use crate::group::DerivedPodGroup;
@@ -9,9 +9,9 @@ use crate::workload::GroupingInput;
 /// Which group a pod belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grouping {
-    /// One that follows from its owners; it is to be made and kept up to date.
+    /// A group that follows from the pod's owners; the caller creates and updates it.
     Derived(Box<DerivedPodGroup>),
-    /// One that somebody else makes and keeps (a user, Kueue), by name; `None` until the pod names it.
+    /// A group that somebody else (a user, Kueue) creates and updates, by name; `None` until the pod names it.
     External(Option<String>),
 }
 
@@ -37,7 +37,7 @@ pub fn group(workload: &GroupingInput<'_>) -> Result<Grouping, GroupingError> {
     Ok(Grouping::Derived(Box::new(derived)))
 }
 
-/// The group of a pod by the rule of one row, whatever the kind of its owner.
+/// The group of a pod by the rule of this row, whatever the kind of its owner.
 pub fn group_by(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -49,7 +49,7 @@ pub fn group_by(
     }
 }
 
-/// Whether the group that the pod names was made by somebody else: ours carry the mark of their owner.
+/// Whether somebody else made the group that the pod names. Ours carry an annotation with their owner.
 fn is_foreign(workload: &GroupingInput<'_>, name: &str) -> bool {
     workload
         .objects
@@ -57,8 +57,8 @@ fn is_foreign(workload: &GroupingInput<'_>, name: &str) -> bool {
         .is_some_and(|found| found.annotation(ANNOTATION_TOP_OWNER).is_none())
 }
 
-/// Whether the group that the pod names is one that somebody else has yet to make. One of ours that was
-/// deleted is no such group: its name carries the uid of its owner, and it is made again.
+/// Whether the group that the pod names does not exist yet, and somebody else is to make it. A group of ours that
+/// was deleted does not count: its name contains its owner's uid, and it is made again.
 fn is_awaited(workload: &GroupingInput<'_>, name: &str, derived: &DerivedPodGroup) -> bool {
     let exists = workload
         .objects

@@ -1,7 +1,7 @@
-//! What every group takes over from its owners and its pod, whatever their kind.
+//! What every group inherits from its owners and its pod, whatever their kind.
 //!
-//! A value that means nothing (a priority class that does not exist, an unknown word, a duration
-//! without a unit) is passed over, and the next place is asked.
+//! An invalid value (an unknown priority class or word, a duration without a unit) is skipped, and the next source
+//! is tried.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::object::ObjectView;
 use crate::workload::GroupingInput;
 
 impl<'a> GroupingInput<'a> {
-    /// One group for the owner, in which one pod is enough, on the owner's terms.
+    /// One group for the owner with a minimum of one pod, on the owner's terms.
     pub(crate) fn plain(&self, priority: &str) -> DerivedPodGroup {
         self.plain_of(&[self.owner], priority)
     }
 
-    /// The same on the terms of several owners, of whom the first that says something decides.
+    /// The same on the terms of several owners; the first that sets a value decides.
     pub(crate) fn plain_of(&self, owners: &[ObjectView<'a>], priority: &str) -> DerivedPodGroup {
         let of_owner = |key| self.owner.annotation(key).unwrap_or_default().to_owned();
         DerivedPodGroup {
@@ -70,13 +70,13 @@ impl<'a> GroupingInput<'a> {
         }
     }
 
-    /// The priority class: the first that exists of those that the labels, the pod and the defaults of
-    /// the kinds name, else `default`.
+    /// The priority class: the first that exists among those of the labels, the pod and the kinds' defaults, else
+    /// `default`.
     pub fn priority_class(&self, default: &str) -> String {
         self.class_of(&self.on_terms_of_all(), default)
     }
 
-    /// What is said for an owner by its label hides what its pod says, even where no such class exists.
+    /// An owner's label hides what its pod says, even if it names no existing class.
     fn class_of(&self, owners: &[ObjectView<'a>], default: &str) -> String {
         let of_pod = self.pod.given_label(LABEL_PRIORITY);
         let of_pod = of_pod.or_else(|| self.pod.text(&["spec", "priorityClassName"]));
@@ -90,12 +90,12 @@ impl<'a> GroupingInput<'a> {
             .to_owned()
     }
 
-    /// What the labels say about eviction, else the defaults of the kind.
+    /// Preemptibility from the labels, else from the defaults of the kind.
     pub fn preemptibility(&self) -> Option<GroupPreemptibility> {
         self.preemptibility_of(&self.on_terms_of_all())
     }
 
-    /// An empty label says that the priority decides, whatever is said elsewhere.
+    /// An empty label means that the priority decides, whatever other sources say.
     fn preemptibility_of(&self, owners: &[ObjectView<'a>]) -> Option<GroupPreemptibility> {
         let said = owners.iter().chain([&self.pod]);
         let said = said.filter_map(|object| object.given_label(LABEL_PREEMPTIBILITY));
@@ -136,7 +136,8 @@ impl<'a> GroupingInput<'a> {
         labels
     }
 
-    /// The owner's own; an owner that was made for another one (by a virtual cluster) may say whose it is.
+    /// The annotations, with the owner as top owner. An owner made for another one (by a virtual cluster) may name
+    /// that instead.
     fn annotations(&self) -> BTreeMap<String, String> {
         let user = self.pod.given_annotation(LABEL_USER);
         let user = user.map(|user| (LABEL_USER.to_owned(), user.to_owned()));
@@ -158,7 +159,7 @@ pub(crate) fn texts(object: ObjectView<'_>, field: &str) -> BTreeMap<String, Str
         .collect()
 }
 
-/// The owner in a form that outlives it; JSON, which readers of YAML understand too.
+/// The top owner as an annotation, which outlives the object; JSON, so YAML parsers can read it, too.
 fn top_owner(owner: ObjectView<'_>) -> String {
     let metadata: Value = json!({
         "name": owner.name(),
@@ -170,7 +171,7 @@ fn top_owner(owner: ObjectView<'_>) -> String {
     metadata.to_string()
 }
 
-/// A placement wish in the annotations of a pod template: without a topology it is none.
+/// The topology constraint in the annotations of a pod template; none without a topology.
 pub(crate) fn template_topology(
     template: ObjectView<'_>,
 ) -> Result<DerivedTopologyConstraint, GroupingError> {

@@ -1,4 +1,4 @@
-//! The rules that are more than "one group an owner", a file for each family of kinds.
+//! The rules beyond "one group per owner", a file for each family of kinds.
 
 pub(crate) mod batch;
 pub(crate) mod grove;

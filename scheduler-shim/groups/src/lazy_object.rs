@@ -1,9 +1,8 @@
-//! An object that is known for long and looked at now and then.
+//! An object that is kept for long and read now and then.
 //!
-//! JSON in maps is dear: a map of one entry has room for eleven, and a pod is a dozen maps. So an object is kept
-//! as the text that it is; who it is stands beside that. Whoever asks for more has it read, once for all who ask
-//! until [`LazyObject::rest`] drops what was read. That is a matter of memory alone: what an object says is the
-//! same before and after.
+//! Parsed JSON is expensive: a map of one entry has room for eleven, and a pod is a dozen maps. So an object is
+//! kept as text, with its identity beside it. The first read parses it, and all readers share the result until
+//! [`LazyObject::rest`] drops it. This only saves memory: the content is the same before and after.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 use crate::object::ObjectView;
 
-/// An object as its text, and as JSON since somebody asked.
+/// An object as text, and as JSON after the first read.
 #[derive(Debug)]
 pub(crate) struct LazyObject {
     pub(crate) kind: Arc<str>,
@@ -23,7 +22,7 @@ pub(crate) struct LazyObject {
 }
 
 impl LazyObject {
-    /// Keeps an object under these words for what it says itself, which many share.
+    /// Keeps an object; `kind`, `namespace` and `name` are shared with other objects.
     pub(crate) fn new(json: &Value, kind: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
         Self {
             kind,
@@ -35,17 +34,17 @@ impl LazyObject {
         }
     }
 
-    /// All that it says.
+    /// The whole object.
     pub(crate) fn json(&self) -> &Value {
         self.parsed.get_or_init(|| self.read())
     }
 
-    /// All that it says, read now; nothing if it is nested deeper than JSON is read, which no API server's is.
+    /// Parses the whole object. Null if it is nested deeper than the parser allows; no API server's object is.
     pub(crate) fn read(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_default()
     }
 
-    /// Drops what was read.
+    /// Drops the parsed JSON.
     pub(crate) fn rest(&mut self) {
         self.parsed = OnceLock::new();
     }

@@ -1,18 +1,17 @@
-//! Which pod group a pod belongs to, and what that group asks for.
+//! Derives which pod group a pod belongs to, and what that group asks for.
 //!
-//! A gang is scheduled whole or not at all, but nobody writes "gang" into a manifest: people write a
-//! PyTorchJob, a JobSet, a RayCluster. This crate reads such an owner and says what follows from it: name,
-//! owner, how many pods must start together, subgroups, priority class, preemptibility, queue, topology.
-//! The rules are those of KAI Scheduler, so that manifests written for it behave alike.
+//! A gang is scheduled whole or not at all, but nobody writes "gang" into a manifest: people write a PyTorchJob, a
+//! JobSet, a RayCluster. This crate reads such an owner and derives the group: name, owner, how many pods must
+//! start together, subgroups, priority class, preemptibility, queue, topology. The rules are those of KAI
+//! Scheduler, so that manifests written for it behave alike.
 //!
-//! It is pure: no I/O, no clock. Owners come in as the JSON that the API server serves ([`ObjectView`]), because
-//! they are kinds of two dozen projects of which each rule reads three fields; nothing but this crate's
-//! edge sees that JSON, and what goes out is typed ([`DerivedPodGroup`]). What a rule must look up beside
-//! the owner is handed in as [`ObjectStore`].
+//! It is pure: no I/O, no clock. Owners are the JSON that the API server serves ([`ObjectView`]): they are kinds of
+//! two dozen projects, and each rule reads three fields. Only the edge of this crate sees that JSON; the result is
+//! typed ([`DerivedPodGroup`]). Objects that a rule must look up besides the owner are in an [`ObjectStore`].
 //!
 //! ## Adding a kind
-//! One row in [`TABLE`]. If the kind needs more than "one group an owner, one pod is enough", the
-//! row names a function in `kinds/`.
+//! Add one row to [`TABLE`]. If the kind needs more than "one group per owner, one pod is enough", the row names a
+//! function in `kinds/`.
 #![forbid(unsafe_code)]
 
 mod defaults;

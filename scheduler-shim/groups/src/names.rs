@@ -1,4 +1,4 @@
-//! The labels, annotations and classes that manifests carry, by KAI's names.
+//! Labels, annotations and classes of manifests, by KAI's names.
 
 pub(crate) use apportion_abi::names::{
     ANNOTATION_DELAY, ANNOTATION_GROUP, ANNOTATION_MIN_MEMBER, ANNOTATION_PREFERRED,

@@ -1,7 +1,7 @@
 //! A Kubernetes object as the API server serves it, read field by field.
 //!
-//! Absent, null and empty are the same to a reader: Kubernetes leaves out what is zero. Nothing here
-//! is trusted to have the type that its schema promises, since custom resources come from many hands.
+//! Readers treat absent, null and empty alike: Kubernetes omits what is zero. No field is trusted to have the type
+//! of its schema, since custom resources come from many authors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,16 +15,16 @@ use crate::lazy_object::LazyObject;
 #[derive(Debug, Clone, Copy)]
 pub struct ObjectView<'a>(ObjectSource<'a>);
 
-/// Where an object is looked at.
+/// Where an object is read from.
 #[derive(Debug, Clone, Copy)]
 enum ObjectSource<'a> {
     Json(&'a Value),
-    /// Who it is can be said without reading it.
+    /// Its identity is known without parsing it.
     Kept(&'a LazyObject),
 }
 
 impl<'a> ObjectView<'a> {
-    /// Looks at `json` as an object; one that is none has no fields.
+    /// Views `json` as an object; any other value has no fields.
     pub fn new(json: &'a Value) -> Self {
         Self(ObjectSource::Json(json))
     }
@@ -41,7 +41,7 @@ impl<'a> ObjectView<'a> {
         }
     }
 
-    /// The JSON read for whoever asks alone, who drops it when he likes.
+    /// The JSON for this caller alone; a kept object is parsed again and not cached.
     pub fn read_apart(self) -> Cow<'a, Value> {
         match self.0 {
             ObjectSource::Json(json) => Cow::Borrowed(json),
@@ -65,7 +65,7 @@ impl<'a> ObjectView<'a> {
         }
     }
 
-    /// Group and version in one, as in manifests.
+    /// Group and version together, as in manifests.
     pub fn api_version(self) -> &'a str {
         self.text(&["apiVersion"]).unwrap_or_default()
     }
@@ -134,17 +134,17 @@ impl<'a> ObjectView<'a> {
         self.at(path)?.as_object()
     }
 
-    /// A label's value, be it empty: who writes an empty one says that there is none.
+    /// A label's value, even an empty one: an empty label means that there is none.
     pub(crate) fn given_label(self, key: &str) -> Option<&'a str> {
         self.at(&["metadata", "labels", key])?.as_str()
     }
 
-    /// An annotation's value, be it empty.
+    /// An annotation's value, even an empty one.
     pub(crate) fn given_annotation(self, key: &str) -> Option<&'a str> {
         self.at(&["metadata", "annotations", key])?.as_str()
     }
 
-    /// What is in a field; it is absent where anything on the way is, and malformed where that is no object.
+    /// The value of a field. Absent if anything on the path is; an error if something on the path is no object.
     pub(crate) fn field(self, path: &[&str]) -> Result<Option<&'a Value>, GroupingError> {
         let mut at = self.json();
         for key in path {
@@ -157,7 +157,7 @@ impl<'a> ObjectView<'a> {
         Ok(Some(at).filter(|found| !found.is_null()))
     }
 
-    /// The entries of a list, if there is one.
+    /// The entries of a list; `None` if it is absent.
     pub(crate) fn listed(self, path: &[&str]) -> Result<Option<&'a [Value]>, GroupingError> {
         match self.field(path)? {
             None => Ok(None),
@@ -166,12 +166,12 @@ impl<'a> ObjectView<'a> {
         }
     }
 
-    /// The entries of a list; a list that is absent has none.
+    /// The entries of a list; none if it is absent.
     pub(crate) fn list(self, path: &[&str]) -> Result<&'a [Value], GroupingError> {
         Ok(self.listed(path)?.unwrap_or_default())
     }
 
-    /// A text, be it empty.
+    /// A text, even an empty one.
     pub(crate) fn string(self, path: &[&str]) -> Result<Option<&'a str>, GroupingError> {
         match self.field(path)? {
             None => Ok(None),

@@ -1,8 +1,8 @@
-//! What the rules may look up besides a pod and its owners.
+//! Objects that rules may look up besides a pod and its owners.
 //!
-//! A few rules need a second object: the Job of a CronJob, the RayCluster of a RayJob, the PodGang that
-//! a label names, a group that an older version made. The caller keeps them here, by kind, namespace and
-//! name, and changes single ones as its watches report them.
+//! A few rules need a second object: the Job of a CronJob, the RayCluster of a RayJob, the PodGang that a label
+//! names, a group that an older version made. The caller keeps them here by kind, namespace and name, and updates
+//! single objects as its watches report them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,30 +15,30 @@ use crate::error::GroupingError;
 use crate::lazy_object::LazyObject;
 use crate::object::ObjectView;
 
-/// Something by words that many have in common.
+/// A map by words that many objects share.
 type By<T> = BTreeMap<Arc<str>, T>;
 
-/// Objects by kind, namespace and name: one map in another, so that looking one up needs no key of its own.
+/// Objects by kind, namespace and name: nested maps, so that a lookup needs no key of its own.
 #[derive(Debug, Default)]
 pub struct ObjectStore {
     kinds: By<By<By<LazyObject>>>,
-    /// Whether somebody asks what is looked up. Written and read by one thread; nothing else hangs on it.
+    /// Whether lookups are traced. Written and read by one thread; orders no other memory access.
     is_traced: AtomicBool,
-    /// What was looked up since then.
+    /// What was looked up since tracing began.
     trace: Mutex<LookupTrace>,
 }
 
-/// What the rules looked at that may change without their pod: what they say may change with it.
+/// Lookups of objects that may change without the pod; the result may change with them.
 #[derive(Debug, Default)]
 pub struct LookupTrace {
-    /// Whether they looked at other pods, or for groups by a part of a name.
+    /// Whether other pods, or groups by a part of a name, were looked at.
     pub looked_around: bool,
-    /// The PodGroups that they looked for, by namespace and name, whether there or not.
+    /// The PodGroups that were looked up, by namespace and name, existing or not.
     pub pod_groups: Vec<(String, String)>,
 }
 
 impl ObjectStore {
-    /// Enters an object, in place of the one that it is a newer version of.
+    /// Adds an object, or replaces its older version.
     pub fn insert(&mut self, json: &Value) {
         let object = ObjectView::new(json);
         let (kind, within) = entry(&mut self.kinds, object.kind());
@@ -48,7 +48,7 @@ impl ObjectStore {
         named.insert(name.clone(), LazyObject::new(json, kind, namespace, name));
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub fn remove(&mut self, object: ObjectView<'_>) {
         let Some(within) = self.kinds.get_mut(object.kind()) else {
             return;
@@ -62,7 +62,7 @@ impl ObjectStore {
         }
     }
 
-    /// Drops what was read of the objects since this was last done; whoever asks has it read again.
+    /// Drops all parsed JSON; the next read parses it again.
     pub fn rest(&mut self) {
         let within = self.kinds.values_mut().flat_map(BTreeMap::values_mut);
         let all = within.flat_map(BTreeMap::values_mut);
@@ -79,7 +79,7 @@ impl ObjectStore {
         found.map(ObjectView::kept)
     }
 
-    /// Does something, and says what it looked up.
+    /// Runs `work`, and returns what it looked up.
     pub fn traced<T>(&self, work: impl FnOnce() -> T) -> (T, LookupTrace) {
         self.is_traced.store(true, Ordering::Relaxed);
         let done = work();
@@ -130,12 +130,12 @@ impl ObjectStore {
         self.find("PriorityClass", "", name).is_some()
     }
 
-    /// Whether this group exists and has no subgroups: an older version made it, and its pods run by it.
+    /// Whether this group exists without subgroups: then an older version made it for pods that still run.
     pub fn is_flat(&self, namespace: &str, group: &str) -> bool {
         self.find("PodGroup", namespace, group).is_some_and(is_flat)
     }
 
-    /// Whether such a group exists of this name or of one that begins with it and a dash.
+    /// Whether such a group exists with this name, or with one that begins with it and a dash.
     pub(crate) fn has_flat(&self, namespace: &str, name: &str) -> bool {
         self.note(|trace| trace.looked_around = true);
         let named = self
@@ -160,10 +160,10 @@ fn is_flat(group: ObjectView<'_>) -> bool {
         .is_ok_and(<[_]>::is_empty)
 }
 
-/// A kind of objects that a rule may lack.
+/// A kind of object that a rule needs and that may be missing.
 pub(crate) struct RequiredResource {
     pub(crate) kind: &'static str,
-    /// What the API server calls it.
+    /// Its name in the API server's messages.
     pub(crate) name: &'static str,
 }
 
@@ -177,7 +177,7 @@ impl FromIterator<Value> for ObjectStore {
     }
 }
 
-/// What a word leads to, and the word as all have it.
+/// The entry of a word, and the shared copy of the word.
 fn entry<'m, T: Default>(map: &'m mut By<T>, word: &str) -> (Arc<str>, &'m mut T) {
     let known = map.get_key_value(word);
     let word: Arc<str> = known.map_or_else(|| word.into(), |(word, _)| word.clone());

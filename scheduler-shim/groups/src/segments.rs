@@ -7,10 +7,10 @@ use crate::names::{
 };
 use crate::object::ObjectView;
 
-/// More than these are a mistake, and would make an object that the API server refuses.
+/// A larger number is a mistake, and the API server would refuse the object.
 pub(crate) const MAX_SEGMENTS: u32 = 10_000;
 
-/// A segment size of at least `least` pods, as an annotation says it.
+/// Parses the segment size of an annotation, at least `least` pods.
 pub(crate) fn size(text: &str, least: i64) -> Result<i64, GroupingError> {
     let size: Option<i64> = text.parse().ok();
     size.filter(|size| *size >= least)
@@ -20,7 +20,7 @@ pub(crate) fn size(text: &str, least: i64) -> Result<i64, GroupingError> {
         })
 }
 
-/// How many segments of `size` take `pods`.
+/// How many segments of `size` hold `pods`.
 pub(crate) fn count(pods: i64, size: i64) -> Result<u32, GroupingError> {
     let count = u64::try_from(pods)
         .unwrap_or(0)
@@ -31,8 +31,8 @@ pub(crate) fn count(pods: i64, size: i64) -> Result<u32, GroupingError> {
     }
 }
 
-/// Where each segment wants to be. The pod knows best, then the template of the workers. A topology may be named by
-/// the owner too; without one, segments are wherever there is room.
+/// The topology constraint of each segment. The pod's annotations win over those of the workers' template. The
+/// owner may name the topology, too; without one, segments go wherever there is room.
 pub(crate) fn topology(
     pod: ObjectView<'_>,
     template: Option<ObjectView<'_>>,
@@ -52,7 +52,7 @@ pub(crate) fn topology(
     .some()
 }
 
-/// The index of a pod among its group's, as a label says it.
+/// Parses the index of a pod in its group from a label.
 pub(crate) fn index(pod: ObjectView<'_>, said: &str) -> Result<i64, GroupingError> {
     let index: Option<i64> = said.parse().ok();
     index

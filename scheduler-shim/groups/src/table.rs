@@ -1,7 +1,7 @@
-//! The kinds and their rules: one row each.
+//! One row for each kind, with its rule.
 //!
-//! The version of an API group does not matter here: a field that a rule reads is at the same place in
-//! all versions that are served today, or the rule looks in both.
+//! The version of an API group does not matter here: a field that a rule reads is in the same place in all versions
+//! that are served today, or the rule looks in both.
 
 use crate::error::GroupingError;
 use crate::group::DerivedPodGroup;
@@ -20,18 +20,18 @@ pub struct OwnerKindEntry<'a> {
     pub api_group: &'a str,
     /// The kind of the owner.
     pub kind: &'a str,
-    /// The priority class of a group for which nobody names one.
+    /// The priority class of a group without any other.
     pub priority: &'static str,
-    /// What makes the group.
+    /// How the group is derived.
     pub rule: GroupingRule<'a>,
 }
 
-/// What makes a group of an owner.
+/// How a group is derived from an owner.
 #[derive(Debug, Clone, Copy)]
 pub enum GroupingRule<'a> {
-    /// One group an owner, in which one pod is enough, on the terms of all owners.
+    /// One group per owner with a minimum of one pod, on the terms of all owners.
     Plain,
-    /// A map of roles, each with replicas, all of which start together.
+    /// A map of roles; all replicas of all roles start together.
     Replicas(ReplicaRoles<'a>),
     /// A rule of its own.
     Own(fn(&OwnerKindEntry<'_>, &GroupingInput<'_>) -> Result<DerivedPodGroup, GroupingError>),
@@ -42,9 +42,9 @@ pub enum GroupingRule<'a> {
 pub struct ReplicaRoles<'a> {
     /// The field of `spec`.
     pub field: &'a str,
-    /// Roles without which there is no job.
+    /// Required roles.
     pub mandatory: &'a [&'a str],
-    /// What the kind adds to a group that has its members counted.
+    /// What the kind adds after the members are counted.
     pub refine: fn(&GroupingInput<'_>, &mut DerivedPodGroup) -> Result<(), GroupingError>,
 }
 
@@ -133,11 +133,11 @@ pub const TABLE: &[OwnerKindEntry<'static>] = &[
     own("run.ai", "ExternalWorkload", TRAIN, skip::below),
 ];
 
-/// Every other kind: by its Karta definition if the cluster has one.
+/// Any other kind: by its Karta definition if the cluster has one.
 pub const OTHER: OwnerKindEntry<'static> = own("", "", TRAIN, karta::group);
 
-/// The row of an owner's kind. The API server leaves out the kind of what it lists, and what comes without
-/// one is a pod: an owner is known by its kind.
+/// The row of an owner's kind. The API server omits the kind of objects in lists. An object without one is a pod,
+/// since owners always have a kind.
 pub fn row_of(owner: ObjectView<'_>) -> &'static OwnerKindEntry<'static> {
     let key = match owner.kind() {
         "" => ("", "Pod"),

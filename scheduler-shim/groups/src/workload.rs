@@ -1,4 +1,4 @@
-//! A question: this pod, of these owners, in this cluster.
+//! The input of a rule: a pod, its owners and the cluster.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub struct GroupingInput<'a> {
     pub chain: Vec<ObjectView<'a>>,
     /// The rest of the cluster.
     pub objects: &'a ObjectStore,
-    /// How this cluster wants it.
+    /// The settings of this cluster.
     pub settings: &'a GroupingSettings,
 }
 
@@ -31,11 +31,11 @@ pub struct GroupingSettings {
     pub node_pool_label: String,
     /// Whether the pods of a Knative revision are one gang.
     pub gang_knative: bool,
-    /// Whether Jobs keep the groups by which older versions named them after single pods.
+    /// Whether Jobs keep groups that older versions named after single pods.
     pub keeps_old_names: bool,
     /// Defaults by kind.
     pub defaults: KindDefaults,
-    /// Karta definitions, for kinds that no row knows.
+    /// Karta definitions, for kinds without a row.
     pub kartas: Vec<Value>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> GroupingInput<'a> {
         }
     }
 
-    /// The same question with another owner to decide it.
+    /// The same input with another owner to decide.
     pub(crate) fn owned_by<'b>(&'b self, owner: ObjectView<'b>) -> GroupingInput<'b> {
         GroupingInput {
             owner,
@@ -84,7 +84,7 @@ impl<'a> GroupingInput<'a> {
         chain.into_iter().chain(missing.then_some(self.owner))
     }
 
-    /// The owners on whose terms a group without a rule of its own is: all of them.
+    /// The owners whose terms count for a kind without a rule of its own: all of them.
     pub(crate) fn on_terms_of_all(&self) -> Vec<ObjectView<'a>> {
         match self.chain.as_slice() {
             [] => vec![self.owner],

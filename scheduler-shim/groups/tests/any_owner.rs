@@ -1,10 +1,10 @@
-//! Whatever an owner says: an answer or a complaint, never a panic, and a tree that holds together.
+//! Any owner gets an answer or an error, never a panic, and every tree of subgroups is consistent.
 
 use apportion_groups::{GroupingInput, GroupingSettings, ObjectStore, ObjectView, TABLE, group_by};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// Words that the rules read, so that random objects mean something to them.
+/// Field names that the rules read, so that random objects reach them.
 const FIELDS: &[&str] = &[
     "replicas",
     "minReplicas",
@@ -117,7 +117,7 @@ proptest! {
         let group = group_by(&row, &workload).expect("it is well formed");
         let sum: u32 = group.sub_groups.iter().map(|part| part.min_member).sum();
         let holders = group.sub_groups.iter().filter(|part| !part.pods.is_empty()).count();
-        // A segment that is needed at all is needed whole.
+        // A segment that is needed at all must start whole.
         prop_assert_eq!(sum, (least.div_ceil(size) * size).min(workers));
         prop_assert_eq!(holders, 1);
     }

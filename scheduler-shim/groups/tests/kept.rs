@@ -1,4 +1,4 @@
-//! What is kept as text says the same as the object that came, before it is read and after that was dropped.
+//! An object that is kept as text is the same as the original, before it is parsed and after the JSON was dropped.
 
 use apportion_groups::{ObjectStore, ObjectView};
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
-//! The five things that the policy does, in this order.
+//! The five actions of the policy, in the order in which they run.
 //!
-//! Each goes through the waiting jobs in the order of their queues and makes what it finds final before it
-//! looks at the next, so that a later job sees what an earlier one got.
+//! Each action goes through the jobs one by one, waiting jobs in the order of their queues. It commits its decision
+//! about one job before it looks at the next, so a later job sees what an earlier one got.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -19,19 +19,19 @@ use crate::session::{Session, SessionCheckpoint};
 use crate::solve::VictimSearch;
 use crate::step::Action;
 
-/// What an action that evicts goes by.
+/// The state of one run of an action that evicts.
 struct ActionContext {
     waiting: JobsByQueue,
     running: JobsByQueue,
-    /// The effort at which searches are given up.
+    /// Searches stop when the session's effort reaches this.
     until: u64,
-    /// How many jobs may still be served when the others have used up all of the effort.
+    /// How many jobs may still search after the effort is used up.
     late: Cell<usize>,
     hopeless: FailedJobs,
 }
 
 impl ActionContext {
-    /// The part of the effort that a job gets when the others have used up all of it, and how many jobs do.
+    /// After the effort is used up, `LATE` more jobs may search, each with one hundredth of it.
     const LEAST_PART: u64 = 100;
     const LATE: usize = 50;
 
@@ -45,7 +45,7 @@ impl ActionContext {
         }
     }
 
-    /// The effort at which a search that begins now is given up.
+    /// The effort at which a search that starts now must stop.
     fn until(&self, session: &Session<'_>) -> u64 {
         let least = session.settings.search_effort / Self::LEAST_PART;
         let enough = session.effort.get() + least;
@@ -57,12 +57,12 @@ impl ActionContext {
     }
 }
 
-/// Jobs for which nothing was found since the last change.
+/// Jobs for which no solution was found since the last change.
 #[derive(Default)]
 struct FailedJobs(Vec<usize>);
 
 impl FailedJobs {
-    /// Whether a job that differs only in age and name was tried in vain.
+    /// Whether a job that differs only in age and name has failed already.
     fn has_like(&self, session: &Session<'_>, job: usize) -> bool {
         self.like(session, job).is_some()
     }
@@ -82,7 +82,7 @@ impl FailedJobs {
 }
 
 impl Session<'_> {
-    /// Places jobs on what is idle, and lets those wait that fit once others have left who are leaving.
+    /// Places jobs on idle resources. A job that needs resources that are being released gets reservations.
     pub(crate) fn allocate(&mut self) {
         let nodes: Vec<usize> = (0..self.nodes.len()).collect();
         let mut line = JobOrder::of_waiting(self, Action::Allocate, self.waiting(|_, _| true));
@@ -115,7 +115,7 @@ impl Session<'_> {
         }
     }
 
-    /// Moves jobs together to make room for one that would fit.
+    /// Moves running jobs together to make room for a waiting one.
     pub(crate) fn consolidate(&mut self) {
         if self.settings.max_consolidated == Some(0) || !self.caution.may_move() {
             return;
@@ -148,6 +148,7 @@ impl Session<'_> {
                 may_lose: &|_, _| false,
                 until: turns.until(self),
                 waiting: &turns.waiting,
+                // Consolidation only moves jobs: no victim may end up without a place.
                 is_fair: &|session, _, batches| {
                     let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
                     tasks.all(|&task| session.standings[task].status != TaskStatus::Releasing)
@@ -159,7 +160,7 @@ impl Session<'_> {
         self.company.only_moves = false;
     }
 
-    /// Takes from queues that have more than they may for queues that have less.
+    /// Evicts from queues that hold more than they may, for queues that hold less.
     pub(crate) fn reclaim(&mut self) {
         if !self.settings.has_quotas {
             return;
@@ -206,6 +207,8 @@ impl Session<'_> {
                         if is_fair(&lost) {
                             return true;
                         }
+                        // If only lesser jobs make it unfair, a cautious plan spares these victims: they would
+                        // evict those in turn.
                         for loss in lost.values_mut().flatten().flatten() {
                             loss.behind = ResourceAmounts::default();
                         }
@@ -226,7 +229,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes from jobs of lower priority in the same queue.
+    /// Evicts jobs of lower priority for a job of the same queue.
     pub(crate) fn preempt(&mut self) {
         let mut line = JobOrder::of_waiting(self, Action::Preempt, self.waiting(Self::may_evict));
         let mut turns = ActionContext::of(self);
@@ -255,7 +258,7 @@ impl Session<'_> {
         }
     }
 
-    /// Ends what is left of gangs that have had too few pods for too long.
+    /// Evicts the rest of gangs that had too few pods for too long.
     pub(crate) fn evict_stale_gangs(&mut self) {
         for job in 0..self.jobs.len() {
             let view = self.jobs[job].view.clone();
@@ -280,7 +283,7 @@ impl Session<'_> {
         }
     }
 
-    /// Makes a solution final and tells the others, or notes that there was none.
+    /// Commits a solution and updates the lists of jobs, or records that there was none.
     fn settle(&mut self, job: usize, solved: bool, turns: &mut ActionContext) {
         if solved {
             turns.hopeless.clear();
@@ -291,7 +294,7 @@ impl Session<'_> {
                 let standing = &self.standings[*task];
                 standing.status == TaskStatus::Releasing || standing.leaves.is_some()
             };
-            // Where nobody had to leave, nobody can have left in vain.
+            // Without a victim, no eviction can be in vain.
             if changed.iter().any(leaves) {
                 let tasks = changed.iter().copied().filter(waits).collect();
                 self.promises.push(EvictionCommitment { job, tasks });
@@ -304,7 +307,7 @@ impl Session<'_> {
         }
     }
 
-    /// The jobs that wait for a place, have all the pods that they need and pass `filter`.
+    /// The waiting jobs that have all the pods they need and pass `filter`.
     fn waiting(&self, filter: impl Fn(&Self, &JobView) -> bool) -> Vec<JobView> {
         let views = self.jobs.iter().map(|facts| &facts.view);
         views
@@ -320,7 +323,7 @@ impl Session<'_> {
             .any(|task| self.standings[task].status == TaskStatus::Pending)
     }
 
-    /// Whether the job has waited long enough to make others leave.
+    /// Whether the job may evict others: its preemption delay is over and the plan does not bar it.
     fn may_evict(&self, view: &JobView) -> bool {
         let job = self.jobs[view.job].job;
         let since = job.last_eviction.unwrap_or_default().max(job.created);
@@ -333,14 +336,14 @@ impl Session<'_> {
         self.jobs[view.job].job.is_preemptible && self.may_evict(view)
     }
 
-    /// Whether there is as much room in the whole cluster as the job needs.
+    /// Whether the whole cluster has as much free as the job needs.
     fn could_fit(&self, view: &JobView) -> bool {
         let tasks = self.gang(view).next(false);
         let reach = CapacityBound::of(self, &tasks);
         reach.is_some_and(|reach| reach.is_within(ResourceVector::default()))
     }
 
-    /// Whether the job has something that may be taken from it.
+    /// Whether the job has a pod that may be evicted.
     fn could_lose(&self, view: &JobView) -> bool {
         let mut tasks = view.all();
         self.jobs[view.job].job.is_preemptible
@@ -349,14 +352,15 @@ impl Session<'_> {
             })
     }
 
-    /// The job without what was placed in this session; then it may lose no more than leaves it whole.
+    /// The job without the pods that this session placed. If it has such pods, it may lose only what is above its
+    /// minimums.
     pub(crate) fn as_victim(&self, view: &JobView) -> JobView {
         let mut victim = view.only(|task| !self.is_settled(task));
         victim.keeps_core = view.all().any(|task| self.is_settled(task));
         victim
     }
 
-    /// Whether this session gave the task its place: what it decided it does not take back.
+    /// Whether this session placed the task. The same session does not undo that.
     fn is_settled(&self, task: usize) -> bool {
         if self.settings.goes(KaiBehavior::TakesBack) {
             return false;

@@ -1,64 +1,65 @@
-//! Whether a task may be where others are, or are not.
+//! Whether a task may be on a node, given the pods around it.
 //!
-//! Kubernetes' rules of required affinities and spread constraints. Pods that are about to leave are no company any
-//! more, but a pod that wants to be apart from them waits until they have gone. Where pods only move, to make room for
-//! others, a pod that has to be near its own kind stays in its domain: to move it would make company, not room.
+//! Kubernetes' rules for required pod affinity and topology spread constraints. Pods that are about to leave don't
+//! count any more, but a pod with anti-affinity to them waits until they are gone. Where pods are only moved, to
+//! make room for others, a pod with affinity to its own kind stays in its domain: moving it elsewhere would start a
+//! new group, not make room.
 
 use crate::cluster::KaiBehavior;
 use crate::inter_pod_affinity::{Presence, TaskAffinity};
 use crate::session::Session;
 
-/// Why a pod may not be on a node because of the pods around it.
+/// Why the pods around a node keep a pod off it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffinityRefusal {
-    /// No pod that it must be near is in that domain; without a value the node is in no such domain.
+    /// Affinity: the domain has no pod that it must be near. Without a value, the node is in no such domain.
     Lonely {
-        /// The node's label.
+        /// The node label that defines domains.
         domain: String,
-        /// Its value.
+        /// The node's value of that label.
         value: Option<String>,
     },
-    /// Pods from which it must be apart are there.
+    /// Anti-affinity: the domain has a pod that it must be apart from.
     Crowded {
-        /// The node's label.
+        /// The node label that defines domains.
         domain: String,
-        /// Its value.
+        /// The node's value of that label.
         value: String,
     },
-    /// A pod that must be apart from it is there.
+    /// Anti-affinity of others: the domain has a pod that must be apart from it.
     Unwelcome {
-        /// The node's label.
+        /// The node label that defines domains.
         domain: String,
-        /// Its value.
+        /// The node's value of that label.
         value: String,
     },
-    /// The domain would have too many pods of a kind; without a value the node is in no such domain.
+    /// Topology spread: the domain would have too many pods. Without a value, the node is in no such domain.
     Uneven {
-        /// The node's label.
+        /// The node label that defines domains.
         domain: String,
-        /// Its value.
+        /// The node's value of that label.
         value: Option<String>,
-        /// How many there would be.
+        /// How many matching pods the domain would have.
         here: u64,
         /// How many the emptiest domain has.
         least: u64,
-        /// How many more there may be.
+        /// How many more than that a domain may have (`maxSkew`).
         skew: u64,
     },
 }
 
-/// The same, by the place of the wish in its list.
+/// The violated term, by its index in the pod's list of terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ViolatedTerm {
     Lonely(usize),
     Crowded(usize),
-    /// By number of the search.
+    /// By the number of the search.
     Unwelcome(usize),
     Uneven(usize),
 }
 
 impl Session<'_> {
-    /// Why the pod may not be on that node because of the pods around it, if so.
+    /// Why the pods around that node keep the pod off it, if they do.
     #[must_use]
     pub fn company_refusal(&self, task: &str, node: &str) -> Option<AffinityRefusal> {
         let (task, node) = self.named(task, node)?;
@@ -104,12 +105,12 @@ impl Session<'_> {
         })
     }
 
-    /// Whether a task may be on a node, as far as the pods around it matter.
+    /// Whether affinity, anti-affinity and topology spread allow the task on the node.
     pub(crate) fn matches_neighbours(&self, task: usize, node: usize) -> bool {
         self.refused_company(task, node).is_none()
     }
 
-    /// Whether pods from which the task is to be apart have yet to leave.
+    /// Whether the task must wait for pods to leave because of anti-affinity, its own or theirs.
     pub(crate) fn waits_for_company(&self, task: usize, node: usize) -> bool {
         let Some(part) = self.company.part(task) else {
             return false;
@@ -148,7 +149,7 @@ impl Session<'_> {
             .or_else(|| uneven().map(ViolatedTerm::Uneven))
     }
 
-    /// Whether the task itself is what it looks for, and there is no other: then it may be the first.
+    /// Whether the task matches its own affinity term and no other pod does. Then it may be the first.
     fn is_first(&self, task: usize, search: usize) -> bool {
         let own = u64::from(self.stays(task).is_some());
         let search_for = self.company.search(search);
@@ -159,14 +160,14 @@ impl Session<'_> {
         self.is_found(task, search) && search_for.anywhere() + leaving == own
     }
 
-    /// Whether the task is what it looks for, and only moves from a place in the node's domain.
+    /// Whether the task matches its own affinity term and only moves within the node's domain.
     fn moves_within(&self, task: usize, search: usize, node: usize) -> bool {
         self.company.only_moves
             && self.is_found(task, search)
             && self.own(task, search, node, Presence::Leaves) > 0
     }
 
-    /// How many pods that a search finds are company for the task in the node's domain.
+    /// How many pods in the node's domain satisfy an affinity term of the task.
     fn company_of(&self, task: usize, search: usize, node: usize) -> u64 {
         let leaving = match self.counts_leaving() {
             true => self.company.search(search).found(node, Presence::Leaves),
@@ -175,12 +176,12 @@ impl Session<'_> {
         leaving + self.others(task, search, node, Presence::Stays)
     }
 
-    /// Whether pods that are about to leave are company, too, as in KAI: even for themselves where they are placed anew.
+    /// Whether pods that are about to leave still count, as in KAI: even for themselves when they are placed again.
     fn counts_leaving(&self) -> bool {
         self.settings.goes(KaiBehavior::CountsLeaving)
     }
 
-    /// The first rule about even spreading that the task would break.
+    /// The first topology spread constraint that the task would violate.
     fn uneven(&self, task: usize, part: &TaskAffinity, node: usize) -> Option<usize> {
         let evenness = self.evenness(task).filter(|_| !part.even.is_empty())?;
         let mut rules = part.even.iter().zip(&evenness.must);
@@ -190,7 +191,7 @@ impl Session<'_> {
         })
     }
 
-    /// How many other pods that a search finds are in the node's domain.
+    /// How many other pods in the node's domain match a search.
     pub(crate) fn others(
         &self,
         task: usize,
@@ -205,7 +206,7 @@ impl Session<'_> {
         }
     }
 
-    /// How many other pods that want to be apart from what a search finds are in the node's domain.
+    /// How many other pods in the node's domain have anti-affinity to what a search matches.
     fn averse(&self, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
         let all = self.company.search(search).averse(node, presence);
         let part = self.company.part(task);
@@ -221,7 +222,7 @@ impl Session<'_> {
         search.count(&self.standings[task], node, presence)
     }
 
-    /// Whether a search finds the task.
+    /// Whether a search matches the task.
     pub(crate) fn is_found(&self, task: usize, search: usize) -> bool {
         let part = self.company.part(task);
         part.is_some_and(|part| part.found_by.contains(&search))

@@ -1,4 +1,4 @@
-//! Placing one job: all the tasks that go next, or none of them.
+//! Places one job: all the tasks that go next, or none of them.
 
 use crate::gang::{GroupMember, JobView};
 use crate::session::Session;
@@ -7,13 +7,13 @@ use crate::topology::TopologyScores;
 /// A job that is being placed.
 struct AllocationContext<'v> {
     view: &'v JobView,
-    /// Whether it only may wait for a place, because others are evicted for it.
+    /// Whether it only gets reservations, because others are evicted for it.
     only_wait: bool,
     closeness: TopologyScores,
 }
 
 impl Session<'_> {
-    /// Places the tasks of a job that go next; on failure nothing has changed.
+    /// Places the next tasks of a job. On failure nothing has changed.
     pub(crate) fn allocate_job(
         &mut self,
         view: &JobView,
@@ -111,7 +111,7 @@ impl Session<'_> {
             .any(|node| self.place_on(task, node, placing.only_wait))
     }
 
-    /// The node for a task, if any, where that is known without a look at all nodes.
+    /// The best node for a task, if any, from the kept rankings. The outer `None` means that they can't tell.
     fn best_for(
         &self,
         placing: &AllocationContext<'_>,

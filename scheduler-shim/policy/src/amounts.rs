@@ -6,7 +6,7 @@
 
 use std::ops::{Index, IndexMut};
 
-/// The bound that does not bind, as Queue objects write it.
+/// No bound, as Queue objects write it.
 pub const UNLIMITED: f64 = -1.0;
 
 /// One of the resources that queues divide.
@@ -21,7 +21,7 @@ pub enum ResourceKind {
 }
 
 impl ResourceKind {
-    /// All of them, in the order in which a verdict names the first that is short.
+    /// All of them. A refusal names the first of them that is short.
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Memory, Self::Gpu];
 }
 
@@ -30,13 +30,13 @@ impl ResourceKind {
 pub struct ResourceAmounts([f64; 3]);
 
 impl ResourceAmounts {
-    /// So much of each.
+    /// These amounts.
     #[must_use]
     pub const fn new(cpu: f64, memory: f64, gpu: f64) -> Self {
         Self([cpu, memory, gpu])
     }
 
-    /// What `of` says for each resource.
+    /// The amount that `of` returns for each resource.
     #[must_use]
     pub fn of_each(of: impl Fn(ResourceKind) -> f64) -> Self {
         Self(ResourceKind::ALL.map(of))
@@ -54,7 +54,7 @@ impl ResourceAmounts {
         Self::of_each(|resource| rounded(self[resource] - other[resource]))
     }
 
-    /// So many times as much.
+    /// The product with `count`.
     #[must_use]
     pub fn times(self, count: f64) -> Self {
         Self::of_each(|resource| rounded(self[resource] * count))
@@ -68,7 +68,7 @@ impl ResourceAmounts {
             .all(|resource| !exceeds(self[resource], bounds[resource]))
     }
 
-    /// The resources of which there is some.
+    /// The resources with an amount above zero.
     pub fn involved(self) -> impl Iterator<Item = ResourceKind> {
         ResourceKind::ALL
             .into_iter()
@@ -117,7 +117,7 @@ pub fn exceeds(amount: f64, bound: f64) -> bool {
 
 /// The nearest millionth.
 fn rounded(amount: f64) -> f64 {
-    // Most amounts are whole, and rounding is dear where it is a call.
+    // Most amounts are whole, and `round` is slow where it is a function call.
     if amount as i64 as f64 == amount {
         return amount;
     }

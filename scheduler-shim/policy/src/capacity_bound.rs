@@ -1,8 +1,8 @@
-//! What counting can say about where pods could go if others left.
+//! An upper bound, by counting, on where pods could go if others left.
 //!
-//! A search for victims tries sets of them, and a try is dear. Most sets can be told to be too small by
-//! adding up what would be free: that costs little and is never wrong, because what is added up is at least
-//! what there would be. What counting can't say (topology, zones, neighbours, fairness) is left to the try.
+//! A search for victims tries sets of them, and each try is expensive. Adding up what would be free rules out most
+//! sets that are too small. That is cheap and never wrong, because the sum is at least what would be there. What
+//! counting can't see (topology, zones, affinity, fairness) is left to the try.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ pub(crate) use placement_counts::PlacementCounts;
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
 
-/// Processor time, memory, places for pods and cards.
+/// CPU, memory, pods and cards.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ResourceVector([f64; 4]);
 
@@ -45,34 +45,34 @@ impl ResourceVector {
     fn times(self, ask: Self, most: f64) -> i64 {
         let asked = self.0.iter().zip(ask.0).filter(|(_, ask)| *ask > 0.0);
         let times = asked.map(|(has, ask)| (has + SLACK) / ask);
-        // The cast rounds down what is not negative.
+        // The value is not negative, so the cast rounds down.
         times.fold(most, f64::min).max(0.0) as i64
     }
 }
 
-/// Where tasks that ask for the same could ever be, and what they would take there.
+/// Tasks that ask for the same: where they could ever run, and what they would take there.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskClass {
-    /// One of them.
+    /// One of the tasks.
     task: usize,
-    /// By node; none where they could never be.
+    /// By node; `None` where they could never run.
     takes: Vec<Option<ResourceVector>>,
-    /// The least that one takes on any node; none when they could be nowhere.
+    /// The minimum of each resource over all nodes; `None` if they could run nowhere.
     least: Option<ResourceVector>,
 }
 
-/// What is asked for, and on which nodes there could ever be a place for it.
+/// What tasks ask for, and what the nodes could give them.
 #[derive(Clone, Debug)]
 pub(crate) struct CapacityBound {
     ground: Rc<FreeCapacity>,
     tasks: usize,
     sum: ResourceVector,
-    /// Places for the tasks that there are without anybody leaving.
+    /// Places for the tasks if nobody leaves.
     places: Rc<PlacementCounts>,
 }
 
 impl CapacityBound {
-    /// Counts for tasks of one job; none when one of them could be nowhere.
+    /// The bound for tasks of one job; `None` if one of them could run nowhere.
     pub(crate) fn of(session: &Session<'_>, tasks: &[usize]) -> Option<Self> {
         let mut kinds: Vec<Rc<TaskClass>> = Vec::new();
         let mut sum = ResourceVector::default();
@@ -89,7 +89,7 @@ impl CapacityBound {
             sum = sum.plus(kind.least?);
         }
         if session.moves_shrink {
-            // Whoever moves to larger cards leaves more than what is free now: nothing can be said of the sum.
+            // A pod that moves to larger cards counts for fewer of them, so the sum of cards is no bound.
             let ResourceVector([.., cards]) = &mut sum;
             *cards = 0.0;
         }
@@ -102,12 +102,12 @@ impl CapacityBound {
         })
     }
 
-    /// Whether everything together could be there, with `lost` beside what is free.
+    /// Whether everything together fits into what is free and `lost`.
     pub(crate) fn is_within(&self, lost: ResourceVector) -> bool {
         self.ground.total().plus(lost).covers(self.sum)
     }
 
-    /// Whether there could be a place for every task if so much became free on these nodes.
+    /// Whether every task could have a place if `freed` became free on these nodes.
     pub(crate) fn holds(&self, freed: impl IntoIterator<Item = (usize, ResourceVector)>) -> bool {
         let gained = freed.into_iter().map(|(node, freed)| {
             let free = self.ground.free(node).plus(freed);
@@ -131,7 +131,7 @@ impl Session<'_> {
                 && l.task.node_affinity == r.task.node_affinity)
     }
 
-    /// Where the task could ever be. That never changes in a session, so it is found once for all like it.
+    /// The class of the task. It never changes in a session, so it is computed once for all tasks like it.
     fn kind_of(&self, task: usize) -> Rc<TaskClass> {
         let mut kinds = self.kinds.borrow_mut();
         if let Some(kind) = kinds.iter().rfind(|kind| self.asks_alike(kind.task, task)) {
@@ -150,7 +150,7 @@ impl Session<'_> {
         kind
     }
 
-    /// Whether the task could be on the node if nobody else were.
+    /// Whether the task could run on the node if it were empty.
     fn could_ever_be(&self, task: usize, node: usize) -> bool {
         let need = self.need(task, node);
         let total = &self.stocks[node].total;
@@ -174,7 +174,7 @@ impl Session<'_> {
             && self.may_ever_be(task, node)
     }
 
-    /// What a task takes of a node, or of one like it.
+    /// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.
     pub(crate) fn parts(&self, task: usize, node: usize) -> ResourceVector {
         let facts = self.tasks[task].task;
         let card = self.stocks[node].largest();
@@ -182,11 +182,11 @@ impl Session<'_> {
             TaskGpuRequest::None => 0.0,
             cards => cards.count(card),
         };
-        // A claim may be for cards that it has already.
+        // Claimed cards don't count: the claim may have them already.
         ResourceVector([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
     }
 
-    /// What would be free if a task left, with its cards: on which node.
+    /// The node of a task, and what would be free there if the task left.
     pub(crate) fn freed_by(&self, task: usize) -> Option<(usize, ResourceVector)> {
         let node = self.standings[task].node?;
         let ResourceVector([cpu, memory, pods, _]) = self.parts(task, node);

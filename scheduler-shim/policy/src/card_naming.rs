@@ -1,8 +1,8 @@
 //! Which cards pods get, by name.
 //!
-//! While a plan is made, cards of one size that nobody shares are alike. In the end those that are started at
-//! once get the cards that nobody is on now, in the order of their names; who waits for others to leave learns
-//! its cards when they have left.
+//! While a plan is made, unshared cards of one size are interchangeable. At the end, pods that start at once get
+//! the cards that nobody is on now, in the order of their names. A pod that waits for others to leave learns its
+//! cards when they have left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::cluster::TaskStatus;
 use crate::node_resources::CardKey;
 use crate::session::{Session, TaskState};
 
-/// The names that were given out on one node in what was decided.
+/// The names that the plan gave out on one node.
 #[derive(Debug, Default)]
 struct NodeCardNames {
     opened: BTreeMap<CardKey, String>,
@@ -20,17 +20,17 @@ struct NodeCardNames {
 /// Tasks by their node.
 type ByNode = Vec<Vec<usize>>;
 
-/// The names that were given out, node by node as somebody asks for them.
+/// The names that the plan gave out, computed for each node on first use.
 #[derive(Debug, Default)]
 pub(crate) struct CardNaming {
     by_node: BTreeMap<usize, NodeCardNames>,
-    /// Who is where, and who was where when the session opened.
+    /// The tasks of each node now, and when the session opened.
     tasks: Option<(ByNode, ByNode)>,
-    /// The largest number of a name that an earlier session gave.
+    /// The largest number in a name that an earlier session gave.
     last: Option<u64>,
 }
 
-/// How cards are called that are counted and that nobody was on before, with a number behind.
+/// Prefix of the name of a card that is only counted and was unused before; a number follows.
 const NEW: &str = "new-";
 
 impl CardNaming {
@@ -60,7 +60,7 @@ fn by_node(nodes: usize, standings: &[TaskState]) -> ByNode {
 }
 
 impl Session<'_> {
-    /// The names that cards of a node get, given who is there and who was when the session opened.
+    /// The names of the cards of a node, given the tasks there now and when the session opened.
     fn names_on(&self, node: usize, now: &[usize], before: &[usize]) -> NodeCardNames {
         let mut names = NodeCardNames::default();
         let mut free = self.unoccupied(node, before);
@@ -86,15 +86,15 @@ impl Session<'_> {
         names
     }
 
-    /// The largest number of a card that was new in an earlier session, so that no name is given twice.
+    /// The largest number of a new card in an earlier session, so that no name is given twice.
     fn last_new(&self) -> u64 {
         let names = self.card_names.values();
         let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
         numbers.max().map_or(0, u64::from)
     }
 
-    /// The cards of a node on which nobody was when the session opened, by the place of their size; the last
-    /// goes first.
+    /// The cards of a node that were unoccupied when the session opened, by size class. They are taken from the
+    /// end.
     fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
         let here = before.iter();
         let here = here.filter(|task| self.opening[**task].status.is_active());
@@ -114,7 +114,7 @@ impl Session<'_> {
         free
     }
 
-    /// The names of a task's cards where it is.
+    /// The names of a task's cards in the given state.
     pub(crate) fn cards_by_name(
         &self,
         task: usize,

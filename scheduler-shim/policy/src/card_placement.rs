@@ -17,19 +17,19 @@ use apportion_abi::{
 /// One card as the policy sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidateCard {
-    /// Its identity.
+    /// Its UUID.
     pub uuid: CardUuid,
-    /// What it has to give in all.
+    /// Its memory.
     pub capacity: CardCapacity,
     /// Who holds a share of it.
     pub holders: Vec<Holder>,
-    /// What processes without an allocation use of it.
+    /// What processes without an allocation use of its memory.
     pub unmanaged: Bytes,
-    /// Whether it can be given out at all.
+    /// Whether it can be allocated.
     pub is_healthy: bool,
 }
 
-/// The cards for a request, as many as it has devices, each a different one; best fit first.
+/// The cards for a request: one per device, each different, best fit first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardPlacement {
     /// What to ask of each card.
@@ -39,14 +39,14 @@ pub struct CardPlacement {
 /// Why a request can't be placed on these cards now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementRefusal {
-    /// There are not that many healthy cards, however free they are.
+    /// There are too few healthy cards, even if all were free.
     TooFewCards {
         /// How many distinct cards were asked for.
         asked: u32,
         /// How many healthy cards there are.
         healthy: usize,
     },
-    /// The share is less than the smallest that there is, of each card.
+    /// On too many cards, the share is less than the smallest that can be given.
     TooLittle(Share),
     /// Too few cards have room; these are the numbers of the one that comes closest.
     Shortfall(Shortfall),
@@ -86,9 +86,9 @@ impl fmt::Display for PlacementRefusal {
 /// Chooses cards for `request`.
 ///
 /// # Errors
-/// The [`PlacementRefusal`] of the card that comes closest to having room: one that others will give back before
-/// one that is too small, then the one that lacks least; or [`PlacementRefusal::TooLittle`] where that many cards are so small
-/// that the share is none of them.
+/// The [`PlacementRefusal`] of the card that comes closest to having room: first cards where waiting helps, then
+/// the one that lacks least. [`PlacementRefusal::TooLittle`] if the share is too small for all cards that are
+/// missing.
 pub fn place(
     request: &GpuRequest,
     cards: &[CandidateCard],

@@ -1,19 +1,19 @@
-//! Which nodes' books changed, for whoever keeps something about every node.
+//! Which nodes changed, for caches that keep something about every node.
 //!
-//! A search looks at few nodes and there may be thousands: what is known of the others is kept and only what was
-//! touched is looked at again. Each reader remembers how far it has read. The list does not grow for ever: once
-//! it is longer than looking at everything would take, it begins anew and readers do look at everything.
+//! A search looks at few nodes, and there may be thousands. Caches keep what they know and look again only at nodes
+//! that changed. Each reader remembers how far it has read. Once the list is longer than a look at everything would
+//! take, it starts again, and readers do look at everything.
 
-/// The nodes that were touched, one after the other.
+/// The changed nodes, oldest change first.
 #[derive(Clone, Debug)]
 pub(crate) struct ChangedNodes {
-    /// How often the list began anew.
+    /// The number of the current list.
     lists: u64,
     nodes: Vec<usize>,
     longest: usize,
 }
 
-/// How far somebody has read; at first nothing.
+/// How far a reader has read; at first nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeCursor {
     lists: u64,
@@ -21,7 +21,7 @@ pub(crate) struct ChangeCursor {
 }
 
 impl ChangedNodes {
-    /// Nothing was touched of so many nodes.
+    /// An empty list for this many nodes.
     pub(crate) fn none_of(nodes: usize) -> Self {
         Self {
             lists: 1,
@@ -30,7 +30,7 @@ impl ChangedNodes {
         }
     }
 
-    /// Notes a node.
+    /// Records that a node changed.
     pub(crate) fn note(&mut self, node: usize) {
         if self.nodes.len() == self.longest {
             self.lists += 1;
@@ -39,7 +39,8 @@ impl ChangedNodes {
         self.nodes.push(node);
     }
 
-    /// What was touched since, to be read now; none where that is no longer known, or nothing was read before.
+    /// The nodes that changed since `seen`, which moves to now. `None` if that is no longer known, or nothing was
+    /// read before.
     pub(crate) fn since(&self, seen: &mut ChangeCursor) -> Option<&[usize]> {
         let before = std::mem::replace(
             seen,

@@ -1,4 +1,4 @@
-//! Which node, and which of its cards, among those that fit.
+//! Chooses a node, and its cards, among those that fit.
 //!
 //! Each rule has its own band of the score, far enough above the next that no sum of lesser rules outweighs
 //! a greater one. Equal nodes go by name, equal cards by key: the same cluster gives the same choice.
@@ -17,7 +17,7 @@ use crate::node_resources::{
 use crate::session::Session;
 use crate::topology_spread::TopologySpread;
 
-/// How much the fullest node gets.
+/// The score of the fullest node.
 pub(crate) const DENSITY: f64 = 9.0;
 /// A pod without cards on a node without cards.
 const KIND: f64 = 10.0;
@@ -27,12 +27,12 @@ const ZONES: f64 = 100.0;
 const AVAILABLE: f64 = 1_000.0;
 /// A shared card has room.
 const SHARED: f64 = 10_000.0;
-/// All that the pod would rather have; parts count by their weights, and one in a thousand outweighs the above.
+/// All preferences of the pod. Parts count by their weights, and one in a thousand outweighs the above.
 const PREFERRED: f64 = 100_000_000.0;
 /// One step of closeness to the preferred domain.
 pub(crate) const DOMAIN: f64 = 1_000_000_000.0;
 
-/// The cards chosen for a pod; whether somebody has to leave first.
+/// The cards chosen for a pod, and whether others must leave first.
 #[derive(Clone, Debug)]
 pub(crate) struct ChosenCards {
     pub(crate) cards: CardAssignment,
@@ -43,7 +43,7 @@ pub(crate) struct ChosenCards {
 enum ShareCandidate {
     /// One that is shared, and what the share would take of it.
     Shared(CardKey, SharedCard, Bytes),
-    /// One that nobody shares: the place of its size, and whether somebody has to leave first.
+    /// One that nobody shares: its size class, and whether others must leave first.
     Unshared(usize, bool),
 }
 
@@ -89,7 +89,7 @@ impl Session<'_> {
         ranked.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// What a node is worth to a task, whatever it would rather have and however full the node is.
+    /// The score of a node for a task, without preferences and density.
     pub(crate) fn score(&self, task: usize, node: usize, need: &ResourceRequest) -> f64 {
         let settings = self.settings;
         let stock = &self.stocks[node];
@@ -121,7 +121,7 @@ impl Session<'_> {
             + shared.unwrap_or(0.0) * SHARED
     }
 
-    /// How much of what a pod would rather have a node gives it: from -1 to 1.
+    /// How well a node meets a pod's preferences, from -1 to 1.
     fn preference(&self, task: usize, node: usize, evenness: Option<&TopologySpread>) -> f64 {
         let prefers = &self.tasks[task].task.prefers;
         let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
@@ -143,10 +143,10 @@ impl Session<'_> {
         given / all.max(1) as f64
     }
 
-    /// One for a node where the pod would get one zone, less for one where it would get more.
+    /// 1 if the pod would get one NUMA zone, less if it would get more.
     ///
-    /// A node that aligns nothing is taken to spread the pod over all its zones, and one that reports none
-    /// over as many as any node has.
+    /// On a node that aligns nothing, the pod counts as spread over all zones. A node that reports no zones counts
+    /// as having as many as any node.
     fn alignment(&self, task: usize, node: usize) -> f64 {
         let zones = &self.stocks[node].zones;
         let facts = self.tasks[task].task;
@@ -167,7 +167,8 @@ impl Session<'_> {
         1.0 / span as f64
     }
 
-    /// What is free of the resource by which nodes are packed, of those that have it: least and most.
+    /// The least and the most that nodes have free of the resource they are packed by; nodes without it don't
+    /// count.
     fn density_range(&self, wants_cards: bool, nodes: &[usize]) -> (f64, f64) {
         let having = nodes
             .iter()
@@ -178,7 +179,7 @@ impl Session<'_> {
         })
     }
 
-    /// How nodes are chosen by how full they are.
+    /// The strategy by which nodes are chosen.
     pub(crate) fn packing(&self, wants_cards: bool) -> PlacementStrategy {
         if wants_cards {
             self.settings.gpu_nodes
@@ -218,7 +219,7 @@ impl Session<'_> {
         overall as f64
     }
 
-    /// Cards of a node for a pod; none when there are too few.
+    /// Cards of a node for a pod; `None` if there are too few.
     pub(crate) fn cards_for(
         &mut self,
         task: usize,
@@ -291,7 +292,7 @@ impl Session<'_> {
         Some(chosen)
     }
 
-    /// How little of a card the share would leave, from nothing of the largest cards to all of them.
+    /// How full the share would leave the card: 1 if nothing is left, 0 if as much as the largest card has.
     fn tightness(&self, size: Bytes, card: SharedCard, ask: Bytes) -> f64 {
         let left = size.0.saturating_sub(card.stays()).saturating_sub(ask.0);
         let largest = self.card_sizes.1.max(size).0.max(1);

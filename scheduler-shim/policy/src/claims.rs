@@ -1,39 +1,39 @@
-//! Devices that pods claim by name: what a pod may have, and where it would be.
+//! Resource claims: which devices a pod may use, and on which node.
 //!
-//! A claim gets its devices, all on one node, with the first pod that names it, and loses them when the last
-//! has gone. Until then every pod that names it has to be there.
+//! A claim gets its devices, all on one node, with the first pod that names it. It loses them when the last such
+//! pod is gone. Until then, every pod that names it must run on that node.
 
 use crate::session::Session;
 
 /// How many pods may share a claim.
 const CONSUMERS: usize = 256;
 
-/// Why a pod may not have what it claims on a node.
+/// Why a pod can't use its claims on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimRefusal {
-    /// Claims are not served.
+    /// Claims are not allowed.
     Disallowed,
     /// One of its claims does not exist.
     Missing,
-    /// The claim of that name is for another queue.
+    /// The claim with this name belongs to another queue.
     OtherQueue(String),
-    /// The claim of that name has as many users as it may have.
+    /// The claim with this name has as many users as it may have.
     TooManyUsers(String),
-    /// The claim of that name has its devices on that other node.
+    /// The claim has its devices on another node: the names of the claim and of the node.
     Elsewhere(String, String),
-    /// So many devices of a class are wanted, and so many are free.
+    /// Too few devices of a class are free: the class, how many are wanted, how many are free.
     TooFewDevices(String, i64, i64),
 }
 
 impl Session<'_> {
-    /// Why the pod may not have what it claims on that node, if so.
+    /// Why the pod can't use its claims on that node, if so.
     #[must_use]
     pub fn claim_refusal(&self, task: &str, node: &str) -> Option<ClaimRefusal> {
         let (task, node) = self.named(task, node)?;
         self.refused_claim(task, node)
     }
 
-    /// Whether the task may have the devices that it claims, on this node.
+    /// Whether the task can use its claims on this node.
     pub(crate) fn grants_claims(&self, task: usize, node: usize) -> bool {
         self.tasks[task].task.claims.is_empty() || self.refused_claim(task, node).is_none()
     }
@@ -73,7 +73,7 @@ impl Session<'_> {
                 let (name, home_name) = (own.name.clone(), self.nodes[home].name.clone());
                 return (home != node).then_some(ClaimRefusal::Elsewhere(name, home_name));
             }
-            // Those of the same pod that come before it are served before it.
+            // Earlier claims of the same pod are served first.
             let before = claims[..place].iter().filter(|&&other| {
                 self.claims[other].claim.class == own.class && self.home_of(other, task).is_none()
             });
@@ -86,7 +86,7 @@ impl Session<'_> {
         })
     }
 
-    /// The node that has the devices of a claim, as long as somebody beside `task` uses them.
+    /// The node that has the devices of a claim, as long as another pod than `task` uses them.
     fn home_of(&self, claim: usize, task: usize) -> Option<usize> {
         let facts = &self.claims[claim];
         let mut others = facts.users.iter().filter(|&&user| user != task);
@@ -101,7 +101,7 @@ impl Session<'_> {
         used_on.or(given.filter(|_| strangers))
     }
 
-    /// Devices of a class that no claim has, on a node.
+    /// Devices of a class on a node that no claim has.
     fn free_devices(&self, class: &str, node: usize, task: usize) -> i64 {
         let has = self.nodes[node].devices.get(class).copied().unwrap_or(0);
         let taken = self.claims.iter().enumerate().filter(|(claim, facts)| {

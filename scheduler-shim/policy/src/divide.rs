@@ -1,20 +1,18 @@
-//! Dividing one resource among sibling queues, as KAI does.
+//! Divides one resource among sibling queues, as KAI does.
 //!
-//! First everyone gets the quota, as far as it is asked for, even where quotas are over-subscribed. What
-//! is left goes to the queues of the highest priority first and, among equals, by weight: a queue that
-//! wants no more than its offer gets what it wants, the others get whole pieces, and the division is
-//! repeated while somebody left a part of the offer. What rounding kept back is dealt in pieces, to the
-//! largest rest first, then to the oldest queue.
+//! First every queue gets its quota, as far as it asks for it, even where quotas are over-subscribed. The rest goes
+//! to the queues of the highest priority first and, among equals, by weight. A queue that wants no more than its
+//! offer gets what it wants; the others get whole pieces. This repeats while a queue leaves a part of its offer.
+//! What rounding kept back is dealt in pieces, to the largest remainder first, then to the oldest queue.
 //!
 //! # Pieces
-//! KAI deals whole cards, so that two queues that ask 0.9 of one card get 1 and 0. [`SurplusGranularity::Hundredths`]
-//! deals hundredths of a card and gives nobody more than was asked: 0.5 and 0.5.
+//! KAI deals whole cards: two queues that each ask for 0.9 of one card get 1 and 0.
+//! [`SurplusGranularity::Hundredths`] deals hundredths of a card and gives nobody more than was asked: 0.5 and 0.5.
 //!
-//! # Where KAI leaves it to chance
-//! KAI goes through the queues in no fixed order, and sums of the same numbers in another order are rounded
-//! differently. Where an offer is a whole number, or two rests are the same, but for that, sometimes one queue gets the
-//! piece and sometimes the other: of 100000 random divisions among two to six queues 192 had several answers. Here the
-//! queues go by name, and there is one.
+//! # Where KAI is random
+//! KAI goes through the queues in no fixed order, and floating-point sums depend on the order. Where an offer is a
+//! whole number, or two remainders are equal, but for such errors, either queue may get the piece: of 100000 random
+//! divisions among two to six queues, 192 had several answers. Here the queues go by name, and there is one answer.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -41,12 +39,12 @@ impl SurplusGranularity {
     }
 }
 
-/// What the division depends on beside the queues.
+/// What the division depends on besides the queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DivisionSettings {
-    /// The weight of what was used in the past.
+    /// The weight of past usage.
     pub k_value: f64,
-    /// In what the surplus is dealt.
+    /// The pieces in which the surplus is dealt.
     pub pieces: SurplusGranularity,
 }
 
@@ -170,7 +168,7 @@ fn divide_by_weight(
     }
 }
 
-/// The weights of those who still want something; what was used in the past lowers them.
+/// The weights of the queues that still want something; past usage lowers them.
 fn weights(
     division: DivisionSettings,
     resource: ResourceKind,

@@ -1,7 +1,7 @@
-//! Why a waiting job ought to be served.
+//! Why a waiting job should be served.
 //!
-//! It decides nothing. Those who compare schedulers ask it at the end, when nothing changes any more: a job that is
-//! entitled and waits must be held back by something that can be named.
+//! This decides nothing. Comparisons of schedulers ask it at the end, when nothing changes any more: if an entitled
+//! job still waits, something that can be named must hold it back.
 
 use crate::session::Session;
 use crate::share::QueueShare;
@@ -9,16 +9,16 @@ use crate::share::QueueShare;
 /// The strongest reason to serve a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entitlement {
-    /// Its queue and those above hold no more than their quota with it.
+    /// With the job, its queue and those above hold no more than their quota.
     Quota,
-    /// They hold no more than their fair share with it.
+    /// With the job, they hold no more than their fair share.
     FairShare,
     /// A preemptible job of lower priority runs in its queue.
     Priority,
 }
 
 impl Session<'_> {
-    /// Why a job that waits ought to be served, if it ought to.
+    /// Why a waiting job should be served, if it should.
     #[must_use]
     pub fn entitlement(&self, job: &str) -> Option<Entitlement> {
         let found = self.jobs.iter().position(|facts| facts.job.name == job)?;

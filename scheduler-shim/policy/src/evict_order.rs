@@ -1,7 +1,7 @@
-//! Which pods of a victim go first.
+//! Which pods of a victim are evicted first.
 //!
-//! Pods above a minimum go one at a time; then members of a group above its minimum, whole; and when
-//! nothing is above a minimum, everything at once, because what is left would be of no use.
+//! Pods above a minimum go one at a time. Then members of a group above its minimum go, each as a whole. When
+//! nothing is above a minimum, everything goes at once, because the rest would be of no use.
 
 use crate::gang::{Gang, GroupMember, TaskStatusLookup};
 
@@ -60,7 +60,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         has > needs || self.tree.groups[group].members.iter().any(has_member)
     }
 
-    /// Everything of a member that has a place, last placed first.
+    /// The tasks of a member that have a place, last placed first.
     fn all_of(&self, member: GroupMember) -> Vec<usize> {
         match member {
             GroupMember::Group(group) => {

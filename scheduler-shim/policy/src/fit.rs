@@ -1,6 +1,6 @@
 //! Whether a pod may run on a node.
 //!
-//! Free resources first, then what the pod, the node and the queue say about each other.
+//! Checks free resources first, then everything else.
 
 use crate::amounts::ResourceAmounts;
 use crate::cluster::{MigStrategy, TaskGpuRequest, TaskStatus};
@@ -23,11 +23,11 @@ impl Session<'_> {
             && self.matches_neighbours(task, node)
     }
 
-    /// Whether the queues have room for what the task would be charged on this very node.
+    /// Whether the queues have room for the task's charge on this node.
     pub(crate) fn has_node_quota(&self, task: usize, node: usize) -> bool {
         let stock = &self.stocks[node];
         match &self.tasks[task].task.cards {
-            // The least that it could be charged: what cards it gets follows from what its queues can pay for.
+            // The lowest possible charge: which cards it gets depends on what its queues can pay for.
             TaskGpuRequest::Shared { .. } if stock.sizes.is_listed() => {
                 self.has_quota(task, self.charged(task, stock.largest()))
             }
@@ -35,7 +35,7 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the queues have room for that charge of a task.
+    /// Whether the queues of a task have room for `charge`.
     pub(crate) fn has_quota(&self, task: usize, charge: ResourceAmounts) -> bool {
         !self.settings.has_predicates || self.is_within_bounds(self.tasks[task].job, charge)
     }
@@ -53,7 +53,7 @@ impl Session<'_> {
         queues.all(|queue| self.queues.get(queue).over_limit(more).is_none())
     }
 
-    /// Whether a job that can't be evicted keeps its queues within their quotas.
+    /// Whether a non-preemptible job keeps its queues within their quotas.
     pub(crate) fn is_within_quota(&self, job: usize, more: ResourceAmounts) -> bool {
         let facts = &self.jobs[job];
         let bound = self.settings.has_quotas && !facts.job.is_preemptible;
@@ -64,12 +64,12 @@ impl Session<'_> {
         queues.all(|queue| self.queues.get(queue).over_quota(more).is_none())
     }
 
-    /// Whether the kubelet would admit the task.
+    /// Whether the kubelet's Topology Manager would admit the task.
     fn aligns(&self, task: usize, node: usize) -> bool {
         !self.stocks[node].zones.is_strict() || self.zones_for(task, node).is_some()
     }
 
-    /// Whether no pod of the old kind keeps partitions from the task.
+    /// Whether no legacy MIG pod keeps partitions from the task.
     fn may_take_partitions(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
         let stock = &self.stocks[node];
@@ -77,7 +77,7 @@ impl Session<'_> {
         !(takes_partitions && stock.legacy > 0)
     }
 
-    /// Whether the task may be on the node, whoever else is there.
+    /// Whether the task may be on the node, whatever else runs there.
     pub(crate) fn may_ever_be(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
         let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
@@ -91,7 +91,8 @@ impl Session<'_> {
             || (!facts.is_legacy_mig && is_kind && self.matches_labels(task, node))
     }
 
-    /// A share that opens a card needs a second place, as KAI's reservation pod does.
+    /// Whether the node may run one more pod. A share that opens a card counts as two, as with KAI's reservation
+    /// pod.
     fn has_pod_place(&self, node: usize, need: &ResourceRequest) -> bool {
         let stock = &self.stocks[node];
         let places = stock.idle.pods + stock.releasing.pods;
@@ -102,7 +103,7 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the node has too few places for the pod itself and the card that its share would open.
+    /// Whether the node may run too few pods for the pod itself and the card that its share would open.
     #[must_use]
     pub fn lacks_pod_place(&self, task: &str, node: &str) -> bool {
         let named = self.named(task, node);
@@ -125,7 +126,7 @@ impl Session<'_> {
         })
     }
 
-    /// The node where a pod is to stay.
+    /// The node that a pod is on and not about to leave.
     pub(crate) fn stays(&self, task: usize) -> Option<usize> {
         let standing = &self.standings[task];
         let stays = standing.status.is_active() && standing.status != TaskStatus::Releasing;

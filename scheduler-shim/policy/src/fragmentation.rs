@@ -1,9 +1,9 @@
-//! How much of what is free would be of no use to the pods that there are.
+//! How much free capacity is useless to the pods of the cluster.
 //!
-//! Room on a node that is too small for a pod, or in too few cards, is lost to it; weighed by how many pods of
-//! each kind there are, that is what the node has in fragments. A pod goes where it makes the least more of them:
-//! known as fragmentation gradient descent. Kinds are counted roughly, bytes as parts of the smallest card, so
-//! that there are few of them; it is a matter of preference, not of whether a pod fits.
+//! Free capacity on a node is lost to a pod if it is too small, or on too few cards. Weighted by how much each kind
+//! of pod requests, the loss is the node's fragmentation. A pod goes where it adds the least to it: fragmentation
+//! gradient descent. Kinds are coarse, with bytes as parts of the smallest card, so that there are few of them.
+//! This is a preference; it does not decide whether a pod fits.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use crate::cluster::TaskGpuRequest;
 use crate::node_resources::{CardKey, ResourceRequest};
 use crate::session::Session;
 
-/// Kinds are told apart by so many parts of a card.
+/// Requests are rounded up to this many parts of a card.
 const PARTS: f64 = 100.0;
-/// More kinds than this, and the rarest are passed over.
+/// The most kinds that count; the rarest are ignored.
 const KINDS: usize = 32;
-/// No node gains or loses more cards in fragments than this.
+/// The most cards by which one pod changes a node's fragments.
 const MOST: f64 = 16.0;
 /// Slack for parts of cards.
 const SLACK: f64 = 1e-9;
 
-/// What a kind of pods needs: that part of so many cards; all of it for whole cards.
+/// What a kind of pods needs: parts of a card, and of how many cards. A whole card is all parts.
 type Ask = (u64, u64);
 
-/// The kinds of pods, and how often there is each, of one in all.
+/// The kinds of pods, and the fraction of all requests that is theirs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PodMix(Vec<(Ask, f64)>);
 
@@ -32,12 +32,12 @@ pub(crate) struct PodMix(Vec<(Ask, f64)>);
 struct FreeCards {
     /// Cards that nobody shares.
     whole: i64,
-    /// Parts of cards that are shared.
+    /// Free parts of shared cards.
     parts: BTreeMap<CardKey, f64>,
 }
 
 impl PodMix {
-    /// The pods that run and that wait.
+    /// The mix of the pods that run and that wait.
     pub(crate) fn of(session: &Session<'_>) -> Self {
         let mut counts: BTreeMap<Ask, u64> = BTreeMap::new();
         for (task, facts) in session.tasks.iter().enumerate() {
@@ -59,7 +59,7 @@ impl PodMix {
         )
     }
 
-    /// The cards in fragments.
+    /// The fragmented capacity, in cards.
     fn fragments(&self, free: &FreeCards) -> f64 {
         let whole = free.whole.max(0) as f64;
         let sum: f64 = free.parts.values().sum();
@@ -81,7 +81,7 @@ impl PodMix {
 }
 
 impl FreeCards {
-    /// What is left when a pod has come, on the cards that leave the smallest holes.
+    /// What is left after a pod takes the cards with the smallest holes.
     fn without(
         mut self,
         need: &ResourceRequest,
@@ -120,11 +120,11 @@ impl Session<'_> {
             }
             TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => return None,
         };
-        // Both are whole and not negative, or there is nothing to ask for.
+        // Both are whole numbers and not negative, or there is nothing to ask for.
         (ask.1 > 0.0).then_some((ask.0 as u64, ask.1 as u64))
     }
 
-    /// How little a pod would add to a node's fragments: from one, for the most that it could take away, to zero.
+    /// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
     pub(crate) fn tidiness(&self, node: usize, need: &ResourceRequest) -> f64 {
         let stock = &self.stocks[node];
         let mix = self.mix.get_or_init(|| PodMix::of(self));

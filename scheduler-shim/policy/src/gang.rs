@@ -1,13 +1,13 @@
-//! The tree of a job's pod sets, and which pods of it go next.
+//! The tree of a job's pod sets, and which of its pods go next.
 //!
-//! A [`JobView`] is a job seen as if it had only some of its pods: a victim of which some pods are already
-//! chosen, or a waiting job that is tried with a part of its pods first. The real job is a view of all.
+//! A [`JobView`] is a job reduced to some of its pods: a victim of which some pods are already chosen, or a waiting
+//! job that is tried with a part of its pods first. The real job is a view of all.
 
 use std::cmp::Ordering;
 
 use crate::cluster::{Job, SubGroupSet, TaskStatus, TopologyConstraint};
 
-/// A member of a group: an inner group or a pod set, by its place in the job's lists.
+/// A member of a group: an inner group or a pod set, by its index in the job's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupMember {
     Group(usize),
@@ -35,7 +35,7 @@ pub(crate) struct PodSetTree {
 impl PodSetTree {
     /// Flattens the tree of a job.
     pub(crate) fn of(job: &Job) -> Self {
-        // Most jobs are one set of one pod, and there are thousands: no more room than is needed.
+        // Most jobs are one set of one pod, and there are thousands: allocate no spare room.
         let mut tree = Self {
             groups: Vec::with_capacity(1),
             sets: Vec::with_capacity(job.root.sets.len()),
@@ -122,9 +122,9 @@ pub(crate) struct JobView {
 
 /// What the tree needs to know of a task.
 pub(crate) trait TaskStatusLookup {
-    /// What it does now.
+    /// Its status now.
     fn status(&self, task: usize) -> TaskStatus;
-    /// Whether it was evicted only in what is being tried.
+    /// Whether it was evicted only tentatively.
     fn is_tentative(&self, task: usize) -> bool;
 }
 
@@ -156,7 +156,7 @@ impl JobView {
         }
     }
 
-    /// The view that demands no more of its sets and groups than it has tasks for.
+    /// The view whose sets and groups demand no more tasks than it has.
     pub(crate) fn with_reachable_minimums(mut self, tree: &PodSetTree) -> Self {
         for (minimum, tasks) in self.set_min.iter_mut().zip(&self.tasks) {
             if !tasks.is_empty() {
@@ -194,12 +194,12 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
             .count()
     }
 
-    /// How many of a set have a place.
+    /// How many tasks of a set have a place.
     pub(crate) fn allocated(&self, set: usize) -> usize {
         self.count(set, TaskStatus::is_active_allocated)
     }
 
-    /// How many of a member's own members are satisfied, and how many must be.
+    /// How many parts of a member are satisfied, and how many must be.
     fn progress(&self, member: GroupMember) -> (usize, usize) {
         match member {
             GroupMember::Set(set) => (self.allocated(set), self.view.set_min[set]),
@@ -222,7 +222,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         has >= needs
     }
 
-    /// Whether enough of its pods exist.
+    /// Whether enough of its pods exist and are not gated.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_member_ready(GroupMember::Group(0))
     }
@@ -243,18 +243,18 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         }
     }
 
-    /// Whether as many of its members have their places as must.
+    /// Whether enough of its members have their places.
     pub(crate) fn has_enough(&self) -> bool {
         self.is_satisfied(GroupMember::Group(0))
     }
 
-    /// Whether every pod set has as many active pods as it must.
+    /// Whether every pod set has its minimum of active pods.
     fn has_all_sets(&self) -> bool {
         let mut sets = 0..self.tree.sets.len();
         sets.all(|set| self.count(set, TaskStatus::is_active) >= self.view.set_min[set])
     }
 
-    /// Whether as many of a group's members have their active pods as must.
+    /// Whether a member has its minimum of active pods.
     fn is_whole(&self, member: GroupMember) -> bool {
         match member {
             GroupMember::Set(set) => {
@@ -268,7 +268,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         }
     }
 
-    /// Whether it goes on with too few pods; with `needs_all_sets` also where it may go on without some of its sets.
+    /// Whether it goes on with too few pods. With `needs_all_sets`, it lacks pods if any of its sets does.
     pub(crate) fn is_stale(&self, needs_all_sets: bool) -> bool {
         let any = |is: fn(TaskStatus) -> bool| {
             self.view.all().any(|task| is(self.standings.status(task)))
@@ -280,7 +280,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         !any(|status| status == TaskStatus::Succeeded) && any(TaskStatus::is_active) && !is_whole
     }
 
-    /// Whether some pod set has more pods than it must.
+    /// Whether some pod set has more pods than its minimum.
     pub(crate) fn is_elastic(&self) -> bool {
         let minimums = self.view.set_min.iter();
         (minimums.zip(&self.view.tasks)).any(|(minimum, tasks)| *minimum < tasks.len())
@@ -294,7 +294,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         })
     }
 
-    /// Below its minimum, at it, or above it: in the order in which jobs are served.
+    /// Whether it is below its minimum, at it, or above it: the order in which jobs are served.
     pub(crate) fn fill(&self) -> MinimumProgress {
         let mut fill = MinimumProgress::Exact;
         for set in 0..self.tree.sets.len() {
@@ -307,7 +307,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         fill
     }
 
-    /// The members of a group, those first that are served first.
+    /// The members of a group, in the order in which they are served.
     pub(crate) fn ordered(&self, group: usize) -> Vec<GroupMember> {
         let mut members = self.tree.groups[group].members.clone();
         members.sort_by(|&left, &right| {
@@ -325,7 +325,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         }
     }
 
-    /// The tasks that go next: what the minimums lack, or one task more.
+    /// The tasks to place next: those that the minimums lack, or one more.
     pub(crate) fn next(&self, for_real: bool) -> Vec<usize> {
         self.next_of_group(0, for_real)
     }
@@ -361,7 +361,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     }
 }
 
-/// How far a job is with its minimums.
+/// How far a job is from its minimums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MinimumProgress {
     Below,
@@ -369,7 +369,7 @@ pub(crate) enum MinimumProgress {
     Above,
 }
 
-/// Those below their minimum first, then by how far above it they are; those that need nothing last.
+/// Members below their minimum first, then by how far above it they are; members that need nothing last.
 fn order_by_progress(left: (usize, usize), right: (usize, usize)) -> Ordering {
     let ((l_has, l_needs), (r_has, r_needs)) = (left, right);
     let (l_done, r_done) = (l_has >= l_needs, r_has >= r_needs);

@@ -1,8 +1,8 @@
-//! Who is where, for pods that look for others.
+//! Inter-pod affinity: how many pods match each term, and where.
 //!
-//! What pods look for is numbered when a session opens: each different wish is a [`TermMatches`], and each pod knows
-//! which searches find it. From then on a pod that comes or goes moves a few counts, and whether a domain has
-//! pods of some kind is one look-up, however many pods and nodes there are.
+//! When a session opens, the terms of all pods are numbered. Each different term is a [`TermMatches`], called a
+//! search here, and each pod knows which searches match it. From then on, a pod that comes or goes changes a few
+//! counts. Whether a domain has matching pods is one lookup, however many pods and nodes there are.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -17,45 +17,45 @@ mod term_index;
 
 use term_index::TermIndex;
 
-/// What pods look for, and where there is how much of it.
+/// All affinity terms, and where pods match them.
 #[derive(Debug, Default)]
 pub(crate) struct InterPodAffinity {
     searches: Vec<TermMatches>,
     /// By task.
     parts: Vec<TaskAffinity>,
-    /// How often a count moved.
+    /// How often a count changed.
     pub(crate) moves: u64,
-    /// Whether pods leave only to be placed again. Then nobody is the first of a kind while one of that kind moves.
+    /// Whether pods leave only to be placed again. Then no pod is the first of its kind while another of it moves.
     pub(crate) only_moves: bool,
-    /// The evenness that somebody asked for last.
+    /// The topology spread that was asked for last.
     pub(crate) evenness: RefCell<Option<Rc<TopologySpread>>>,
 }
 
-/// What a task looks for, by number, and which searches find it.
+/// The searches for a task's terms, and the searches that match the task.
 #[derive(Debug, Default)]
 pub(crate) struct TaskAffinity {
     pub(crate) found_by: Vec<usize>,
     pub(crate) near: Vec<usize>,
     pub(crate) apart: Vec<usize>,
-    /// The same, each once.
+    /// `apart` without duplicates.
     averse_to: Vec<usize>,
     pub(crate) even: Vec<usize>,
-    /// One for each of its wishes; none for those that are about nodes alone.
+    /// One for each preference; `None` for those about nodes alone.
     pub(crate) prefers: Vec<Option<usize>>,
 }
 
-/// Pods of one kind, in domains of one kind.
+/// The pods that match one term.
 #[derive(Debug)]
 pub(crate) struct TermMatches {
     /// The node label whose values are the domains.
     pub(crate) label: String,
-    /// The domain of each node, by number; none where a node is in none.
+    /// The domain of each node, by number; `None` if the node has no such label.
     pub(crate) domains: Rc<Vec<Option<usize>>>,
-    /// Whether anybody wants to be apart from such pods.
+    /// Whether any pod has anti-affinity to matching pods.
     is_dreaded: bool,
-    /// Such pods.
+    /// Matching pods.
     found: PresenceCounts,
-    /// Pods that want to be apart from such pods.
+    /// Pods with anti-affinity to matching pods.
     averse: PresenceCounts,
 }
 
@@ -82,7 +82,7 @@ impl PresenceCounts {
     }
 }
 
-/// How many, where; places without any are not listed.
+/// Counts of pods; nodes and domains without any are not listed.
 #[derive(Debug, Default)]
 pub(crate) struct PodCounts {
     all: u64,
@@ -159,7 +159,7 @@ impl InterPodAffinity {
         company
     }
 
-    /// Counts a task that comes to a node or goes from it.
+    /// Counts a task that comes to a node or leaves it.
     pub(crate) fn note(&mut self, task: usize, node: usize, presence: Presence, is_more: bool) {
         let Some(part) = self.parts.get(task) else {
             return;
@@ -178,14 +178,14 @@ impl InterPodAffinity {
         &self.searches[search]
     }
 
-    /// Whether anybody might want to be apart from a task.
+    /// Whether any pod might have anti-affinity to a task.
     pub(crate) fn is_dreaded(&self, task: usize) -> bool {
         let searches = self.parts.get(task).map(|part| &part.found_by);
         let mut searches = searches.into_iter().flatten();
         searches.any(|&search| self.searches[search].is_dreaded)
     }
 
-    /// The searches by which somebody might want to be apart from a task.
+    /// The searches for which some pod might have anti-affinity to a task.
     pub(crate) fn dreading(&self, part: &TaskAffinity) -> impl Iterator<Item = usize> {
         let searches = part.found_by.iter().copied();
         searches.filter(|&search| self.searches[search].is_dreaded)
@@ -193,32 +193,32 @@ impl InterPodAffinity {
 }
 
 impl TermMatches {
-    /// How many such pods there are in the node's domain.
+    /// How many matching pods are in the node's domain.
     pub(crate) fn found(&self, node: usize, presence: Presence) -> u64 {
         self.found.of(presence).around(self.domains[node])
     }
 
-    /// How many pods there are that want to be apart from such pods.
+    /// How many pods in the node's domain have anti-affinity to matching pods.
     pub(crate) fn averse(&self, node: usize, presence: Presence) -> u64 {
         self.averse.of(presence).around(self.domains[node])
     }
 
-    /// How many such pods stay anywhere.
+    /// How many matching pods stay, on any node.
     pub(crate) fn anywhere(&self) -> u64 {
         self.found.stay.all
     }
 
-    /// How many such pods are about to leave.
+    /// How many matching pods are about to leave.
     pub(crate) fn leaving(&self) -> u64 {
         self.found.leave.all
     }
 
-    /// How many such pods stay on which nodes.
+    /// How many matching pods stay, by node.
     pub(crate) fn by_node(&self) -> &BTreeMap<usize, u64> {
         &self.found.stay.by_node
     }
 
-    /// How many of these places with that presence are in the node's domain.
+    /// How many of a task's places with that presence are in the node's domain.
     pub(crate) fn count(&self, standing: &TaskState, node: usize, presence: Presence) -> u64 {
         let domain = self.domains[node];
         let here = places(standing).filter(|&(place, its)| {
@@ -228,7 +228,7 @@ impl TermMatches {
     }
 }
 
-/// Where a standing puts its task: on the node that it has, and on the one that it has yet to leave.
+/// The nodes of a task: the one that it has, and the one that it has yet to leave.
 pub(crate) fn places(standing: &TaskState) -> impl Iterator<Item = (usize, Presence)> {
     let leaves = standing
         .leaves
@@ -293,7 +293,7 @@ fn each_once(searches: &[usize]) -> Vec<usize> {
     all.into_iter().collect()
 }
 
-/// The numbers of searches, each different one once.
+/// The numbers of terms; equal terms have one number.
 #[derive(Default)]
 struct TermNumbers<'a>(BTreeMap<Cow<'a, PodAffinityTerm>, usize>);
 
@@ -329,8 +329,8 @@ impl<'a> TermNumbers<'a> {
         }
     }
 
-    /// A pod that must be near several kinds of pods looks for those that are of all the kinds at once, as in
-    /// Kubernetes' filter `InterPodAffinity`.
+    /// A pod with several affinity terms looks for pods that match all of them at once, as in Kubernetes' filter
+    /// `InterPodAffinity`.
     fn near(&mut self, wanted: &'a [PodAffinityTerm]) -> Vec<usize> {
         if let [_] | [] = wanted {
             return self.each(wanted);

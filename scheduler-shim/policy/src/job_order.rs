@@ -1,11 +1,11 @@
-//! Who is next: the jobs of all queues in the order in which the queues are served.
+//! Job order: the next job of all queues, in the order in which the queues are served.
 //!
-//! At each level of the tree the queues are compared by what they have and by what their next job would
-//! take, so the order is found anew for each job. A line of victims is the same line backwards: the queue
-//! that would be served last gives first, and of it the job that would be placed last.
+//! At each level of the tree, queues are compared by what they hold and what their next job would take, so the
+//! order is computed again for each job. Victims come in the reverse order: the queue that would be served last
+//! gives first, and in it the job that would be placed last.
 //!
-//! A queue with queues below it is compared by the next job of the queue among those that had the last turn, as in
-//! KAI, even if another of them would be next now. Who of them is next is looked at once the queue has its turn.
+//! As in KAI, an inner queue is compared by the next job of the child that had the last turn, even if another child
+//! would be next now. Which child is next is decided when the queue gets its turn.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,26 +18,26 @@ use crate::queue_order::{QueueChange, compare};
 use crate::session::Session;
 use crate::step::Action;
 
-/// Says whether a job may be looked at as a victim.
+/// Whether a job may be considered as a victim.
 pub(crate) type VictimFilter<'f> = dyn Fn(&Session<'_>, usize) -> bool + 'f;
 
-/// Jobs that wait to be looked at.
+/// Jobs in the order in which they are taken.
 #[derive(Clone, Default)]
 pub(crate) struct JobOrder<'f> {
-    /// By queue; the next is the last of its list.
+    /// By leaf queue; the next job is the last of its list.
     leaves: BTreeMap<usize, Vec<JobView>>,
-    /// Others that take their turn and nothing else, and how many of each queue had it.
+    /// Other jobs that only take their turn, by queue, and how many of them had it.
     bystanders: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
     /// The jobs of `leaves`, which are no bystanders.
     own: BTreeSet<usize>,
-    /// Victims that are not in `leaves` yet: of each queue so many of the first.
+    /// Victims that are not in `leaves` yet, by queue, and how many of the list are left.
     victims: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
-    /// The victim of each queue that was last put into `leaves`; the next follows when it is taken.
+    /// The victim of each queue that was put into `leaves` last; when it is taken, the next follows.
     pulled: BTreeMap<usize, usize>,
     filter: Option<&'f VictimFilter<'f>>,
-    /// The queue that had the last turn among those below a queue, as long as it has jobs.
+    /// The child of each inner queue that had the last turn, as long as it has jobs.
     last_turn: BTreeMap<usize, usize>,
-    /// What the victims that were taken hold, by queue.
+    /// What the victims taken so far hold, by queue.
     taken: BTreeMap<usize, ResourceAmounts>,
 }
 
@@ -47,7 +47,7 @@ impl<'f> JobOrder<'f> {
         Self::default().filled(session, views)
     }
 
-    /// The jobs that wait, of each queue as many as the action looks at.
+    /// The waiting jobs, of each queue as many as the action looks at.
     pub(crate) fn of_waiting(
         session: &Session<'_>,
         action: Action,
@@ -62,7 +62,7 @@ impl<'f> JobOrder<'f> {
         line
     }
 
-    /// The victims of a pool that pass `filter`, in the order in which they give.
+    /// The victims of a pool that pass `filter`, in the order of eviction.
     pub(crate) fn of_victims(
         session: &Session<'_>,
         pool: &JobsByQueue,
@@ -82,7 +82,7 @@ impl<'f> JobOrder<'f> {
         line
     }
 
-    /// The jobs in the order in which they are served among all those that wait.
+    /// The jobs in their order among all waiting jobs.
     pub(crate) fn among(
         session: &Session<'_>,
         views: impl IntoIterator<Item = JobView>,
@@ -98,7 +98,7 @@ impl<'f> JobOrder<'f> {
         line
     }
 
-    /// Puts the next victim of a queue in line.
+    /// Puts the next victim of a queue into `leaves`.
     fn pull(&mut self, session: &Session<'_>, queue: usize) {
         self.pulled.remove(&queue);
         let Some((jobs, left)) = self.victims.get_mut(&queue) else {
@@ -127,7 +127,7 @@ impl<'f> JobOrder<'f> {
         self
     }
 
-    /// Puts a job back where it belongs now.
+    /// Puts a job back at the position that it has now.
     pub(crate) fn push(&mut self, session: &Session<'_>, view: JobView) {
         let Some(queue) = session.jobs[view.job].queue else {
             return;
@@ -149,7 +149,7 @@ impl<'f> JobOrder<'f> {
     /// Takes the next job; bystanders have their turn in between.
     pub(crate) fn pop(&mut self, session: &Session<'_>) -> Option<JobView> {
         while let Some((&only, _)) = self.leaves.first_key_value() {
-            // In the only queue the others' turns change nothing.
+            // With a single queue, turns of bystanders change nothing.
             let is_only = self.leaves.len() == 1;
             let leaf = match is_only {
                 true => only,
@@ -185,7 +185,7 @@ impl<'f> JobOrder<'f> {
         None
     }
 
-    /// Drops bystanders at the head of their queues that no longer wait or are in line themselves.
+    /// Skips bystanders at the head of their queues that no longer wait, or that are among the jobs themselves.
     fn pass_idle_bystanders(&mut self, session: &Session<'_>) {
         for (jobs, passed) in self.bystanders.values_mut() {
             while let Some(job) = jobs.get(*passed) {
@@ -223,7 +223,7 @@ impl<'f> JobOrder<'f> {
         self.leaves.contains_key(&queue) || below.any(|&below| self.has_own(session, below))
     }
 
-    /// Notes at every level who has this turn.
+    /// Records at every level which child has this turn.
     fn note_turn(&mut self, session: &Session<'_>, leaf: usize) {
         for step in session.queues.path(leaf).windows(2) {
             self.last_turn.insert(step[0], step[1]);
@@ -241,9 +241,9 @@ impl<'f> JobOrder<'f> {
         }
     }
 
-    /// The queue without queues below it, among or below `members`, whose job is next.
+    /// The leaf queue, among or below `members`, whose job is next.
     ///
-    /// Queues of bystanders matter only where their turn decides between queues further up, which compete.
+    /// Queues that have only bystanders count only where queues further up compete for the turn.
     fn next_leaf(&self, session: &Session<'_>, members: &[usize], compete: bool) -> Option<usize> {
         let counts = |member: &&usize| compete || self.has_own(session, **member);
         let members: Vec<usize> = members.iter().filter(counts).copied().collect();
@@ -260,7 +260,7 @@ impl<'f> JobOrder<'f> {
         }
     }
 
-    /// Who of `members` is next, and the queue without queues below it by whose job it is compared.
+    /// The next of `members`, and the leaf queue by whose job it is compared.
     fn best_of(&self, session: &Session<'_>, members: &[usize]) -> Option<(usize, usize)> {
         let candidates = members.iter().filter_map(|&member| {
             let speaker = self.speaker(session, member)?;
@@ -284,7 +284,7 @@ impl<'f> JobOrder<'f> {
         next.map(|(found, _)| found)
     }
 
-    /// The queue without queues below it by whose next job a queue is compared.
+    /// The leaf queue by whose next job a queue is compared.
     fn speaker(&self, session: &Session<'_>, queue: usize) -> Option<usize> {
         if self.head(session, queue).is_some() {
             return Some(queue);
@@ -313,7 +313,7 @@ impl<'f> JobOrder<'f> {
 }
 
 impl Session<'_> {
-    /// The order of jobs in a queue: priority, how far they are with their minimum, age, name.
+    /// The order of jobs in a queue: priority, progress towards the minimum, age, name.
     pub(crate) fn order_jobs(&self, left: &JobView, right: &JobView) -> Ordering {
         let (l, r) = (self.jobs[left.job].job, self.jobs[right.job].job);
         let by_priority = match self.settings.by_priority {

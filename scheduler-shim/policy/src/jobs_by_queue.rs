@@ -1,7 +1,6 @@
 //! Jobs of one kind by queue, in the order in which they are served.
 //!
-//! Sorted once for an action and kept up to date with what the action decides: of thousands of jobs each
-//! decision changes a few.
+//! Sorted once for an action and updated after each decision, which changes a few of thousands of jobs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,10 +8,10 @@ use std::rc::Rc;
 use crate::gang::JobView;
 use crate::session::Session;
 
-/// Which jobs a pool is of.
+/// Selects the jobs of a pool.
 pub(crate) type JobPredicate = fn(&Session<'_>, &JobView) -> bool;
 
-/// The jobs of a kind.
+/// The selected jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct JobsByQueue {
     kind: JobPredicate,
@@ -20,7 +19,7 @@ pub(crate) struct JobsByQueue {
 }
 
 impl JobsByQueue {
-    /// Those of the session as it is now.
+    /// The selected jobs as of now.
     pub(crate) fn of(session: &Session<'_>, kind: JobPredicate) -> Self {
         let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (job, facts) in session.jobs.iter().enumerate() {
@@ -50,7 +49,7 @@ impl JobsByQueue {
             .map_or(&[], |jobs| jobs.as_slice())
     }
 
-    /// Takes jobs that have changed out, or puts them where they belong now.
+    /// Removes changed jobs, or moves them to the position that they have now.
     pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
         for job in changed {
             let facts = &session.jobs[job];

@@ -1,4 +1,4 @@
-//! What runs where, and who has to leave for it.
+//! Decides what runs where, and what is evicted for it.
 //!
 //! Pure functions of the cluster and the time: no clock, no I/O, the same decisions for the same cluster in
 //! any order. [`step`] is the whole policy; [`place`] is the part of it that one machine without queues
@@ -8,15 +8,15 @@
 //! The rules are those of KAI Scheduler; `cargo xtask scenarios` and `cargo xtask oracles` compare the two.
 //!
 //! # Where it differs from KAI
-//! - Shares of a card are bytes, not hundredths: what sums to a card fits a card, and is charged as such.
+//! - Shares of a card are bytes, not hundredths: what adds up to a card fits a card, and is charged as one.
 //! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best
 //!   ([`SharedCards`](cluster::SharedCardPreference) has KAI's way, too).
-//! - The cards of a node may be known one by one, of several sizes and not all in order; bytes are then charged
-//!   by the card that they are on. What only larger cards can hold counts, while it waits, by the smallest of those.
-//! - A search for victims ends after a counted effort, not after a time; counting refuses what can't succeed.
+//! - The cards of a node may be known one by one, with several sizes and some unhealthy. Bytes are then charged by
+//!   the card that they are on. A waiting pod that only larger cards can hold counts by the smallest of those.
+//! - A search for victims ends after a counted effort, not after a time. Counting rules out what can't succeed.
 //! - A pod that was moved in a step frees its new place at once when it is moved again.
-//! - Nothing is evicted in vain: a plan is tried one step ahead, and what a step decides it does not take
-//!   back in the same step. Victims get back as many of their pods as there is room for, not one a job.
+//! - Nothing is evicted in vain: a plan is tried one step ahead, and a step does not undo its own decisions.
+//!   Victims get back as many of their pods as there is room for, not one per job.
 //! - A cluster whose nodes are all in one narrow domain can still hold a job that requires a wider one.
 //! - Equal scores go by name: the same cluster gives the same plan, in whatever order it is described.
 #![forbid(unsafe_code)]

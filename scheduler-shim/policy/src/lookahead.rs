@@ -1,19 +1,18 @@
-//! Looking ahead, so that nothing is evicted in vain.
+//! Looks ahead, so that nothing is evicted in vain.
 //!
-//! An evicted pod waits again. It may be served before the job that it was evicted for, and then the same
-//! eviction would come back in every step. So the scheduler tries a plan before it carries it out.
+//! An evicted pod waits again. If it were served before the job that it was evicted for, the same eviction would
+//! come back in every step. So the scheduler tries a plan before it carries it out.
 //!
-//! - The cautious plan: every job that makes others leave gets its place in the very next step. A job that
-//!   would not get it is barred: it may not make others leave, and the plan is made again without it.
-//!   It also takes nobody whose queue has more than it may only because of lesser jobs: whoever is taken would push
-//!   those out in turn, and they the taker.
-//! - A bold plan lets these jobs evict, once a cautious plan has nothing left to do. Two waiting jobs can bar each
-//!   other although each would be served in the end: one takes the place that was made for the other, which then makes
-//!   room once more. So a bold plan is followed with cautious steps until nothing changes, and is taken if everybody
-//!   who made others leave has a place then, or another with a claim has it. It is not taken if more bold plans would
-//!   lead back to where it began.
+//! - The cautious plan: every job that evicts others gets its place in the very next step. A job that would not is
+//!   barred: it may not evict, and the plan is made again without it. The plan also spares jobs whose queue is
+//!   above its share only because of lesser jobs. Such a victim would evict those in turn, and they the reclaimer.
+//! - A bold plan lets barred jobs evict, once a cautious plan has nothing left to do. Two waiting jobs can bar each
+//!   other although each would be served in the end: one takes the place made for the other, which then makes room
+//!   again. So a bold plan is followed by cautious steps until nothing changes. It is taken if, at that point,
+//!   every job that evicted has a place, or another job with a claim has it. It is not taken if more bold plans
+//!   would lead back to the start.
 //!
-//! Without bold plans a job with a claim (a quota, a fair share, a priority in its queue) could wait for ever.
+//! Without bold plans, a job with a claim (a quota, a fair share, a priority in its queue) could wait forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,21 +28,21 @@ pub use caution::HeldBackJob;
 pub(crate) use caution::{BarredJobs, EvictionCaution};
 pub(crate) use commitments::EvictionCommitment;
 
-/// How many plans are tried before nobody may evict.
+/// How many cautious plans are tried before nobody may evict.
 const PLANS: usize = 8;
 
 /// How many bold plans are tried.
 const BOLD_PLANS: usize = 8;
 
-/// What cautious plans may cost together, and bold ones, in times the effort of one action's search.
+/// The budget of all cautious plans, and of all bold ones, as a multiple of the search effort of one action.
 const EFFORT: u64 = 2;
-/// What it costs to begin a plan, for each pod.
+/// The cost of beginning a plan, for each pod.
 const BEGINNING: u64 = 10;
 
-/// For how many jobs others are evicted where a plan for all of them costs too much.
+/// How many jobs may evict if a plan for all of them costs too much.
 const FEW: usize = 16;
 
-/// What looking ahead may still cost.
+/// What the lookahead may still cost.
 #[derive(Debug)]
 struct LookaheadBudget(u64);
 
@@ -63,14 +62,14 @@ impl LookaheadBudget {
     }
 }
 
-/// Runs all actions on a cluster, with no eviction in vain.
+/// Runs all actions on a cluster, and evicts nothing in vain.
 #[must_use]
 pub fn plan(now: Duration, cluster: &Cluster) -> Session<'_> {
     plan_aloud(now, cluster, |_, _| ())
 }
 
-/// The same; `done` is shown what has been decided after each action. Each plan that is tried begins with
-/// [`Action::Allocate`]; the last is the one that is given.
+/// Like `plan`, and calls `done` after each action. Each plan that is tried begins with [`Action::Allocate`]; the
+/// last one is returned.
 pub fn plan_aloud<'a>(
     now: Duration,
     cluster: &'a Cluster,
@@ -98,7 +97,8 @@ pub fn plan_aloud<'a>(
     run(now, cluster, caution, &mut budget, &mut done)
 }
 
-/// The first bold plan that pays off, and the cluster when nothing changes any more; none once the budget is spent.
+/// The first bold plan that pays off, and the cluster when nothing changes any more; `None` once the budget is
+/// spent.
 fn bold<'a>(
     now: Duration,
     cluster: &'a Cluster,
@@ -126,8 +126,8 @@ fn bold<'a>(
     None
 }
 
-/// Whether bold plans lead from `at` back to where everybody runs where they run in `start`: then they would evict the
-/// same pods for ever.
+/// Whether bold plans lead from `at` back to the placements of `start`, or do not end. Then they would evict the
+/// same pods forever.
 fn comes_back(
     now: Duration,
     start: &Cluster,
@@ -160,7 +160,7 @@ fn is_same(left: &Cluster, right: &Cluster) -> bool {
     tasks(left) == tasks(right)
 }
 
-/// Runs all actions while some jobs may not make others leave.
+/// Runs all actions with this caution.
 fn run<'a>(
     now: Duration,
     cluster: &'a Cluster,
@@ -178,7 +178,7 @@ fn run<'a>(
     session
 }
 
-/// The cautious plan, without evictions for jobs that are `idle`.
+/// The cautious plan; jobs that are `idle` may not evict.
 fn cautious<'a>(
     now: Duration,
     cluster: &'a Cluster,
@@ -198,7 +198,7 @@ fn cautious<'a>(
         kept.retain(|job| !broken.contains_key(job));
         barred.extend(broken);
         if budget.is_spent() {
-            // The first few of those that got their places may still get them without the others.
+            // The first few jobs that got their places may still get them without the others.
             let few = kept.into_iter().take(FEW).collect();
             let caution = EvictionCaution::Cautious(only(&few, &barred, cluster));
             let session = run(now, cluster, caution, budget, done);
@@ -224,7 +224,7 @@ fn only(few: &BTreeSet<usize>, barred: &BarredJobs, cluster: &Cluster) -> Barred
     all
 }
 
-/// Nobody where few are barred; otherwise all of them but the first few that were tried.
+/// No jobs if few are barred; otherwise all barred jobs but the first few that were tried.
 fn all_but_few(barred: &BarredJobs) -> BarredJobs {
     let tried = barred.iter().filter(|(_, by)| by.is_some());
     let few: BTreeSet<usize> = tried.map(|(job, _)| *job).take(FEW + 1).collect();

@@ -1,12 +1,12 @@
-//! For how long a running job is safe from others.
+//! How long a running job is safe from eviction.
 //!
-//! Against preemption the first value on the way from the victim's queue to the top counts. Against
-//! reclaim it is either the same walk, or one that starts below the lowest queue that both sides share:
-//! the queues further down belong to the victim's side alone and have no say between the two.
+//! Against preemption, the first value on the way from the victim's queue to the top counts. Against reclaim it is
+//! the same walk, or one that starts just below the lowest queue that both sides share: the queues further down
+//! belong to the victim's side alone.
 
 use std::time::Duration;
 
-/// Where the minimum run time against reclaim is found.
+/// How the minimum run time against reclaim is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinRuntimeResolution {
     /// From the victim's queue up.
@@ -16,7 +16,7 @@ pub enum MinRuntimeResolution {
     LowestCommonAncestor,
 }
 
-/// The minimum run time along a path, from the top down; the lowest value counts.
+/// The minimum run time along a path from the top down: the value of the lowest queue that has one.
 #[must_use]
 pub fn along(path: &[Option<Duration>], default: Duration) -> Duration {
     let set = path.iter().rev().find_map(|value| *value);
@@ -49,13 +49,13 @@ pub fn is_protected(started: Option<Duration>, minimum: Duration, now: Duration)
     started.is_some_and(|started| now < started + minimum)
 }
 
-/// Whether a job may be looked at as a victim: a safe one only for what it has above its minimum.
+/// Whether a job may be a victim. A protected one may lose only pods above its minimum, so it must be elastic.
 #[must_use]
 pub const fn is_candidate(is_protected: bool, is_elastic: bool) -> bool {
     !is_protected || is_elastic
 }
 
-/// Whether a victim keeps what a safe job must: all up to its minimum.
+/// Whether a victim keeps its minimum, if it is protected.
 #[must_use]
 pub const fn keeps_minimum(is_protected: bool, active: usize, gone: usize, minimum: usize) -> bool {
     !is_protected || minimum + gone <= active

@@ -1,9 +1,9 @@
-//! What a node has to give, counted.
+//! The resources of a node, as counts.
 //!
-//! Whole cards are a count, one for each size where a node's cards are known one by one. A card that is shared is known by a key and carries three sums of bytes: held,
-//! releasing (its holders are being ended) and reserved (promised to pods that wait for those to leave).
-//! The counts of idle and of releasing cards follow from the sums, so that taking back what was added
-//! restores them exactly.
+//! Whole cards are a count, one per size where a node's cards are known one by one. A shared card has a key and
+//! three sums of bytes: held, releasing (its holders are being evicted) and reserved (promised to pods that wait
+//! for those). The counts of idle and releasing cards follow from the sums, so undoing a change restores them
+//! exactly.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ pub struct NodeResources {
     pub cpu: i64,
     /// Memory, in bytes.
     pub memory: i64,
-    /// Places for pods.
+    /// Pods.
     pub pods: i64,
     /// Whole cards.
     pub cards: i64,
@@ -47,7 +47,7 @@ impl NodeResources {
     }
 }
 
-/// In which way something is on a node.
+/// How a pod holds resources of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldState {
     /// It stays.
@@ -63,7 +63,7 @@ pub(crate) enum HoldState {
 pub(crate) struct ResourceRequest {
     /// Whole cards, partitions and everything but cards.
     pub(crate) stock: NodeResources,
-    /// Of each card that it shares.
+    /// Its share of each card, if it shares cards.
     pub(crate) share: Option<CardShareRequest>,
     /// Cards that a claim holds for all the pods that name it.
     pub(crate) claimed: Vec<CardKey>,
@@ -76,15 +76,15 @@ pub(crate) struct NodeState {
     pub(crate) idle: NodeResources,
     /// What is being released, less what is reserved.
     pub(crate) releasing: NodeResources,
-    /// The memory of each card where they are only counted.
+    /// The memory of each card, where cards are only counted.
     pub(crate) card_memory: Bytes,
     pub(crate) mig: Option<MigStrategy>,
-    /// How many parts of a card a partition of each profile is.
+    /// How many cards a partition of each profile counts for.
     pub(crate) parts: Rc<Vec<f64>>,
     pub(crate) shared: BTreeMap<CardKey, SharedCard>,
-    /// What its cards are where they are known one by one.
+    /// Its cards by size, where they are known one by one.
     pub(crate) sizes: CardSizes,
-    /// Pods of the old kind that keep partitions from it.
+    /// Legacy MIG pods, which keep partitions from other pods.
     pub(crate) legacy: usize,
     pub(crate) zones: NumaZones,
 }
@@ -112,7 +112,7 @@ impl NodeState {
         self.sizes.all().last().unwrap_or(self.card_memory)
     }
 
-    /// Puts something on the node (`count` 1) or takes it off (-1).
+    /// Adds a pod's resources to the node (`count` 1) or removes them (-1).
     pub(crate) fn book(
         &mut self,
         need: &ResourceRequest,
@@ -131,7 +131,7 @@ impl NodeState {
             for (class, taken) in cards.whole.iter().enumerate() {
                 self.sizes.book(class, idle * taken, releasing * taken);
             }
-            // Cards that are out of order are missed by nobody.
+            // Unhealthy cards are not counted, so taking one changes no count.
             let dead = need.stock.cards - cards.whole.iter().sum::<i64>();
             self.idle.cards -= idle * dead;
             self.releasing.cards -= releasing * dead;
@@ -174,7 +174,7 @@ impl NodeState {
         }
     }
 
-    /// The shared cards with room for a share once everyone has left who is leaving, and what it would take.
+    /// The shared cards with room for a share when all leaving pods are gone, and what it would take of each.
     pub(crate) fn with_room(
         &self,
         share: CardShareRequest,
@@ -190,7 +190,7 @@ impl NodeState {
         })
     }
 
-    /// Whether anything can be had of a card.
+    /// Whether a card can be allocated.
     fn can_be_had(&self, card: CardKey) -> bool {
         !self.sizes.is_listed() || self.sizes.class_of(card).is_some()
     }
@@ -200,7 +200,7 @@ impl NodeState {
         self.fits(need, None)
     }
 
-    /// Whether `need` fits once everyone has left who is leaving.
+    /// Whether `need` fits when all leaving pods are gone.
     pub(crate) fn fits_soon(&self, need: &ResourceRequest) -> bool {
         self.fits(need, Some(&self.releasing))
     }
@@ -233,7 +233,7 @@ impl NodeState {
             || openable + self.with_room(share).take(share.devices).count() >= share.devices
     }
 
-    /// The cards of a claim on which nobody stays; they have to be had like any other.
+    /// The cards of a claim on which nobody stays; they must be free like any other.
     fn unused(&self, claimed: &[CardKey]) -> i64 {
         let is_unused = |card: &&CardKey| {
             let card = self.shared.get(card);
@@ -275,7 +275,7 @@ impl NodeState {
         self.cards_and(&self.releasing, part.sum())
     }
 
-    /// What is left of the shared cards where so much of each is taken.
+    /// What is left of the shared cards after `taken`, in cards.
     fn rooms(&self, taken: impl Fn(SharedCard) -> u64) -> f64 {
         let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
         cards

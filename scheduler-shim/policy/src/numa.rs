@@ -1,14 +1,14 @@
-//! Which NUMA zones of a node a pod would get, if the kubelet's Topology Manager had to say.
+//! Which NUMA zones of a node a pod would get from the kubelet's Topology Manager.
 //!
-//! CPU and memory are aligned for guaranteed pods only, and CPU only in whole processors; cards for all.
-//! What a pod that is being ended holds in its zones counts as free: the kubelet decides when the pod that
-//! takes its place starts, and then it is gone.
+//! CPU and memory are aligned for guaranteed pods only, and CPU only in whole processors; cards for all. What a
+//! terminating pod holds in its zones counts as free: the kubelet decides when the next pod starts, and then it is
+//! gone.
 
 use std::borrow::Cow;
 
 use crate::cluster::{NumaPolicy, NumaScope, NumaZone, ZoneAmounts};
 
-/// What a pod takes of each zone, by the place of the zone.
+/// What a pod takes of each zone, by the index of the zone.
 pub(crate) type ZoneAssignment = Vec<(usize, ZoneAmounts)>;
 
 /// The zones of a node as they are now.
@@ -71,7 +71,7 @@ impl NumaZones {
         }
     }
 
-    /// What the request would take of which zones; none when it can't be aligned as the policy demands.
+    /// The zones that the request would take, with amounts; `None` if it can't be aligned as the policy demands.
     pub(crate) fn place(&self, request: &ZoneRequest<'_>) -> Option<ZoneAssignment> {
         if let ([whole], []) = (&*request.together, request.before) {
             return self.place_part(*whole);
@@ -116,7 +116,7 @@ impl NumaZones {
         Some(self.draw(request, &mask))
     }
 
-    /// The part of a request that the zones say something about.
+    /// The resources of a request that the zones report.
     fn known(&self, request: ZoneAmounts) -> ZoneAmounts {
         let known =
             |of: fn(&ZoneAmounts) -> i64| self.zones.iter().any(|zone| of(&zone.allocatable) > 0);
@@ -127,7 +127,7 @@ impl NumaZones {
         )
     }
 
-    /// The fewest zones that could ever hold the request, when all its resources agree on that.
+    /// The fewest zones that could ever hold the request, if all its resources agree on the number.
     fn width(&self, request: ZoneAmounts) -> Option<usize> {
         let parts: [fn(&ZoneAmounts) -> i64; 3] = [
             |amounts| amounts.cpu,
@@ -156,7 +156,7 @@ impl NumaZones {
         agreed
     }
 
-    /// The first set of so many zones that have what is asked for.
+    /// The first set of `width` zones that covers the request.
     fn lowest(&self, request: ZoneAmounts, width: usize) -> Option<Vec<usize>> {
         let mut mask: Vec<usize> = (0..width).collect();
         if width == 0 || width > self.zones.len() {
@@ -179,7 +179,7 @@ impl NumaZones {
         }
     }
 
-    /// Zones that together have what is asked for, those first that cover most of what is still missing.
+    /// Zones that together cover the request, chosen greedily by how much of the rest they cover.
     fn greedy(&self, request: ZoneAmounts) -> Option<Vec<usize>> {
         let mut left = request;
         let mut mask = Vec::new();
@@ -201,7 +201,7 @@ impl NumaZones {
         self.zones.len()
     }
 
-    /// Whether its zones say something about cards.
+    /// Whether its zones align cards.
     pub(crate) fn aligns_cards(&self) -> bool {
         self.policy != NumaPolicy::None && self.zones.iter().any(|zone| zone.allocatable.cards > 0)
     }

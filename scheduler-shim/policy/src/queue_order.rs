@@ -1,8 +1,8 @@
 //! Which of two sibling queues is served first.
 //!
-//! The first difference decides: who holds less than its fair share, who stays within its quota with its
-//! next job, priority, who may hold anything at all, the dominant share with the job (and without the
-//! victims already taken), the dominant share without it, who may hold less, age, name.
+//! The first difference decides: holding less than the fair share, staying within the quota with the next job,
+//! priority, being allowed to hold anything at all, the dominant share with the job (and without the victims
+//! already taken), the dominant share without it, being allowed to hold less, age, name.
 
 use std::cmp::Ordering;
 
@@ -42,7 +42,7 @@ pub fn compare(
         .then_with(|| l.uid.cmp(&r.uid))
 }
 
-/// Whether it would hold something of which it may hold nothing.
+/// Whether it would hold a resource of which it may hold nothing.
 fn lacks_share(queue: &QueueShare, job: ResourceAmounts) -> bool {
     let holds = queue.allocated().plus(job);
     ResourceKind::ALL
@@ -50,7 +50,7 @@ fn lacks_share(queue: &QueueShare, job: ResourceAmounts) -> bool {
         .any(|resource| queue.of(resource).allocatable() == 0.0 && holds[resource] > 0.0)
 }
 
-/// The one that is smaller in something and larger in nothing.
+/// Orders by what is smaller in something and larger in nothing.
 fn smaller(left: ResourceAmounts, right: ResourceAmounts) -> Ordering {
     match (left.within(right), right.within(left)) {
         (true, false) => Ordering::Less,

@@ -1,19 +1,19 @@
-//! Who may take from whom, and how much.
+//! Which queue may reclaim from which, and how much.
 //!
-//! A queue may take what keeps it within its fair share. A victim is fair game while its queue holds more
-//! than it may (the fair share is maintained), or while it holds more than its quota and the taker stays
-//! within its own (the quota is guaranteed). The two queues that are compared are those where the paths
-//! from the top part. In the end no queue above the taker may be fuller than a sibling that lost something.
+//! A queue may take what keeps it within its fair share. It may take from a queue that holds more than it may (the
+//! fair share is maintained), or, if the taker stays within its quota, from one above its own (the quota is
+//! guaranteed). The queues are compared where the paths from the top diverge. In the end, no queue above the taker
+//! may be fuller than a sibling that lost something.
 //!
-//! # In some order
-//! What a queue holds is looked at before each loss, so the order of its victims counts. They may be taken if they may
-//! in any order: only the last of them can be too much, and in KAI its place is random. So nobody waits for ever because
-//! of the order.
+//! # The order of victims
+//! What a queue holds is checked before each loss, so the order of its victims counts. They may be taken if any
+//! order is allowed: only the last of them can be too much, and in KAI its place is random. So no job waits forever
+//! because of the order.
 //!
-//! # What a queue has too much of is what it would rather lose
-//! Where the jobs of a queue are on cards of several sizes, those of low priority may be of no use to the
-//! taker. Were one of high priority taken in their stead, though the queue is above its share only with them,
-//! it would push them out in turn, and they the taker: three jobs would take each other's places for ever.
+//! # A queue above its share would rather lose its lesser jobs
+//! If the jobs of a queue are on cards of several sizes, those of low priority may be of no use to the taker. If
+//! one of high priority were taken instead, though the queue is above its share only because of the others, it
+//! would evict those in turn, and they the taker: three jobs would take each other's places forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
 use crate::share::QueueShare;
 use crate::tree::QueueTree;
 
-/// Who wants to take.
+/// The job that wants to reclaim.
 #[derive(Clone, Copy, Debug)]
 pub struct Reclaimer {
     /// Its queue.
@@ -37,14 +37,14 @@ pub struct Reclaimer {
 pub struct QueueLoss {
     /// What the victim holds.
     pub amounts: ResourceAmounts,
-    /// What stays with jobs of the queue that the queue would rather lose: those of lower priority.
+    /// What jobs of lower priority keep in the queue, which would rather lose that.
     pub behind: ResourceAmounts,
 }
 
-/// What victims lose: by queue and job, in the order in which a job loses it.
+/// Losses by queue and job, in the order in which a job loses them.
 pub type Losses = BTreeMap<usize, Vec<Vec<QueueLoss>>>;
 
-/// Whether it may take anything at all.
+/// Whether the reclaimer may take anything at all.
 #[must_use]
 pub fn can_reclaim(tree: &QueueTree, reclaimer: Reclaimer) -> bool {
     let queue = tree.get(reclaimer.queue);
@@ -52,7 +52,7 @@ pub fn can_reclaim(tree: &QueueTree, reclaimer: Reclaimer) -> bool {
         && (reclaimer.is_preemptible || keeps_quota(queue, reclaimer.wants))
 }
 
-/// Whether pods that can't be evicted stay within the quota with `more`.
+/// Whether non-preemptible pods stay within the quota with `more`.
 fn keeps_quota(queue: &QueueShare, more: ResourceAmounts) -> bool {
     let fixed = queue.each(|share| share.non_preemptible);
     fixed.plus(more).within(queue.deserved())
@@ -75,7 +75,7 @@ pub fn guarantees_quota(
     taker.deserves(wants) && !left.within(victim.deserved())
 }
 
-/// Whether victims of a queue are worth a look.
+/// Whether victims of a queue are worth considering.
 #[must_use]
 pub fn is_candidate(tree: &QueueTree, reclaimer: Reclaimer, victim: usize) -> bool {
     let (taker, victim) = tree.parting(reclaimer.queue, victim);
@@ -101,7 +101,7 @@ pub fn is_quota_candidate(victim: &QueueShare, wants: ResourceAmounts) -> bool {
     is(f64::gt) || !is(f64::lt)
 }
 
-/// Whether these victims may all be taken for this.
+/// Whether the reclaimer may take all these victims.
 #[must_use]
 pub fn reclaimable(
     tree: &QueueTree,
@@ -132,8 +132,8 @@ pub fn reclaimable(
         && stays_in_bounds(tree, reclaimer, &left, &involved, multiplier)
 }
 
-/// Whether a queue may lose all of this, in some order of the jobs. What is left before the last loss is the least, so
-/// a job that loses the most of some resource comes last.
+/// Whether a queue may lose all of this, in some order of the jobs. The queue has the least before the last loss,
+/// so a job that loses the most of some resource comes last.
 fn may_lose(
     tree: &QueueTree,
     reclaimer: Reclaimer,
@@ -184,7 +184,7 @@ fn stays_in_bounds(
     })
 }
 
-/// Whether the taker, if it is above its fair share, is at least less so than the sibling.
+/// Whether the taker, if it is above its fair share, is still less saturated than the sibling.
 fn is_less_full(
     resources: &BTreeSet<ResourceKind>,
     taker: &QueueShare,

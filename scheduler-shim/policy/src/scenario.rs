@@ -1,10 +1,9 @@
 //! Which sets of victims to try, in which order.
 //!
-//! Victims are taken from their line one batch at a time. A batch is what goes together: a pod above its
-//! job's minimum, or all of a job. After each batch two ways offer sets of those taken so far: all that
-//! are on one node of the last batch's job (few victims, one place), and all that are on the first few
-//! nodes that together could hold what is wanted (gangs that span nodes). A set that was offered before is
-//! not offered again, and neither is one that is too small as far as counting can tell.
+//! Victims are taken in order, one batch at a time. A batch is what goes together: a pod above its job's minimum,
+//! or all of a job. After each batch, one of two strategies offers sets of the victims so far: those on one node of
+//! the last batch's job (few victims, one place), or those on the first few nodes that together could hold the
+//! request (gangs that span nodes). No set is offered twice, and none that counting shows to be too small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +24,7 @@ pub(crate) struct VictimBatch {
 pub(crate) enum VictimSelection {
     /// Node by node.
     Local,
-    /// The first few nodes that could do.
+    /// The first few nodes that could hold the request.
     Spanning,
 }
 
@@ -35,22 +34,22 @@ impl VictimSelection {
 
 /// What a search knows before it looks at victims.
 pub(crate) struct ScenarioContext<'r> {
-    /// Victims that a smaller part of the same job needed already.
+    /// Victims that a smaller part of the same job already needed.
     pub(crate) recorded: &'r [VictimBatch],
     pub(crate) demand: CardDemand,
     pub(crate) reach: &'r CapacityBound,
-    /// Whether a victim may lose its place for good, or only move.
+    /// Whether a victim may lose its place for good, or may only be moved.
     pub(crate) may_lose: &'r VictimFilter<'r>,
 }
 
-/// A set that was made but not looked at.
+/// A set that is not built yet.
 #[derive(Clone, Copy, Debug)]
 enum VictimSet {
-    /// All victims of this job, and nobody else's.
+    /// All victims of this job only.
     Alone(usize),
     /// All victims of the jobs that have one on this node.
     Node(usize),
-    /// All victims on so many of the first nodes.
+    /// All victims on this many of the first nodes.
     First(usize),
 }
 
@@ -63,10 +62,10 @@ pub(crate) struct VictimScenarios<'r> {
     /// What the recorded victims leave free, by node.
     recorded_freed: BTreeMap<usize, ResourceVector>,
     potential: Vec<VictimBatch>,
-    /// The batches of each job and on each node.
+    /// The batches of each job.
     by_job: BTreeMap<usize, Vec<usize>>,
     spans: VictimNodes,
-    /// What could be lost by somebody: by the recorded ones and the victims so far.
+    /// What could be lost: by the recorded victims and the victims so far.
     lost: ResourceVector,
     drafts: Vec<VictimSet>,
     has_begun: bool,
@@ -107,7 +106,7 @@ impl<'r> VictimScenarios<'r> {
         }
     }
 
-    /// The next set of potential victims; the recorded ones come on top of it.
+    /// The next set of victims, without the recorded ones.
     pub(crate) fn next(&mut self, session: &Session<'_>) -> Option<Vec<VictimBatch>> {
         loop {
             while let Some(draft) = self.drafts.pop() {
@@ -136,7 +135,7 @@ impl<'r> VictimScenarios<'r> {
         }
     }
 
-    /// Whether there could be a place for every task if these victims left.
+    /// Whether every task could have a place if these victims left.
     fn could_do(&self, session: &Session<'_>, set: &[usize]) -> bool {
         session.spend(set.len());
         let mut freed = self.recorded_freed.clone();
@@ -164,7 +163,7 @@ impl<'r> VictimScenarios<'r> {
         set
     }
 
-    /// Takes one batch more; none when there are no more victims.
+    /// Takes one batch more; `None` if there are no more victims.
     fn advance(&mut self, session: &Session<'_>) -> Option<()> {
         loop {
             let view = self.line.pop(session)?;
@@ -196,7 +195,7 @@ impl<'r> VictimScenarios<'r> {
         }
     }
 
-    /// The nodes of the last victim's job.
+    /// The sets for the nodes of the last victim's job.
     fn nodes_of_last(&self, session: &Session<'_>) -> Vec<VictimSet> {
         let last = self.potential.last();
         let nodes: BTreeSet<usize> = last
@@ -204,7 +203,7 @@ impl<'r> VictimScenarios<'r> {
             .flat_map(|batch| session.jobs[batch.job].view.all())
             .filter_map(|task| session.standings[task].node)
             .collect();
-        // Where cards differ, the last victim may be the first on a card that is large enough.
+        // Where cards differ in size, the last victim may be the first on a card that is large enough.
         let differs = |node: &usize| session.stocks[*node].sizes.count() > 1;
         let alone = last.filter(|_| nodes.iter().any(differs));
         let alone = alone.map(|batch| VictimSet::Alone(batch.job));
@@ -216,7 +215,7 @@ impl<'r> VictimScenarios<'r> {
 }
 
 impl Session<'_> {
-    /// Cards, whole and parts of shared ones, that are free on a node or being released.
+    /// Cards, whole and in parts, that are free on a node or being released.
     pub(crate) fn free_gpus(&self, node: usize) -> f64 {
         let stock = &self.stocks[node];
         stock.idle_gpus() + stock.releasing_gpus()

@@ -1,8 +1,8 @@
-//! One run of the policy over one cluster: what is where now, in what is being tried.
+//! One run of the policy on one cluster: the state of everything, with what is being tried.
 //!
-//! There is one primitive, [`Session::set`]: a task gets a new standing, and the books of nodes and queues
-//! follow. Everything tried is a row of such changes; taking it back is setting the old standings in
-//! reverse. Nothing else is ever restored, so nothing can be forgotten.
+//! There is one primitive, [`Session::set`]: a task gets a new state, and the counts of nodes and queues follow.
+//! Everything that is tried is a list of such changes. To undo it, the old states are set in reverse. Nothing else
+//! is ever restored, so nothing can be forgotten.
 //!
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
@@ -37,17 +37,17 @@ mod initial_placement;
 mod open;
 mod transitions;
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TaskState {
     pub(crate) status: TaskStatus,
     pub(crate) node: Option<usize>,
     pub(crate) cards: CardAssignment,
-    /// What it takes of the zones of its node.
+    /// What it takes of its node's NUMA zones.
     pub(crate) zones: ZoneAssignment,
     /// Where it still is while it waits for its new place.
     pub(crate) leaves: Option<(usize, CardAssignment)>,
-    /// What it was before it was evicted in what is being tried.
+    /// Its status before it was evicted tentatively.
     pub(crate) was: Option<TaskStatus>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct TaskFacts<'a> {
     pub(crate) set: usize,
     /// What it asks of a queue before a node is chosen.
     pub(crate) wants: ResourceAmounts,
-    /// The claims that it names, by their place; none when one of them does not exist.
+    /// The claims that it names, by index; `None` if one of them does not exist.
     pub(crate) claims: Option<Vec<usize>>,
     /// How many cards its claims are for.
     pub(crate) claimed_cards: i64,
@@ -69,7 +69,7 @@ pub(crate) struct TaskFacts<'a> {
 #[derive(Debug)]
 pub(crate) struct ClaimFacts<'a> {
     pub(crate) claim: &'a ResourceClaim,
-    /// Where its devices are, and keys for those that are cards.
+    /// The node of its devices, and keys for those that are cards.
     pub(crate) given: Option<(usize, Vec<CardKey>)>,
     /// The tasks that name it.
     pub(crate) users: Vec<usize>,
@@ -79,9 +79,9 @@ pub(crate) struct ClaimFacts<'a> {
 #[derive(Debug)]
 pub(crate) struct JobFacts<'a> {
     pub(crate) job: &'a Job,
-    /// Its queue, when that can run jobs.
+    /// Its queue, if that is a leaf and can run jobs.
     pub(crate) queue: Option<usize>,
-    /// The queue that pays for its pods, which may have queues below it: what runs there counts all the same.
+    /// The queue that is charged for its pods. It may be an inner queue: what runs there counts all the same.
     pub(crate) payer: Option<usize>,
     pub(crate) tree: PodSetTree,
     pub(crate) view: JobView,
@@ -102,42 +102,42 @@ pub struct Session<'a> {
     pub(crate) jobs: Vec<JobFacts<'a>>,
     pub(crate) tasks: Vec<TaskFacts<'a>>,
     pub(crate) standings: Vec<TaskState>,
-    /// What the standings were when the session opened.
+    /// The states when the session opened.
     pub(crate) opening: Vec<TaskState>,
-    /// Card memory of the smallest and of the largest cards, for requests in bytes without a node.
+    /// The memory of the smallest and the largest cards, for requests in bytes without a node.
     pub(crate) card_sizes: (Bytes, Bytes),
     /// The memory of all cards, each size once, the smallest first.
     sizes: Vec<Bytes>,
-    /// Whether a pod may count for fewer cards where it moves to: bytes do, on cards of several sizes.
+    /// Whether a pod may count for fewer cards after a move: so with bytes, on cards of several sizes.
     pub(crate) moves_shrink: bool,
     pub(crate) card_names: BTreeMap<CardKey, String>,
     pub(crate) claims: Vec<ClaimFacts<'a>>,
     /// How many NUMA zones the node with the most of them has.
     pub(crate) most_zones: usize,
-    /// Which jobs may make others leave.
+    /// Which jobs may evict others.
     pub(crate) caution: EvictionCaution,
-    /// Who is where, for those that look for others.
+    /// How many pods match affinity terms, and where.
     pub(crate) company: InterPodAffinity,
-    /// What others were evicted for.
+    /// The places that were promised to jobs that evict.
     pub(crate) promises: Vec<EvictionCommitment>,
-    /// The jobs that found nobody to take but jobs that are spared, and those.
+    /// The jobs that found only victims that are spared, with those victims.
     pub(crate) sparing: BTreeMap<usize, BTreeSet<usize>>,
     profiles: Vec<String>,
     next_card: CardKey,
     log: Vec<(usize, TaskState)>,
-    /// What was done so far, counted instead of timed.
+    /// The effort so far, counted instead of timed.
     pub(crate) effort: Cell<u64>,
-    /// Where tasks could ever be, as far as somebody asked.
+    /// Task classes, as far as they were asked for.
     pub(crate) kinds: RefCell<Vec<Rc<TaskClass>>>,
-    /// The nodes whose books changed.
+    /// The nodes that changed.
     pub(crate) touched: ChangedNodes,
-    /// What is free, how many places that makes and which nodes are best, as of when somebody asked last.
+    /// Caches: what is free, how many places that makes, and which nodes are best.
     pub(crate) ground: RefCell<Rc<FreeCapacity>>,
     pub(crate) places: RefCell<Vec<Rc<PlacementCounts>>>,
     pub(crate) rankings: RefCell<NodeRankings>,
-    /// The kinds of pods that there are.
+    /// The mix of pod kinds, once asked for.
     pub(crate) mix: OnceCell<PodMix>,
-    /// The tasks by name, once somebody asks for one.
+    /// The tasks by name, built on first use.
     names: OnceCell<BTreeMap<&'a str, usize>>,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
         open::open(now, cluster)
     }
 
-    /// How often a pod was held against a node, or counted as a victim, so far.
+    /// How often a pod was checked against a node, or counted as a victim, so far.
     #[must_use]
     pub fn effort(&self) -> u64 {
         self.effort.get()
@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
         Some((*names.get(task)?, open::find(&self.nodes, node)?))
     }
 
-    /// A job as a gang of all its tasks.
+    /// A view of a job as a gang.
     pub(crate) fn gang<'s>(&'s self, view: &'s JobView) -> Gang<'s, Self> {
         Gang {
             tree: &self.jobs[view.job].tree,
@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a task takes of whichever node; none when that depends on the node.
+    /// What a task takes on any node; `None` if that depends on the node.
     pub(crate) fn need_anywhere(&self, task: usize) -> Option<ResourceRequest> {
         let facts = &self.tasks[task];
         let is_of_bytes = matches!(
@@ -246,7 +246,7 @@ impl<'a> Session<'a> {
         need
     }
 
-    /// The same for a task that is yet to be placed there: with the smallest card that its queues can pay for.
+    /// Like `need`, for a task that is yet to be placed: with the smallest card that its queues can pay for.
     pub(crate) fn need_to_place(&self, task: usize, node: usize) -> ResourceRequest {
         let mut need = self.need(task, node);
         let bytes = |share: &CardShareRequest| matches!(share.share, CardShare::Memory(_));
@@ -306,7 +306,7 @@ impl<'a> Session<'a> {
         SessionCheckpoint(self.log.len())
     }
 
-    /// Takes back everything since `mark`.
+    /// Undoes everything since `mark`.
     pub(crate) fn roll_back(&mut self, mark: SessionCheckpoint) {
         while self.log.len() > mark.0 {
             if let Some((task, standing)) = self.log.pop() {
@@ -330,7 +330,7 @@ impl<'a> Session<'a> {
         tasks
     }
 
-    /// Gives a task a new standing.
+    /// Gives a task a new state.
     pub(crate) fn set(&mut self, task: usize, standing: TaskState) {
         let before = self.replace(task, standing);
         self.log.push((task, before));
@@ -343,7 +343,7 @@ impl<'a> Session<'a> {
         before
     }
 
-    /// Enters what a task takes (`count` 1) or takes it out (-1).
+    /// Counts what a task takes (`count` 1) or removes it from the counts (-1).
     fn book(&mut self, task: usize, count: i64) {
         let standing = self.standings[task].clone();
         for (node, presence) in inter_pod_affinity::places(&standing) {

@@ -1,7 +1,7 @@
 //! What a queue may have, has and wants of each resource.
 //!
-//! Pure numbers: how they came about is the business of [`divide`](crate::divide) (fair shares) and of
-//! the session (allocations). The comparisons here are the ones that every rule of the policy is made of.
+//! Pure numbers: [`divide`](crate::divide) computes the fair shares, the session the allocations. Every rule of the
+//! policy is made of the comparisons here.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub struct ResourceShare {
     pub limit: f64,
     /// Its weight when the surplus is divided.
     pub weight: f64,
-    /// What the division gave it.
+    /// Its fair share, from the division.
     pub fair: f64,
     /// What its pods hold.
     pub allocated: f64,
-    /// The part of it that can't be taken back.
+    /// The part of it that can't be preempted.
     pub non_preemptible: f64,
     /// What its pods hold and what they wait for.
     pub request: f64,
@@ -29,7 +29,7 @@ pub struct ResourceShare {
 }
 
 impl ResourceShare {
-    /// What it asks for, as far as its limit lets it.
+    /// What it asks for, up to its limit.
     #[must_use]
     pub fn requestable(&self) -> f64 {
         if self.limit == UNLIMITED {
@@ -59,11 +59,11 @@ impl ResourceShare {
 pub struct QueueShare {
     /// Its name, the last tie-break.
     pub uid: String,
-    /// Its place in the tree's list, of its parent; none for a queue at the top.
+    /// The index of its parent in the tree; none for a queue at the top.
     pub parent: Option<usize>,
     /// Queues of higher priority are served first.
     pub priority: i32,
-    /// When it was made; the older queue wins a tie.
+    /// When it was created; the older queue wins a tie.
     pub created: Duration,
     /// CPU, memory and GPUs, in the order of [`ResourceKind::ALL`].
     pub shares: [ResourceShare; 3],
@@ -103,7 +103,7 @@ impl QueueShare {
         self.each(|share| share.allocated)
     }
 
-    /// What the division gave it.
+    /// Its fair share.
     #[must_use]
     pub fn fair(&self) -> ResourceAmounts {
         self.each(|share| share.fair)
@@ -133,7 +133,7 @@ impl QueueShare {
         self.allocated().plus(more).within(self.deserved())
     }
 
-    /// The first resource of which `more` would lift it above its limit.
+    /// The first resource in which `more` would lift it above its limit.
     #[must_use]
     pub fn over_limit(&self, more: ResourceAmounts) -> Option<ResourceKind> {
         more.involved().find(|&resource| {
@@ -142,7 +142,7 @@ impl QueueShare {
         })
     }
 
-    /// The first resource of which `more` that can't be taken back would lift it above its quota.
+    /// The first resource in which `more` that can't be preempted would lift it above its quota.
     #[must_use]
     pub fn over_quota(&self, more: ResourceAmounts) -> Option<ResourceKind> {
         more.involved().find(|&resource| {
@@ -151,7 +151,7 @@ impl QueueShare {
         })
     }
 
-    /// The largest part of what it may hold that it would hold with `more`, over the resources.
+    /// The largest part, over the resources, of what it may hold that it would hold with `more`.
     ///
     /// A resource of which it may hold nothing counts a thousandfold.
     #[must_use]

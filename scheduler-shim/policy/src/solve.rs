@@ -1,9 +1,9 @@
-//! Finding room for a job by evicting others.
+//! Finds room for a job by evicting others.
 //!
-//! A set of victims is tried, not reasoned about: they are evicted, the job is placed, and the victims are
-//! placed again as far as there is room; whoever gets the old place back was no victim after all. Then the
-//! action says whether the outcome is fair. A gang is tried with ever more of its pods, and the victims
-//! that a part needed are where the search for the next part begins.
+//! A set of victims is tried, not reasoned about: they are evicted, the job is placed, and the victims are placed
+//! again as far as there is room. A pod that gets its old place back was no victim after all. Then the action says
+//! whether the outcome is fair. A gang is tried with more and more of its pods, and the search for the next part
+//! begins with the victims that the last part needed.
 
 use std::collections::BTreeSet;
 
@@ -18,24 +18,24 @@ use crate::scenario::{ScenarioContext, VictimBatch, VictimScenarios, VictimSelec
 use crate::session::Session;
 use crate::victim_nodes::CardDemand;
 
-/// Says whether an outcome is fair: given the job's tasks that were placed, and the victims.
+/// Whether an outcome is fair, given the job's placed tasks and the victims.
 pub(crate) type FairnessCheck<'s> = dyn Fn(&Session<'_>, &[usize], &[VictimBatch]) -> bool + 's;
 
-/// What a search is for.
+/// A search for victims.
 pub(crate) struct VictimSearch<'s> {
     /// The job that needs room.
     pub(crate) job: JobView,
-    /// Who runs and could be evicted.
+    /// The running jobs that could be evicted.
     pub(crate) victims: &'s JobsByQueue,
-    /// Who of them may have to leave for this job.
+    /// Which of them may be evicted for this job.
     pub(crate) may_leave: &'s VictimFilter<'s>,
-    /// Who of those may lose their place for good; the others only move.
+    /// Which of those may lose their place for good; the others only move.
     pub(crate) may_lose: &'s VictimFilter<'s>,
-    /// Who else waits, and would have a turn before.
+    /// Other waiting jobs, which may have a turn before.
     pub(crate) waiting: &'s JobsByQueue,
     /// Whether an outcome is fair.
     pub(crate) is_fair: &'s FairnessCheck<'s>,
-    /// The effort of the session at which the search is given up.
+    /// The session's effort at which the search stops.
     pub(crate) until: u64,
 }
 
@@ -66,6 +66,7 @@ impl Session<'_> {
         if !self.grow(way, search, tasks, feasible, &mut recorded) {
             return false;
         }
+        // `grow` undid its trials; this one stays applied.
         let mark = self.mark();
         let solved = self
             .probe(way, search, tasks, feasible, &recorded)
@@ -77,8 +78,8 @@ impl Session<'_> {
         solved
     }
 
-    /// Finds the largest part of the job that can be placed, doubling and then halving the step; returns
-    /// whether any part can. `recorded` gets the victims of the largest.
+    /// Finds the largest part of the job that can be placed, doubling and then halving the step; returns whether
+    /// any part can. `recorded` gets the victims of that part.
     fn grow(
         &mut self,
         way: VictimSelection,
@@ -109,7 +110,7 @@ impl Session<'_> {
         solved > 0
     }
 
-    /// Tries sets of victims for a part of the job; leaves the first that works in place.
+    /// Tries sets of victims for a part of the job; the first that works stays applied.
     fn probe(
         &mut self,
         way: VictimSelection,
@@ -142,7 +143,7 @@ impl Session<'_> {
         None
     }
 
-    /// The job with what it has and only these of its waiting tasks.
+    /// The job with its placed tasks and only these of its waiting tasks.
     fn part_of(&self, job: &JobView, tasks: &[usize]) -> JobView {
         let has_place = |task: usize| self.standings[task].status.is_active_allocated();
         let part = job.only(|task| has_place(task) || tasks.contains(&task));
@@ -150,7 +151,7 @@ impl Session<'_> {
     }
 
     fn card_demand(&self, tasks: &[usize]) -> CardDemand {
-        // What is asked in bytes says nothing before a node is chosen.
+        // A request in bytes says nothing before a node is chosen.
         let asks = || {
             tasks.iter().map(|&task| {
                 let facts = &self.tasks[task];
@@ -170,7 +171,7 @@ impl Session<'_> {
         }
     }
 
-    /// Nodes where the job could find something without anybody leaving.
+    /// Nodes where the job could get something if nobody leaves.
     fn feasible_nodes(&self, job: &JobView) -> BTreeSet<usize> {
         match job.all().all(|task| self.wants_cards(task)) {
             true => self.ground().with_cards().clone(),
@@ -185,7 +186,7 @@ impl Session<'_> {
             .collect()
     }
 
-    /// Evicts, places and judges; returns the batches of which somebody really has to leave.
+    /// Evicts, places and checks; returns the batches of which a pod really has to leave.
     fn attempt(
         &mut self,
         search: &VictimSearch<'_>,
@@ -207,7 +208,7 @@ impl Session<'_> {
         if evicted.is_empty() || !self.place_again(search.waiting, view, &batches, &nodes) {
             return None;
         }
-        // Whoever got the old place back may be one of too many around the job.
+        // A pod that got its old place back may be one too many for the job's affinity or spread rules.
         let keeps_apart = |&task: &usize| {
             let node = self.standings[task].node;
             node.is_none_or(|node| self.matches_neighbours(task, node))
@@ -249,7 +250,7 @@ impl Session<'_> {
                 }
                 is_placed = true;
             } else if placed && !returns_once && self.has_lost(&next, batches) {
-                // Like the action that places jobs: a job above its minimum gets pods one at a time.
+                // As in `allocate`: a job above its minimum gets pods one at a time.
                 line.push(self, next);
             }
         }

@@ -9,23 +9,23 @@ use crate::lookahead::plan;
 use crate::node_resources::NodeResources;
 use crate::session::{Session, TaskState};
 
-/// One of the things that the policy does.
+/// An action of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Place jobs on what is idle or being released.
     Allocate,
-    /// Move jobs together.
+    /// Move jobs together to make room.
     Consolidate,
-    /// Take from other queues.
+    /// Reclaim from other queues.
     Reclaim,
-    /// Take from jobs of lower priority.
+    /// Preempt jobs of lower priority.
     Preempt,
-    /// End gangs that have too few pods.
+    /// Evict gangs that have too few pods.
     EvictStaleGangs,
 }
 
 impl Action {
-    /// All of them, in the order in which they are done.
+    /// All actions, in the order in which they run.
     pub const ALL: [Self; 5] = [
         Self::Allocate,
         Self::Consolidate,
@@ -40,60 +40,60 @@ impl Action {
 pub struct TaskPlacement {
     /// The node.
     pub node: String,
-    /// Its cards where they are known one by one. Where they are counted, those that it shares: the names of
-    /// those in use, or new names, equal for the same card.
+    /// Its cards, where they are known one by one. Where cards are counted, only those that it shares: names in use
+    /// or new names, equal for the same card.
     pub cards: Vec<String>,
-    /// What it gets of which NUMA zones of the node, by their names.
+    /// What it gets of the node's NUMA zones, by zone name.
     pub zones: Vec<(String, ZoneAmounts)>,
 }
 
-/// One thing to do.
+/// A decision of the policy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decision {
-    /// End a pod.
+    /// Evict a pod.
     Evict {
         /// Its job.
         job: String,
         /// The pod.
         task: String,
     },
-    /// Start a pod.
+    /// Bind a pod.
     Bind {
         /// Its job.
         job: String,
         /// The pod.
         task: String,
-        /// Where.
+        /// Its place.
         place: TaskPlacement,
     },
-    /// Keep a place for a pod until others have left.
+    /// Reserve a place for a pod until others have left.
     Reserve {
         /// Its job.
         job: String,
         /// The pod.
         task: String,
-        /// Where.
+        /// Its place.
         place: TaskPlacement,
     },
 }
 
-/// What to do now. Evictions come first, then what is started, then what is reserved; each by name.
+/// What to do now: evictions, then bindings, then reservations, each by name.
 #[must_use]
 pub fn step(now: Duration, cluster: &Cluster) -> Vec<Decision> {
     plan(now, cluster).decisions()
 }
 
-/// A pod after what was done.
+/// A pod after the decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskOutcome {
-    /// What it does.
+    /// Its status.
     pub status: TaskStatus,
     /// Where it is or will be.
     pub place: Option<TaskPlacement>,
 }
 
 impl Session<'_> {
-    /// Does one thing for all jobs.
+    /// Runs one action for all jobs.
     pub fn run(&mut self, action: Action) {
         match action {
             Action::Allocate => self.allocate(),
@@ -181,14 +181,14 @@ impl Session<'_> {
         Some(self.gpus_of(found))
     }
 
-    /// When the pods of a job last started, with what was done.
+    /// When the pods of a job last started, this session included.
     #[must_use]
     pub fn last_start(&self, job: &str) -> Option<Duration> {
         let found = self.jobs.iter().find(|facts| facts.job.name == job)?;
         found.last_start
     }
 
-    /// The NUMA zones of its node that a pod has or will have, by their place.
+    /// The NUMA zones of its node that a pod has or will have, by index.
     #[must_use]
     pub fn zones_of(&self, task: &str) -> Vec<usize> {
         let found = self.tasks.iter().position(|facts| facts.task.name == task);

@@ -1,8 +1,8 @@
-//! Which nodes the parts of a job may go to together.
+//! Which nodes the parts of a job may use together.
 //!
-//! A topology is a tree of domains, made of node labels from wide to narrow. A required level must hold all
-//! of a part in one domain. A preferred level is tried first and then wider ones; nodes are then ranked by
-//! the order of its domains. Among domains that can hold the part, the one with the least room goes first.
+//! A topology is a tree of domains, made of node labels from wide to narrow. One domain of the required level must
+//! hold all of a part. The preferred level is tried first, then wider ones, and nodes rank by the order of its
+//! domains. Among domains that can hold the part, the one with the least room goes first.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -40,10 +40,10 @@ impl TopologyScores {
     }
 }
 
-/// What the tasks of a part ask for, as far as domains are concerned.
+/// What the tasks of a part ask of a domain.
 struct TaskDemand {
     tasks: usize,
-    /// The largest ask of each resource; none when tasks are too different for that to say anything.
+    /// The largest request of each resource; `None` if the tasks are too different for that to say anything.
     largest: Option<(NodeResources, f64)>,
     sum: (NodeResources, f64),
 }
@@ -82,7 +82,7 @@ impl Session<'_> {
             .unwrap_or_default()
     }
 
-    /// Where pods of the same pod sets as these tasks have a place already.
+    /// The nodes where pods of the same pod sets already have a place.
     fn active_nodes(&self, view: &JobView, tasks: &[usize]) -> BTreeSet<usize> {
         let sets: BTreeSet<usize> = tasks.iter().map(|&task| self.tasks[task].set).collect();
         let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
@@ -121,7 +121,7 @@ impl Session<'_> {
             .copied()
             .filter(|node| domains.root().nodes.contains(node))
             .collect();
-        // No narrower than what is asked for: a cluster of one rack is also one zone.
+        // No narrower than required: a cluster of one rack is also one zone.
         let narrowest = match self.settings.goes(KaiBehavior::NarrowsDomains) {
             true => preferred.unwrap_or(topology.levels.len()),
             false => deepest,
@@ -167,7 +167,7 @@ impl Session<'_> {
             };
             let cards = match &facts.cards {
                 TaskGpuRequest::Partitions(_) => 0.0,
-                // How much of a card they are depends on the card.
+                // Which part of a card that is depends on the card.
                 TaskGpuRequest::Shared {
                     share: Share::Memory(_),
                     ..
@@ -191,7 +191,7 @@ impl Session<'_> {
         }
     }
 
-    /// Whether a domain could hold what is asked for, counted roughly.
+    /// Whether a domain could hold the tasks, by a rough count.
     fn holds(&self, demand: &TaskDemand, domain: &TopologyDomain) -> bool {
         match &demand.largest {
             Some(largest) => {
@@ -205,7 +205,7 @@ impl Session<'_> {
         }
     }
 
-    /// How many tasks of the largest kind the node has room for.
+    /// How many tasks with the largest request fit on the node.
     fn accommodates(
         &self,
         demand: &TaskDemand,
@@ -237,7 +237,7 @@ impl Session<'_> {
         }
     }
 
-    /// The part of what is free in a domain that would be taken, of the scarcest resource.
+    /// The part of a domain's free resources that would be taken, of the scarcest resource.
     fn fullness(&self, demand: &TaskDemand, domain: &TopologyDomain) -> f64 {
         const NOTHING_FREE: f64 = 1000.0;
         let mut free = NodeResources::default();
@@ -264,7 +264,7 @@ impl Session<'_> {
     }
 }
 
-/// The fuller first, then by name.
+/// The fullest first, then by name.
 fn by_fullness(left: (f64, &str), right: (f64, &str)) -> Ordering {
     right.0.total_cmp(&left.0).then_with(|| left.1.cmp(right.1))
 }

@@ -1,35 +1,35 @@
-//! Pods that are to be spread evenly over domains of nodes: those that must be, and those that would rather be.
+//! Topology spread: pods that must, or prefer to, be spread evenly over domains.
 //!
-//! As Kubernetes' filter `PodTopologySpread` has it: what counts are the domains of nodes where the pod may be, with
-//! the pods of the kind that are on those nodes. A domain may have so many more than the emptiest as the skew says.
-//! Where that is only a wish, a node keeps it whole up to there; the fuller, the less. What the domains have is counted
-//! once for a pod, not once for each node, and again when a pod came or went.
+//! As in Kubernetes' filter `PodTopologySpread`, a domain is counted if the pod may run on one of its nodes, and
+//! only matching pods on such nodes count. A domain may have as many more than the emptiest as the skew says. A
+//! preference is fully met up to there; the fuller the domain, the less. Domains are counted once for a pod, not
+//! once for each node, and again after a pod came or went.
 
 use std::rc::Rc;
 
 use crate::cluster::{PreferredTerm, SpreadConstraint};
 use crate::session::Session;
 
-/// How full the domains are over which a task is to be spread.
+/// The pods in the domains over which a task is spread.
 #[derive(Debug)]
 pub(crate) struct TopologySpread {
     task: usize,
-    /// What had moved when this was counted.
+    /// The count of changes when this was computed.
     moves: u64,
-    /// One for each rule that must be kept.
+    /// One for each required constraint.
     pub(crate) must: Vec<DomainCounts>,
-    /// One for each wish; none for those that are about something else.
+    /// One for each preference; `None` for those about something else.
     would: Vec<Option<DomainCounts>>,
 }
 
-/// How full the domains of one rule are.
+/// The pods in the domains of one constraint.
 #[derive(Debug)]
 pub(crate) struct DomainCounts {
-    /// By domain; none where the pod may not be.
+    /// By domain; `None` if the pod may not run there.
     counts: Vec<Option<u64>>,
     /// What the emptiest has.
     pub(crate) least: u64,
-    /// One, if the pod itself is of the kind.
+    /// 1 if the pod itself matches.
     own: u64,
     pub(crate) skew: u64,
 }
@@ -40,12 +40,12 @@ impl DomainCounts {
         self.own + self.counts[domain].unwrap_or(0)
     }
 
-    /// Whether the rule would be kept.
+    /// Whether the constraint would hold.
     pub(crate) fn has_room(&self, domain: usize) -> bool {
         self.counts[domain].is_some() && self.with(domain) <= self.least.saturating_add(self.skew)
     }
 
-    /// How well a wish would be kept, from 0 to 1.
+    /// How well a preference would be met, from 0 to 1.
     fn kept(&self, domain: usize) -> f64 {
         match self.counts[domain] {
             Some(_) => kept(self.with(domain).saturating_sub(self.least), self.skew),
@@ -55,7 +55,7 @@ impl DomainCounts {
 }
 
 impl Session<'_> {
-    /// How full the domains are over which a task is to be spread; none when it does not matter to it.
+    /// The pods in the domains over which a task is spread; `None` if it has no such rule.
     pub(crate) fn evenness(&self, task: usize) -> Option<Rc<TopologySpread>> {
         let facts = self.tasks[task].task;
         let minds = |wish: &PreferredTerm| matches!(wish, PreferredTerm::Even(_));
@@ -137,7 +137,7 @@ impl Session<'_> {
         }
     }
 
-    /// How well a task would be spread on a node as one of its wishes has it, from 0 to 1.
+    /// How well a node meets a task's preference for spreading, from 0 to 1.
     pub(crate) fn spread(
         &self,
         evenness: Option<&TopologySpread>,
@@ -153,7 +153,7 @@ impl Session<'_> {
     }
 }
 
-/// How well a wish for this skew is kept by that one.
+/// How well this skew meets a preference for that one.
 fn kept(skew: u64, wanted: u64) -> f64 {
     match skew <= wanted {
         true => 1.0,

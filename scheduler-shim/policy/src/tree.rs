@@ -1,8 +1,7 @@
-//! The queues as a tree, with what each of them may have and has.
+//! The tree of queues, with what each of them may hold and holds.
 //!
-//! A queue whose parent does not exist, or whose parents run in a circle, is left out with everything
-//! below it; the rest of the cluster goes on without them. The list is in order of names, so that the
-//! same queues in any order make the same tree.
+//! A queue whose parent does not exist, or whose parents form a cycle, is left out with everything below it; the
+//! rest of the cluster goes on. The list is sorted by name, so the same queues in any order make the same tree.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +87,7 @@ impl QueueTree {
         tree
     }
 
-    /// The place of a queue in the list.
+    /// The index of a queue.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
         self.queues
@@ -133,9 +132,9 @@ impl QueueTree {
         path
     }
 
-    /// Where the paths to two queues part: the queue on each side.
+    /// Where the paths to two queues diverge: the queue on each side.
     ///
-    /// When one is above the other, or they are the same, it is the last that the shorter path has.
+    /// If one is above the other, or they are the same: the last queue of the shorter path.
     #[must_use]
     pub fn parting(&self, left: usize, right: usize) -> (usize, usize) {
         let (lefts, rights) = (self.path(left), self.path(right));
@@ -146,7 +145,7 @@ impl QueueTree {
             .unwrap_or((lefts[last], rights[last]))
     }
 
-    /// Notes what pods hold or, with a negative amount, no longer hold.
+    /// Adds what pods hold to a queue and all above it; a negative amount removes it.
     pub fn charge(&mut self, queue: usize, amounts: ResourceAmounts, is_preemptible: bool) {
         let mut at = Some(queue);
         while let Some(queue) = at {
@@ -164,7 +163,7 @@ impl QueueTree {
         }
     }
 
-    /// Notes what pods hold or wait for.
+    /// Adds what pods hold or wait for to a queue and all above it.
     pub fn request(&mut self, queue: usize, amounts: ResourceAmounts) {
         let mut at = Some(queue);
         while let Some(queue) = at {
@@ -177,7 +176,7 @@ impl QueueTree {
         }
     }
 
-    /// Divides `total` among the queues at the top and what each gets among those below it.
+    /// Divides `total` among the top queues, and the fair share of each queue among its children.
     pub fn divide(&mut self, division: DivisionSettings, total: ResourceAmounts) {
         let mut levels = vec![(self.top.clone(), total)];
         while let Some((members, total)) = levels.pop() {

@@ -1,10 +1,10 @@
-//! What queues used in the past, as parts of what the cluster had, so that a share can be fair over time.
+//! What queues used in the past, as parts of the cluster's capacity, for fair share over time.
 //!
-//! The window is cut into buckets that hold card-seconds (and the like) of each queue and of the cluster.
-//! Old buckets fall out of a sliding window one by one and out of a tumbling one all at once; with a
-//! half-life a bucket counts for half as much when it is that old. What a queue used is its sum over the
-//! buckets divided by the cluster's: 24 of 100 card-hours are 0.24. Nothing but sums is kept, so the whole
-//! store is small enough to be written down with each change and read back after a restart.
+//! The window is cut into buckets. Each holds resource amounts times seconds, of each queue and of the cluster. Old
+//! buckets leave a sliding window one by one and a tumbling window all at once. With a half-life, a bucket of that
+//! age counts half. The usage of a queue is its sum over the buckets divided by the cluster's: 24 of 100 card-hours
+//! are 0.24. Only sums are kept, so the whole store is small enough to be saved after each change and read after a
+//! restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::amounts::{ResourceAmounts, ResourceKind};
 pub enum UsageWindow {
     /// The time of this length that ends now.
     Sliding(Duration),
-    /// The time since the last multiple of `length` after `start`.
+    /// The time since the latest `start + n * length`.
     Tumbling {
         /// When the first window began.
         start: Duration,
@@ -26,7 +26,7 @@ pub enum UsageWindow {
 }
 
 impl UsageWindow {
-    /// A week, as KAI has it.
+    /// A week, KAI's default.
     pub const WEEK: Self = Self::Sliding(Duration::from_secs(7 * 24 * 3600));
 
     const fn length(self) -> Duration {
@@ -35,7 +35,7 @@ impl UsageWindow {
         }
     }
 
-    /// When the window that `now` is in began.
+    /// The start of the window that contains `now`.
     fn began(self, now: Duration) -> Duration {
         match self {
             Self::Sliding(length) => now.saturating_sub(length),
@@ -55,16 +55,16 @@ impl UsageWindow {
 pub struct UsageBucket {
     /// When it began.
     pub start: Duration,
-    /// When the last of it was noted.
+    /// When its last usage was recorded.
     pub end: Duration,
-    /// What the cluster had, times seconds.
+    /// The capacity of the cluster, times seconds.
     pub capacity: ResourceAmounts,
     /// What each queue held, times seconds.
     pub held: BTreeMap<String, ResourceAmounts>,
 }
 
 impl UsageBucket {
-    /// This one and the next as one.
+    /// This bucket merged with the next.
     fn joined(mut self, next: &Self) -> Self {
         self.end = next.end;
         self.capacity = self.capacity.plus(next.capacity);
@@ -76,12 +76,12 @@ impl UsageBucket {
     }
 }
 
-/// What queues used.
+/// What queues used, within a window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowedUsage {
     /// How far back it counts.
     pub window: UsageWindow,
-    /// How old usage is when it counts for half; never where not given.
+    /// The age at which usage counts half; `None` for no decay.
     pub half_life: Option<Duration>,
     /// The sums, oldest first.
     pub buckets: Vec<UsageBucket>,
@@ -91,7 +91,7 @@ impl WindowedUsage {
     /// Into how many buckets the window is cut.
     const BUCKETS: u32 = 168;
 
-    /// Nothing was used yet.
+    /// No usage yet.
     #[must_use]
     pub const fn new(window: UsageWindow, half_life: Option<Duration>) -> Self {
         Self {
@@ -101,8 +101,8 @@ impl WindowedUsage {
         }
     }
 
-    /// Notes that from `from` until `to` the queues held this and the cluster had that. What was noted before
-    /// stays as it is, unless it began after `to`: then a clock was wrong.
+    /// Records that from `from` until `to` the queues held `held` and the cluster had `capacity`. Earlier records
+    /// stay, unless they began after `to`: then a clock was wrong.
     pub fn note(
         &mut self,
         from: Duration,
@@ -139,7 +139,7 @@ impl WindowedUsage {
     /// Makes the bucket that holds `at` the last, and returns when it is full.
     fn bucket_at(&mut self, at: Duration) -> Duration {
         let length = self.bucket();
-        // One of before the window is full, too: what tumbles is forgotten to the second.
+        // A bucket from before the window is full, too: a tumbling window forgets to the second.
         let is_full = self.buckets.last().is_none_or(|last| {
             let is_old = matches!(self.window, UsageWindow::Tumbling { .. })
                 && last.start < self.window.began(at);
@@ -170,7 +170,7 @@ impl WindowedUsage {
             .collect();
     }
 
-    /// What each queue that used anything used until `now`, as a part of what the cluster had: CPU, memory, GPU.
+    /// What each queue that used anything used until `now`, as a part of the cluster's capacity: CPU, memory, GPU.
     #[must_use]
     pub fn all(&self, now: Duration) -> BTreeMap<String, [f64; 3]> {
         let held = self.buckets.iter().flat_map(|bucket| bucket.held.keys());
@@ -179,7 +179,7 @@ impl WindowedUsage {
         names.into_iter().map(used).collect()
     }
 
-    /// What a queue used until `now`, as a part of what the cluster had: CPU, memory, GPU.
+    /// What a queue used until `now`, as a part of the cluster's capacity: CPU, memory, GPU.
     #[must_use]
     pub fn of(&self, queue: &str, now: Duration) -> [f64; 3] {
         let began = self.window.began(now);

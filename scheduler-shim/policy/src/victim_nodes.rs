@@ -1,12 +1,12 @@
-//! The nodes that victims are on, from the smallest that could do.
+//! The nodes that victims are on, those with the least room that could do first.
 //!
-//! Each new victim changes one node, or few: the sums are kept, not made anew.
+//! Each new victim changes one node, or few, so the sums are updated, not computed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::session::Session;
 
-/// What is wanted of cards: in all, and by the most modest task. What is asked in bytes counts nothing.
+/// The cards that tasks ask for: all together, and the least of any task. Requests in bytes count as zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CardDemand {
     pub(crate) sum: f64,
@@ -16,9 +16,9 @@ pub(crate) struct CardDemand {
 /// The victims on one node.
 #[derive(Clone, Debug)]
 struct NodeVictims {
-    /// Cards that are free there, or would be.
+    /// Cards that are free there, or would be without the victims.
     room: f64,
-    /// When the first of them was taken.
+    /// The order in which the nodes got their first victim.
     seen: usize,
     /// Their batches.
     batches: Vec<usize>,
@@ -31,7 +31,7 @@ pub(crate) struct VictimNodes {
     by_node: BTreeMap<usize, NodeVictims>,
     /// Cards that the recorded victims leave free, by node.
     freed: BTreeMap<usize, f64>,
-    /// Nodes that are there for the job in any case, and what is free on those without victims.
+    /// Nodes that the job may use without victims, and what is free on those of them without victims.
     feasible: BTreeSet<usize>,
     baseline: f64,
     seen: usize,
@@ -70,7 +70,7 @@ impl VictimNodes {
         session.free_gpus(node) + self.freed.get(&node).copied().unwrap_or(0.0)
     }
 
-    /// Enters a batch of victims.
+    /// Adds a batch of victims.
     pub(crate) fn add(&mut self, session: &Session<'_>, batch: usize, tasks: &[usize]) {
         for &task in tasks {
             if let Some(node) = session.standings[task].node {
@@ -108,7 +108,7 @@ impl VictimNodes {
         nodes.flat_map(|&node| self.on_node(node)).copied()
     }
 
-    /// Sorts the nodes, the smallest first; how many of them to take: as few as could do, then more.
+    /// Sorts the nodes, least room first. Returns how many of them to take: as few as could do, then more.
     pub(crate) fn sorted(&mut self) -> impl Iterator<Item = usize> {
         let least = self.demand.least;
         let could = |span: &NodeVictims| least <= 0.0 || span.room + 1e-6 >= least;

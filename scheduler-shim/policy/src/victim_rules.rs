@@ -1,4 +1,4 @@
-//! Who may be made to leave for whom, and whether an outcome is fair to those who leave.
+//! Which jobs may be evicted for which, and whether an outcome is fair to the victims.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl Session<'_> {
             && min_runtime::is_candidate(is_safe, is_elastic)
     }
 
-    /// Whether the victim's queue holds so much that it could have to give something, however little.
+    /// Whether the victim's queue holds so much that a reclaimer could take something, however little.
     pub(crate) fn could_give(&self, reclaimer: Reclaimer, victim: usize) -> bool {
         self.jobs[victim].queue.is_some_and(|queue| {
             let (taker, loser) = self.queues.parting(reclaimer.queue, queue);
@@ -93,7 +93,7 @@ impl Session<'_> {
         is_protected(facts.last_start, minimum, self.now)
     }
 
-    /// Whether every victim that is safe keeps what its pod sets must have.
+    /// Whether every protected victim keeps the minimums of its pod sets.
     pub(crate) fn keeps_minimums(
         &self,
         batches: &[VictimBatch],
@@ -116,7 +116,7 @@ impl Session<'_> {
         })
     }
 
-    /// What the victims lose, by queue and job: pods above their minimum one by one, the rest of a job at once.
+    /// What the victims lose, by queue and job: pods above the minimum one by one, the rest of a job at once.
     pub(crate) fn lost(&self, batches: &[VictimBatch], running: &JobsByQueue) -> Losses {
         let mut by_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for batch in batches {
@@ -171,7 +171,7 @@ impl Session<'_> {
         held.filter_map(|task| self.charge(task)).sum()
     }
 
-    /// Whether two jobs wait for the same and under the same conditions.
+    /// Whether two jobs ask for the same under the same conditions.
     pub(crate) fn are_alike(&self, left: usize, right: usize) -> bool {
         let (l, r) = (&self.jobs[left], &self.jobs[right]);
         let waits = |task: usize| self.standings[task].status == TaskStatus::Pending;

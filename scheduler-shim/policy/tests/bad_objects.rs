@@ -1,4 +1,4 @@
-//! What is wrong with one object does not stop the rest of the cluster.
+//! A faulty object does not stop the rest of the cluster.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a search for victims may cost, in pods looked at: a clock would say something else on each machine.
+//! What a search for victims may cost, in pods looked at: a clock would differ from machine to machine.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn pod(name: &str, cards: TaskGpuRequest, node: Option<usize>) -> Task {
     }
 }
 
-/// Every card but some has a pod of a queue whose quota is everything.
+/// All cards but `idle` have a pod of a queue with an unlimited quota.
 fn full(idle: usize) -> Cluster {
     let node = |number: usize| Node {
         name: format!("node-{number}"),
@@ -92,7 +92,7 @@ fn full(idle: usize) -> Cluster {
     }
 }
 
-/// Whatever is decided for a job that waits, what did it cost?
+/// The effort of a plan for waiting jobs, and how many decisions it makes.
 fn effort(mut cluster: Cluster, waiting: Vec<Job>) -> (u64, usize) {
     cluster.jobs.extend(waiting);
     let session: Session<'_> = plan(NOW, &cluster);
@@ -144,7 +144,7 @@ fn a_share_in_bytes_that_is_larger_than_any_card_makes_nobody_a_victim() {
     assert!(effort < 100_000, "{effort}");
 }
 
-/// A pod that everyone would make room for, but that may only be near a pod that does not exist.
+/// A pod that everyone would make room for, but with affinity to a pod that does not exist.
 fn lonely(name: &str) -> Job {
     let mut job = waits("all", 50, TaskGpuRequest::Whole(8), 1);
     name.clone_into(&mut job.name);
@@ -164,7 +164,7 @@ fn what_was_sought_in_vain_is_not_sought_again_for_a_twin() {
     };
     let (one, many) = (twins(1), twins(200));
     assert!(one > 100_000, "{one}");
-    // Each of them is held once against each node when jobs are placed.
+    // The allocate action checks each twin once against each node.
     assert!(many <= one + 200 * NODES as u64, "{one} and {many}");
 }
 
@@ -199,8 +199,8 @@ fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
     assert_eq!(started(&cluster), 3);
 }
 
-/// Jobs that each would take the room that is made for the other: on each pair of nodes two gangs of the queue `all` run.
-/// A job of `other`, which has nothing, and one of higher priority in `all` wait for room there.
+/// Jobs that would each take the room made for the other. Two gangs of the queue `all` run on each pair of nodes. A
+/// job of `other`, which holds nothing, and one of higher priority in `all` wait for room there.
 fn blocked(pairs: usize) -> Cluster {
     let mut cluster = full(NODES * CARDS);
     cluster.nodes.truncate(2 * pairs);

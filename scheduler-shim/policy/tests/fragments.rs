@@ -1,4 +1,4 @@
-//! Where pods go when as little as possible of what is free is to become useless.
+//! Where pods go to keep as much free capacity as possible useful.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn job(name: &str, cards: TaskGpuRequest, on: Option<&str>) -> Job {
     }
 }
 
-/// The node that `new` gets where pods already are.
+/// The node that `new` gets beside the pods that are `there`.
 fn place(
     shared: SharedCardPreference,
     nodes: Vec<Node>,
@@ -101,7 +101,7 @@ fn a_hole_that_most_pods_could_use_is_left_to_them() {
         let nodes = ["a", "b", "c", "d"].map(|name| node(name, 1));
         place(shared, nodes.to_vec(), part("0.3"), there)
     };
-    // What would be left of the hole of 0.6 is of use to few; what is left of a whole card is of use to all.
+    // What would be left of the hole of 0.6 helps few pods; what is left of a whole card helps all.
     assert_eq!(place(SharedCardPreference::BestFit), "a");
     assert_eq!(place(SharedCardPreference::LeastFragments), "b");
 }
@@ -117,7 +117,8 @@ fn whole_cards_are_taken_where_they_are_of_no_use_to_those_who_want_several() {
         let nodes = vec![node("a", 4), node("b", 7), node("c", 4), node("d", 4)];
         place(shared, nodes, TaskGpuRequest::Whole(2), there)
     };
-    // Of four cards two would remain, of no use to those who want four; of seven five do, and one half less.
+    // Of four cards two would be left, useless to pods that want four. Of seven, five would be left, and a half
+    // less.
     assert_eq!(place(SharedCardPreference::BestFit), "a");
     assert_eq!(place(SharedCardPreference::LeastFragments), "b");
 }

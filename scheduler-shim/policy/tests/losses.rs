@@ -1,4 +1,4 @@
-//! Whether victims may be taken does not depend on the order in which they are looked at.
+//! Whether victims may be taken does not depend on their order.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use apportion_policy::share::QueueShare;
 use apportion_policy::tree::QueueTree;
 use proptest::prelude::*;
 
-/// What the jobs of two queues lose, each in its order: CPU and GPUs.
+/// What the jobs of two queues lose, each in order: CPU and GPUs.
 type Jobs = [Vec<Vec<(u8, u8)>>; 2];
 
 fn amounts((cpu, gpus): (u8, u8)) -> ResourceAmounts {
     ResourceAmounts::new(f64::from(cpu), 0.0, f64::from(gpus))
 }
 
-/// A queue that may hold this and holds that.
+/// A queue with what it may hold and what it holds.
 fn queue(
     name: &str,
     parent: Option<&str>,
@@ -36,7 +36,7 @@ fn queue(
     (queue, parent.map(str::to_owned))
 }
 
-/// Two queues under one that holds what the jobs of both lose, and a queue that takes.
+/// Two queues below one that holds what the jobs of both lose, and a queue that reclaims.
 fn tree(may: ResourceAmounts, holds: ResourceAmounts) -> (QueueTree, Reclaimer, [usize; 2]) {
     let nothing = ResourceAmounts::default();
     let plenty = ResourceAmounts::new(1000.0, 1000.0, 1000.0);
@@ -79,7 +79,7 @@ fn orders(jobs: &[Vec<(u8, u8)>]) -> Vec<Vec<Vec<(u8, u8)>>> {
 
 fn jobs() -> impl Strategy<Value = Jobs> {
     let loss = (0..4_u8, 1..4_u8);
-    // What is lost at once at last is what a job cannot go without: never less than one of its other pods.
+    // The last loss is the core of a job: never less than one of its other pods.
     let job = (loss, 0..3_usize, 1..3_u8).prop_map(|((cpu, gpus), elastic, core)| {
         let mut losses = vec![(cpu, gpus); elastic];
         losses.push((cpu * core, gpus * core));
@@ -102,7 +102,7 @@ proptest! {
         let by_queue = |queue: &[Vec<(u8, u8)>]| queue.iter().map(|job| losses(job)).collect();
         let victims: Losses = BTreeMap::from([(a, by_queue(&jobs[0])), (b, by_queue(&jobs[1]))]);
         let victims = victims.into_iter().filter(|(_, jobs): &(usize, Vec<_>)| !jobs.is_empty()).collect();
-        // One job that loses everything loses it in this order only.
+        // A single job with all losses loses them in exactly this order.
         let in_order = |order: &Vec<Vec<(u8, u8)>>| {
             let one = BTreeMap::from([(a, vec![losses(&order.concat())])]);
             reclaimable(&tree, reclaimer, &one, 1.0)

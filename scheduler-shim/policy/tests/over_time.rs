@@ -1,4 +1,4 @@
-//! What is fair over time: queues that can't have the cluster together have it in turns.
+//! Fair share over time: queues that can't have the cluster together take turns.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn job(queue: &str, created: Duration) -> Job {
     }
 }
 
-/// How many of the hours each of two queues of these weights gets, when both always want everything.
+/// How many of the hours each of two queues with these weights gets if both always want everything.
 fn hours(weights: [f64; 2], hours: u32) -> [u32; 2] {
     let names = ["a", "b"];
     let mut usage = WindowedUsage::new(UsageWindow::WEEK, Some(HOUR * 48));

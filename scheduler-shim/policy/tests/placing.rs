@@ -1,4 +1,4 @@
-//! What a placement promises, by example and over random cards.
+//! The guarantees of a placement, by example and over random cards.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use apportion_abi::{Bytes, CardCapacity, CardUuid, GpuRequest, Holder, Share};
 use apportion_policy::{CandidateCard, PlacementRefusal, place};
 use proptest::prelude::*;
 
-/// A card with `total` and `held` MiB; its number is its UUID.
+/// A card with `total` and `held` in MiB; its number is its UUID.
 fn card(number: u8, total: u64, held: u64) -> CandidateCard {
     let holder = Holder {
         name: format!("holder-{number}"),
@@ -144,7 +144,7 @@ prop_compose! {
     }
 }
 
-/// What a card has left, in MiB.
+/// What is free on a card, in MiB.
 fn free(card: &CandidateCard) -> u64 {
     let held: Bytes = card.holders.iter().map(|holder| holder.bytes).sum();
     card.capacity.allocatable().minus(held).as_mib()
@@ -155,7 +155,7 @@ proptest! {
     fn a_placement_fits_and_no_better_one_was_passed_over(
         cards in any_cards(), mib in 1u64..100, devices in 1u32..4
     ) {
-        // A share is a whole number of 2 MiB, and one at least.
+        // A share is a multiple of 2 MiB, at least one.
         let least = (mib / 2 * 2).max(2);
         let able: Vec<&CandidateCard> = cards.iter().filter(|c| c.is_healthy && free(c) >= least && mib >= 2).collect();
         match place(&memory(mib, devices), &cards) {

@@ -1,4 +1,4 @@
-//! How a resource is divided among queues, beside what the oracles ask.
+//! How a resource is divided among queues, beyond what the oracles check.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use apportion_policy::divide::{DivisionSettings, SurplusGranularity, divide};
 use apportion_policy::share::{QueueShare, ResourceShare};
 use proptest::prelude::*;
 
-/// A queue without a quota that wants so many cards.
+/// A queue without a quota that wants this many cards.
 fn wants(name: &str, cards: f64) -> QueueShare {
     let gpu = ResourceShare {
         limit: UNLIMITED,

@@ -1,4 +1,4 @@
-//! Who has to leave for a share of a card, compared with every other choice that there was.
+//! The victims of a share of a card, compared with every other possible choice.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 const NOW: Duration = Duration::from_secs(1_000_000);
-/// Shares are counted in tenths of a card.
+/// Shares are in tenths of a card.
 const TENTHS: u64 = 10;
 
-/// A pod that runs: how many tenths of which card.
+/// Running pods: how many tenths of which card.
 type Running = Vec<(u64, usize)>;
 
 fn job(name: String, priority: i32, tenths: u64, on: Option<usize>) -> Job {
@@ -87,7 +87,7 @@ fn cluster(cards: usize, running: &Running, wanted: u64) -> Cluster {
     }
 }
 
-/// Whether the share fits somewhere when only these pods leave.
+/// Whether the share fits somewhere if only these pods leave.
 fn fits_without(cards: usize, running: &Running, gone: &[usize], wanted: u64) -> bool {
     let mut held: BTreeMap<usize, u64> = (0..cards).map(|card| (card, 0)).collect();
     for (number, (tenths, card)) in running.iter().enumerate() {
@@ -98,7 +98,7 @@ fn fits_without(cards: usize, running: &Running, gone: &[usize], wanted: u64) ->
     held.values().any(|held| held + wanted <= TENTHS)
 }
 
-/// The fewest pods whose leaving is enough.
+/// The fewest pods that must leave.
 fn fewest(cards: usize, running: &Running, wanted: u64) -> usize {
     let sets = 0..1_usize << running.len();
     let members = |set: usize| (0..running.len()).filter(move |number| set >> number & 1 == 1);
@@ -109,7 +109,7 @@ fn fewest(cards: usize, running: &Running, wanted: u64) -> usize {
     enough.map(|set| members(set).count()).min().unwrap()
 }
 
-/// Who leaves for good, and whether others are moved.
+/// The pods that leave for good, and whether others are moved.
 fn leavers(cluster: &Cluster) -> (Vec<usize>, bool) {
     let decisions = step(NOW, cluster);
     let number = |task: &str| task.strip_prefix("victim-")?.parse::<usize>().ok();
@@ -130,7 +130,7 @@ fn leavers(cluster: &Cluster) -> (Vec<usize>, bool) {
     (leaving, !reserved.is_empty())
 }
 
-/// Cards that are filled at random, up to their brim.
+/// Randomly filled cards, up to full.
 fn filled() -> impl Strategy<Value = (usize, Running, u64)> {
     let running = prop::collection::vec((1..=TENTHS, 0..3_usize), 1..8);
     (1..4_usize, running, 1..=TENTHS).prop_map(|(cards, pods, wanted)| {

@@ -1,8 +1,8 @@
-//! The way to an agent: its Unix socket on this machine, or TCP with mutual TLS.
+//! The connection to an agent: a Unix socket on this machine, or TCP with mutual TLS.
 //!
-//! Over TCP the certificate must be that of the node's own agent; the address alone says nothing. Every
-//! request carries the term of this scheduler, so that an agent that heard of a later one refuses it. A
-//! connection whose other end vanished without a word is noticed, because agents are quiet for long.
+//! Over TCP the certificate must be that of the node's own agent; the address alone proves nothing. Every request
+//! carries this scheduler's term. An agent that knows a later term refuses it. Agents are quiet for long, so
+//! keep-alive pings detect a peer that vanished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Interceptor for FencingToken {
     }
 }
 
-/// What is needed to speak with any agent.
+/// What every connection to an agent needs.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentConnector {
     tls: TlsConfigReceiver,
@@ -62,7 +62,7 @@ impl AgentConnector {
         Self { tls, term }
     }
 
-    /// The agent of a node.
+    /// The endpoint of a node's agent.
     pub(crate) fn to(&self, node: &str, address: &str) -> AgentEndpoint {
         AgentEndpoint {
             reach: self.clone(),
@@ -79,22 +79,22 @@ pub(crate) struct AgentEndpoint {
     reach: AgentConnector,
     node: String,
     address: String,
-    /// One connection for all that is asked: each costs tens of kilobytes, and there are as many as nodes.
+    /// One connection for all requests. Each costs tens of kilobytes, and there is one per node.
     kept: Mutex<Option<FencedAgentClient>>,
 }
 
 impl AgentEndpoint {
-    /// The connection; a new one where there is none.
+    /// The open connection, or a new one.
     pub(crate) async fn reach(&self) -> Result<FencedAgentClient, String> {
         let mut kept = self.kept.lock().await;
         match &*kept {
             Some(client) => Ok(client.clone()),
-            // Connecting needs far more room than being connected: it is given back.
+            // Connecting needs much more memory than an open connection. The box frees it afterwards.
             None => Ok(kept.insert(Box::pin(self.connect()).await?).clone()),
         }
     }
 
-    /// Gives up the connection: who reaches next connects anew.
+    /// Drops the connection. The next `reach` opens a new one.
     pub(crate) async fn part(&self) {
         *self.kept.lock().await = None;
     }
@@ -110,7 +110,7 @@ impl AgentEndpoint {
         };
         let wire = wire.map_err(|error| unreached(&error))?;
         let wire = InterceptedService::new(wire, self.reach.term.clone());
-        // HTTP/2 asks for an address; who listens is known already.
+        // HTTP/2 needs an authority. The peer is already known.
         Ok(AgentClient::with_origin(
             wire,
             Uri::from_static("http://agent"),
@@ -146,12 +146,12 @@ async fn connect(
     TlsConnector::from(tls).connect(name, stream).await
 }
 
-/// Why there is no connection.
+/// The error text of a failed connection.
 fn unreached(error: &dyn std::error::Error) -> String {
     hinted(format!("transport error: {}", chain(error)))
 }
 
-/// What an agent, or the way to it, says is wrong.
+/// The error text of a gRPC status, with its causes.
 pub(crate) fn told(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut next = std::error::Error::source(status);

@@ -1,8 +1,8 @@
-//! The agents of the nodes: one task each, which listens to what the agent says and asks it in order.
+//! One worker per agent: a task that follows the agent's status, and a task that sends requests in order.
 //!
-//! Where an agent listens, its `GpuNode` says; an annotation of the node, which only people write, goes
-//! before that. Requests to one agent are made one after the other, so that giving back and asking anew
-//! never overtake each other. Every request is answered by an event, also when the agent is away.
+//! An agent publishes its address in its `GpuNode`. An annotation of the node, which only people write, takes
+//! precedence. Requests to one agent are sent one after the other, so a release and a new reservation never overtake
+//! each other. Every `Allocate` is answered by an event, also when the agent is away.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,31 +23,31 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatu
 use super::event::{PodRef, SchedulerEffect, SchedulerEvent};
 use super::heartbeats;
 
-/// The places of what is said, the weightier first.
+/// Indices into the addresses of a node. The first address that is set wins.
 const NODE: usize = 0;
 const AGENT: usize = 1;
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long until an agent that is away is tried again.
+/// How long until a lost connection is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long a reservation waits for its pod to be bound: longer than the API server may take.
 const RESERVED_MS: u64 = 120_000;
 
-/// The agents that the nodes name.
+/// The workers of all agents.
 #[derive(Debug)]
 pub(crate) struct AgentWorkers {
     agents: BTreeMap<String, AgentWorker>,
-    /// What nodes' annotations say, and what agents publish.
+    /// Addresses by node: from the node's annotation, and from its `GpuNode`.
     said: BTreeMap<String, [Option<String>; 2]>,
     events: UnboundedSender<SchedulerEvent>,
-    /// The way to agents; nothing while another leads.
+    /// How to connect; `None` until this scheduler leads.
     reach: Option<AgentConnector>,
 }
 
 #[derive(Debug)]
 struct AgentWorker {
     address: String,
-    /// Boxed, because a channel makes room for many at once, and there is one for each node.
+    /// Boxed: a channel allocates room for many messages at once, and there is one channel per node.
     requests: UnboundedSender<Box<SchedulerEffect>>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -68,7 +68,7 @@ impl AgentWorkers {
         }
     }
 
-    /// Speaks with the agents from now on.
+    /// Connects to all known agents.
     pub(crate) fn begin(&mut self, reach: AgentConnector) {
         for (node, said) in &self.said {
             if let Some(address) = said.iter().flatten().next() {
@@ -84,7 +84,7 @@ impl AgentWorkers {
         self.agents.keys()
     }
 
-    /// Takes in where agents are, as far as an event says it.
+    /// Updates the agents' addresses from an event.
     pub(crate) fn take(&mut self, event: &SchedulerEvent) {
         if let SchedulerEvent::Listed(kind, objects) = event
             && let Some(whose) = whose(kind)
@@ -127,7 +127,7 @@ impl AgentWorkers {
         self.set(object.name(), whose, address);
     }
 
-    /// Listens to a node's agent where it is now.
+    /// Sets or clears one address of a node. If the address in effect changes, replaces the worker.
     fn set(&mut self, node: &str, whose: usize, address: Option<&str>) {
         let said = self.said.entry(node.to_owned()).or_default();
         said[whose] = address.map(str::to_owned);
@@ -145,12 +145,13 @@ impl AgentWorkers {
             Some(link) => self.agents.insert(node.to_owned(), link),
             None => self.agents.remove(node),
         };
+        // The model then forgets the old agent's status, and takes unanswered requests as refused.
         if before.is_some() {
             let _ = self.events.send(SchedulerEvent::AgentGone(node.to_owned()));
         }
     }
 
-    /// Asks a node's agent.
+    /// Queues a request to a node's agent.
     pub(crate) fn perform(&self, effect: SchedulerEffect) {
         let link = match &effect {
             SchedulerEffect::Allocate { node, .. }
@@ -179,7 +180,7 @@ impl AgentWorkers {
     }
 }
 
-/// Which of the two an object of this kind is.
+/// The index of the address that objects of this kind hold.
 fn whose(kind: &str) -> Option<usize> {
     match kind {
         "Node" => Some(NODE),
@@ -221,13 +222,13 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Passes on all that an agent says.
+/// Forwards an agent's statuses as events, and reconnects.
 async fn listen(node: String, to: Arc<AgentEndpoint>, events: UnboundedSender<SchedulerEvent>) {
     let mut known = String::new();
     loop {
         match heard(&node, &to, &events, &mut known).await {
             Ok(()) => debug!(node, "Agent disconnected"),
-            // Once is enough while it stays so.
+            // Log the same problem only once.
             Err(problem) if problem != known => {
                 warn!(node, problem, "Agent unreachable");
                 known = problem;
@@ -289,7 +290,7 @@ fn held(allocation: v1::Allocation) -> AgentAllocation {
     let uid = match allocation.holder.and_then(|holder| holder.kind) {
         Some(Kind::PodUid(uid)) => Some(uid),
         Some(Kind::Pid(_)) => None,
-        // Whoever asks for one container of a pod adds its name.
+        // The key is the pod's UID, for one container followed by `/` and its name.
         None => allocation
             .idempotency_key
             .split('/')
@@ -306,7 +307,7 @@ fn held(allocation: v1::Allocation) -> AgentAllocation {
     }
 }
 
-/// Asks one thing after the other.
+/// Sends requests one after the other.
 async fn ask(
     to: Arc<AgentEndpoint>,
     mut requests: UnboundedReceiver<Box<SchedulerEffect>>,
@@ -336,7 +337,7 @@ fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> Schedule
     }
 }
 
-/// The id, or why not; an error where the connection is at fault.
+/// The allocation's id, or why the agent refused. `Err` if the request itself failed.
 async fn one(
     to: &AgentEndpoint,
     request: &SchedulerEffect,

@@ -1,48 +1,48 @@
-//! The agents of the nodes as they last spoke: cards one by one, and who holds what.
+//! The last status of each node's agent: its cards, and its allocations.
 //!
-//! An agent's word about its node goes before any object's. One that is silent keeps its pods, and gets
-//! no new ones.
+//! For its node, an agent's status takes precedence over any API object. A node whose agent is away keeps its pods
+//! and gets no new ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
 
-/// One card.
+/// One card, as its agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCard {
     pub(crate) uuid: String,
-    /// What can be given of it in all.
+    /// Memory for allocations in total.
     pub(crate) allocatable: Bytes,
-    /// What processes of no allocation use.
+    /// Memory used by processes without an allocation.
     pub(crate) unmanaged: Bytes,
-    /// Whether it can be given out.
+    /// Whether it may be allocated.
     pub(crate) is_healthy: bool,
 }
 
-/// How far an allocation has come.
+/// The state of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgentAllocationState {
     /// Not committed yet.
     Reserved,
     /// Committed.
     Allocated,
-    /// Given back, while its processes live.
+    /// Released, but its processes still run.
     Draining,
 }
 
-/// One allocation.
+/// One allocation in an agent's ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentAllocation {
     pub(crate) id: String,
-    /// The UID of the pod that it is for; nothing where no pod is.
+    /// UID of its pod; `None` if it has no pod.
     pub(crate) uid: Option<String>,
     pub(crate) name: String,
     pub(crate) stage: AgentAllocationState,
     pub(crate) shares: Vec<(String, u64)>,
 }
 
-/// All that an agent says.
+/// The status that an agent reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AgentStatus {
     pub(crate) cards: Vec<AgentCard>,
@@ -50,7 +50,7 @@ pub(crate) struct AgentStatus {
 }
 
 impl AgentStatus {
-    /// The cards that can be given out.
+    /// The cards that may be allocated.
     pub(crate) fn healthy(&self) -> impl Iterator<Item = &AgentCard> {
         self.cards.iter().filter(|card| card.is_healthy)
     }
@@ -66,21 +66,21 @@ impl AgentStatus {
         held.find(|held| held.uid.as_deref() == Some(uid))
     }
 
-    /// What can surely be given of any of its cards: the labels of a node have room for one size.
+    /// The allocatable memory of the smallest healthy card. The labels of a node have room for one size only.
     pub(crate) fn card_memory(&self) -> Option<Bytes> {
         self.healthy().map(|card| card.allocatable).min()
     }
 }
 
-/// An agent.
+/// An agent's last status, and whether it is connected.
 #[derive(Clone, Debug)]
 pub(crate) struct TrackedAgent {
     pub(crate) said: AgentStatus,
     /// Whether it answers.
     pub(crate) is_here: bool,
-    /// When it was lost; when it was heard for the first time of late.
+    /// When it was lost, or when it last came back.
     pub(crate) since: Duration,
-    /// Whether it ever said something.
+    /// Whether it ever reported a status.
     pub(crate) was_heard: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct TrackedAgent {
 pub(crate) struct TrackedAgents(BTreeMap<String, TrackedAgent>);
 
 impl TrackedAgents {
-    /// Notes what one says; whether that is new.
+    /// Stores a status. Returns whether anything changed.
     pub(crate) fn said(&mut self, now: Duration, node: &str, said: AgentStatus) -> bool {
         let is_here = true;
         let known = self.0.get(node);
@@ -107,8 +107,9 @@ impl TrackedAgents {
         true
     }
 
-    /// The pods whose allocations an agent gave back between its last word and this one. It does so when it knows that
-    /// a pod has ended, which the API server says later. One that was away in between may have lost its ledger instead.
+    /// The pods whose allocations are gone since the last status. The agent releases them when it knows that the pod
+    /// has ended; the API server shows that later. An agent that was away in between does not count: it may have lost
+    /// its ledger.
     pub(crate) fn given_back(&self, node: &str, said: &AgentStatus) -> Vec<String> {
         let before = self.of(node).filter(|agent| agent.is_here);
         let before = before.into_iter().flat_map(|agent| &agent.said.held);
@@ -118,7 +119,7 @@ impl TrackedAgents {
         gone.map(str::to_owned).collect()
     }
 
-    /// Notes that one is silent.
+    /// Marks a node's agent as lost.
     pub(crate) fn lost(&mut self, now: Duration, node: &str) {
         match self.0.get_mut(node) {
             Some(agent) if agent.is_here => {
@@ -140,12 +141,12 @@ impl TrackedAgents {
         }
     }
 
-    /// Whether one is known that never said anything.
+    /// Whether any known agent has never reported.
     pub(crate) fn is_anybody_unheard(&self) -> bool {
         self.0.values().any(|agent| !agent.was_heard)
     }
 
-    /// Forgets one.
+    /// Removes a node's agent.
     pub(crate) fn gone(&mut self, node: &str) {
         self.0.remove(node);
     }
@@ -155,12 +156,12 @@ impl TrackedAgents {
         self.0.get(node)
     }
 
-    /// All of them.
+    /// All agents with their nodes.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &TrackedAgent)> {
         self.0.iter()
     }
 
-    /// The allocations for a pod, wherever they are.
+    /// The allocations of a pod on all nodes.
     pub(crate) fn of_pod(&self, uid: &str) -> Vec<(String, AgentAllocation)> {
         let found = self.0.iter().filter_map(|(node, agent)| {
             let held = agent.said.of_pod(uid)?;

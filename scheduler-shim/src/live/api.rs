@@ -1,7 +1,7 @@
 //! What the scheduler writes to the API server: bindings, evictions, events, why pods wait, and what queues used.
 //!
-//! An answer that never came is asked for again: what the API server shows decides. Only its word ends an eviction or
-//! a binding that was asked for, so that neither is made up for with another while it is still under way.
+//! If an answer is lost, the API server's state decides. An eviction or a binding counts as over only when the API
+//! server says so. Until then no other one is started in its place.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,17 +44,16 @@ use grouping::GroupWriter;
 pub(crate) use leadership::LeadershipGuard;
 use request_limiter::{RequestLimiter, RequestPurpose};
 
-/// How long one may take: as long as an API server works on a request. Who gives up earlier does not know what comes
-/// of it.
+/// Timeout of a request: as long as an API server works on one. After a shorter one the outcome would be unknown.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long until it is asked again what the API server did.
+/// Delay before the API server is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How often an eviction may fail without a word about it.
+/// How often an eviction without a clear answer is tried again.
 const FAILURES: usize = 100;
-/// Under which name objects are applied.
+/// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "apportion-scheduler";
 
-/// A client for the cluster of a file, of the environment, or of the pod that this runs in.
+/// A client from a kubeconfig file, from the environment, or from the service account of this pod.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, SchedulerFailure> {
     let hint = "name a file with --kubeconfig, or set KUBECONFIG";
     let config = match kubeconfig {
@@ -85,18 +84,18 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Schedule
     })
 }
 
-/// Why something was not done.
+/// Why a write did not succeed.
 #[derive(Debug, thiserror::Error)]
 enum ApiWriteError {
-    /// The API server said no.
+    /// The API server rejected it.
     #[error("{0}")]
     Refused(Box<Status>),
-    /// It may be done all the same, or may be later.
+    /// The outcome is unknown. The write may have been done, or may still be done.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// What an error says about whether something was done.
+/// Tells a rejection from an unknown outcome.
 fn problem(error: kube::Error) -> ApiWriteError {
     match error {
         kube::Error::Api(status) if is_refusal(&status) => ApiWriteError::Refused(status),
@@ -104,9 +103,9 @@ fn problem(error: kube::Error) -> ApiWriteError {
     }
 }
 
-/// Whether the API server looked at a request and refused it, and was not too busy for it.
+/// Whether the API server rejected this request, and was not just overloaded.
 fn is_refusal(status: &Status) -> bool {
-    // What its flow control says to everybody. A disruption budget says it otherwise.
+    // Flow control answers 429 with this text. A disruption budget answers 429 with another one.
     let is_busy = status.code == 429 && status.message.contains("please try again later");
     (400..500).contains(&status.code) && !is_busy
 }
@@ -116,7 +115,7 @@ fn refused(pod: PodRef, why: &str) -> SchedulerEvent {
     SchedulerEvent::NotEvicted(pod, why.to_owned())
 }
 
-/// Whoever writes.
+/// Writes to the API server.
 #[derive(Clone)]
 pub(crate) struct ApiWriter {
     client: Client,
@@ -161,7 +160,7 @@ impl ApiWriter {
         writer
     }
 
-    /// Performs an effect; its answer is an event.
+    /// Performs an effect. Its answer, if it has one, is an event.
     pub(crate) fn perform(&self, effect: SchedulerEffect) {
         let effect = match effect {
             SchedulerEffect::Tell {
@@ -195,7 +194,7 @@ impl ApiWriter {
                 _ => RequestPurpose::Word,
             };
             let _turn = writer.turns.turn(purpose).await;
-            // Thousands may wait for their turn: what a request needs, which is much, is theirs only then.
+            // Thousands may wait for a permit. The request's future is large, so it is allocated only now.
             Box::pin(writer.done(effect)).await;
         });
     }
@@ -248,7 +247,7 @@ impl ApiWriter {
         }
     }
 
-    /// Says what can be said later, one word after the other.
+    /// Publishes the deferred events, one after the other.
     async fn say(self, mut words: DeferredEvents) {
         while let Some((pod, message)) = words.next().await {
             self.tell(&pod, PodEventReason::Scheduled, message).await;
@@ -284,7 +283,7 @@ impl ApiWriter {
         SchedulerEvent::NotBound(pod, why)
     }
 
-    /// Whether it was done all the same. Nobody else gets its place before the API server has said so.
+    /// Whether the pod was bound after all. Nobody else gets its place until the API server has answered.
     async fn is_bound(&self, pod: &PodRef, node: &str) -> bool {
         loop {
             let found = self.asked(self.pods(pod).get_opt(&pod.name)).await;
@@ -319,10 +318,10 @@ impl ApiWriter {
                 pods.create_subresource::<_, Value>("eviction", name, &parameters, &eviction);
             match self.asked(asked).await {
                 Ok(_) => break,
-                // It is gone, and what has its name now is another.
+                // The pod is gone. Another one may have its name.
                 Err(ApiWriteError::Refused(status)) if [404, 409].contains(&status.code) => break,
                 Err(ApiWriteError::Refused(status)) => return refused(pod, &chain(&status)),
-                // To ask for the same again changes nothing where it was granted.
+                // To ask again is safe: it changes nothing if the eviction was granted.
                 Err(ApiWriteError::Unknown(why)) if failures < FAILURES => {
                     debug!(pod = pod.full(), why, "Eviction not answered, asking again");
                     failures += 1;
@@ -335,7 +334,7 @@ impl ApiWriter {
         SchedulerEvent::Evicted(pod)
     }
 
-    /// Asks the API server while we lead, and notes how long it took.
+    /// Sends a request while this scheduler leads, and records its latency.
     async fn asked<T>(
         &self,
         request: impl Future<Output = kube::Result<T>>,
@@ -362,7 +361,7 @@ impl ApiWriter {
         Err(problem)
     }
 
-    /// The agent's own next word goes before this.
+    /// Writes an agent's readiness on its `GpuNode`. A newer write by the agent itself wins.
     async fn tell_readiness(&self, node: &str, version: &str, is: AgentReadiness) {
         let (status, reason, message) = match is {
             AgentReadiness::Silent => (
@@ -393,7 +392,7 @@ impl ApiWriter {
         let patched = nodes.patch_status(node, &parameters, &patch);
         match self.asked(patched).await {
             Ok(_) => info!(node, reason, "Agent readiness changed"),
-            // It spoke in the meantime.
+            // The agent wrote in the meantime.
             Err(ApiWriteError::Refused(status)) if status.code == 409 => {}
             Err(problem) => {
                 warn!(node, %problem, "Failed to update the condition of an agent")
@@ -401,7 +400,7 @@ impl ApiWriter {
         }
     }
 
-    /// Writes a status, and says what is wrong with the object.
+    /// Writes a status, and publishes an event if something is wrong with the object.
     async fn report(&self, report: StatusUpdate) {
         let (all, kind) = (self.client.clone(), resource(&report));
         let objects: Api<DynamicObject> = match report.namespace.as_str() {
@@ -463,7 +462,8 @@ impl ApiWriter {
             uid: Some(pod.uid.clone()),
             ..ObjectReference::default()
         };
-        // A recorder keeps each event for six minutes, to count the next one of its kind. A pod is bound, or evicted, once.
+        // A recorder keeps each event for six minutes to count repeats. These events have none: a pod is bound or
+        // evicted once.
         let once = events::Recorder::new(self.client.clone(), self.reporter.clone());
         let recorder = match news {
             PodEventReason::Scheduled | PodEventReason::Evicted => &once,

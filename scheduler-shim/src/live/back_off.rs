@@ -1,15 +1,15 @@
-//! Who has to wait before the next try, and until when.
+//! Back-off: until when a pod waits before its next try.
 //!
-//! Each pod has its own wait, which doubles with each failure up to a minute; nobody waits for the failures
-//! of others. While a wait is short its pod keeps its turn: the room for which others were evicted stays its own,
-//! and nobody is evicted for it again. Who fails more often has to let others pass.
+//! Each pod has its own delay, which doubles with each failure up to a minute. Failures of other pods do not count.
+//! During a short delay the pod keeps its turn: the room that evictions made for it stays its own, and nobody is
+//! evicted for it again. A pod that fails more often lets others pass.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Up to how long a wait leaves a pod its turn.
+/// Up to this delay a pod keeps its turn.
 const SHORT: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +18,12 @@ struct BackOffDelay {
     length: Duration,
 }
 
-/// Waits, by UID.
+/// Delays by pod UID.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BackOff(BTreeMap<String, BackOffDelay>);
 
 impl BackOff {
-    /// Notes a failure.
+    /// Records a failure.
     pub(crate) fn failed(&mut self, uid: &str, now: Duration) {
         let known = self.0.get(uid);
         let length = known.map_or(FIRST, |wait| (wait.length * 2).min(LONGEST));
@@ -42,13 +42,13 @@ impl BackOff {
         self.0.get(uid).is_some_and(|wait| now < wait.until)
     }
 
-    /// Whether a pod has to wait for so long that others go before it.
+    /// Whether a pod's delay is so long that others go before it.
     pub(crate) fn takes_turn(&self, uid: &str, now: Duration) -> bool {
         let wait = self.0.get(uid);
         wait.is_some_and(|wait| now < wait.until && wait.length > SHORT)
     }
 
-    /// When the next wait ends.
+    /// When the next delay ends.
     pub(crate) fn next(&self, now: Duration) -> Option<Duration> {
         let waits = self.0.values().map(|wait| wait.until);
         waits.filter(|until| now < *until).min()

@@ -1,7 +1,7 @@
 //! Which cards of a node, by UUID, and how many bytes of each.
 //!
-//! A pod gets the cards that the policy names. Where it only counted them, an idle one is opened, the smallest
-//! that will do. Everybody who starts on a node in one round draws from the same idle cards.
+//! A pod gets the cards that the policy names. Where the policy only counted cards, the smallest idle card that
+//! suffices is opened. All pods that start on a node in one round draw from the same idle cards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use apportion_policy::cluster::{Task, TaskGpuRequest};
 use super::agents::{AgentCard, AgentStatus};
 use super::model::ClusterModel;
 
-/// What a pod takes of a card.
+/// How many bytes a pod takes of a card.
 pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> u64 {
     let capacity = CardCapacity {
         total: card.allocatable,
@@ -25,7 +25,7 @@ pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> u64 {
     }
 }
 
-/// The idle cards of all nodes, and the idle ones that got a name in this round.
+/// The cards in use on all nodes, and the idle cards that were opened for a name of the policy in this round.
 #[derive(Debug, Default)]
 pub(crate) struct CardAssigner {
     opened: BTreeMap<(String, String), String>,
@@ -33,7 +33,7 @@ pub(crate) struct CardAssigner {
 }
 
 impl CardAssigner {
-    /// The cards that somebody is on.
+    /// Collects the cards in use.
     pub(crate) fn of(model: &ClusterModel, tasks: &[&Task]) -> Self {
         let mut seats = Self::default();
         for (node, agent) in model.agents.all() {
@@ -60,7 +60,7 @@ impl CardAssigner {
         seats
     }
 
-    /// The cards for a pod at its place, with bytes; nothing where there are fewer than the policy thought.
+    /// The cards for a pod at its place, with bytes; `None` if there are fewer than the policy assumed.
     pub(crate) fn take(
         &mut self,
         said: &AgentStatus,
@@ -115,7 +115,7 @@ impl CardAssigner {
         Some(opened)
     }
 
-    /// Takes an idle card: the smallest that has enough.
+    /// Takes the smallest idle card that has enough memory.
     fn open(&mut self, said: &AgentStatus, node: &str, least: u64) -> Option<String> {
         let is_idle = |card: &&AgentCard| {
             let key = (node.to_owned(), card.uuid.clone());

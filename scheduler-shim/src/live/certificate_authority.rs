@@ -1,10 +1,8 @@
-//! The scheduler's side of mutual TLS: it keeps the authority, signs agents' certificates and has one of
-//! its own.
+//! The scheduler's side of mutual TLS: it keeps the CA, signs the agents' certificates and has one of its own.
 //!
-//! The authority lies in a Secret that only schedulers read; whom to trust lies beside it in a `ConfigMap`
-//! that agents read. Only the leader writes. The scheduler's own certificate and key are never stored: a
-//! scheduler makes them when it comes to lead. Where the Secret can't be read or written, agents on Unix
-//! sockets are served all the same.
+//! The CA is in a Secret that only schedulers read. The CA certificates to trust are in a `ConfigMap` that agents
+//! read. Only the leader writes. The scheduler's own certificate and key are never stored: a scheduler makes them
+//! when it becomes the leader. If the Secret can't be read or written, agents on Unix sockets still work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,17 +27,17 @@ mod tls;
 
 use rotation::{CaKeyPair, CaRotation, CertificateSigningError, CertificateUsage};
 
-/// What a connection to an agent is made with; nothing until there is an authority.
+/// The TLS configuration for connections to agents; `None` until there is a CA.
 pub(crate) type TlsConfigReceiver = watch::Receiver<Option<Arc<ClientConfig>>>;
 
-/// How the authority is kept.
+/// Settings of the CA.
 #[derive(Clone, Debug)]
 pub(crate) struct CaSettings {
-    /// Where its Secret and its `ConfigMap` are.
+    /// Namespace of its Secret and its `ConfigMap`.
     pub(crate) namespace: String,
-    /// Who may ask for an agent's certificate.
+    /// The user that may request an agent's certificate.
     pub(crate) agents: String,
-    /// How long a certificate is good for.
+    /// Lifetime of a certificate.
     pub(crate) life: Duration,
 }
 
@@ -70,7 +68,7 @@ fn api(doing: &'static str, object: &'static str) -> impl FnOnce(kube::Error) ->
     }
 }
 
-/// Keeps the authority for as long as this scheduler leads.
+/// Runs the CA for as long as this scheduler leads.
 pub(crate) fn start(client: Client, terms: CaSettings) -> TlsConfigReceiver {
     let (show, shown) = watch::channel(None);
     let (sign, signs) = watch::channel(CaRotation::default());
@@ -79,7 +77,7 @@ pub(crate) fn start(client: Client, terms: CaSettings) -> TlsConfigReceiver {
     shown
 }
 
-/// Our own certificate, and until when it is shown.
+/// The scheduler's own certificate, and when it is replaced.
 struct SchedulerCertificate {
     certificate: String,
     key: String,
@@ -121,14 +119,14 @@ struct CaStore {
 }
 
 impl CaStore {
-    /// What connections are made with from now on, if that is new.
+    /// Renews what is due. Returns the TLS configuration if it changed.
     async fn look(
         &self,
         own: &mut Option<SchedulerCertificate>,
         sign: &watch::Sender<CaRotation>,
     ) -> Result<Option<Arc<ClientConfig>>, CaError> {
         let kept = self.renew().await?;
-        // Before anything is signed by it.
+        // Agents must know a CA before it signs anything.
         self.publish(&kept.authorities()).await?;
         let is_new = sign.send_if_modified(|known| {
             let is_new = *known != kept;
@@ -160,7 +158,7 @@ impl CaStore {
         Ok(Some(config))
     }
 
-    /// What is in the Secret, renewed where that is due.
+    /// The content of the Secret, renewed if that is due.
     async fn renew(&self) -> Result<CaRotation, CaError> {
         let secrets: Api<Secret> = self.api();
         let found = secrets.get_opt(identity::AUTHORITY).await;
@@ -176,7 +174,7 @@ impl CaStore {
         Ok(next)
     }
 
-    /// Says whom to trust.
+    /// Publishes the CA certificates to trust.
     async fn publish(&self, authorities: &str) -> Result<(), CaError> {
         let maps: Api<ConfigMap> = self.api();
         let found = maps.get_opt(identity::AUTHORITY).await;
@@ -197,7 +195,7 @@ impl CaStore {
         Api::namespaced(self.client.clone(), &self.terms.namespace)
     }
 
-    /// Writes an object by the version in which it was found.
+    /// Replaces the version that was found, or creates the object.
     async fn write<K>(
         &self,
         is_there: bool,
@@ -225,7 +223,7 @@ impl CaStore {
     }
 }
 
-/// A text that is kept.
+/// A field of the stored state.
 type Field = fn(&mut CaRotation) -> &mut String;
 
 /// The keys of the Secret.

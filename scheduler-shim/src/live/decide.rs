@@ -1,7 +1,7 @@
 //! One round: the policy decides on the cluster, and its decisions become effects.
 //!
-//! What the policy does not know is looked at here, in the order of its decisions: the UUIDs of cards,
-//! pods whose end was asked for already, and who is spared for a while.
+//! What the policy does not know is checked here, in the order of its decisions: the UUIDs of cards, evictions that
+//! were already requested, and pods in back-off.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::objects::occupancy::NodeOccupancy;
 use crate::objects::shards::programs::are_stopped;
 use crate::objects::volumes::{self, VolumeBinding};
 
-/// KAI's word for what a pod got, beside those for cards.
+/// KAI's word for a pod that got MIG partitions, beside those for cards.
 const PARTITION: &str = "MigInstance";
 
-/// What a round decided, before it is entered.
+/// The decisions of a round, before the model has them.
 #[derive(Debug, Default)]
 struct RoundPlan {
     units: Vec<Vec<PendingBind>>,
@@ -30,7 +30,7 @@ struct RoundPlan {
 }
 
 impl ClusterModel {
-    /// Decides, and enters what was decided.
+    /// Decides, and stores the decisions in the model.
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
@@ -77,11 +77,11 @@ impl ClusterModel {
                     let unit = units.entry(job).or_insert_with(|| Some(Vec::new()));
                     match (unit.as_mut(), start) {
                         (Some(unit), Some(start)) => unit.push(start),
-                        // Without one of its pods a unit does not start.
+                        // A unit starts only with all of its pods.
                         _ => *unit = None,
                     }
                 }
-                // The place is decided anew when it is free.
+                // A later round decides again, when the place is free.
                 Decision::Reserve { .. } => {}
             }
         }
@@ -89,7 +89,7 @@ impl ClusterModel {
         plan
     }
 
-    /// Whether a pod may still be on a node, after those that were decided before it; puts it there.
+    /// Whether a node still admits a pod after the earlier decisions of this round. If so, adds it to `occupancy`.
     fn enters(&self, occupancy: &mut NodeOccupancy, pod: &str, node: &str) -> bool {
         let (namespace, name) = pod.split_once('/').unwrap_or_default();
         let read = self.inventory.pod(namespace, name);
@@ -107,7 +107,7 @@ impl ClusterModel {
         is_admitted
     }
 
-    /// The start of a pod at its place, unless its last one failed a moment ago.
+    /// The bind of a pod at its place; `None` during its back-off, or if its cards or volumes are not available.
     fn start(
         &self,
         now: Duration,
@@ -139,7 +139,7 @@ impl ClusterModel {
         Some(start)
     }
 
-    /// What has to be bound before a pod that starts.
+    /// The volumes to bind before a pod.
     fn volumes(&self, start: &PendingBind) -> Option<Vec<VolumeBinding>> {
         let (space, name) = (&start.pod.namespace, &start.pod.name);
         let pod = self.inventory.find("Pod", space, name)?;

@@ -1,7 +1,7 @@
-//! What the model is told and what it wants done.
+//! The model's input and output: events and effects.
 //!
-//! Both are values: the shell turns watches and answers into events and performs effects, and nothing
-//! else; a test does the same without a cluster.
+//! Both are plain values. The shell turns watches and answers into events and performs effects, nothing else. A test
+//! does the same without a cluster.
 
 use apportion_groups::ObjectView;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
 use crate::objects::numa::ZonesOfPod;
 use crate::objects::volumes::VolumeBinding;
 
-/// One pod, told apart from a later one of its name.
+/// One pod. Its UID distinguishes it from a later pod of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodRef {
     pub(crate) namespace: String,
@@ -38,39 +38,39 @@ impl PodRef {
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub(crate) enum SchedulerEvent {
-    /// An object was made or changed.
+    /// An object was created or changed.
     Applied(Value),
-    /// An object is gone.
+    /// An object was deleted.
     Gone(Value),
-    /// All objects of a kind, as after the connection was lost.
+    /// All objects of a kind, as after a reconnect of the watch.
     Listed(String, Vec<Value>),
-    /// Objects of a kind cannot be read: the API server has none, or does not let this be read.
+    /// Objects of a kind cannot be read: the API server lacks the kind, or forbids it.
     Unreadable(String),
-    /// What a node's agent has.
+    /// A node's agent reported its status.
     AgentSaid(String, AgentStatus),
     /// A node's agent does not answer.
     AgentLost(String),
-    /// A node has no agent any more.
+    /// A node no longer has an agent.
     AgentGone(String),
-    /// An agent took a pod in, under this id.
+    /// An agent made a reservation for a pod, with this id.
     Accepted(PodRef, String),
-    /// An agent did not.
+    /// An agent refused a pod.
     Refused(PodRef, String),
     /// A pod was bound.
     Bound(PodRef),
     /// A pod was not bound.
     NotBound(PodRef, String),
-    /// The API server lets a pod be ended.
+    /// The API server granted an eviction.
     Evicted(PodRef),
-    /// It does not, now.
+    /// The API server refused an eviction, for now.
     NotEvicted(PodRef, String),
-    /// Something about a pod group was written, or was not.
+    /// A write about a pod group ended; whether it succeeded.
     Grouped(WriteSubject, bool),
-    /// What queues used before this scheduler led, as it was written down.
+    /// The stored usage history of the queues, if there is one.
     UsedBefore(Option<String>),
 }
 
-/// What an object's status is to say.
+/// A status to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StatusUpdate {
     pub(crate) api_version: String,
@@ -78,7 +78,7 @@ pub(crate) struct StatusUpdate {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// The fields that are ours.
+    /// The status fields that the scheduler owns.
     pub(crate) status: Value,
     /// What is wrong with the object, where that is new.
     pub(crate) news: Option<String>,
@@ -87,7 +87,7 @@ pub(crate) struct StatusUpdate {
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SchedulerEffect {
-    /// Ask a node's agent to take a pod in; the answer is an event.
+    /// Reserve shares for a pod at a node's agent; the answer is an event.
     Allocate {
         node: String,
         pod: PodRef,
@@ -100,33 +100,33 @@ pub(crate) enum SchedulerEffect {
         id: String,
         pod: PodRef,
     },
-    /// Give an allocation back.
+    /// Release an allocation.
     Release { node: String, id: String },
-    /// Write on a pod where it goes, then bind it; the answer is an event.
+    /// Bind a pod, with what is written on it; the answer is an event.
     Bind {
         node: String,
         pod: PodRef,
         cards: Vec<(String, u64)>,
-        /// What kind of cards it got, in KAI's word; nothing without cards.
+        /// The kind of cards it got, in KAI's word; `None` without cards.
         received: Option<&'static str>,
-        /// What it gets of which NUMA zones.
+        /// What it gets from each NUMA zone.
         zones: ZonesOfPod,
-        /// What is bound before.
+        /// Volumes to bind first.
         volumes: Vec<VolumeBinding>,
-        /// The group that it is in, unless it says so already.
+        /// The group to write on the pod, unless the pod names it already.
         joins: Option<GroupMembership>,
     },
-    /// End a pod through the eviction API; the answer is an event.
+    /// Evict a pod; the answer is an event.
     Evict(PodRef),
     /// Write a status.
     Report(StatusUpdate),
-    /// Say something about a pod.
+    /// Publish an event about a pod.
     Tell {
         pod: PodRef,
         news: PodEventReason,
         message: String,
     },
-    /// Say on a node's `GpuNode`, if it is of this version, what is known of its agent.
+    /// Write an agent's readiness on its `GpuNode`, if that is still of this version.
     Readiness {
         node: String,
         version: String,
@@ -134,34 +134,34 @@ pub(crate) enum SchedulerEffect {
     },
     /// Write something about a pod group; the answer is an event.
     Group(GroupWrite),
-    /// Write down what queues used.
+    /// Store the usage history.
     Remember(String),
 }
 
-/// What the scheduler says for an agent.
+/// What the scheduler writes about an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgentReadiness {
-    /// Nothing is heard of it.
+    /// It does not answer.
     Silent,
-    /// It is heard again, and has GPUs to give.
+    /// It answers again, and has healthy GPUs.
     Serving,
-    /// It is heard again, and has none.
+    /// It answers again, and has none.
     NoHealthyCard,
 }
 
-/// What is said about a pod.
+/// The reason of an event about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PodEventReason {
     /// It is bound.
     Scheduled,
-    /// It waits.
+    /// It waits, and why.
     Unschedulable,
-    /// It had a place and could not be bound there.
+    /// It had a place, and binding it failed.
     NotBound,
-    /// It is ended for others.
+    /// It was evicted for others.
     Evicted,
-    /// It was to be ended for others, and may not be.
+    /// Its eviction was refused.
     NotEvicted,
-    /// It runs, and its node's agent does not take it in.
+    /// It runs, and its node's agent refuses to allocate for it.
     NotAdopted,
 }

@@ -1,8 +1,8 @@
-//! The model in a small world of its own: an API server, agents, and everything that may go wrong between
-//! them in any order, with the scheduler killed at any moment.
+//! The model in a simulated cluster: an API server, agents, and everything that may go wrong between them in any
+//! order, with the scheduler killed at any moment.
 //!
-//! Events and effects wait in queues and are delivered when the test says so, so that every answer may be
-//! late. What the world keeps is what the API server and the agents keep in fact; the model is the real one.
+//! Events and effects wait in queues until the test delivers them, so every answer may be late. The fake cluster
+//! stores what the real API server and agents store; the model is the real one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -28,7 +28,7 @@ const NODES: [&str; 2] = ["a", "b"];
 const CARDS: usize = 2;
 /// How many pods there are at most.
 const MOST: usize = 40;
-/// What pods ask for: parts of a card in per cent; a hundred is a whole card.
+/// What pods ask for, in per cent of a card; 100 is a whole card.
 const ASKS: [u64; 6] = [10, 30, 50, 60, 90, 100];
 
 #[derive(Clone, Debug)]
@@ -53,11 +53,11 @@ struct FakeCluster {
     events: VecDeque<SchedulerEvent>,
     api: Vec<SchedulerEffect>,
     made: usize,
-    /// Who was evicted; `None` where nobody may be.
+    /// The evicted pods; `None` if evictions are not allowed.
     evicted: Option<Vec<String>>,
-    /// Who was evicted and runs still.
+    /// Evicted pods that still run.
     ending: Vec<String>,
-    /// How often it was said of pods that they were scheduled, by UID.
+    /// How many `Scheduled` events each pod got, by UID.
     told: BTreeMap<String, usize>,
 }
 
@@ -102,7 +102,7 @@ impl FakeCluster {
         world
     }
 
-    /// A scheduler that knows what can be known.
+    /// Starts a new scheduler, which knows only what is stored.
     fn start_scheduler(&mut self) {
         self.model = ClusterModel::new(vec!["kai-scheduler".to_owned()]);
         self.events.clear();
@@ -234,7 +234,7 @@ impl FakeCluster {
         let group = |pod: &FakePod| pod.object["metadata"]["annotations"]["pod-group-name"].clone();
         let gang = group(&pod);
         self.events.push_back(SchedulerEvent::Gone(pod.object));
-        // The last one of a gang takes the gang with it.
+        // The group goes with the last pod of its gang.
         if gang.is_null() || self.pods.values().any(|pod| group(pod) == gang) {
             return;
         }
@@ -244,12 +244,12 @@ impl FakeCluster {
         self.events.extend(gone.map(SchedulerEvent::Gone));
     }
 
-    /// Asks for another share. A pod that has a place keeps what it has.
+    /// Edits a pod's request. A bound pod keeps what it has.
     fn edit(&mut self, which: usize, ask: u64) {
         let Some(pod) = self.pods.values_mut().nth(which) else {
             return;
         };
-        // A whole card and a share of one would be two things at once, for which nobody gets a place.
+        // A request for a whole card and a share at once is invalid, and the pod gets no place.
         if ask == 100 || (pod.ask == 100 && !Self::is_bound(pod)) {
             return;
         }
@@ -261,7 +261,7 @@ impl FakeCluster {
             .push_back(SchedulerEvent::Applied(pod.object.clone()));
     }
 
-    /// The API server dies with all that it had yet to say, and is listed anew.
+    /// The API server crashes: undelivered changes are lost, and all objects are listed again.
     fn crash_api(&mut self) {
         let is_said = |event: &SchedulerEvent| {
             matches!(event, SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_))
@@ -277,7 +277,7 @@ impl FakeCluster {
             .push_back(SchedulerEvent::Listed(kind.to_owned(), all));
     }
 
-    /// The agent of a node dies with all that it was asked and did not do; it keeps its book.
+    /// The agent of a node crashes: pending requests are lost, its ledger stays.
     fn crash_agent(&mut self, node: &str) {
         let agent = self.agents.get_mut(node).expect("it is there");
         for effect in std::mem::take(&mut agent.effects) {
@@ -377,8 +377,8 @@ impl FakeCluster {
         self.events.push_back(SchedulerEvent::Bound(pod));
     }
 
-    /// Lets everything happen that is under way, and what follows, until nothing does: every wait is over
-    /// in each of these rounds, so that after two without anything there is nothing to come.
+    /// Delivers everything that is in flight, and what follows. Every wait ends in each of these rounds, so after two
+    /// quiet ones nothing is left.
     fn settle(&mut self) {
         let mut still = 0;
         for _ in 0..40 {
@@ -404,7 +404,7 @@ impl FakeCluster {
         );
     }
 
-    /// Everything that is under way, without anybody deciding more.
+    /// Delivers everything that is in flight, without new decisions.
     fn finish(&mut self) {
         while !self.is_still() {
             while let Some(event) = self.events.pop_front() {
@@ -424,7 +424,7 @@ impl FakeCluster {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     fn is_still(&self) -> bool {
         let is_asked = |agent: &FakeAgent| !agent.effects.is_empty();
         self.events.is_empty()

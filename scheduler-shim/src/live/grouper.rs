@@ -1,10 +1,10 @@
 //! Pod groups as objects: what KAI's pod grouper does, for pods whose group follows from their owners.
 //!
-//! The policy needs none of it: a group counts as soon as its pods are there. The objects are for people, for tools
-//! that know KAI, and for KAI's own programs. So each is written once and again when it should say something
-//! else, and nothing waits for it. A pod that starts gets its group with its binding, which is no request more; a pod
-//! that waits gets it by a request of its own. The objects of the groups of a few pods are made with their bindings
-//! ([`founding`]), all others after them.
+//! The policy needs none of these objects: a group counts as soon as its pods exist. They are for people, for tools
+//! that know KAI, and for KAI's own programs. Each is written once, and again when its content should change; nothing
+//! waits for it. A pod that starts gets its group with its binding, without an extra request. A waiting pod gets it
+//! by a request of its own. The groups of a few pods are created with their bindings ([`founding`]), all others after
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::reasons::waiting::{WaitReason, WaitingPod};
 
 mod founding;
 
-/// Under which name KAI's pod grouper looks for pods.
+/// The scheduler name that KAI's pod grouper looks for.
 pub(crate) const KAI: &str = "kai-scheduler";
-/// How many writes may be under way.
+/// How many writes may be in flight.
 const AT_ONCE: usize = 500;
-/// How long a write that succeeded may take to show.
+/// How long a successful write may take to show in the watch.
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Whose pods get PodGroup objects.
@@ -42,25 +42,25 @@ pub(crate) enum PodGroupMode {
     Off,
 }
 
-/// The group that a pod is in, as it is written on the pod.
+/// A pod's group, as written on the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupMembership {
     pub(crate) group: String,
     pub(crate) part: Option<String>,
 }
 
-/// Something to write about a group.
+/// A write about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupWrite {
-    /// Make the object.
+    /// Create the object.
     Create(Value),
-    /// Make the object at once.
+    /// Create the object at once, without waiting for bindings.
     Found(Value),
-    /// Merge this into the object of that namespace and name.
+    /// Merge this patch into the object of this namespace and name.
     Change(String, String, Value),
     /// Write on a pod which group it is in.
     Mark(PodRef, GroupMembership),
-    /// Say that pods of a group are missing.
+    /// Publish that pods of a group are missing.
     NotReady(Value, String),
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum GroupWrite {
 pub(crate) type WriteSubject = (String, String);
 
 impl GroupWrite {
-    /// What it is about; nobody awaits that something was said.
+    /// What it is about; `None` for an event, whose outcome nobody awaits.
     pub(crate) fn subject(&self) -> Option<WriteSubject> {
         match self {
             Self::Create(object) | Self::Found(object) => {
@@ -82,24 +82,24 @@ impl GroupWrite {
     }
 }
 
-/// What was written, and what is not written now.
+/// The state of all writes.
 #[derive(Debug, Default)]
 pub(crate) struct PodGrouper {
     pub(crate) whose: PodGroupMode,
-    /// Groups that say what they should: by the stamp of that, and the age of the object.
+    /// Groups whose object is up to date: the stamp of the wanted content, and the object's age.
     settled: BTreeMap<WriteSubject, (u64, u64)>,
-    /// Who was asked to write what, and until when that is awaited.
+    /// Writes in flight, and until when they are awaited.
     asked: BTreeMap<WriteSubject, Duration>,
-    /// Whose write failed.
+    /// Back-off of failed writes.
     failed: BackOff,
-    /// What was last said about groups that lack pods.
+    /// The last message about each group that lacks pods.
     said: BTreeMap<String, String>,
-    /// Whether KAI's pod grouper was there when all groups were last looked at.
+    /// Whether KAI's pod grouper ran when all groups were last checked.
     is_beside_kais: bool,
 }
 
 impl PodGrouper {
-    /// For the groups of these pods.
+    /// For pods of this mode.
     pub(crate) fn new(whose: PodGroupMode) -> Self {
         Self {
             whose,
@@ -107,7 +107,7 @@ impl PodGrouper {
         }
     }
 
-    /// Notes how a write ended.
+    /// Records how a write ended.
     pub(crate) fn answered(&mut self, now: Duration, subject: &WriteSubject, is_done: bool) {
         let key = key(subject);
         if is_done {
@@ -137,7 +137,7 @@ fn key((space, name): &WriteSubject) -> String {
     format!("{space}/{name}")
 }
 
-/// A pod of ours whose group follows from its owners.
+/// One of our pods, with the group derived from its owners.
 struct GroupedPod<'m> {
     object: ObjectView<'m>,
     read: &'m ParsedPod,
@@ -157,7 +157,7 @@ impl GroupedPod<'_> {
 }
 
 impl ClusterModel {
-    /// Brings objects of groups, and what pods say of their groups, up to what they should be.
+    /// Updates the objects of groups, and the groups written on pods.
     pub(crate) fn write_groups(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         let mut grouper = std::mem::take(&mut self.grouper);
         let mut effects = Vec::new();
@@ -181,7 +181,7 @@ impl ClusterModel {
         effects.into_iter().map(SchedulerEffect::Group).collect()
     }
 
-    /// The pods whose groups are ours to write.
+    /// The pods whose groups this scheduler writes.
     fn members<'m>(
         &'m self,
         is_theirs: bool,
@@ -206,7 +206,7 @@ impl ClusterModel {
         pods.any(|(_, read)| read.is_grouper && !read.is_over())
     }
 
-    /// The object of a member's group, as far as it is not as it should be.
+    /// The write for the object of a member's group, if the object is out of date and may be written now.
     fn write_group(
         &self,
         grouper: &mut PodGrouper,
@@ -221,7 +221,7 @@ impl ClusterModel {
         if is_there && grouper.settled.get(group) == Some(&wanted) {
             return None;
         }
-        // A pod that ends needs no group that it does not have yet.
+        // A pod that is terminating needs no new group.
         let is_needed = is_there || !member.read.is_ending() && grouper.may_ask(now, group);
         let write = is_needed.then(|| self.group_write(member, group)).flatten();
         if is_there && (write.is_none() || grouper.may_ask(now, group)) {
@@ -235,7 +235,7 @@ impl ClusterModel {
         Some(write)
     }
 
-    /// What has to be written of a member's group, read anew.
+    /// The write that a member's group needs, derived again from the objects.
     fn group_write(
         &self,
         member: &GroupedPod<'_>,
@@ -243,7 +243,7 @@ impl ClusterModel {
     ) -> Option<GroupWrite> {
         let (settings, lookup) = (GroupingSettings::default(), self.inventory.lookup());
         let found = groups::group_of(member.object, &self.inventory, lookup, &settings);
-        // Without the uid of its owner the API server refuses it.
+        // The API server rejects an owner reference without a UID.
         let derived = found
             .derived
             .filter(|derived| !derived.owner.uid.is_empty())?;
@@ -255,7 +255,7 @@ impl ClusterModel {
         }
     }
 
-    /// What a pod that waits or runs should say of its group. One that starts gets it with its binding.
+    /// The group to write on a pod that waits or runs. One that starts gets it with its binding.
     fn mark_member(
         &self,
         grouper: &mut PodGrouper,
@@ -276,7 +276,7 @@ impl ClusterModel {
         Some(GroupWrite::Mark(pod, membership(&member.derived)))
     }
 
-    /// What is written on a pod about its group when it starts, unless it says so already.
+    /// The group that the binding writes on a pod, unless the pod names it already.
     pub(crate) fn joins(&self, pod: &PodRef) -> Option<GroupMembership> {
         if self.grouper.whose == PodGroupMode::Off {
             return None;
@@ -286,7 +286,7 @@ impl ClusterModel {
         (!member.is_marked()).then(|| membership(&member.derived))
     }
 
-    /// A pod whose group is ours to write.
+    /// A pod, if this scheduler writes its group.
     fn member<'m>(
         &'m self,
         pod: &PodRef,
@@ -306,7 +306,7 @@ impl ClusterModel {
         })
     }
 
-    /// Says of groups that lack pods how many, when that changes: in KAI's words, as an event of the group.
+    /// Publishes how many pods a group lacks, when that changes: in KAI's words, as an event of the group.
     pub(crate) fn tell_not_ready(&mut self, waiting: &[WaitingPod]) -> Vec<SchedulerEffect> {
         let mut lacking = BTreeMap::new();
         for one in waiting {

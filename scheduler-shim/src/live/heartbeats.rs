@@ -1,12 +1,11 @@
-//! Which agents are alive, for the cluster's people: they see in a node's `GpuNode` that its agent fell silent.
+//! Which agents are alive, for people: a node's `GpuNode` says that its agent fell silent.
 //!
-//! An agent with which the scheduler speaks needs no other sign of life, so agents seldom write without a reason. The
-//! heartbeats in the objects are for nodes whose agent cannot be asked.
+//! An agent that is connected to the scheduler needs no other sign of life, so agents seldom write without a reason.
+//! The heartbeats in the objects are for nodes whose agent the scheduler cannot reach.
 //!
-//! # Whose clock
-//! The scheduler's own: what counts is when a heartbeat was seen to change, not what it says. Only the first
-//! one seen is believed, so that a scheduler which starts knows who is long gone. After a list every known
-//! agent is given its time anew: nobody could be heard while the API server was away.
+//! The scheduler's own: what counts is when a heartbeat was seen to change, not its timestamp. Only the first one
+//! seen is taken at its word, so that a new scheduler knows which agents are long gone. After a list every known
+//! agent gets its full time again: none could be heard while the API server was away.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,13 +17,13 @@ use super::agents::{TrackedAgent, TrackedAgents};
 use super::event::{AgentReadiness, SchedulerEffect};
 use crate::objects::clock;
 
-/// The kind of object in which agents are heard.
+/// The kind that carries heartbeats.
 pub(crate) const KIND: &str = "GpuNode";
-/// Why a node is not ready whose agent is not heard.
+/// The reason of the condition while an agent is silent.
 pub(crate) const SILENT: &str = "AgentSilent";
-/// Where in it the heartbeat is.
+/// JSON pointer to the heartbeat.
 pub(crate) const FIELD: &str = "/status/lastHeartbeatTime";
-/// How long until something is said again of an agent, where it did not show.
+/// How long until a condition is written again that the watch has not shown.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The heartbeats by node.
@@ -33,7 +32,7 @@ pub(crate) struct AgentHeartbeats(BTreeMap<String, AgentHeartbeat>);
 
 #[derive(Debug)]
 struct AgentHeartbeat {
-    /// As it is written.
+    /// The timestamp in the object.
     at: Duration,
     /// When it was first seen.
     seen: Duration,
@@ -41,12 +40,12 @@ struct AgentHeartbeat {
     version: String,
     /// Whether the object says that its agent is silent.
     is_said: bool,
-    /// Until when it is not said again.
+    /// No write before this time.
     quiet: Duration,
 }
 
 impl AgentHeartbeats {
-    /// Takes in a node's object.
+    /// Reads a node's object.
     pub(crate) fn applied(&mut self, now: Duration, object: ObjectView<'_>) {
         let Some(at) = clock::field(object, FIELD) else {
             return;
@@ -68,7 +67,7 @@ impl AgentHeartbeats {
         self.0.insert(object.name().to_owned(), beat);
     }
 
-    /// Everyone known is given time anew.
+    /// Gives every known agent its full time again.
     pub(crate) fn listed(&mut self, now: Duration) {
         self.0.values_mut().for_each(|beat| beat.seen = now);
     }
@@ -78,13 +77,13 @@ impl AgentHeartbeats {
         self.0.remove(node);
     }
 
-    /// Whether a node's agent was heard once and is not any more.
+    /// Whether a node's agent was heard once, and is silent now.
     pub(crate) fn is_silent(&self, now: Duration, node: &str) -> bool {
         let beat = self.0.get(node);
         beat.is_some_and(|beat| beat.is_over(now))
     }
 
-    /// What has to be said of agents: that they are silent, and that they are heard again.
+    /// The conditions to write: of agents that fell silent, and of those that are back.
     pub(crate) fn tell(&mut self, now: Duration, agents: &TrackedAgents) -> Vec<SchedulerEffect> {
         let mut effects = Vec::new();
         for (node, beat) in &mut self.0 {

@@ -1,9 +1,9 @@
-//! Who leads: the holder of a Lease, by the rules of Kubernetes' own components.
+//! Leader election with a Lease, by the rules of Kubernetes' own components.
 //!
-//! A lease is taken when it is free or was not renewed for as long as its record says, as seen from here: clocks of
-//! other machines are not trusted. Its holder renews it five times in that time, and stops after two thirds of it.
-//! It stops, but it stays: if the answers were only slow and nobody else took the lease, it goes on. [`LeaseTenure`]
-//! counts the time.
+//! A lease is taken when it is free, or when it was not renewed for as long as its record says. That time is measured
+//! here, because other clocks are not trusted. The holder renews it five times in that time, and stops acting after
+//! two thirds of it. It does not exit: if the answers were only slow and nobody else took the lease, it goes on.
+//! [`LeaseTenure`] keeps the time.
 
 use std::time::{Duration, Instant};
 
@@ -25,12 +25,12 @@ mod tenure;
 
 use tenure::LeaseTenure;
 
-/// How long an answer is awaited before the lease is ours.
+/// Timeout of a request until the lease is ours.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long giving it back may take.
+/// How long the release may take.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// The lease.
+/// Acquires, renews and releases the lease.
 pub(crate) struct LeaderElector {
     api: Api<Object>,
     name: String,
@@ -49,33 +49,33 @@ pub(crate) struct HeldLease {
 }
 
 impl HeldLease {
-    /// Which leadership this is; greater than all before it.
+    /// The term of this leadership; greater than all before it.
     pub(crate) fn term(&self) -> u64 {
         record::term(&self.object)
     }
 
-    /// Until when it is ours, now and later.
+    /// Until when it is ours, updated with each renewal.
     pub(crate) fn until(&self) -> LeadershipDeadline {
         self.until.subscribe()
     }
 }
 
-/// Another's lease as it was last seen, and since when it has not changed.
+/// The lease of another holder: the last version seen, and since when.
 struct ObservedLease {
     version: Option<String>,
     since: Instant,
 }
 
-/// What came of asking for the lease.
+/// The result of a try to take the lease.
 enum AcquireResult {
     /// It is ours.
     Ours(Box<Object>),
-    /// Another's, for this much longer if it is not renewed.
+    /// Another holds it, for this much longer if it is not renewed.
     Held(String, Duration),
 }
 
 impl LeaderElector {
-    /// `client` is for the lease alone: nothing else may come between.
+    /// `client` is for the lease alone, so that no other request delays it.
     pub(crate) fn new(client: Client, asked: &SchedulerRunOptions) -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let at = Timestamp::now().as_nanosecond();
@@ -87,7 +87,7 @@ impl LeaderElector {
         }
     }
 
-    /// Who we are.
+    /// This scheduler's name in the lease.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
@@ -176,8 +176,8 @@ impl LeaderElector {
         Ok(AcquireResult::Ours(Box::new(taken)))
     }
 
-    /// Renews the lease until another has it; then says so. While it can't be renewed, nothing is done by
-    /// whoever heeds [`HeldLease::until`].
+    /// Renews the lease until another scheduler has it; then says so. While it can't be renewed, everything that
+    /// heeds [`HeldLease::until`] pauses.
     pub(crate) async fn keep(&self, held: HeldLease) -> SchedulerFailure {
         let HeldLease {
             mut object,
@@ -222,7 +222,7 @@ impl LeaderElector {
         }
     }
 
-    /// Renews the lease; says whether it is still ours.
+    /// Renews the lease. Returns whether it is still ours.
     async fn renew(&self, object: &mut Object, valid: Duration) -> Result<bool, Error> {
         let params = PostParams::default();
         loop {
@@ -233,7 +233,7 @@ impl LeaderElector {
                     *object = written;
                     return Ok(true);
                 }
-                // Somebody wrote it: another, or we ourselves without having heard of it.
+                // Another scheduler wrote it, or this one did and the answer was lost.
                 Err(Error::Api(status)) if status.code == 409 => {
                     *object = self.api.get(&self.name).await?;
                 }
@@ -245,7 +245,7 @@ impl LeaderElector {
         }
     }
 
-    /// Gives the lease back, so that the next one need not wait.
+    /// Releases the lease, so that the next scheduler need not wait.
     pub(crate) async fn release(&self) {
         let given = async {
             let mut found = self.api.get(&self.name).await?;

@@ -1,7 +1,7 @@
-//! What Prometheus is told, under KAI's names where KAI has one.
+//! The metrics for Prometheus, under KAI's names where KAI has one.
 //!
-//! Queues are read from the same numbers that explain why pods wait; a queue that is gone takes its series
-//! with it. Amounts of cards are what is charged: a share of two cards counts twice.
+//! Queues use the same numbers that explain why pods wait. A deleted queue takes its series with it. Amounts of cards
+//! are charged amounts: a share of two cards counts twice.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use apportion_policy::share::QueueShare;
 use crate::reasons::decided_cluster::DecidedCluster;
 use crate::reasons::waiting::{WaitReason, WaitingPod};
 
-/// The labels of a queue's series. KAI has three names for a queue, and ours has one.
+/// The labels of a queue's series. KAI has three names for a queue, the scheduler has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
     queue_name: String,
@@ -108,7 +108,7 @@ fn cores(millis: f64) -> f64 {
     }
 }
 
-/// What the listener for metrics and questions counts itself.
+/// The counters of the HTTP listener.
 #[derive(Debug)]
 struct ListenerMetrics(HttpLimiter);
 
@@ -138,9 +138,9 @@ pub(crate) struct SchedulerMetrics {
 }
 
 impl SchedulerMetrics {
-    /// Nothing has happened yet; they are served within these bounds.
+    /// All zero. `bounds` is the limiter of the listener that serves them.
     pub(crate) fn new(bounds: HttpLimiter) -> Self {
-        // The registry gives counters their ending.
+        // The registry adds `_total` to counters.
         let mut registry = Registry::default();
         let queues = ROWS.iter().map(|row| {
             let series = QueueGauge::default();
@@ -197,27 +197,27 @@ impl SchedulerMetrics {
         }
     }
 
-    /// A round was done.
+    /// Records the duration of a round.
     pub(crate) fn round(&self, took: Duration) {
         self.round.set(took.as_secs_f64() * 1000.0);
     }
 
-    /// A pod was bound.
+    /// Records the time from a decision to its binding.
     pub(crate) fn bound(&self, took: Duration) {
         self.bound.observe(took.as_secs_f64() * 1000.0);
     }
 
-    /// A pod was ended for others.
+    /// Counts an eviction.
     pub(crate) fn evicted(&self) {
         self.evicted.inc();
     }
 
-    /// An agent did not take a pod in.
+    /// Counts a refusal by an agent.
     pub(crate) fn refused(&self) {
         self.refused.inc();
     }
 
-    /// How queues stand, and who waits.
+    /// Sets the metrics of queues and waiting pods.
     pub(crate) fn cluster(&self, books: &DecidedCluster<'_>, waiting: &[WaitingPod]) {
         self.waiting.set(waiting.len() as f64);
         let slotless = waiting
@@ -238,7 +238,7 @@ impl SchedulerMetrics {
         }
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All metrics as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &self.registry) {

@@ -1,9 +1,8 @@
-//! The cluster as the scheduler knows it, and what follows when something happens in it.
+//! The cluster as the scheduler knows it, and what follows from each event.
 //!
-//! Pure: objects and agents come as [`SchedulerEvent`]s, what is to be done leaves as [`SchedulerEffect`]s, time is an
-//! argument. Nothing is remembered that a scheduler which starts now could not learn from the API server
-//! and the agents, but for pods on their way, waits, and the last minute of what queues used; so a crash at any
-//! point loses no pod and no card.
+//! Pure: objects and agents come as [`SchedulerEvent`]s, work leaves as [`SchedulerEffect`]s, and time is an
+//! argument. A new scheduler can learn all of it from the API server and the agents, except pending binds, back-offs
+//! and the last minute of the queues' usage. So a crash at any point loses no pod and no card.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,21 +23,21 @@ use crate::objects::object_warnings::ObjectWarnings;
 use crate::objects::pods;
 use crate::policy_options::PolicyOptions;
 
-/// How long an eviction that was granted may take to show. It is in the API server's store by then: what is late is
-/// the watch, and whoever doubts too soon evicts somebody else for the same pod.
+/// How long a granted eviction may take to show. The API server has stored it; only the watch is late. To doubt it
+/// too soon would evict another pod for the same need.
 const SHOWN_WITHIN: Duration = Duration::from_secs(300);
 
-/// A pod's end that was asked for.
+/// A requested eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingEviction {
-    /// The API server has yet to answer, and will: nothing is asked without an answer.
+    /// The API server has not answered yet. It will: every request ends in an answer.
     Asked,
-    /// It was granted, and is believed until then.
+    /// It was granted, and counts until then.
     Granted(Duration),
 }
 
 impl PendingEviction {
-    /// Whether the pod is thought to end.
+    /// Whether the pod counts as ending.
     pub(crate) fn is_believed(self, now: Duration) -> bool {
         match self {
             Self::Asked => true,
@@ -56,29 +55,29 @@ pub(crate) struct ClusterModel {
     pub(crate) agents: TrackedAgents,
     pub(crate) beats: AgentHeartbeats,
     pub(crate) starts: PendingBinds,
-    /// Who waits before the next try to start.
+    /// Pods that wait before their next bind.
     pub(crate) back_off: BackOff,
-    /// Whom nobody tries to evict for a while.
+    /// Pods whose eviction was refused; they are not tried again for a while.
     pub(crate) spared: BackOff,
-    /// Whether nobody is evicted now, because too little is known.
+    /// Whether there are no evictions now, because too little is known.
     pub(crate) spares_all: bool,
-    /// Whose end was asked for.
+    /// Requested evictions, by UID.
     pub(crate) ending: BTreeMap<String, PendingEviction>,
-    /// When the agent was last asked to take in a pod that runs already, or gave back what the pod had.
+    /// When the agent was last asked to adopt a running pod, or released its allocation; by UID.
     pub(crate) adopted: BTreeMap<String, Duration>,
-    /// When all agents were last looked at.
+    /// When all agents were last reconciled.
     pub(crate) reconciled: Duration,
-    /// The statuses that were last written, and when.
+    /// The last status written of each object, and when.
     pub(crate) reported: BTreeMap<(String, String, String), (Value, Duration)>,
-    /// What was last said about pods that wait.
+    /// The last message about each waiting pod, and when.
     pub(crate) told: BTreeMap<String, (String, Duration)>,
     /// Pods by UID.
     pub(crate) pods: BTreeMap<String, PodRef>,
-    /// Pods that were seen on a node, by node: namespaces and names.
+    /// Pods that were seen on a node, by node, as namespace and name.
     pub(crate) placed: BTreeMap<String, BTreeSet<(String, String)>>,
-    /// What was written of pod groups.
+    /// The writes of pod groups.
     pub(crate) grouper: PodGrouper,
-    /// What queues used, where that counts.
+    /// The queues' usage history, if it counts.
     pub(crate) past: Option<UsageRecorder>,
     /// The namespace of the programs that follow KAI's Config, if any do.
     pub(crate) programs: Option<String>,
@@ -86,7 +85,7 @@ pub(crate) struct ClusterModel {
 }
 
 impl ClusterModel {
-    /// A model that knows nothing yet.
+    /// An empty model.
     pub(crate) fn new(schedulers: Vec<String>) -> Self {
         let mut remarks = ObjectWarnings::default();
         let mut inventory = ObjectInventory::of(Vec::new(), &mut remarks);
@@ -115,7 +114,7 @@ impl ClusterModel {
         }
     }
 
-    /// Notes what happened.
+    /// Applies an event.
     pub(crate) fn apply(&mut self, now: Duration, event: SchedulerEvent) -> Vec<SchedulerEffect> {
         match event {
             SchedulerEvent::Applied(json) => self.applied(now, json),
@@ -182,6 +181,7 @@ impl ClusterModel {
             let pod = PodRef::of(object);
             let known = self.inventory.find("Pod", &pod.namespace, &pod.name);
             let known = known.map(PodRef::of);
+            // A new pod has the name. The end of the earlier one was not seen.
             if let Some(earlier) = known.filter(|known| known.uid != pod.uid) {
                 effects.extend(self.pod_gone(&earlier.uid));
             }
@@ -203,7 +203,7 @@ impl ClusterModel {
         effects
     }
 
-    /// Keeps a node with the cards that its agent knows.
+    /// Stores a node with the cards that its agent reports.
     fn put_node(&mut self, mut json: Value) {
         let name = ObjectView::new(&json).name().to_owned();
         if let Some(agent) = self.agents.of(&name) {
@@ -253,7 +253,7 @@ impl ClusterModel {
         self.pod_gone(uid)
     }
 
-    /// Gives back all that a pod has, which is over.
+    /// Releases all that an ended pod has.
     fn pod_gone(&mut self, uid: &str) -> Vec<SchedulerEffect> {
         self.back_off.forget(uid);
         self.spared.forget(uid);

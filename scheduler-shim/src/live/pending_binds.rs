@@ -1,8 +1,8 @@
-//! Pods on their way: from the decision until the API server shows them on their node.
+//! Pending binds: pods from the decision until the API server shows them on their node.
 //!
-//! Pods that start together are a unit: nobody of it is bound before all are accepted, and if one is
-//! refused the others give back what they got. A pod that is withdrawn while its agent has yet to answer
-//! stays here until the answer came, so that nothing is asked for twice and nothing is left behind.
+//! Pods that start together are a unit. None of them is bound before all are accepted. If one is refused, the others
+//! release what they got. A pod that is withdrawn while its agent has yet to answer stays here until the answer
+//! comes, so that nothing is requested twice and nothing is left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,41 +11,41 @@ use super::grouper::GroupMembership;
 use crate::objects::numa::ZonesOfPod;
 use crate::objects::volumes::VolumeBinding;
 
-/// How far a start has come.
+/// The stage of a bind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BindStage {
-    /// Its agent was asked.
+    /// Its agent was asked for a reservation.
     Asked,
-    /// Its agent was asked, and it will not start.
+    /// Its agent was asked, but the pod will not start.
     Withdrawn,
-    /// Its agent took it in, or none is needed; the rest of its unit is awaited.
+    /// It has a reservation, or needs none, and waits for the rest of its unit.
     Accepted(Option<String>),
-    /// The API server was asked.
+    /// The API server was asked to bind it.
     Binding(Option<String>),
-    /// The API server said yes, and does not show it yet.
+    /// The API server has bound it, and does not show it yet.
     Bound,
 }
 
-/// A pod on its way.
+/// A pod on its way to a node.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingBind {
     pub(crate) pod: PodRef,
     pub(crate) node: String,
-    /// Cards with bytes; empty where no agent is asked.
+    /// Cards with bytes; empty if no agent is asked.
     pub(crate) cards: Vec<(String, u64)>,
     pub(crate) received: Option<&'static str>,
-    /// What it will have of which NUMA zones.
+    /// What it is expected to get from each NUMA zone.
     pub(crate) zones: ZonesOfPod,
-    /// What is bound before the pod is.
+    /// Volumes to bind before the pod.
     pub(crate) volumes: Vec<VolumeBinding>,
-    /// The group that is written on the pod.
+    /// The group to write on the pod.
     pub(crate) joins: Option<GroupMembership>,
     pub(crate) stage: BindStage,
     unit: u64,
 }
 
 impl PendingBind {
-    /// A start that was decided.
+    /// A bind that was decided.
     pub(crate) fn new(
         pod: PodRef,
         node: String,
@@ -69,7 +69,7 @@ impl PendingBind {
         }
     }
 
-    /// What is said of a pod that is bound.
+    /// The event about a bound pod.
     fn told(&self) -> SchedulerEffect {
         let cards: Vec<&str> = self.cards.iter().map(|(card, _)| card.as_str()).collect();
         let on = match cards.as_slice() {
@@ -97,15 +97,15 @@ impl PendingBind {
     }
 }
 
-/// What a change of one start leads to.
+/// What follows from a change of one bind.
 #[derive(Debug, Default)]
 pub(crate) struct BindOutcome {
     pub(crate) effects: Vec<SchedulerEffect>,
-    /// Who was on its way and is not any more.
+    /// Pods that are no longer on their way.
     pub(crate) withdrawn: Vec<PodRef>,
 }
 
-/// All pods on their way, by UID.
+/// All pending binds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingBinds {
     by_uid: BTreeMap<String, PendingBind>,
@@ -114,17 +114,17 @@ pub(crate) struct PendingBinds {
 }
 
 impl PendingBinds {
-    /// The start of a pod.
+    /// The pending bind of a pod.
     pub(crate) fn get(&self, uid: &str) -> Option<&PendingBind> {
         self.by_uid.get(uid)
     }
 
-    /// Starts that hold their place, or will.
+    /// All pending binds, withdrawn ones included.
     pub(crate) fn all(&self) -> impl Iterator<Item = &PendingBind> {
         self.by_uid.values()
     }
 
-    /// Whose agent, on this node, has yet to answer.
+    /// The pods for which the agent of this node has yet to answer.
     pub(crate) fn asked(&self, node: &str) -> Vec<PodRef> {
         let asked = self.all().filter(|start| {
             start.node == node && matches!(start.stage, BindStage::Asked | BindStage::Withdrawn)
@@ -132,7 +132,7 @@ impl PendingBinds {
         asked.map(|start| start.pod.clone()).collect()
     }
 
-    /// Begins a unit.
+    /// Begins the binds of a unit.
     pub(crate) fn begin(&mut self, unit: Vec<PendingBind>) -> Vec<SchedulerEffect> {
         self.units += 1;
         let number = self.units;
@@ -155,10 +155,10 @@ impl PendingBinds {
         effects
     }
 
-    /// The agent took a pod in.
+    /// The agent made a reservation for a pod.
     pub(crate) fn accepted(&mut self, uid: &str, id: String) -> Vec<SchedulerEffect> {
         let Some(start) = self.by_uid.get_mut(uid) else {
-            // It asked, was withdrawn and forgotten, or adopted: whoever adopts looks at the agent.
+            // A forgotten bind, or an adopted pod. Reconciling looks at the agent's allocations anyway.
             return Vec::new();
         };
         match start.stage {
@@ -176,7 +176,7 @@ impl PendingBinds {
         }
     }
 
-    /// The agent did not take a pod in: its unit ends.
+    /// The agent refused a pod: its unit ends.
     pub(crate) fn refused(&mut self, uid: &str) -> BindOutcome {
         let Some(start) = self.by_uid.get(uid) else {
             return BindOutcome::default();
@@ -197,7 +197,7 @@ impl PendingBinds {
         }
     }
 
-    /// The API server bound a pod, by its answer or by what it shows, whichever comes first.
+    /// The API server bound a pod: its answer or the watch says so, whichever comes first.
     pub(crate) fn bound(&mut self, uid: &str) -> Vec<SchedulerEffect> {
         let Some(start) = self.by_uid.get_mut(uid) else {
             return Vec::new();
@@ -221,7 +221,7 @@ impl PendingBinds {
             .collect()
     }
 
-    /// What is yet to be said of a pod that the API server shows on the node where it was to be bound.
+    /// The event still due for a pod that the API server shows on the node where it was to be bound.
     pub(crate) fn told(&self, uid: &str, node: Option<&str>) -> Option<SchedulerEffect> {
         let start = self.by_uid.get(uid)?;
         let is_untold = matches!(start.stage, BindStage::Binding(_)) && Some(&*start.node) == node;
@@ -247,7 +247,7 @@ impl PendingBinds {
         }
     }
 
-    /// A pod is gone, or goes without us: its unit is decided anew.
+    /// A pod is gone, or was bound by somebody else: its unit is decided again.
     pub(crate) fn gone(&mut self, uid: &str) -> BindOutcome {
         let Some(start) = self.by_uid.get_mut(uid) else {
             return BindOutcome::default();
@@ -267,7 +267,7 @@ impl PendingBinds {
         }
     }
 
-    /// Ends what of a unit is not being bound yet.
+    /// Withdraws the pods of a unit that are not being bound yet.
     fn withdraw(&mut self, unit: u64) -> BindOutcome {
         let mut outcome = BindOutcome::default();
         for uid in self.by_unit.get(&unit).cloned().unwrap_or_default() {

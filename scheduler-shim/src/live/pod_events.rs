@@ -1,4 +1,4 @@
-//! What is said about pods that wait: the true reason with its numbers, when it changes, and not too often.
+//! Reports why pods wait: the true reason with its numbers, when it changes, and not too often.
 
 use std::time::Duration;
 
@@ -10,14 +10,13 @@ use super::{settings, statuses};
 use crate::reasons::decided_cluster::{self, DecidedCluster};
 use crate::reasons::waiting::{self, WaitingPod};
 
-/// How many statuses are written at a time; the others have to wait.
+/// How many statuses are written at a time. The others wait.
 const AT_ONCE: usize = 500;
-/// How long the numbers of a reason may change unsaid.
+/// The shortest time between two reports about one object.
 const QUIET: Duration = Duration::from_secs(30);
 
 impl ClusterModel {
-    /// Says why pods wait, as far as it was not said.
-    /// `seen` is shown the books and who waits.
+    /// Reports why pods wait, as far as that is new. Calls `seen` with the decisions and the waiting pods.
     pub(crate) fn tell_who_waits(
         &mut self,
         now: Duration,
@@ -49,6 +48,7 @@ impl ClusterModel {
             let Some(pod) = self.pod(&one.pod) else {
                 continue;
             };
+            // Its last failure was already reported, or it is on its way.
             if self.back_off.holds(&pod.uid, now) || self.starts.get(&pod.uid).is_some() {
                 continue;
             }
@@ -68,8 +68,8 @@ impl ClusterModel {
         effects
     }
 
-    /// Statuses as far as they are news: what was written and does not show yet is not written again, nor a
-    /// sentence in which only numbers changed.
+    /// The statuses that are new. Those that were written and do not show yet are not written again, nor those in
+    /// which only messages changed.
     fn report(&mut self, due: Vec<StatusUpdate>, now: Duration) -> Vec<SchedulerEffect> {
         self.reported.retain(|_, (_, at)| now < *at + QUIET);
         let mut effects = Vec::new();
@@ -92,7 +92,7 @@ impl ClusterModel {
     }
 }
 
-/// A status without its sentences and when they were said.
+/// A status without messages and transition times.
 fn without_sentences(mut status: Value) -> Value {
     match &mut status {
         Value::Object(fields) => {

@@ -20,14 +20,14 @@ use super::api::LeadershipGuard;
 use crate::objects::shards::CONFIG as KIND;
 use crate::objects::shards::programs::{CONFIG, DEPLOYMENTS, DesiredPrograms};
 
-/// How long until a change is tried again.
+/// How long until a failed change is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How often the Deployments are looked at: an upgrade of the chart writes them, too.
+/// How often the Deployments are checked: an upgrade of the chart writes them, too.
 const NOW_AND_THEN: Duration = Duration::from_secs(300);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Goes on for ever.
+/// Runs until the watch ends.
 pub(super) async fn arrange(client: Client, namespace: String, leading: LeadershipGuard) {
     let kind = GroupVersionKind::gvk(KIND.0, "v1", KIND.1);
     let configs: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
@@ -62,7 +62,7 @@ pub(super) async fn arrange(client: Client, namespace: String, leading: Leadersh
     }
 }
 
-/// Changes what is not as wanted; whether all of it is now.
+/// Changes what is not as wanted. Returns whether everything is now.
 async fn follow(deployments: &Api<Deployment>, wanted: &DesiredPrograms) -> bool {
     let mut is_done = true;
     for name in DEPLOYMENTS {
@@ -85,7 +85,7 @@ async fn follow(deployments: &Api<Deployment>, wanted: &DesiredPrograms) -> bool
     is_done
 }
 
-/// Changes one Deployment, if it is there; whether it was not as wanted.
+/// Changes one Deployment, if it exists. Returns whether it was not as wanted.
 async fn change(
     deployments: &Api<Deployment>,
     name: &str,

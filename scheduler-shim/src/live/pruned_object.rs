@@ -1,9 +1,9 @@
-//! Objects as the API server sends them, without what decides nothing.
+//! Objects from the API server, without the fields that no decision needs.
 //!
-//! Most of what an object says is for others: what a container runs, which images a node has, who wrote which
-//! field. A cluster has thousands of objects, and each comes again with every change of it; so the rest is not
-//! even read. What is left out goes by its field's name, wherever that stands, as far as it is a list or a map:
-//! a label or an annotation of that name is a text, and stays.
+//! Most of an object is for others: what a container runs, which images a node has, who wrote which field. A cluster
+//! has thousands of objects, and each comes again with every change. So the rest is not even parsed. A field is
+//! dropped by its name, wherever it is, if it is a list or a map. A label or an annotation of that name is a string,
+//! and stays.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::objects::config_maps;
 
-/// Lists and maps that nobody here reads.
+/// Lists and maps that nothing here reads.
 const UNREAD: &[&str] = &[
     "addresses",
     "args",
@@ -50,21 +50,21 @@ const UNREAD: &[&str] = &[
     "volumesAttached",
     "volumesInUse",
 ];
-/// Of these the maps are read: a container's arguments are a list, those of a scheduling shard are a map.
+/// Of these, maps are read: the arguments of a container are a list, those of a scheduling shard are a map.
 const READ_AS_MAP: &[&str] = &["args"];
-/// What `kubectl apply` remembers.
+/// The annotation in which `kubectl apply` keeps the object.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object with what is read of it.
+/// An object with the fields that are read.
 #[derive(Clone, Debug)]
 pub(crate) struct PrunedObject {
-    /// What watching it asks for.
+    /// The fields that the watcher needs.
     metadata: ObjectMeta,
     json: Value,
 }
 
 impl PrunedObject {
-    /// The object as JSON, with the kind that lists leave out.
+    /// The object as JSON, with kind and API version, which lists leave out.
     pub(crate) fn json(self, resource: &ApiResource) -> Value {
         let mut json = self.json;
         if resource.kind == "Pod" {
@@ -76,7 +76,7 @@ impl PrunedObject {
     }
 }
 
-/// What a pod says beside that for its kubelet alone; maps are dear, and their nodes have room for eleven.
+/// Fields of a pod that only its kubelet needs. Maps are expensive, and one map node has room for eleven fields.
 const OF_POD: &[&str] = &[
     "dnsPolicy",
     "enableServiceLinks",
@@ -93,7 +93,7 @@ const OF_CONTAINER: &[&str] = &[
     "tty",
     "workingDir",
 ];
-/// What its kubelet says of it.
+/// Fields that its kubelet reports, and nothing here reads.
 const OF_STATUS: &[&str] = &[
     "conditions",
     "hostIP",
@@ -102,7 +102,7 @@ const OF_STATUS: &[&str] = &[
     "observedGeneration",
 ];
 
-/// A pod without volumes for which it never waits, and without what only its kubelet reads or writes.
+/// Drops the volumes that a pod never waits for, and what only its kubelet reads or writes.
 fn without_bulk(pod: &mut Value) {
     let volumes = pod.pointer_mut("/spec/volumes");
     if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
@@ -178,11 +178,11 @@ impl Resource for PrunedObject {
     }
 }
 
-/// Reads JSON without what is unread.
+/// Parses JSON without the unread fields.
 #[derive(Clone, Copy)]
 struct PruningReader;
 
-/// Reads a value whose name says that nobody reads it, unless it is a text or a number.
+/// Parses the value of an unread field: only strings, numbers and booleans stay.
 #[derive(Clone, Copy)]
 struct ScalarReader {
     reads_maps: bool,

@@ -1,4 +1,4 @@
-//! The other side of the running scheduler's HTTP: one question, one answer.
+//! The HTTP client for a running scheduler: one question, one answer.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::failure::SchedulerFailure;
 use crate::options::SchedulerExplainOptions;
 
-/// How long the scheduler may take.
+/// Timeout of the scheduler's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a pod is where it is.
+/// Asks why a pod is where it is.
 pub(crate) fn explain(asked: &SchedulerExplainOptions) -> Result<String, SchedulerFailure> {
     let json = if asked.json { "?json" } else { "" };
     let path = format!("/explain/{}{json}", asked.pod);
@@ -33,7 +33,7 @@ fn get(asked: &SchedulerExplainOptions, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&asked.address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let host = asked.address;
-    // The answer of an old version is not cut into chunks.
+    // An HTTP/1.0 answer is not chunked.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply)?;

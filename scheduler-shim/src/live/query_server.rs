@@ -1,10 +1,10 @@
-//! What the running scheduler answers over HTTP: health, metrics, why a pod is where it is, and all that it knows.
+//! What the running scheduler serves over HTTP: health, metrics, why a pod is where it is, and all objects.
 //!
-//! Questions about the cluster go to the scheduler's loop and are answered from its model, so an answer is
-//! about one moment. `/snapshot` is what `simulate` reads.
+//! Questions about the cluster go to the scheduling loop and are answered from its model, so an answer is about one
+//! moment. `/snapshot` is what `simulate` reads.
 //!
-//! In a pod the address is open to every other pod. Numbers may be seen by all; objects of all namespaces are
-//! shown only to who asks from the same machine or pod, as `kubectl exec` and `kubectl port-forward` do.
+//! In a pod the address is open to every other pod. Everybody may read metrics. Objects of all namespaces are shown
+//! only to callers on the same machine or in the same pod, as with `kubectl exec` and `kubectl port-forward`.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -30,25 +30,25 @@ use crate::reasons::{decided_cluster, explain, report};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long the scheduler's loop may take to answer.
+/// How long the scheduling loop may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client may take to read an answer. All objects of a large cluster are large.
+/// How long a client may take to read an answer. The snapshot of a large cluster is large.
 const READ: Duration = Duration::from_secs(60);
-/// How long numbers are shown again.
+/// How long the metrics of one answer are served again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What somebody wants to know.
+/// What a caller wants to know.
 #[derive(Debug)]
 pub(crate) enum QueryKind {
     /// All objects.
     Snapshot,
-    /// What Prometheus asks.
+    /// The metrics.
     Metrics,
-    /// Why a pod is where it is, or waits; whether as JSON.
+    /// Why a pod is where it is, or waits; the flag asks for JSON.
     Explain(String, bool),
 }
 
-/// What somebody wants to know, and where the answer goes.
+/// A question, and where the answer goes.
 #[derive(Debug)]
 pub(crate) struct SchedulerQuery {
     what: QueryKind,
@@ -66,7 +66,7 @@ pub(crate) fn answer(model: &ClusterModel, metrics: &SchedulerMetrics, question:
 }
 
 fn snapshot(model: &ClusterModel) -> String {
-    // What agents say goes before what they wrote.
+    // A known agent's status replaces its `GpuNode`.
     let is_said = |object: &ObjectView<'_>| {
         object.kind() == gpu_nodes::KIND.1 && model.agents.of(object.name()).is_some()
     };
@@ -77,7 +77,7 @@ fn snapshot(model: &ClusterModel) -> String {
     let past = model.past.iter().map(UsageRecorder::object);
     let ours = cards.chain(past).map(|object| object.to_string().into());
     let objects: Vec<Cow<'_, str>> = known.chain(ours).collect();
-    // Most are text already, and there may be many.
+    // Most objects are text already, and there may be many. So the list is not built as JSON values.
     let objects = objects.join(",");
     format!(r#"{{"apiVersion":"v1","items":[{objects}],"kind":"List"}}"#)
 }
@@ -111,7 +111,7 @@ pub(crate) fn bounds() -> HttpLimiter {
     HttpLimiter::within(READ)
 }
 
-/// Listens, and serves from now on; the address is where.
+/// Starts the listener. Returns its address.
 pub(crate) async fn open(
     address: SocketAddr,
     bounds: HttpLimiter,
@@ -140,7 +140,7 @@ async fn serve(
     .await;
 }
 
-/// Whether somebody with this address is told what is at a path.
+/// Whether a caller with this address may see a path.
 fn is_for(path: &str, asker: IpAddr) -> bool {
     asker.to_canonical().is_loopback() || ["/healthz", "/metrics"].contains(&path)
 }
@@ -173,7 +173,7 @@ async fn respond(
         }
     };
     let is_numbers = matches!(what, QueryKind::Metrics);
-    // Who asks meanwhile waits here, and gets the same.
+    // Other callers wait here meanwhile, and get the same metrics.
     let mut last = match is_numbers {
         true => Some(numbers.lock().await),
         false => None,
@@ -199,7 +199,7 @@ async fn respond(
     }
 }
 
-/// What came of a question. Who does not lead has no numbers and is well all the same: to Prometheus it is up.
+/// The response to a question. A scheduler that does not lead has no metrics, but for Prometheus it is up.
 fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Text> {
     match answer {
         Some(Ok(text)) if is_numbers => numbers_of(text.into()),
@@ -214,7 +214,7 @@ fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Te
     }
 }
 
-/// Prometheus reads nothing of which it is not told what it is.
+/// Prometheus reads no metrics without a content type.
 fn numbers_of(text: Text) -> Response<Text> {
     let mut response = Response::new(text);
     let kind = HeaderValue::from_static(OPEN_METRICS);

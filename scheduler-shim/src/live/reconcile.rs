@@ -1,8 +1,8 @@
-//! A node's agent against the API server: who is in one's books and not in the other's.
+//! Reconciles a node's agent with the API server: allocations and pods that only one of them knows.
 //!
-//! The pod that runs is right. Its reservation is committed if that was lost in a crash; if the agent does
-//! not know it, it is taken in on the cards that the pod is labelled with, without restarting it. What the
-//! agent keeps for a pod that is gone or that nobody starts is given back.
+//! The running pod is right. If its reservation was not committed because of a crash, it is committed. If the agent
+//! does not know the pod, the agent adopts it on the cards that the pod names, without a restart. An allocation for a
+//! pod that is gone, or that nobody starts, is released.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use super::model::ClusterModel;
 use crate::objects::parsed_objects::ParsedPod;
 use crate::objects::pods;
 
-/// How long an agent is not asked again to take in a pod that it refused.
+/// How long until an agent is asked again to adopt a pod.
 const AGAIN: Duration = Duration::from_secs(30);
-/// How often all agents are looked at.
+/// How often all agents are reconciled.
 const ALL_AGAIN: Duration = Duration::from_secs(10);
 
 impl ClusterModel {
-    /// What has to be done that a node's agent and the API server agree.
+    /// The effects that make a node's agent and the API server agree.
     pub(crate) fn reconcile(&mut self, now: Duration, node: &str) -> Vec<SchedulerEffect> {
         let mut effects = self.settle_all(node);
         effects.extend(self.adopt(now, Some(node)));
         effects
     }
 
-    /// The same for all nodes, now and then: an answer may have been lost, and a reservation may have ended
-    /// before its pod was seen on its node.
+    /// The same for all nodes, now and then: an answer may have been lost, or a reservation may have expired before
+    /// its pod was seen on its node.
     pub(crate) fn reconcile_all(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         if now < self.reconciled + ALL_AGAIN {
             return Vec::new();
@@ -50,14 +50,14 @@ impl ClusterModel {
         held.filter_map(|held| self.settle(node, held)).collect()
     }
 
-    /// What has to be done about one allocation.
+    /// The effect that one allocation needs, if any.
     pub(super) fn settle(&self, node: &str, held: &AgentAllocation) -> Option<SchedulerEffect> {
         let uid = held.uid.as_deref()?;
         let (node, id) = (node.to_owned(), held.id.clone());
         let pod = self.pods.get(uid);
         let read = pod.and_then(|pod| self.inventory.pod(&pod.namespace, &pod.name));
         let Some((pod, read)) = pod.zip(read) else {
-            // Only an allocation that was committed for a pod surely is for one.
+            // Only a committed allocation is certainly for a pod.
             let is_ours = held.stage == AgentAllocationState::Allocated;
             return is_ours.then_some(SchedulerEffect::Release { node, id });
         };
@@ -76,7 +76,7 @@ impl ClusterModel {
         }
     }
 
-    /// Pods that run and that the agent of their node does not know; on one node, or on all.
+    /// Adopts running pods that the agent of their node does not know; on one node, or on all.
     fn adopt(&mut self, now: Duration, only: Option<&str>) -> Vec<SchedulerEffect> {
         let mut effects = Vec::new();
         let there = only.and_then(|only| self.placed.get(only));
@@ -112,7 +112,7 @@ impl ClusterModel {
         effects
     }
 
-    /// The cards of a pod that runs, as they are written on it or as its labels name them, with bytes.
+    /// The cards of a running pod with bytes, from its annotation, else from its labels.
     fn shares_of(
         &self,
         object: ObjectView<'_>,
@@ -138,8 +138,8 @@ impl ClusterModel {
         uuids.into_iter().map(share).collect()
     }
 
-    /// The card that a label names: a card by its UUID, or KAI's name for a group of pods, whose card the
-    /// pod says that holds it for them.
+    /// The card that a label names: its UUID, or KAI's name for a group of pods. The card of a group is named by the
+    /// pod that reserves it.
     pub(crate) fn card_of_group(&self, group: &str) -> Option<String> {
         if group.starts_with("GPU-") || group.starts_with("MIG-") {
             return Some(group.to_owned());

@@ -1,8 +1,8 @@
-//! What KAI's SchedulingShard and Config say of themselves: that the scheduler has read them, and which of their
-//! settings are not in effect.
+//! The conditions of KAI's SchedulingShard and Config: that the scheduler has read them, and which settings are not
+//! in effect.
 //!
-//! The first is said in the conditions of KAI's operator, for which tools wait; the scheduler that leads has read what
-//! it says so of. Conditions of others stay.
+//! The first uses the conditions of KAI's operator, for which tools wait. The leader has read the objects that it
+//! says so of. Conditions of others stay.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::objects::inventory::ObjectInventory;
 use crate::objects::shards::{self, programs};
 
 const KIND: &str = "Supported";
-/// What KAI's operator says of an object whose programs it has started: kind, reason, sentence, and whether it holds.
+/// The conditions of KAI's operator once it has started an object's programs: type, reason, message, and whether it
+/// holds.
 const READ: [(&str, &str, &str, bool); 5] = [
     ("Deployed", "deployed", "the scheduler has read it", true),
     ("Available", "available", "the scheduler runs", true),
@@ -34,8 +35,8 @@ const READ: [(&str, &str, &str, bool); 5] = [
     ),
 ];
 
-/// The statuses that say something else than they should. Those of Configs come once the programs in the namespace
-/// `at` follow them, if there are any.
+/// The statuses that are out of date. Those of Configs come once the programs in the namespace `at` follow them, if
+/// there are any.
 pub(crate) fn due(
     inventory: &ObjectInventory,
     at: Option<&str>,

@@ -1,7 +1,7 @@
-//! Who waits for the lease and follows the cluster meanwhile.
+//! The standby: it waits for the lease and follows the cluster meanwhile.
 //!
-//! It takes in all objects and does nothing: no agent is asked, nothing is written. What it knows when it comes to lead
-//! is what its watches told, as with one that leads; agents are heard then.
+//! It reads all objects and does nothing: it asks no agent and writes nothing. When it becomes the leader, it knows
+//! what its watches reported. It connects to the agents only then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::view::now;
 use super::{Work, watch};
 use crate::options::SchedulerRunOptions;
 
-/// How long events are taken in before what was read of their objects is dropped.
+/// How long events are applied before the cached parts of their objects are dropped.
 const REST: Duration = Duration::from_secs(1);
 
 /// The namespace of the programs that follow KAI's Config.
@@ -33,7 +33,7 @@ fn programs(asked: &SchedulerRunOptions) -> Option<&str> {
     asked.kai_programs.then_some(asked.lease_namespace.as_str())
 }
 
-/// Whoever waits.
+/// A scheduler that waits for the lease.
 pub(super) struct StandbyScheduler {
     client: Client,
     model: ClusterModel,
@@ -45,7 +45,7 @@ pub(super) struct StandbyScheduler {
 }
 
 impl StandbyScheduler {
-    /// Begins to watch.
+    /// Starts the watches.
     pub(super) fn start(client: Client, asked: &SchedulerRunOptions) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let others = watch::start(client.clone(), sender.clone());
@@ -66,7 +66,7 @@ impl StandbyScheduler {
         }
     }
 
-    /// Takes in what happens, until nobody watches.
+    /// Applies events until the watches end.
     pub(super) async fn follow(&mut self) {
         let mut rested = Instant::now();
         while let Some(event) = self.events.recv().await {
@@ -83,11 +83,11 @@ impl StandbyScheduler {
             self.listed.insert(kind.clone());
         }
         self.nodes.take(&event);
-        // Nobody is on the way and no agent is known, so nothing follows that somebody would have to do.
+        // Without pending binds and agents there are no effects that somebody must perform.
         let _ = self.model.apply(now(), event);
     }
 
-    /// Goes on as the leader.
+    /// Becomes the leader.
     pub(super) fn lead(
         mut self,
         asked: &SchedulerRunOptions,

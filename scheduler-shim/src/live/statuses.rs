@@ -1,10 +1,9 @@
-//! What queues and pod groups say about themselves: their statuses, in KAI's fields.
+//! The statuses of queues and pod groups, in KAI's fields.
 //!
-//! Pure: the cluster and why pods wait give what every status should be; what an object does not say yet is
-//! written. A condition keeps its time while it stays what it is. Amounts are what is so, never what is
-//! about to be decided, so that they add up with the pods that `kubectl get` shows. KAI has no word for a
-//! queue that can't be used but `Orphan`; `Usable` says why for all of them. `InvalidSpec` says what is ignored of a
-//! queue that can be used.
+//! Pure: the cluster and the reasons of waiting pods give what every status should be. A status that differs is
+//! written. A condition keeps its time while its status stays. Amounts are what is so, never what is about to be
+//! decided, so that they add up with the pods that `kubectl get` shows. KAI's only condition for an unusable queue is
+//! `Orphan`; `Usable` gives the reason in every case. `InvalidSpec` says what is ignored of a usable queue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,10 +24,10 @@ use crate::reasons::decided_cluster::DecidedCluster;
 use crate::reasons::formatting;
 use crate::reasons::waiting::{WaitReason, WaitingPod};
 
-/// The nodes for which a group without a label is meant.
+/// The node pool of a group without a label.
 const NODE_POOL: &str = "default";
 
-/// What pods have and want.
+/// The resources that pods have and request.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ResourceTally {
     allocated: ResourceAmounts,
@@ -36,7 +35,7 @@ pub(crate) struct ResourceTally {
     requested: ResourceAmounts,
 }
 
-/// Of queues and groups.
+/// The tallies of queues and of groups.
 pub(crate) type ResourceTallies<'a> = (QueueTree, BTreeMap<&'a str, ResourceTally>);
 
 impl ResourceTally {
@@ -54,7 +53,7 @@ impl ResourceTally {
     }
 }
 
-/// All statuses that say something else than they should.
+/// All statuses that are out of date.
 pub(crate) fn due(
     snapshot: &ClusterSnapshot<'_>,
     (queues, groups): &ResourceTallies<'_>,
@@ -68,7 +67,7 @@ pub(crate) fn due(
     let of_groups = snapshot.inventory.all("PodGroup").map(|object| {
         let name = format!("{}/{}", object.namespace(), object.name());
         let tally = groups.get(name.as_str()).copied().unwrap_or_default();
-        // Read apart: there are as many as pods, and what was read of each goes at once.
+        // Parsed apart from the cache: there are as many as pods, and each is dropped at once.
         let apart = object.read_apart();
         group(ObjectView::new(&apart), tally, why.get(&name), &now)
     });
@@ -81,7 +80,7 @@ pub(super) fn shown(now: Duration) -> String {
     now.unwrap_or_default().to_string()
 }
 
-/// What queues and groups have and want, by what pods are and not by what is decided next.
+/// What queues and groups have and request now, without the next decisions.
 pub(crate) fn tallies<'a>(books: &DecidedCluster<'a>) -> ResourceTallies<'a> {
     let cluster = books.cluster;
     let mut queues = QueueTree::of(&cluster.queues);
@@ -190,7 +189,7 @@ fn queue(
     report(object, status, news.next().map(|(_, message)| message))
 }
 
-/// What a queue has more of than its quota.
+/// What a queue has beyond its quota.
 fn over_quota(share: &QueueShare) -> Option<String> {
     let is_over =
         |share: &ResourceShare| share.deserved != UNLIMITED && share.allocated > share.deserved;
@@ -210,7 +209,7 @@ fn over_quota(share: &QueueShare) -> Option<String> {
     (!over.is_empty()).then(|| format!("allocated {}", over.join(", ")))
 }
 
-/// A condition, with the time since when it holds.
+/// A condition, with its transition time.
 pub(super) fn condition(
     object: ObjectView<'_>,
     kind: &str,
@@ -233,7 +232,7 @@ pub(super) fn condition(
     condition
 }
 
-/// A condition as the object says it.
+/// A condition that the object has now.
 pub(super) fn said<'a>(object: ObjectView<'a>, field: &str, kind: &str) -> &'a Value {
     let all = object.json()["status"][field].as_array();
     let mut all = all.into_iter().flatten();
@@ -241,7 +240,7 @@ pub(super) fn said<'a>(object: ObjectView<'a>, field: &str, kind: &str) -> &'a V
         .unwrap_or(&Value::Null)
 }
 
-/// Why the pods of groups wait, by group: the first reason that KAI says of groups.
+/// Why the pods of groups wait, by group: the first reason that KAI reports on groups.
 fn whys<'a>(
     snapshot: &ClusterSnapshot<'_>,
     waiting: &'a [WaitingPod],
@@ -259,7 +258,7 @@ fn whys<'a>(
     whys
 }
 
-/// The group that a pod names whose group can't be read.
+/// The group that a pod names, if the group can't be read.
 fn group_of(snapshot: &ClusterSnapshot<'_>, pod: &str) -> Option<String> {
     let (namespace, name) = pod.split_once('/')?;
     let group = snapshot.inventory.find("Pod", namespace, name)?;
@@ -267,7 +266,7 @@ fn group_of(snapshot: &ClusterSnapshot<'_>, pod: &str) -> Option<String> {
     Some(format!("{namespace}/{group}"))
 }
 
-/// KAI's word for a reason; none where KAI says nothing of the group.
+/// KAI's word for a reason; `None` if KAI reports nothing on the group.
 const fn word(reason: WaitReason) -> Option<&'static str> {
     match reason {
         WaitReason::Invalid | WaitReason::NoSlot | WaitReason::Unschedulable => {
@@ -293,7 +292,7 @@ fn group(
         .any(|resource| tally.allocated[resource] > 0.0);
     let mut status = json!({"resourcesStatus": tally.fields(), "schedulingConditions": []});
     let mut news = None;
-    // Of a group that runs in part its pods say why the rest waits.
+    // If a part of the group runs, its pods say why the rest waits.
     if let Some((reason, message)) = why.filter(|_| !has_some) {
         let is_new = known.is_null();
         let since = known["lastTransitionTime"].as_str().unwrap_or(now);
@@ -308,7 +307,7 @@ fn group(
     report(object, status, news)
 }
 
-/// What has to be written, if anything has.
+/// The update to write, if anything differs.
 pub(super) fn report(
     object: ObjectView<'_>,
     status: Value,

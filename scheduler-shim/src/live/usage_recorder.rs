@@ -1,14 +1,14 @@
-//! What queues use, noted while it happens, for who shares by it later: this scheduler and the one after it.
+//! Records what queues use while it happens, for this scheduler and the next leader.
 //!
-//! Pure. Whenever it is looked at why pods wait, which is once a second while anything happens and every half minute
-//! when nothing does, what queues held since the last look is added up. It is written down when a bucket of the window
-//! is full, at least every minute and at most every five seconds, to a `ConfigMap` beside the lease: one small write,
-//! however many queues there are, by the right to one object, where notes on the Queue objects would be as many
-//! writes as queues, and the right to change everybody's quotas.
+//! Pure. Whenever the reasons of waiting pods are reported, once a second while anything happens and every half
+//! minute otherwise, it adds up what queues held since the last sample. The history is stored when a bucket of the
+//! window is full, at least every minute and at most every five seconds. It goes to a `ConfigMap` beside the lease:
+//! one small write for any number of queues, with permission for one object. On the Queue objects it would be as many
+//! writes as queues, with permission to change everybody's quotas.
 //!
-//! Time that nobody watched, because no scheduler led or the machine stood still, counts for nobody, neither as
-//! used nor as there to be used. So does what was held after the last note, at most a minute. Nothing is written before
-//! the note of before was read, so that no history is lost by one that could not be.
+//! Time without a leader, or while the machine stood still, counts for nobody, neither as used nor as available. So
+//! does usage after the last write, at most a minute. Nothing is written before the stored history was read, so that
+//! a failed read loses no history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,19 +28,19 @@ mod store;
 
 pub(crate) use store::UsageRecordStore;
 
-/// How far looks may be apart until nobody knows what happened between them.
+/// The longest time between two samples. Beyond it nobody knows what happened.
 const LONGEST: Duration = Duration::from_secs(5 * 60);
-/// How often it is written down.
+/// The shortest and the longest time between two writes.
 const OFTEN: Duration = Duration::from_secs(5);
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// Who notes it.
+/// Records the usage.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageRecorder {
     past: UsageHistory,
-    /// What was so at the last look.
+    /// The last sample.
     seen: Option<UsageSample>,
-    /// Whether it is known what was noted before this scheduler led.
+    /// Whether the stored history was read.
     is_read: bool,
     written: Duration,
 }
@@ -53,7 +53,7 @@ struct UsageSample {
 }
 
 impl UsageRecorder {
-    /// Nothing is known yet.
+    /// An empty history.
     pub(crate) const fn new(terms: UsageParams) -> Self {
         Self {
             past: UsageHistory::new(terms),
@@ -63,7 +63,7 @@ impl UsageRecorder {
         }
     }
 
-    /// Puts what was noted before this scheduler led before what it noted itself.
+    /// Puts the stored history before what this scheduler recorded itself.
     pub(crate) fn recall(&mut self, now: Duration, text: Option<&str>) {
         self.is_read = true;
         let Some(text) = text else { return };
@@ -77,7 +77,7 @@ impl UsageRecorder {
         let own = std::mem::take(&mut self.past.usage.buckets);
         let began = own.first().map_or(now, |bucket| bucket.start);
         let known = before.into_iter().filter(|bucket| bucket.start < began);
-        // The clock of who noted it may be ahead.
+        // The clock of the scheduler that wrote it may be ahead.
         let known = known.map(|bucket| UsageBucket {
             end: bucket.end.min(began),
             ..bucket
@@ -86,7 +86,7 @@ impl UsageRecorder {
         self.past.settle(now);
     }
 
-    /// Adds up what was held since the last look, and says what is to be written down.
+    /// Adds up what was held since the last sample. Returns the history if it is time to store it.
     pub(crate) fn look(
         &mut self,
         now: Duration,
@@ -116,17 +116,17 @@ impl UsageRecorder {
         Some(SchedulerEffect::Remember(self.past.text()))
     }
 
-    /// Whether it is known what was noted before this scheduler led.
+    /// Whether the stored history was read.
     pub(crate) const fn is_read(&self) -> bool {
         self.is_read
     }
 
-    /// Lets it count.
+    /// Adds the history to the policy's cluster.
     pub(crate) fn enter(&self, cluster: &mut Cluster) {
         self.past.enter(cluster);
     }
 
-    /// What is known, as an object that `simulate` reads.
+    /// The history as an object that `simulate` reads.
     pub(crate) fn object(&self) -> Value {
         UsageHistory::object("usage", &self.past.text())
     }
@@ -166,7 +166,7 @@ mod tests {
             .into()
     }
 
-    /// Looks when one queue holds so many cards.
+    /// Takes a sample in which one queue holds this many cards.
     fn look(keeper: &mut UsageRecorder, now: Duration, queue: &str, cards: f64) -> Option<String> {
         let mut tree = QueueTree::of(&queues());
         let place = tree.find(queue).unwrap();
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// What queues used, as the policy is told, of cards.
+    /// The queues' usage of cards, as the policy gets it.
     fn used(keeper: &UsageRecorder) -> BTreeMap<String, f64> {
         let mut cluster = Cluster {
             queues: queues(),
@@ -242,7 +242,7 @@ mod tests {
         let mut third = UsageRecorder::new(TERMS);
         third.recall(later + SECOND * 20, Some(&text));
         assert_eq!(used(&third), parts);
-        // The clock of who noted it was ahead.
+        // The clock of the scheduler that wrote it was ahead.
         let mut behind = UsageRecorder::new(TERMS);
         behind.recall(NOW + SECOND * 30, Some(&text));
         look(&mut behind, NOW + SECOND * 30, "b", 4.0);

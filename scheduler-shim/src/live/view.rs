@@ -1,7 +1,7 @@
 //! The model as the cluster that the policy decides on.
 //!
-//! Objects say most of it. What they do not say is added here: the cards as the agents count them, pods on
-//! their way, pods that have to wait, and memory of cards that is held by nobody whom Kubernetes knows.
+//! Most of it comes from objects. This adds the cards as the agents count them, pending binds, pods in back-off, and
+//! memory of cards that is held by nothing that Kubernetes knows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl ClusterModel {
         if let Some(past) = &self.past {
             past.enter(&mut snapshot.cluster);
         }
-        // Nobody writes here which devices a claim got, so a pod with one would wait on its node for ever.
+        // No claim gets its devices written here, so a pod with a claim would wait on its node for ever.
         snapshot.cluster.settings.allows_claims = false;
         for node in &mut snapshot.cluster.nodes {
             self.mark(now, node);
@@ -72,14 +72,14 @@ impl ClusterModel {
         snapshot
     }
 
-    /// Pods on their way, by name, with their nodes.
+    /// The nodes of pending binds, by pod name.
     fn assumed(&self) -> BTreeMap<String, String> {
         let all = self.starts.all();
         all.map(|start| (start.pod.full(), start.node.clone()))
             .collect()
     }
 
-    /// The cards of all nodes as their agents say, and those of the pods that hold some.
+    /// The cards of all nodes and of the pods on them, as the agents report them.
     fn cards(&self) -> CardInventory {
         let mut known = CardInventory {
             takes_slots: true,
@@ -161,7 +161,7 @@ impl ClusterModel {
         }
     }
 
-    /// The cards of a pod that has a node: as its agent says, else as its labels do.
+    /// The cards of a pod that has a node: as its agent says, else as written on the pod, else by its labels.
     fn seat(&self, task: &mut Task, uid: &str) {
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
         let held = agent.and_then(|agent| agent.said.of_pod(uid));
@@ -179,7 +179,7 @@ impl ClusterModel {
         }
     }
 
-    /// Puts a pod on the cards that it has, with as much of each as it has: its request may have been edited since.
+    /// Puts a pod on the cards that it has, with the amounts that it has: its request may have been edited since.
     fn put(&self, task: &mut Task, shares: &[(String, u64)]) {
         task.on = shares.iter().map(|(card, _)| card.clone()).collect();
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
@@ -210,7 +210,7 @@ impl ClusterModel {
         Some(self.object(task)?.uid().to_owned())
     }
 
-    /// Whether a pod says that nobody may be evicted for it.
+    /// Whether a pod's preemption policy forbids to evict others for it.
     fn is_modest(&self, task: &Task) -> bool {
         self.read(task).is_some_and(|read| read.is_modest)
     }
@@ -220,7 +220,7 @@ impl ClusterModel {
         task.status.is_allocated() && uid.is_some_and(|uid| self.spared.holds(&uid, now))
     }
 
-    /// What of the cards of a node is held that no pod accounts for.
+    /// What is held of a node's cards without a pod.
     fn strangers<'s>(&self, node: &str, said: &'s AgentStatus) -> cards::ForeignHoldings<'s> {
         let mut held = cards::ForeignHoldings::new();
         for card in said.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
@@ -240,8 +240,8 @@ impl ClusterModel {
         held
     }
 
-    /// Whether an allocation ends without anybody's doing: its room is not free yet, and nobody has to be evicted
-    /// for it. Between the end of a pod and its agent's word that its cards are free every allocation is so.
+    /// Whether an allocation ends by itself. Its memory is not free yet, but nobody has to be evicted for it. Every
+    /// allocation is like that between the end of its pod and the agent's report that its cards are free.
     fn is_leaving(&self, node: &str, held: &AgentAllocation) -> bool {
         let is_released = || {
             matches!(
@@ -260,7 +260,7 @@ impl ClusterModel {
     }
 }
 
-/// What an agent says, as the object by which a cluster in files knows cards.
+/// An agent's status as a `GpuNode`, by which a cluster in files knows cards.
 pub(crate) fn gpu_node(model: &ClusterModel, node: &str, said: &AgentStatus) -> Value {
     let holder = |held: &AgentAllocation, bytes: u64| {
         let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
@@ -288,7 +288,7 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, said: &AgentStatus) -> 
         "status": {"cards": cards}})
 }
 
-/// Writes on a node what its agent says, in the fields of NVIDIA's own programs.
+/// Writes an agent's status on a node, in the fields of NVIDIA's own programs.
 pub(crate) fn write_cards(node: &mut Value, said: &AgentStatus) {
     let count = said.healthy().count().to_string();
     for list in ["capacity", "allocatable"] {
@@ -299,7 +299,7 @@ pub(crate) fn write_cards(node: &mut Value, said: &AgentStatus) {
     }
 }
 
-/// Whether a node has that written on it already.
+/// Whether a node already has that.
 pub(crate) fn shows(node: ObjectView<'_>, said: &AgentStatus) -> bool {
     let count = said.healthy().count().to_string();
     let status = &node.json()["status"];

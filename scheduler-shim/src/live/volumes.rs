@@ -1,8 +1,8 @@
-//! Binding the volumes of a pod before the pod.
+//! Binds the volumes of a pod before the pod itself.
 //!
-//! A claim gets its volume, or the node for which one is to be made, written on; the cluster's controllers do
-//! the rest, and the pod is bound when they have. Meanwhile its place is kept, as long as its agent keeps it.
-//! Objects are replaced as they were read, so that of two pods that want one volume the second is told.
+//! A claim gets its volume, or the node for which one is to be provisioned. The cluster's controllers do the rest,
+//! and then the pod is bound. Meanwhile its place is kept, as long as its reservation lasts. Objects are replaced in
+//! the version that was read, so of two pods that want one volume the second fails.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use super::agent_workers::chain;
 use super::event::PodRef;
 use crate::objects::volumes::{SELECTED, VolumeBinding};
 
-/// How long all of a pod's may take: less than its agent waits for it.
+/// Timeout for all volumes of a pod: less than its reservation lasts.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// Says that a controller chose the volume, and may choose another.
+/// The annotation that says that a controller chose the volume, and may choose another.
 const CHOSEN: &str = "pv.kubernetes.io/bound-by-controller";
 
-/// Binds what a pod needs, and waits until it is; or says why it is not.
+/// Binds a pod's volumes and waits until they are bound. The error says why they are not.
 pub(crate) async fn bind(
     client: &Client,
     node: &str,

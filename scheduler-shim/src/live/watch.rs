@@ -1,8 +1,8 @@
-//! All objects that decide something, as events.
+//! Watches all objects that decisions need, and sends events.
 //!
-//! Each kind is listed and then watched; a watch that breaks is listed again, and what vanished meanwhile
-//! is seen as gone. Kinds that own pods are many, and most clusters lack most of them: those that the API
-//! server has are watched. New ones are looked for now and then, and as soon as an object has such an owner.
+//! Each kind is listed and then watched. A watch that breaks is listed again, and what vanished meanwhile counts as
+//! gone. There are many kinds that own pods, and most clusters lack most of them: only those that the API server has
+//! are watched. New ones are discovered now and then, and as soon as an object has such an owner.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,22 +25,22 @@ use super::event::SchedulerEvent;
 use super::pruned_object::PrunedObject;
 use crate::objects::{config_maps, inventory, numa};
 
-/// How often new kinds are looked for.
+/// How often new kinds are discovered.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// How soon a kind is looked for again that something names as its owner, and how often before it counts as unreadable:
-/// the API server may take a moment to offer a kind that is new.
+/// How soon discovery looks again for a kind that an object names as its owner, and how often before the kind counts
+/// as unreadable. The API server may take a moment to offer a new kind.
 const SOON: Duration = Duration::from_secs(2);
 const TRIES: u32 = 3;
 
 /// A kind: its API group and its name.
 type GroupKind = (String, String);
 
-/// The kinds that are watched, and those that something names as its owner and that are not.
+/// The kinds that are watched, and kinds of owners that are not.
 #[derive(Debug, Default)]
 struct WatchedKinds {
     watched: Mutex<BTreeSet<GroupKind>>,
-    /// How often each was looked for in vain.
+    /// How often discovery did not find each of them.
     missed: Mutex<BTreeMap<GroupKind, u32>>,
     found_missing: Notify,
 }
@@ -67,13 +67,13 @@ impl WatchedKinds {
         }
     }
 
-    /// Whether a kind was not watched so far.
+    /// Marks a kind as watched. Returns whether it was not before.
     fn begin(&self, key: GroupKind) -> bool {
         lock(&self.missed).remove(&key);
         lock(&self.watched).insert(key)
     }
 
-    /// The kinds that were looked for often enough.
+    /// Counts one more failed discovery. Returns the kinds that now count as unreadable.
     fn unreadable(&self) -> Vec<String> {
         let mut missed = lock(&self.missed);
         for tries in missed.values_mut() {
@@ -83,7 +83,7 @@ impl WatchedKinds {
         given_up.map(|((_, kind), _)| kind.clone()).collect()
     }
 
-    /// Whether a kind is to be looked for again soon.
+    /// Whether discovery has to look for a kind again soon.
     fn is_sought(&self) -> bool {
         lock(&self.missed).values().any(|tries| *tries < TRIES)
     }
@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A kind that every cluster has, and without which nothing is decided.
+/// A kind that every cluster has. Nothing is decided before it was listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequiredKind {
     pub(crate) kind: &'static str,
@@ -129,8 +129,8 @@ pub(crate) const ALWAYS: &[RequiredKind] = &[
     },
 ];
 
-/// Watches until nobody listens.
-/// Which kinds there are beside those that are always there is said once it is known.
+/// Starts the watches, which run until nobody receives the events. The result gets the optional kinds that this
+/// cluster has, once discovery has run.
 pub(crate) fn start(
     client: Client,
     events: UnboundedSender<SchedulerEvent>,
@@ -156,7 +156,7 @@ pub(crate) fn start(
     found
 }
 
-/// Looks for kinds that may own pods.
+/// Discovers and watches the optional kinds.
 async fn find_others(
     client: Client,
     events: UnboundedSender<SchedulerEvent>,
@@ -215,12 +215,13 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
     Ok(wanted.map(|(resource, _)| resource).collect())
 }
 
-/// The objects of kinds that programs write every few seconds without a change that matters, with what matters of each.
+/// Filters kinds whose objects are written every few seconds without a change that matters: keeps what matters of
+/// each.
 #[derive(Default)]
 struct ChangeFilter(BTreeMap<(String, String), Value>);
 
 impl ChangeFilter {
-    /// Whether anybody has to hear of an object.
+    /// Whether an object has a change that matters.
     fn is_news(&mut self, json: &Value) -> bool {
         Self::key(json).is_none_or(|(key, said)| self.0.insert(key, said.clone()) != Some(said))
     }
@@ -235,7 +236,7 @@ impl ChangeFilter {
     fn key(json: &Value) -> Option<((String, String), Value)> {
         let object = ObjectView::new(json);
         let said = match (object.api_group(), object.kind()) {
-            // Only that it is there.
+            // Only its existence matters.
             config_maps::KIND => Value::Null,
             numa::KIND => numa::lasting(json),
             _ => return None,

@@ -1,8 +1,8 @@
-//! Whether a driver that makes volumes has room for one near a node, as far as it says so.
+//! Whether a CSI driver has room for a volume near a node, as far as it reports that.
 //!
-//! A driver that tells of its room (`CSIDriver`, `storageCapacity`) writes an object for each class and each part
-//! of the cluster. Where none of them covers a node, the driver makes nothing there. A driver that does not
-//! tell is tried.
+//! A driver that reports its room (`CSIDriver`, `storageCapacity`) writes an object for each class and each part of
+//! the cluster. If none of them covers a node, the driver provisions nothing there. A driver that does not report is
+//! tried.
 
 use apportion_groups::ObjectView;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::inventory::ObjectInventory;
 use super::{quantity, selector};
 
-/// Whether a volume of a class and of this size may be made near a node.
+/// Whether a volume of this class and size may be provisioned near a node.
 pub(crate) fn is_there(
     class: ObjectView<'_>,
     asked: &Value,

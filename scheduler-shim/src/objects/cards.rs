@@ -1,8 +1,8 @@
-//! The cards of nodes one by one: which there are, who is on which, and what is held there by nobody whom the
+//! The cards of nodes one by one: which there are, which pods are on them, and what is held by nothing that the
 //! policy decides on.
 //!
-//! Agents say this of a running cluster, [`GpuNode`](super::gpu_nodes) objects of a cluster in files. Where
-//! nobody says it, the cards of a node are counted.
+//! For a running cluster agents report this, for a cluster in files [`GpuNode`](super::gpu_nodes) objects do. Without
+//! either, the cards of a node are only counted.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ use super::pods;
 pub(crate) const FRACTION: &str = "Fraction";
 pub(crate) const REGULAR: &str = "Regular";
 
-/// Cards with bytes, as they are written on a pod.
+/// Cards with bytes, as written on a pod.
 pub(crate) fn text(cards: &[(String, u64)]) -> String {
     let one = |(card, bytes): &(String, u64)| format!("{card}={bytes}");
     cards.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// What is written on a pod.
+/// The cards with bytes that are written on a pod.
 pub(crate) fn written(pod: ObjectView<'_>) -> Option<Vec<(String, u64)>> {
     let one = |text: &str| {
         let (card, bytes) = text.split_once('=')?;
@@ -35,8 +35,8 @@ pub(crate) fn written(pod: ObjectView<'_>) -> Option<Vec<(String, u64)>> {
     pod.annotation(CARDS)?.split(',').map(one).collect()
 }
 
-/// What a pod wants of cards. One that has its place keeps what it got, whatever is written into its request since;
-/// how much of a card that is, its agent says.
+/// What a pod requests of cards. A bound pod keeps what it got, whatever its request says since. How much of a card
+/// that is, its agent says.
 pub(crate) fn kept(
     pod: ObjectView<'_>,
     asked: Result<TaskGpuRequest, String>,
@@ -53,13 +53,14 @@ pub(crate) fn kept(
     }
 }
 
-/// What is held of a card, as a share: no byte of it can be given to others, so a part of a unit counts as one. Shares
-/// are whole units; what others use of a card is not.
+/// What is held of a card, as a share. Shares are whole units, use by others is not: it is rounded up, because no
+/// byte of it can be given to others.
 fn held(bytes: u64) -> Share {
     Share::Memory(Bytes(bytes).rounded_up(SHARE_UNIT))
 }
 
-/// Shares of cards in bytes, which are the same of each but for a fraction of cards that differ.
+/// A request for the cards that a pod has, with the largest amount for each. Amounts differ only for a fraction of
+/// unequal cards.
 pub(crate) fn shares(cards: &[(String, u64)]) -> TaskGpuRequest {
     let most = cards.iter().map(|(_, bytes)| *bytes).max();
     TaskGpuRequest::Shared {
@@ -68,26 +69,25 @@ pub(crate) fn shares(cards: &[(String, u64)]) -> TaskGpuRequest {
     }
 }
 
-/// What somebody knows of cards.
+/// What is known about cards.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CardInventory {
     /// The cards of nodes.
     pub(crate) listed: BTreeMap<String, Vec<ListedCard>>,
     /// The cards of pods, by namespace and name.
     pub(crate) on: BTreeMap<String, Vec<String>>,
-    /// Whether shares reach containers by slots, as in a running cluster; in files nobody has added them yet.
+    /// Whether shares need slots, as in a running cluster; in files no webhook has added them yet.
     pub(crate) takes_slots: bool,
 }
 
 impl CardInventory {
-    /// Lists the cards of a node.
+    /// Sets the cards of a node.
     pub(crate) fn list(&self, node: &mut Node) {
         let listed = self.listed.get(&node.name);
         node.listed = listed.cloned().unwrap_or_default();
     }
 
-    /// Takes the whole cards of a pod off its node, for which nobody here decides: those that it is known to be
-    /// on, and where that is not known the largest.
+    /// Removes the whole cards of a foreign pod from its node: those that it is known to be on, else the largest.
     pub(crate) fn withdraw(&self, node: &mut Node, pod: &str, count: i64) {
         node.cards = (node.cards - count).max(0);
         let count = usize::try_from(count).unwrap_or(0);
@@ -96,7 +96,7 @@ impl CardInventory {
             .sort_by_key(|card| (on.contains(&card.name), card.is_healthy, card.memory));
         let left = node.listed.len().saturating_sub(count);
         let taken = node.listed.split_off(left);
-        // A node keeps a list where it has lost all that is on it: it has no cards then, and not an unknown number.
+        // Keep one unhealthy card: an empty list would mean an unknown number of cards, not none.
         if node.listed.is_empty() {
             let dead = taken.into_iter().take(1);
             node.listed.extend(dead.map(|card| ListedCard {
@@ -107,10 +107,10 @@ impl CardInventory {
     }
 }
 
-/// What is held of a card by nobody whom the policy decides on: by card, and whether it is about to end.
+/// What is held of cards by nothing that the policy decides on: by card, and whether it is about to be released.
 pub(crate) type ForeignHoldings<'a> = BTreeMap<(&'a str, bool), u64>;
 
-/// Enters what is held of a node's cards as pods that nobody may move.
+/// Adds foreign holdings of a node's cards as pods that nobody may move.
 pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHoldings<'_>) {
     let Some(known) = cluster.nodes.iter_mut().find(|known| known.name == node) else {
         return;

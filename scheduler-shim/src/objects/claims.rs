@@ -1,8 +1,8 @@
-//! Claims on devices (dynamic resource allocation): which there are, for whom, and what nodes have to give.
+//! Device claims (dynamic resource allocation): which there are, for which pods, and which devices nodes have.
 //!
-//! Only of a cluster in files. A class is of cards if its name says so, as KAI has it; the devices that a class
-//! stands for are those of the drivers that its selectors name, or of the driver of its own name. Selectors that
-//! look at more than the driver are not simulated, and that is said.
+//! Only for a cluster in files. As in KAI, a class is of cards if its name says so. The devices of a class are those
+//! of the drivers that its selectors name, or of the driver with its own name. Selectors that test more than the
+//! driver are not simulated, and a warning says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::inventory::{ObjectInventory, called};
 use super::object_warnings::ObjectWarnings;
 use super::pods;
 
-/// The kinds, with whether they belong to no namespace.
+/// The kinds, and whether they are cluster-scoped.
 pub(crate) const KINDS: &[(&str, bool)] = &[
     ("ResourceClaim", false),
     ("ResourceClaimTemplate", false),
@@ -25,13 +25,13 @@ pub(crate) const KINDS: &[(&str, bool)] = &[
 /// Their API group.
 pub(crate) const GROUP: &str = "resource.k8s.io";
 
-/// The annotation of a claim that was made of a template, for one pod.
+/// The annotation of a claim that was created from a template, for one pod.
 const OF_POD: &str = "resource.kubernetes.io/pod-claim-name";
 const CARDS: &str = "gpu";
 /// How a selector names a driver.
 const DRIVER: &str = "device.driver ==";
 
-/// The claims that pods would have made of templates, for those that have none yet.
+/// The claims that would be created from templates, for pods without theirs.
 pub(crate) fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
     let made = inventory.all("Pod").flat_map(|pod| {
         let entries = list(pod.json(), "/spec/resourceClaims");
@@ -54,7 +54,7 @@ pub(crate) fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
     made.collect()
 }
 
-/// Enters devices and claims.
+/// Adds devices and claims to the cluster.
 pub(crate) fn enter(
     inventory: &ObjectInventory,
     cluster: &mut Cluster,
@@ -134,7 +134,7 @@ fn read(
     };
     let mut devices: BTreeMap<&str, i64> = BTreeMap::new();
     for request in list(claim.json(), "/spec/devices/requests") {
-        // The first version had the fields one level higher; of alternatives the first is taken.
+        // The first API version had the fields one level higher. Of alternatives the first is taken.
         let exact = [&request["exactly"], &request["firstAvailable"][0], request];
         let exact = exact
             .into_iter()
@@ -170,7 +170,7 @@ fn read(
     })
 }
 
-/// The node of a pool: that of its slices, or the node of its name.
+/// The node of a pool: that of its slices, else the node with its name.
 fn node_of(pool: &str, inventory: &ObjectInventory) -> Option<String> {
     let mut slices = inventory.all("ResourceSlice").map(|slice| slice.json());
     let slice = slices.find(|slice| slice["spec"]["pool"]["name"] == pool);

@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     text.parse().ok().map(since_epoch)
 }
 
-/// When an object was made; now, where it has yet to be.
+/// When an object was created; `now` if it does not exist yet.
 pub(crate) fn created(object: ObjectView<'_>, now: Duration) -> Duration {
     field(object, "/metadata/creationTimestamp").unwrap_or(now)
 }

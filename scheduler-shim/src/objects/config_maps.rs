@@ -1,8 +1,8 @@
-//! The ConfigMaps that a pod mounts. While one does not exist, the pod's kubelet would keep its GPUs and start nothing,
-//! so the pod waits without a node, as with KAI.
+//! The ConfigMaps that a pod mounts. While one is missing, the kubelet would hold the pod's GPUs and start nothing.
+//! So the pod waits without a node, as with KAI.
 //!
-//! Volumes count, and not what containers read into their environment. Every namespace of a cluster has a ConfigMap of
-//! Kubernetes' own; files without any say nothing about them.
+//! Only volumes count, not what containers read into their environment. In a running cluster every namespace has a
+//! ConfigMap of Kubernetes itself. Files without any say nothing about ConfigMaps.
 
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Task, TaskStatus};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::inventory::ObjectInventory;
 
 pub(crate) const KIND: (&str, &str) = ("", "ConfigMap");
-/// What precedes the name in a label that no node has: no user can write it, because of the space.
+/// Prefix of an internal label that no node has. No user can set it, because of the space.
 const WAITS_FOR: &str = " config-map ";
 
 /// The ConfigMaps without which a pod can't start.
@@ -24,7 +24,7 @@ pub(crate) fn needed(pod: ObjectView<'_>) -> Box<[Box<str>]> {
         .collect()
 }
 
-/// Makes a pod wait that needs what is not there.
+/// Makes a pod wait if a ConfigMap that it needs is missing.
 pub(crate) fn await_all(
     task: &mut Task,
     space: &str,
@@ -46,14 +46,14 @@ pub(crate) fn await_all(
     }
 }
 
-/// Why a pod waits wherever it could be.
+/// Why such a pod waits, on every node.
 pub(crate) fn refused(task: &Task) -> Option<String> {
     let mut wished = task.node_affinity.iter();
     let name = wished.find_map(|(label, _)| label.strip_prefix(WAITS_FOR))?;
     Some(format!("ConfigMap {name} of the pod does not exist"))
 }
 
-/// What is kept of a volume: the name of its ConfigMap, and whether the pod starts without it.
+/// Keeps of a ConfigMap volume only the name, and whether it is optional.
 pub(crate) fn slim(volume: &mut Value) {
     let map = volume.get_mut("configMap").and_then(Value::as_object_mut);
     if let Some(map) = map {

@@ -1,7 +1,7 @@
-//! Pods that nobody here decides on, as far as others have to be near them or apart from them.
+//! Pods of other schedulers, as far as affinity terms concern them.
 //!
-//! A cluster has thousands of them, and few pods ask who is around; so they are told of only where one does. Those
-//! that want others away count always.
+//! A cluster has thousands of them, and few pods ask about their neighbours. So they are passed on only if some pod
+//! does. Those with anti-affinity terms of their own always are.
 
 use apportion_policy::cluster::{ForeignPod, Job, PreferredTerm, Task};
 
@@ -10,7 +10,7 @@ use super::object_warnings::ObjectWarnings;
 use super::parsed_objects::ParsedPod;
 use super::pod_affinity::port;
 
-/// The pods among these that others have to know.
+/// Those of these pods that matter to affinity terms.
 pub(crate) fn bystanders(
     there: &[&ParsedPod],
     jobs: &[Job],
@@ -38,7 +38,8 @@ pub(crate) fn bystanders(
     seen.map(bystander).collect()
 }
 
-/// Whether a pod asks who is around. One that only needs a port of its host is kept away by those that have it.
+/// Whether a pod asks about its neighbours. One that only needs a host port does not: the pods that have the port
+/// keep it away.
 fn asks(task: &Task) -> bool {
     let wishes =
         |wish: &PreferredTerm| matches!(wish, PreferredTerm::Near(_) | PreferredTerm::Even(_));
@@ -72,7 +73,7 @@ mod tests {
         json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
     }
 
-    /// The names of the bystanders of a pod of ours, and how many kinds of pods each wants away.
+    /// The bystanders of one of our pods, and how many anti-affinity terms each has.
     fn around(ours: &Value) -> Vec<(String, usize)> {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
         let on = |node: &str, mut spec: Value| {

@@ -1,4 +1,4 @@
-//! The parts of a pod group as the tree that the policy schedules by.
+//! The subgroups of a pod group as the tree that the policy schedules by.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::inventory::ObjectInventory;
 
 const SET: &str = "default";
 
-/// The tree of a group, or what is wrong with its parts.
+/// The tree of a group, or what is wrong with its subgroups.
 pub(crate) fn tree(
     group: &DerivedPodGroup,
     inventory: &ObjectInventory,
@@ -38,7 +38,7 @@ pub(crate) fn tree(
     })
 }
 
-/// The set that a pod is in.
+/// The pod set that a pod is in.
 pub(crate) fn set_of(
     pod: &str,
     labels: &BTreeMap<String, String>,
@@ -91,7 +91,7 @@ fn check(parts: &[DerivedSubGroup]) -> Result<(), String> {
     Ok(())
 }
 
-/// The parts by their parents.
+/// Subgroups by parent.
 struct SubGroupIndex<'a> {
     parts: BTreeMap<Option<&'a str>, Vec<&'a DerivedSubGroup>>,
     levels: &'a TopologyResolver<'a>,
@@ -140,7 +140,7 @@ impl<'a> SubGroupIndex<'a> {
     }
 }
 
-/// Topologies, whose levels may go by an alias.
+/// Topologies, whose levels may have an alias.
 pub(crate) struct TopologyResolver<'a>(pub(crate) &'a ObjectInventory);
 
 impl TopologyResolver<'_> {

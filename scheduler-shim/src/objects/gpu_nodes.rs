@@ -1,7 +1,7 @@
-//! `GpuNode` objects: what the agents of a cluster said of its cards, when all that is left of it are files.
+//! `GpuNode` objects: the agents' reports about cards, for a cluster in files.
 //!
-//! A running scheduler asks the agents themselves and does not look at these objects; it writes them when
-//! somebody wants to have the cluster as it is now.
+//! A running scheduler asks the agents for their cards, and uses these objects only for addresses and heartbeats. Its
+//! snapshot has them with the current cards.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use super::pods;
 /// The kind, by API group.
 pub(crate) const KIND: (&str, &str) = ("apportion.dev", "GpuNode");
 
-/// The cards that the objects tell of.
+/// The cards that the objects and the pods name.
 pub(crate) fn known(inventory: &ObjectInventory) -> CardInventory {
     let mut known = CardInventory::default();
     for object in inventory.all(KIND.1) {
@@ -41,7 +41,7 @@ pub(crate) fn known(inventory: &ObjectInventory) -> CardInventory {
     known
 }
 
-/// Enters what the objects say is held by others than the pods of the cluster.
+/// Adds what the objects say is held by others than the pods of the cluster.
 pub(crate) fn enter_strangers(inventory: &ObjectInventory, cluster: &mut Cluster) {
     let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
     let here = tasks.filter(|task| task.status.is_active());
@@ -78,7 +78,7 @@ fn holders(card: &Value) -> impl Iterator<Item = &Value> {
     card["holders"].as_array().into_iter().flatten()
 }
 
-/// The namespace and name of the pod that holds a share; none where no pod does.
+/// Namespace and name of the pod that holds a share; `None` if it is no pod.
 fn pod(holder: &Value) -> Option<String> {
     let text = |field: &str| holder[field].as_str();
     Some(format!("{}/{}", text("namespace")?, text("pod")?))

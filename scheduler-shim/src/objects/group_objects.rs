@@ -1,8 +1,8 @@
-//! The PodGroup object of a group that follows from owners, as KAI's pod grouper writes it.
+//! The PodGroup object of a group that is derived from owners, as KAI's pod grouper writes it.
 //!
-//! Tools look for these objects, and KAI's own programs go by them. What others decide about a group stays as it
-//! is: its queue, its node pool, its back-off, and its topology where the owners name none. Annotations that tell
-//! where a pod went are those of a pod that is its own owner, and mean nothing on its group.
+//! Tools and KAI's own programs read these objects. What others decide about a group stays: its queue, its node pool,
+//! its back-off, and its topology if the owners name none. A pod may be its own owner; the annotations that say where
+//! it went are not copied to its group.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 pub(crate) const API_VERSION: &str = "scheduling.run.ai/v2alpha2";
 pub(crate) const KIND: &str = "PodGroup";
 
-/// What is written on pods when they start.
+/// What is written on pods when they start, and not copied.
 const OF_PODS: &[&str] = &[
     ANNOTATION_CARDS,
     ANNOTATION_GROUP,
@@ -27,7 +27,7 @@ const OF_PODS: &[&str] = &[
     LABEL_GPU_GROUP,
     LABEL_SUBGROUP,
 ];
-/// Fields of a group that follow from its owners, whether they say something or not.
+/// Fields of a group that follow from its owners, whether they are set or not.
 const FIELDS: &[&str] = &[
     "priorityClassName",
     "preemptibility",
@@ -43,7 +43,7 @@ const LEVELS: &[&str] = &[
     "preferredTopologyLevel",
 ];
 
-/// The object.
+/// The PodGroup object of a group.
 pub(crate) fn object(group: &DerivedPodGroup) -> Value {
     let owner = &group.owner;
     json!({"apiVersion": API_VERSION, "kind": KIND,
@@ -54,14 +54,14 @@ pub(crate) fn object(group: &DerivedPodGroup) -> Value {
         "spec": spec(group)})
 }
 
-/// The same for two groups whose objects are the same.
+/// A hash that is equal for groups with equal objects.
 pub(crate) fn stamp(group: &DerivedPodGroup) -> u64 {
     let mut hasher = DefaultHasher::new();
     object(group).to_string().hash(&mut hasher);
     hasher.finish()
 }
 
-/// The part of a group that holds a pod.
+/// The subgroup that holds a pod.
 pub(crate) fn part_of<'g>(group: &'g DerivedPodGroup, pod: &str) -> Option<&'g str> {
     let holds = |part: &&DerivedSubGroup| part.pods.iter().any(|one| one == pod);
     group
@@ -71,12 +71,12 @@ pub(crate) fn part_of<'g>(group: &'g DerivedPodGroup, pod: &str) -> Option<&'g s
         .map(|part| part.name.as_str())
 }
 
-/// Whether an object is one that follows from owners, and not one that somebody made by himself.
+/// Whether an object was derived from owners, and not made by somebody else.
 pub(crate) fn is_derived(object: ObjectView<'_>) -> bool {
     object.annotation(ANNOTATION_TOP_OWNER).is_some()
 }
 
-/// What has to be merged into an object so that it says what it should; nothing if it does.
+/// The merge patch that brings an object up to date; `None` if it is.
 pub(crate) fn change(there: ObjectView<'_>, group: &DerivedPodGroup) -> Option<Value> {
     let (there, wanted) = (there.json(), object(group));
     let mut metadata = Map::new();
@@ -176,12 +176,12 @@ fn topology(wish: &DerivedTopologyConstraint) -> Value {
         .into()
 }
 
-/// Labels or annotations that are missing or another, but for those that are others' to decide.
+/// Labels or annotations to set, except those that others decide.
 fn new_texts(there: &Value, wanted: &Value) -> Map<String, Value> {
     let wanted = wanted.as_object().into_iter().flatten();
     let new = wanted.filter(|(key, value)| match key.as_str() {
         LABEL_NODE_POOL => false,
-        // A writer's way of writing the same, and what somebody chose.
+        // Writers may format the first differently, and anybody may choose the second.
         ANNOTATION_TOP_OWNER | LABEL_QUEUE => there[key.as_str()].is_null(),
         key => there[key] != **value,
     });
@@ -189,7 +189,7 @@ fn new_texts(there: &Value, wanted: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// Those of the fields that are not as wanted; null for one that is not wanted.
+/// The fields that are not as wanted; null for one that is not wanted.
 fn differing(there: &Value, wanted: &Value, fields: &[&str]) -> Map<String, Value> {
     let differ = fields
         .iter()
@@ -199,7 +199,7 @@ fn differing(there: &Value, wanted: &Value, fields: &[&str]) -> Map<String, Valu
         .collect()
 }
 
-/// Whether two values say the same: what is empty is left out by some.
+/// Whether two values say the same: some writers leave out empty ones.
 fn is_same(left: &Value, right: &Value) -> bool {
     let is_empty = |value: &Value| match value {
         Value::Null => true,

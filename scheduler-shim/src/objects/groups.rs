@@ -1,4 +1,4 @@
-//! Which pod group a pod is in: the PodGroup object that it names, else what follows from its owners.
+//! Resolves a pod's group: the PodGroup object that it names, else the group derived from its owners.
 
 use apportion_abi::names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_groups::{
@@ -11,14 +11,14 @@ use serde_json::Value;
 use super::inventory::ObjectInventory;
 use super::{owners, pods};
 
-/// What is known of a pod's group.
+/// A pod's group.
 #[derive(Debug)]
 pub(crate) struct ResolvedGroup {
-    /// The group, or why it has none that could be scheduled.
+    /// The group, or why it has none that can be scheduled.
     pub(crate) group: Result<DerivedPodGroup, String>,
-    /// The group that follows from its owners, unless somebody else makes its group.
+    /// The group derived from its owners, unless somebody else makes its group.
     pub(crate) derived: Option<DerivedPodGroup>,
-    /// Whether one of its owners has yet to be read.
+    /// Whether one of its owners was not read yet.
     pub(crate) is_awaited: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn group_of(
     let awaited = awaited.map(|owner| format!("{} {}", owner.kind(), owner.name()));
     let grouping = group(&GroupingInput::new(pod, chain, lookup, settings));
     let derived = match &grouping {
-        // What follows from an owner that is not known would be another group than the owner's.
+        // A group derived from an unknown owner could be another one than the owner's.
         Ok(Grouping::Derived(derived)) if awaited.is_none() => {
             Some(DerivedPodGroup::clone(derived))
         }
@@ -53,7 +53,7 @@ pub(crate) fn group_of(
     }
 }
 
-/// A group whose parts hold the pods that they hold by the rules, whether the pods are labelled yet or not.
+/// Fills the subgroups with the pods that the rules put there, whether the pods are labelled yet or not.
 fn with_pods_of(mut group: DerivedPodGroup, derived: &DerivedPodGroup) -> DerivedPodGroup {
     for part in &mut group.sub_groups {
         let same = derived.sub_groups.iter().find(|one| one.name == part.name);
@@ -62,7 +62,7 @@ fn with_pods_of(mut group: DerivedPodGroup, derived: &DerivedPodGroup) -> Derive
     group
 }
 
-/// The group that counts: an object goes before what follows from owners.
+/// The group that counts: an object takes precedence over a derived group.
 fn valid(
     pod: ObjectView<'_>,
     inventory: &ObjectInventory,
@@ -93,7 +93,7 @@ fn valid(
     }
 }
 
-/// A PodGroup object as it stands.
+/// The group of a PodGroup object.
 fn given(object: ObjectView<'_>, pod: ObjectView<'_>) -> Result<DerivedPodGroup, String> {
     let name = object.name();
     let wrong = |why: String| format!("its pod group {name} cannot be used: {why}");
@@ -204,7 +204,7 @@ mod tests {
         )
     }
 
-    /// What a running scheduler knows after these objects.
+    /// The inventory of a running scheduler with these objects.
     fn running(objects: Vec<Value>) -> ObjectInventory {
         let mut inventory = ObjectInventory::of(objects, &mut ObjectWarnings::default());
         inventory.unreadable = Some(BTreeSet::new());

@@ -1,7 +1,7 @@
-//! All objects of all files by kind, namespace and name.
+//! All objects by kind, namespace and name.
 //!
-//! Two objects of one name are one object only if they are equal; of different ones the newest counts.
-//! Objects of kinds that decide nothing are counted and forgotten.
+//! Equal objects with one name are one object; of different ones the newest counts. Objects of kinds that no decision
+//! needs are only counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::jobs::ParsedPodGroup;
 use super::object_warnings::ObjectWarnings;
 use super::parsed_objects::{ChangeCounters, ParsedNode, ParsedPod};
 
-/// Kinds that are read here and belong to no namespace, by API group.
+/// Cluster-scoped kinds that are read, by API group.
 const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("", "Node"),
     super::namespaces::KIND,
@@ -29,7 +29,7 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("storage.k8s.io", "CSIDriver"),
 ];
 
-/// Kinds that are read beside those that own pods.
+/// Namespaced kinds that are read, beside those that own pods.
 const NAMESPACED: &[(&str, &str)] = &[
     ("scheduling.run.ai", "PodGroup"),
     ("", "PersistentVolumeClaim"),
@@ -41,7 +41,7 @@ const NAMESPACED: &[(&str, &str)] = &[
     ("serving.knative.dev", "Revision"),
 ];
 
-/// The classes that KAI installs, for clusters whose dump leaves them out.
+/// The priority classes that KAI installs, for clusters whose dump leaves them out.
 const CLASSES: &[(&str, i32)] = &[
     ("train", 50),
     ("build-preemptible", 75),
@@ -49,24 +49,24 @@ const CLASSES: &[(&str, i32)] = &[
     ("inference", 125),
 ];
 
-/// The objects that matter.
+/// The objects that decisions need.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectInventory {
     objects: ObjectStore,
-    /// By namespace and name, as the objects.
+    /// By namespace and name, in the same order as the objects.
     pods: BTreeMap<String, BTreeMap<String, Box<ParsedPod>>>,
     pod_groups: BTreeMap<String, BTreeMap<String, ParsedPodGroup>>,
     nodes: BTreeMap<String, ParsedNode>,
     pub(crate) ages: ChangeCounters,
-    /// How many objects of which kinds were left aside.
+    /// How many objects of which kinds were ignored.
     pub(crate) ignored: BTreeMap<String, usize>,
-    /// The kinds that cannot be read, if all others are read as a cluster has them: an owner that is not here comes
-    /// yet. `None` for objects of which some may be missing, as in a file.
+    /// The kinds that cannot be read, if all others are complete as in a running cluster: a missing owner is then
+    /// still to come. `None` if any object may be missing, as in a file.
     pub(crate) unreadable: Option<BTreeSet<String>>,
 }
 
 impl ObjectInventory {
-    /// Sorts objects.
+    /// The inventory of these objects.
     pub(crate) fn of(objects: Vec<Value>, remarks: &mut ObjectWarnings) -> Self {
         let mut all = Self::default();
         for object in objects {
@@ -76,7 +76,7 @@ impl ObjectInventory {
         all
     }
 
-    /// Enters KAI's classes where nobody has made them.
+    /// Adds KAI's priority classes that do not exist.
     fn add_classes(&mut self) {
         for (name, value) in CLASSES {
             if self.find("PriorityClass", "", name).is_none() {
@@ -93,14 +93,14 @@ impl ObjectInventory {
         }
     }
 
-    /// Enters an object in place of its older version.
+    /// Adds an object, or replaces its older version.
     pub(crate) fn put(&mut self, json: Value, remarks: &mut ObjectWarnings) {
         if let Some(json) = self.sorted(json, remarks) {
             self.set(&json);
         }
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub(crate) fn remove(&mut self, json: &Value) {
         let object = ObjectView::new(json);
         let (kind, namespace) = (object.kind(), object.namespace());
@@ -126,7 +126,7 @@ impl ObjectInventory {
         }
     }
 
-    /// Keeps an object, and what it says.
+    /// Stores an object, and its parsed form.
     fn set(&mut self, json: &Value) {
         let object = ObjectView::new(json);
         match object.kind() {
@@ -152,7 +152,7 @@ impl ObjectInventory {
         self.objects.insert(json);
     }
 
-    /// The object as it is kept, unless it decides nothing or makes no sense.
+    /// The object as it is stored; `None` if no decision needs it, or if it is invalid.
     fn sorted(&mut self, mut json: Value, remarks: &mut ObjectWarnings) -> Option<Value> {
         let object = ObjectView::new(&json);
         let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
@@ -203,24 +203,24 @@ impl ObjectInventory {
         }
     }
 
-    /// All pods with what they say, by namespace and name.
+    /// All pods with their parsed form, by namespace and name.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (ObjectView<'_>, &ParsedPod)> {
         let read = self.pods.values().flat_map(BTreeMap::values);
         self.all("Pod").zip(read.map(Box::as_ref))
     }
 
-    /// What a pod says.
+    /// The parsed form of a pod.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<&ParsedPod> {
         let read = self.pods.get(namespace)?.get(name);
         read.map(Box::as_ref)
     }
 
-    /// What a PodGroup says.
+    /// The parsed form of a PodGroup.
     pub(crate) fn pod_group(&self, namespace: &str, name: &str) -> Option<&ParsedPodGroup> {
         self.pod_groups.get(namespace)?.get(name)
     }
 
-    /// All nodes with what they say, by name.
+    /// All nodes with their parsed form, by name.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (ObjectView<'_>, &ParsedNode)> {
         self.all("Node").zip(self.nodes.values())
     }
@@ -240,19 +240,19 @@ impl ObjectInventory {
         self.objects.find(kind, namespace, name)
     }
 
-    /// Adds objects that follow from others.
+    /// Adds objects that were derived from others.
     pub(crate) fn extend(&mut self, objects: Vec<Value>, remarks: &mut ObjectWarnings) {
         for object in objects {
             self.enter(object, remarks);
         }
     }
 
-    /// Drops what was read of objects and is kept in no other form, until somebody reads it again.
+    /// Drops the JSON of objects that are stored as text. It is parsed again when somebody reads it.
     pub(crate) fn rest(&mut self) {
         self.objects.rest();
     }
 
-    /// Whether an owner of a pod that is not here comes yet: its kind is one by which pods are grouped, and can be read.
+    /// Whether a missing owner of a pod is still to come: its kind has a grouping rule, and can be read.
     pub(crate) fn awaits(&self, owner: ObjectView<'_>) -> bool {
         let Some(unreadable) = &self.unreadable else {
             return false;
@@ -264,28 +264,28 @@ impl ObjectInventory {
                 .any(|row| (row.api_group, row.kind) == (group, kind))
         };
         let is_here = |namespace| self.find(kind, namespace, owner.name()).is_some();
-        // Some owners are in no namespace.
+        // Some owners are cluster-scoped.
         has_rule() && !unreadable.contains(kind) && !is_here(owner.namespace()) && !is_here("")
     }
 
-    /// The objects in the form in which grouping looks things up.
+    /// The objects, for lookups by grouping rules.
     pub(crate) fn lookup(&self) -> &ObjectStore {
         &self.objects
     }
 }
 
-/// The kinds that decide something in a running cluster, by API group.
+/// The kinds that a running cluster's decisions need, by API group.
 pub(crate) fn kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
     let owners = TABLE.iter().map(|row| (row.api_group, row.kind));
     CLUSTER_WIDE.iter().chain(NAMESPACED).copied().chain(owners)
 }
 
-/// Whether objects of a kind decide anything in a running cluster.
+/// Whether a running cluster's decisions need objects of a kind.
 pub(crate) fn is_read(group: &str, kind: &str) -> bool {
     kinds().any(|known| known == (group, kind))
 }
 
-/// How remarks name an object.
+/// How warnings name an object.
 pub(crate) fn called(kind: &str, namespace: &str, name: &str) -> String {
     match namespace {
         "" => format!("{kind} {name}"),
@@ -293,14 +293,14 @@ pub(crate) fn called(kind: &str, namespace: &str, name: &str) -> String {
     }
 }
 
-/// The newer one is greater; the text decides where nothing else does.
+/// The newer version is greater. The text decides if nothing else does.
 fn rank(json: &Value) -> (u64, String) {
     let version = json["metadata"]["resourceVersion"].as_str();
     let version = version.and_then(|version| version.parse().ok());
     (version.unwrap_or(0), json.to_string())
 }
 
-/// Labels and annotations are text; a number where somebody left out the quotes is refused by Kubernetes.
+/// Labels and annotations are strings. Kubernetes rejects a number without quotes.
 fn not_text(json: &Value) -> Option<String> {
     for field in ["labels", "annotations"] {
         let entries = json["metadata"][field].as_object().into_iter().flatten();

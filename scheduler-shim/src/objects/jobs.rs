@@ -1,4 +1,4 @@
-//! Pods by their groups: the jobs of the policy.
+//! Builds the policy's jobs: pods by group.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use super::parsed_objects::ParsedPod;
 
 /// The annotations of a group that are read here.
 pub(crate) const READ: [&str; 5] = [LAST_START, LAST_EVICTION, STALE, GRACE, DELAY];
-/// The priority of a group whose class nobody defines.
+/// The priority of a group whose class does not exist.
 const PRIORITY: i32 = 50;
-/// From here on nobody is evicted who does not say so.
+/// From this priority on, a group is preemptible only if it says so.
 const FIRST_NON_PREEMPTIBLE: i32 = 100;
 
-/// The jobs, as they are put together.
+/// The jobs while they are built.
 #[derive(Debug, Default)]
 pub(crate) struct JobBuilder {
     jobs: BTreeMap<String, Job>,
@@ -59,7 +59,7 @@ impl JobBuilder {
         let Some(job) = self.jobs.get_mut(&name) else {
             return Err("its pod group is unknown".to_owned());
         };
-        // A group that follows from its pods is as old as they are, whenever its object was written.
+        // A derived group is as old as its pods, whenever its object was written.
         if group.annotations.contains_key(ANNOTATION_TOP_OWNER) || !at.has_object(group) {
             job.created = job.created.min(read.created.unwrap_or(at.now));
         }
@@ -71,19 +71,19 @@ impl JobBuilder {
         Ok(())
     }
 
-    /// All of them.
+    /// All jobs.
     pub(crate) fn finish(self) -> Vec<Job> {
         self.jobs.into_values().collect()
     }
 }
 
-/// What a PodGroup says that its job needs in each round, read once.
+/// What a job needs of its PodGroup in each round, parsed once.
 #[derive(Debug)]
 pub(crate) struct ParsedPodGroup {
     created: Option<Duration>,
-    /// How long it may lack members, as it is written.
+    /// Its staleness grace period, as written.
     grace: Option<Box<str>>,
-    /// What of it is ignored, and why.
+    /// The fields that are ignored, and why.
     ignored: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl ParsedPodGroup {
     }
 }
 
-/// What a group is read against.
+/// The objects and the time for reading a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobReadContext<'a> {
     pub(crate) inventory: &'a ObjectInventory,
@@ -141,7 +141,7 @@ impl JobReadContext<'_> {
                 .or(annotated(GRACE))
                 .and_then(grace),
             root: gang::tree(group, self.inventory)?,
-            // Most have one, and there are thousands.
+            // Most jobs have one task, and there are thousands of them.
             tasks: Vec::with_capacity(1),
         })
     }
@@ -177,7 +177,7 @@ fn grace(text: &str) -> Option<StalenessGracePeriod> {
     parse_duration(text).map(StalenessGracePeriod::For)
 }
 
-/// Whether a pod is over and counts for nothing on its node.
+/// Whether a pod has ended and holds nothing on its node.
 pub(crate) fn is_over(status: TaskStatus) -> bool {
     matches!(status, TaskStatus::Succeeded | TaskStatus::Failed)
 }

@@ -1,6 +1,6 @@
-//! Which namespaces pods mean that choose them by labels.
+//! Resolves namespace selectors of affinity terms to names.
 //!
-//! A namespace that is not given has no label but its name, which Kubernetes gives to each.
+//! A namespace whose object is missing has only the label with its name, which Kubernetes gives to each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,18 +11,18 @@ use super::nodes::texts;
 use super::object_warnings::ObjectWarnings;
 use super::pod_affinity::{NAMESPACE, OF_NAMESPACE};
 
-/// The kind, as `Inventory` knows it.
+/// API group and kind.
 pub(crate) const KIND: (&str, &str) = ("", "Namespace");
-/// The label by which every namespace has its name.
+/// The label with a namespace's name.
 const NAME: &str = "kubernetes.io/metadata.name";
 
 type Labels = BTreeMap<String, String>;
 
-/// The namespaces, and who means which.
+/// The namespaces, and which ones each selector chooses.
 #[derive(Debug)]
 pub(crate) struct NamespaceResolver<'a> {
     inventory: &'a ObjectInventory,
-    /// The labels of all, once somebody asks.
+    /// The labels of all namespaces, once they are needed.
     all: Option<BTreeMap<String, Labels>>,
     chosen: BTreeMap<Vec<(String, LabelRequirement)>, BTreeSet<String>>,
 }
@@ -36,7 +36,7 @@ impl<'a> NamespaceResolver<'a> {
         }
     }
 
-    /// Names those that a task means.
+    /// Resolves all terms of a task.
     pub(crate) fn name_all(&mut self, task: &mut Task, remarks: &mut ObjectWarnings) {
         let Task {
             near,
@@ -56,7 +56,7 @@ impl<'a> NamespaceResolver<'a> {
         }
     }
 
-    /// Names those that one term means.
+    /// Resolves one term.
     pub(crate) fn name(&mut self, neighbours: &mut PodAffinityTerm, remarks: &mut ObjectWarnings) {
         let labels = &mut neighbours.labels;
         let of_namespace =
@@ -77,7 +77,7 @@ impl<'a> NamespaceResolver<'a> {
         *labels = rest;
     }
 
-    /// The names of those that have labels as asked.
+    /// The names of the namespaces whose labels match.
     fn chosen(
         &mut self,
         asked: Vec<(String, LabelRequirement)>,

@@ -1,7 +1,7 @@
-//! Node objects to nodes: what they have to give and whom they admit.
+//! Turns Node objects into the policy's nodes: what they have, and whether they take pods.
 //!
-//! What pods of other schedulers hold is taken off beforehand. The device plugin's count of cards goes
-//! before the label, because it leaves out cards that are broken.
+//! What pods of other schedulers hold is subtracted by `snapshot`. The device plugin's count of cards takes
+//! precedence over the label, because it leaves out broken cards.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use super::quantity;
 use super::requests::WHOLE;
 
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
-/// The label values from which on memory is bytes and not MiB.
+/// From this label value on, memory is in bytes and not in MiB.
 const IN_BYTES: f64 = 1_099_511_627_776.0;
-/// The size of cards whose size nobody says: fractions work on them, amounts of memory do not.
+/// The size of cards of unknown size: fractions work on them, amounts of memory do not.
 const UNKNOWN: Bytes = Bytes::from_mib(100);
-/// How many pods a kubelet runs where it does not say.
+/// How many pods a kubelet runs if it does not say.
 const PODS: i64 = 110;
 
-/// A node, whole. What is remarked holds where its cards are not listed elsewhere.
+/// A node with nothing subtracted. The warnings apply only if its cards are not listed elsewhere.
 pub(crate) fn node(object: ObjectView<'_>, remarks: &mut ObjectWarnings) -> Node {
     let amount = |resource: &str| {
         let status = &object.json()["status"];
@@ -95,7 +95,7 @@ fn labels(object: ObjectView<'_>) -> BTreeMap<String, String> {
     labels
 }
 
-/// A map of texts.
+/// A map of strings.
 pub(crate) fn texts(json: &Value) -> BTreeMap<String, String> {
     let entries = json.as_object().into_iter().flatten();
     entries
@@ -103,7 +103,7 @@ pub(crate) fn texts(json: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Why nobody can be placed on a node, if so.
+/// Why a node takes no pods, if so.
 pub(crate) fn closed(object: ObjectView<'_>) -> Option<&'static str> {
     let json = object.json();
     let conditions = json["status"]["conditions"]

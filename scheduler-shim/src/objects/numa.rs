@@ -1,9 +1,9 @@
 //! NUMA zones of nodes, as `NodeResourceTopology` objects describe them, and what pods hold of them.
 //!
-//! The kubelet's Topology Manager refuses a pod that it cannot align (`TopologyAffinityError`). With these objects the
-//! scheduler knows beforehand. They say which zones a node has; what is free in them lags behind, so it is computed:
-//! what each zone has, less what the pods of the node hold. A pod's zones are written on it: by KAI's
-//! numa-placement-exporter when the kubelet has decided, by the scheduler when it binds the pod.
+//! The kubelet's Topology Manager rejects a pod that it cannot align (`TopologyAffinityError`). With these objects
+//! the scheduler knows beforehand. They say which zones a node has. Their free amounts lag behind, so those are
+//! computed: what each zone has, less what the pods of the node hold. A pod's zones are written on it: by KAI's
+//! numa-placement-exporter after the kubelet has decided, by the scheduler when it binds the pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ const NUMA_NODE: &str = "Node";
 /// The part of a pod that is in each zone, by the zone's name.
 pub(crate) type ZonesOfPod = Vec<(String, ZoneAmounts)>;
 
-/// Gives the nodes of a cluster their zones. `ignored` are resources that no kubelet aligns, by name.
+/// Adds the zones to the nodes of a cluster. `ignored` are resources that no kubelet aligns, by name.
 pub(crate) fn enter(
     inventory: &ObjectInventory,
     cluster: &mut Cluster,
@@ -40,7 +40,7 @@ pub(crate) fn enter(
     }
 }
 
-/// What does not change as pods come and go.
+/// The part of an object that does not change as pods come and go.
 pub(crate) fn lasting(topology: &Value) -> Value {
     let mut zones = topology["zones"].clone();
     for zone in zones.as_array_mut().into_iter().flatten() {
@@ -87,7 +87,7 @@ fn describe(node: &mut Node, topology: &Value, ignored: &BTreeSet<String>) {
     };
 }
 
-/// What a zone has to give.
+/// What a zone can allocate.
 fn of_resources(resources: &Value, ignored: &BTreeSet<String>) -> ZoneAmounts {
     let mut amounts = Map::new();
     for resource in resources.as_array().into_iter().flatten() {
@@ -138,8 +138,8 @@ fn number_of(zone: &str) -> Option<u64> {
     zone[digits..].parse().ok()
 }
 
-/// Takes what pods hold off the zones of their nodes. What a pod holds that is about to end counts as free: the
-/// kubelet decides on its successor when it is gone.
+/// Subtracts what pods hold from the zones of their nodes. What a terminating pod holds counts as free: the kubelet
+/// decides on its successor when it is gone.
 pub(crate) fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
     if cluster.nodes.iter().all(|node| node.zones.is_empty()) {
         return;
@@ -153,7 +153,7 @@ pub(crate) fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
         let Some(node) = node.and_then(|node| nodes.get_mut(*places.get(node)?)) else {
             return;
         };
-        // A record that names a zone which is not there is of another time.
+        // A record with an unknown zone is outdated.
         if !held
             .iter()
             .all(|(name, _)| node.zones.iter().any(|zone| zone.name == *name))
@@ -179,7 +179,7 @@ pub(crate) fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
     }
 }
 
-/// What is written on a pod: what its kubelet did, or else what the scheduler expected.
+/// The zones that are written on a pod: what its kubelet did, else what the scheduler expected.
 pub(crate) fn written(pod: ObjectView<'_>) -> ZonesOfPod {
     let read = |name: &str| {
         let record: Vec<Value> = serde_json::from_str(pod.annotation(name)?).ok()?;
@@ -193,7 +193,7 @@ pub(crate) fn written(pod: ObjectView<'_>) -> ZonesOfPod {
         .unwrap_or_default()
 }
 
-/// The zones of a pod as they are written on it.
+/// A pod's zones as text, to write on the pod.
 pub(crate) fn text(zones: &[(String, ZoneAmounts)]) -> String {
     let one = |(zone, amounts): &(String, ZoneAmounts)| {
         let mut amount = Map::new();
@@ -210,8 +210,8 @@ pub(crate) fn text(zones: &[(String, ZoneAmounts)]) -> String {
     Value::Array(zones.iter().map(one).collect()).to_string()
 }
 
-/// Whether the kubelet gives the pod processors and memory of its own: its quality of service is Guaranteed, and it
-/// asks for them by its containers. Pods with `spec.resources` get neither.
+/// Whether the kubelet gives the pod exclusive processors and memory: its QoS class is Guaranteed, and its containers
+/// request them. Pods with `spec.resources` get neither.
 pub(crate) fn is_guaranteed(pod: ObjectView<'_>) -> bool {
     let spec = &pod.json()["spec"];
     let is_set = |container: &Value, name: &str| {
@@ -229,7 +229,7 @@ fn list<'s>(spec: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> + us
     spec[name].as_array().into_iter().flatten()
 }
 
-/// What the containers of a pod ask of zones, if it has several.
+/// What the containers of a pod request of zones, if it has several.
 pub(crate) fn containers(pod: ObjectView<'_>, is_guaranteed: bool) -> Option<Box<ContainerZones>> {
     let spec = &pod.json()["spec"];
     let has_several = list(spec, "containers").nth(1).is_some();
@@ -259,7 +259,7 @@ pub(crate) fn containers(pod: ObjectView<'_>, is_guaranteed: bool) -> Option<Box
     }))
 }
 
-/// What a container asks of zones. It gets processors of its own only if it asks for a whole number of them.
+/// What a container requests of zones. It gets exclusive processors only if it requests a whole number of them.
 fn asked(container: &Value, is_guaranteed: bool) -> ZoneAmounts {
     const WHOLE_CPU: i64 = 1000;
     let resources = &container["resources"];
@@ -356,7 +356,7 @@ mod tests {
         step(now, &cluster)
     }
 
-    /// The zones that each pod gets that is bound now.
+    /// The zones of each pod that is bound now.
     fn bound(objects: Vec<Value>) -> Vec<(String, ZonesOfPod)> {
         let mut bound: Vec<(String, ZonesOfPod)> = decisions(objects)
             .into_iter()
@@ -424,7 +424,7 @@ mod tests {
             .map(|(name, _)| name)
             .collect();
         assert_eq!(names, ["default/small"]);
-        // What ends counts as free for the kubelet, but not its GPUs for the node.
+        // A terminating pod's zones count as free, but not its GPUs on the node.
         let mut ending = all;
         ending[3]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         ending[3]["metadata"]["annotations"][ANNOTATION_NUMA_OBSERVED] = zone("node-0").into();

@@ -1,4 +1,4 @@
-//! What is wrong with single objects: one sentence each, and the rest goes on.
+//! Warnings about single objects: one sentence each, and the rest goes on.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use apportion_abi::EscapedText;
 use serde::Serialize;
 
-/// One sentence about one object.
+/// One warning about one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct ObjectWarning {
     /// Kind and name.
     pub(crate) object: String,
-    /// What is wrong, and what comes of it.
+    /// What is wrong, and what follows from it.
     pub(crate) message: String,
 }
 
@@ -26,13 +26,13 @@ impl fmt::Display for ObjectWarning {
     }
 }
 
-/// All remarks, each once, in order.
+/// All warnings, each once, in order.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct ObjectWarnings(pub(crate) BTreeSet<ObjectWarning>);
 
 impl ObjectWarnings {
-    /// Notes something.
+    /// Adds a warning.
     pub(crate) fn note(&mut self, object: impl fmt::Display, message: impl Into<String>) {
         self.0.insert(ObjectWarning {
             object: object.to_string(),

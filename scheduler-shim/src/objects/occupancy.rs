@@ -1,7 +1,7 @@
-//! What pods hold of their nodes beside processors, memory and cards: ports, and resources by any other name.
+//! What pods hold of their nodes beside CPU, memory and cards: host ports, and resources with any other name.
 //!
-//! Pods of every scheduler count. The policy does not know these things: a pod that asks for one of them is
-//! kept from nodes that can't give it, and whoever starts several pods at once asks again for each.
+//! Pods of every scheduler count. The policy does not know these things. A pod that requests one is kept from nodes
+//! that lack it, and when several pods start at once, each is checked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,23 +31,23 @@ impl PodOccupancy {
         }
     }
 
-    /// Whether it is nothing.
+    /// Whether it holds nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.others.is_empty()
     }
 }
 
-/// Who holds what.
+/// What is held on each node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeOccupancy {
-    /// Ports of hosts by node, as texts.
+    /// Host ports by node, as text.
     ports: BTreeMap<String, BTreeSet<String>>,
     /// Amounts by node and resource.
     amounts: BTreeMap<(String, String), f64>,
 }
 
 impl NodeOccupancy {
-    /// What pods hold that have a node, or will have: `assumed` says so by namespace and name.
+    /// What pods hold that have a node, or will have one: `assumed` has these nodes by pod.
     pub(crate) fn of(inventory: &ObjectInventory, assumed: &BTreeMap<String, String>) -> Self {
         let mut occupancy = Self::default();
         let all = inventory.pods();
@@ -99,7 +99,7 @@ impl NodeOccupancy {
     }
 }
 
-/// The ports of its host that a pod takes, with their protocol.
+/// The host ports that a pod takes, with their protocol.
 pub(crate) fn ports(pod: ObjectView<'_>) -> BTreeSet<String> {
     let is_on_host = pod.json()["spec"]["hostNetwork"] == true;
     let all =
@@ -124,7 +124,7 @@ pub(crate) fn ports(pod: ObjectView<'_>) -> BTreeSet<String> {
         .collect()
 }
 
-/// The resources that nobody else looks at, with their amounts.
+/// The resources that nothing else checks, with their amounts.
 fn others(pod: ObjectView<'_>) -> BTreeMap<String, f64> {
     let containers = requests::containers(pod, "containers").chain(pod.json().pointer("/spec"));
     let names = containers.flat_map(|container| {
@@ -136,7 +136,7 @@ fn others(pod: ObjectView<'_>) -> BTreeMap<String, f64> {
                 .flatten()
         })
     });
-    // The ledger knows what fits; who evicts for a share frees what it counts.
+    // The ledger decides which shares fit, and an eviction for a share also frees what these resources count.
     let is_known = |name: &str| {
         matches!(
             name,

@@ -1,14 +1,14 @@
 //! The owners of a pod, the nearest first.
 //!
-//! A dump often has pods and not all that owns them. What is missing is known by its reference: kind and
-//! name, which is enough for most rules of grouping.
+//! A dump often has pods without all of their owners. A missing owner is known by its reference: kind and name, which
+//! is enough for most grouping rules.
 
 use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::inventory::ObjectInventory;
 
-/// Owners of owners are few; more are a circle.
+/// Chains of owners are short. A longer one is a cycle.
 const DEPTH: usize = 12;
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
@@ -45,7 +45,7 @@ fn found(inventory: &ObjectInventory, kind: &str, namespace: &str, name: &str) -
     found.map(|found| found.json().clone())
 }
 
-/// The Deployment above a ReplicaSet that only the pod speaks of: it has the hash in its name.
+/// The Deployment above a ReplicaSet that is known only from its pod: the ReplicaSet's name ends with the pod's hash.
 fn deployment(
     pod: ObjectView<'_>,
     set: ObjectView<'_>,

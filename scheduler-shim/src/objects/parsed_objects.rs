@@ -1,11 +1,10 @@
-//! What pods and nodes say by themselves, read once and kept until they change.
+//! What pods and nodes say by themselves, parsed once and kept until they change.
 //!
-//! A round looks at every pod of the cluster, and most of them are as they were in the round before. What
-//! depends on one object alone is read when that object comes, because the objects themselves are kept as text.
-//! The group of a pod depends on its owners and on
-//! PodGroups, too: it is kept as long as nothing of its namespace and nothing cluster-wide changes that such
-//! rules look at, and not at all where the rule counted other pods. PodGroups are as many as pods, so only
-//! those count that the rules looked for.
+//! A round looks at every pod of the cluster, and most are as they were in the last round. What depends on one object
+//! alone is parsed when that object comes, because the objects themselves are kept as text. A pod's group also
+//! depends on its owners and on PodGroups. It is cached until something in its namespace or cluster-wide changes that
+//! grouping rules read, and not at all if the rule counted other pods. There are as many PodGroups as pods, so only
+//! those count that the rules read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,9 +27,9 @@ use super::{
     requests, volumes,
 };
 
-/// Who decides on pods that do not say it.
+/// The scheduler of pods that name none.
 const DEFAULT: &str = "default-scheduler";
-/// Kinds by which no pod is grouped.
+/// Kinds that no grouping rule reads.
 const APART: &[&str] = &[
     "Pod",
     "Node",
@@ -45,47 +44,48 @@ const APART: &[&str] = &[
     "CSIStorageCapacity",
 ];
 
-/// What the label says of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
+/// The `app` label of KAI's reservation pods, each of which keeps a card for pods that share it. Here the sharing
+/// pods hold the card.
 const RESERVATION: &str = "kai-resource-reservation";
 
-/// What the label `app` says of KAI's pod grouper, by its version.
+/// The `app` label of KAI's pod grouper, by its version.
 const GROUPERS: &[&str] = &["pod-grouper", "podgrouper"];
 
-/// A pod, read.
+/// A parsed pod.
 #[derive(Debug)]
 pub(crate) struct ParsedPod {
-    /// Who decides on it.
+    /// Its scheduler.
     pub(crate) scheduler: Box<str>,
     pub(crate) status: TaskStatus,
     /// The node that it is bound to.
     node: Option<Box<str>>,
     pub(crate) created: Option<Duration>,
     pub(crate) started: Option<Duration>,
-    /// Its cards with their bytes, as they are written on it.
+    /// Its cards with bytes, as written on it.
     pub(crate) written: Option<Vec<(String, u64)>>,
-    /// Whether it says that nobody may be evicted for it.
+    /// Whether its preemption policy forbids to evict others for it.
     pub(crate) is_modest: bool,
-    /// Whether it is one of KAI's that keep a card for others, and the card that it says it keeps.
+    /// Whether it is one of KAI's reservation pods, and the card that it says it keeps.
     pub(crate) is_reservation: bool,
     pub(crate) keeps: Option<Box<str>>,
     /// Whether it is KAI's pod grouper.
     pub(crate) is_grouper: bool,
-    /// The group and the subgroup that are written on it.
+    /// The group and the subgroup written on it.
     pub(crate) membership: (Option<Box<str>>, Option<Box<str>>),
-    /// What it would rather have of its node, as it says it.
+    /// Its preferred node affinity terms.
     pub(crate) preferred: Vec<Value>,
-    /// What it wants of cards.
+    /// What it requests of cards.
     pub(crate) cards: Result<TaskGpuRequest, String>,
-    /// Why nobody would give it its share of a card, where somebody must.
+    /// Why it would run without its share of a card: it has no slot.
     slotless: Option<Box<str>>,
-    /// The task that it is, without its set and its wishes about nodes; or why it may not exist.
+    /// Its task, without its set and its requirements about nodes; or why it is invalid.
     task: Result<Task, String>,
     /// What it holds beside cards.
     pub(crate) holds: PodOccupancy,
-    /// Processors and memory.
+    /// CPU and memory.
     pub(crate) cpu_millis: i64,
     pub(crate) memory: i64,
-    /// What it wants of its node, as a text that is the same for pods that want the same.
+    /// A key for what it requires of its node; the same for pods with the same requirements.
     pub(crate) wish: String,
     /// The ConfigMaps without which it can't start.
     pub(crate) config_maps: Box<[Box<str>]>,
@@ -95,17 +95,17 @@ pub(crate) struct ParsedPod {
 
 type PodGroupResult = Arc<Result<DerivedPodGroup, String>>;
 
-/// A group that follows from a pod's owners, told apart from what it was before.
+/// A group derived from a pod's owners, with a stamp of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DerivedGroup {
     pub(crate) name: Arc<str>,
-    /// The part that holds the pod.
+    /// The subgroup that holds the pod.
     pub(crate) part: Option<Arc<str>>,
-    /// The same for two objects that say the same.
+    /// Equal for objects that say the same.
     pub(crate) stamp: u64,
 }
 
-/// A group, and how old everything was that it was read from.
+/// A group, and the ages of everything that it was read from.
 #[derive(Debug)]
 struct CachedGroup {
     ages: (u64, u64),
@@ -183,7 +183,7 @@ impl ParsedPod {
         jobs::is_over(self.status)
     }
 
-    /// Whether somebody wants it to end.
+    /// Whether it is terminating.
     pub(crate) fn is_ending(&self) -> bool {
         self.status == TaskStatus::Releasing
     }
@@ -193,19 +193,19 @@ impl ParsedPod {
         self.node() == Some(node) && !self.is_over()
     }
 
-    /// Why it would run without its share of a card if it got a node now.
+    /// Why it would run without its share of a card if it was bound now.
     pub(crate) fn slotless(&self) -> Option<&str> {
         let waits = matches!(self.status, TaskStatus::Pending | TaskStatus::Gated);
         self.slotless.as_deref().filter(|_| waits)
     }
 
-    /// The task, or why it may not be one.
+    /// The task, or why the pod is invalid.
     pub(crate) fn task(&self, remarks: &mut ObjectWarnings) -> Result<Task, String> {
         remarks.0.extend(self.notes.iter().cloned());
         self.task.clone()
     }
 
-    /// What others see of it; none where it makes no sense.
+    /// What others see of it; `None` if it is invalid.
     pub(crate) fn seen(&self) -> Option<&Task> {
         self.task.as_ref().ok()
     }
@@ -220,7 +220,7 @@ impl ParsedPod {
         self.grouped(pod, among, settings, |grouped| grouped.group.clone())
     }
 
-    /// The group that follows from its owners, unless somebody else makes its group.
+    /// The group derived from its owners, unless somebody else makes its group.
     pub(crate) fn derived(
         &self,
         pod: ObjectView<'_>,
@@ -249,14 +249,14 @@ impl ParsedPod {
     }
 }
 
-/// The group of a pod, and whether it stays so until something changes whose age is known.
+/// The group of a pod, and whether it can be cached until something with a known age changes.
 fn read_group(
     pod: ObjectView<'_>,
     among: &ObjectInventory,
     settings: &GroupingSettings,
 ) -> (CachedGroup, bool) {
     let lookup: &ObjectStore = among.lookup();
-    // Read apart: a burst brings thousands, and what was read of each goes at once.
+    // Parsed apart from the cache: a burst brings thousands, and each is dropped at once.
     let apart = pod.read_apart();
     let pod = ObjectView::new(&apart);
     let (found, trace) = lookup.traced(|| groups::group_of(pod, among, lookup, settings));
@@ -281,11 +281,11 @@ fn read_group(
     (read, is_lasting)
 }
 
-/// A group without most of what it inherits, which is for the object that somebody else may write of it.
+/// A group without most of its inherited metadata, which only its PodGroup object needs.
 fn without_bulk(group: DerivedPodGroup) -> DerivedPodGroup {
     let annotations = group.annotations.into_iter();
     let read = annotations.filter_map(|(key, value)| match key.as_str() {
-        // That it is there says enough.
+        // Only its presence counts.
         ANNOTATION_TOP_OWNER => Some((key, String::new())),
         read if jobs::READ.contains(&read) => Some((key, value)),
         _ => None,
@@ -297,11 +297,11 @@ fn without_bulk(group: DerivedPodGroup) -> DerivedPodGroup {
     }
 }
 
-/// A node, read.
+/// A parsed node.
 #[derive(Debug)]
 pub(crate) struct ParsedNode {
     node: Node,
-    /// What is to be said where its cards are not listed.
+    /// Warnings that apply if its cards are not listed.
     notes: Vec<ObjectWarning>,
 }
 
@@ -314,7 +314,7 @@ impl ParsedNode {
         }
     }
 
-    /// The node, whole.
+    /// The node with nothing subtracted.
     pub(crate) fn node(&self, is_listed: bool, remarks: &mut ObjectWarnings) -> Node {
         if !is_listed {
             remarks.0.extend(self.notes.iter().cloned());
@@ -323,11 +323,11 @@ impl ParsedNode {
     }
 }
 
-/// How often something changed by which pods are grouped: by namespace, and cluster-wide without a name.
+/// How often something changed that grouping rules read: by namespace, and cluster-wide without a name.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeCounters {
     spaces: BTreeMap<String, u64>,
-    /// Those of PodGroups, each by itself, for as long as they are there.
+    /// The age of each PodGroup that exists.
     pod_groups: BTreeMap<String, BTreeMap<String, u64>>,
     /// How many changes of PodGroups there were.
     changes: u64,
@@ -339,7 +339,7 @@ impl ChangeCounters {
         (age(""), age(namespace))
     }
 
-    /// The age of a PodGroup, which no other version of it has; zero if there is none.
+    /// The age of a PodGroup, unique to its version; zero if there is none.
     pub(crate) fn of_group(&self, namespace: &str, name: &str) -> u64 {
         let found = self.pod_groups.get(namespace).and_then(|all| all.get(name));
         found.copied().unwrap_or(0)
@@ -357,7 +357,7 @@ impl ChangeCounters {
         self.pod_groups.retain(|_, named| !named.is_empty());
     }
 
-    /// Notes that an object is another than it was, one of both where it came or went.
+    /// Records a change of an object. One side is `None` if it came or went.
     pub(crate) fn note(&mut self, before: Option<ObjectView<'_>>, after: Option<ObjectView<'_>>) {
         let object = before.or(after);
         let Some(object) = object.filter(|one| !APART.contains(&one.kind())) else {
@@ -377,7 +377,7 @@ impl ChangeCounters {
     }
 }
 
-/// Whether nothing changed but a status, which no rule looks at.
+/// Whether nothing changed but the status, which no rule reads.
 fn says_the_same(before: ObjectView<'_>, after: ObjectView<'_>) -> bool {
     const VERSIONS: &[&str] = &["resourceVersion", "generation"];
     let (before, after) = (before.json(), after.json());

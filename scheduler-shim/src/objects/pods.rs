@@ -1,4 +1,4 @@
-//! Pod objects to tasks: what a pod does, where, and with whom.
+//! Turns Pod objects into the policy's tasks.
 
 use apportion_abi::names::{LABEL_GPU_GROUP, LABEL_TASK_PRIORITY};
 use apportion_groups::ObjectView;
@@ -24,7 +24,7 @@ pub(crate) fn name(pod: ObjectView<'_>) -> String {
     format!("{}/{}", pod.namespace(), pod.name())
 }
 
-/// The task of a pod, without its set and its wishes about nodes.
+/// The task of a pod, without its set and its requirements about nodes.
 pub(crate) fn task(
     pod: ObjectView<'_>,
     cards: TaskGpuRequest,
@@ -61,7 +61,7 @@ pub(crate) fn node(pod: ObjectView<'_>) -> Option<&str> {
     Some(node).filter(|node| !node.is_empty())
 }
 
-/// What a pod does.
+/// The status of a pod.
 pub(crate) fn status(pod: ObjectView<'_>) -> TaskStatus {
     let at = |path: &str| pod.json().pointer(path);
     let phase = at("/status/phase").and_then(Value::as_str);
@@ -84,13 +84,13 @@ pub(crate) fn is_over(pod: ObjectView<'_>) -> bool {
     matches!(status(pod), TaskStatus::Succeeded | TaskStatus::Failed)
 }
 
-/// Whether somebody wants a pod to end.
+/// Whether a pod is being deleted.
 pub(crate) fn is_deleted(pod: ObjectView<'_>) -> bool {
     let at = pod.json().pointer("/metadata/deletionTimestamp");
     at.is_some_and(Value::is_string)
 }
 
-/// The cards that a running pod shares, as KAI labels it: one label, or one for each of several.
+/// The shared cards of a running pod by KAI's labels: one label, or one for each of several.
 pub(crate) fn groups(pod: ObjectView<'_>) -> Vec<String> {
     let labels = texts(&pod.json()["metadata"]["labels"]);
     let many = labels.iter().filter(|(key, _)| {
@@ -114,8 +114,8 @@ fn claims(pod: ObjectView<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The claim that an entry of a pod stands for: named, or made of a template under a name that the pod's status
-/// has. One that is yet to be made gets a name here; none for an entry that wants no claim after all.
+/// The claim of an entry of a pod: named, or made from a template under a name that the pod's status has. One that is
+/// yet to be made gets a name here. `None` for an entry that turned out to need no claim.
 pub(crate) fn claim(pod: ObjectView<'_>, entry: &Value) -> Option<String> {
     let named = entry["resourceClaimName"].as_str();
     let made = pod.json()["status"]["resourceClaimStatuses"].as_array();

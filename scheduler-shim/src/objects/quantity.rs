@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Every suffix and what it multiplies with.
+/// Every suffix with its factor.
 const SUFFIXES: &[(&str, f64)] = &[
     ("Ki", 1024.0),
     ("Mi", 1_048_576.0),
@@ -21,7 +21,7 @@ const SUFFIXES: &[(&str, f64)] = &[
     ("E", 1e18),
 ];
 
-/// Reads a quantity; it is finite and may be negative.
+/// Parses a quantity. It is finite and may be negative.
 pub(crate) fn parse(text: &str) -> Option<f64> {
     let suffix = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix));
     let (number, factor) = match suffix {
@@ -36,7 +36,7 @@ pub(crate) fn parse(text: &str) -> Option<f64> {
     Some(number * factor).filter(|amount| amount.is_finite())
 }
 
-/// Reads a quantity that an object has: text, or a number where the author left out the quotes.
+/// Reads a quantity of an object: a string, or a number if the author left out the quotes.
 pub(crate) fn of(value: &Value) -> Option<f64> {
     match value {
         Value::String(text) => parse(text),
@@ -45,12 +45,12 @@ pub(crate) fn of(value: &Value) -> Option<f64> {
     }
 }
 
-/// More than any cluster has, and so little that sums of it stay numbers.
+/// More than any cluster has, and small enough that sums do not overflow.
 const MOST: i64 = 1 << 54;
 
 /// Whole units, rounded up as Kubernetes does.
 pub(crate) fn whole(amount: f64) -> i64 {
-    // What decimals leave behind (0.1 + 0.2) must not become a unit.
+    // Rounding errors of decimals (0.1 + 0.2) must not become a unit.
     let whole = ((amount * 1e3).round() / 1e3).ceil() as i64;
     whole.clamp(-MOST, MOST)
 }

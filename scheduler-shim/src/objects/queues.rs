@@ -1,7 +1,6 @@
-//! Queue objects to queues, and what is wrong with them.
+//! Turns Queue objects into the policy's queues, and says what is wrong with them.
 //!
-//! A queue that can't be used is left out with a sentence, and so is everything below it; the rest of the
-//! tree goes on.
+//! An unusable queue is left out with a warning, and so is everything below it. The rest of the tree goes on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,12 +19,12 @@ const PRIORITY: i32 = 100;
 /// Queues count memory in millions of bytes.
 const MEGABYTE: f64 = 1e6;
 
-/// The queues that can be used, and why the others can't.
+/// The usable queues, and why the others are not.
 #[derive(Debug, Default)]
 pub(crate) struct ParsedQueues {
     pub(crate) usable: BTreeMap<String, Queue>,
     pub(crate) unusable: BTreeMap<String, String>,
-    /// Of those that can be used, what is wrong and therefore ignored.
+    /// What is ignored of usable queues, and why.
     pub(crate) ignored: BTreeMap<String, String>,
 }
 
@@ -77,7 +76,7 @@ impl ParsedQueues {
         self.unusable.insert(name.to_owned(), why);
     }
 
-    /// The circle of parents that a queue is part of.
+    /// The cycle of parents that a queue is part of.
     fn circle(&self, name: &str) -> Option<String> {
         let mut path = vec![name.to_owned()];
         loop {
@@ -111,7 +110,7 @@ impl ParsedQueues {
     }
 }
 
-/// A queue, and what of it is ignored.
+/// A queue, and its fields that are ignored.
 fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Vec<String>), String> {
     let spec = &object.json()["spec"];
     let resources = &spec["resources"];

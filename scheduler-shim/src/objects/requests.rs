@@ -1,7 +1,7 @@
-//! What a pod asks for: cards by KAI's annotations or by resource names, processors and memory.
+//! What a pod requests: cards by KAI's annotations or by resource names, CPU and memory.
 //!
-//! The rules of admission are held against every pod again, so that what would never have been let into a
-//! cluster is not simulated as if it had been.
+//! Every pod is checked against the rules of admission again, so that `simulate` does not run what a cluster would
+//! never have admitted.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use super::{pods, quantity};
 /// Whole cards, by resource name.
 pub(crate) const WHOLE: [&str; 2] = [RESOURCE_WHOLE, RESOURCE_WHOLE_AMD];
 
-/// What a pod wants of cards, or why it may not exist. Containers that ask for shares of their own share one
-/// card, which must have room for all of them.
+/// What a pod requests of cards, or why it is invalid. Containers with shares of their own share one card, which must
+/// have room for all of them.
 pub(crate) fn cards(pod: ObjectView<'_>) -> Result<TaskGpuRequest, String> {
     let read = Pod::deserialize(pod.json()).map_err(|error| error.to_string())?;
     let asked = admission::read(&read).map_err(|refusal| refusal.to_string())?;
@@ -49,7 +49,7 @@ pub(crate) fn cards(pod: ObjectView<'_>) -> Result<TaskGpuRequest, String> {
     })
 }
 
-/// What is said of a pod whose limit is above its request: the limit is what it gets.
+/// The warning about a pod whose limit is above its request: the limit is what it gets.
 pub(crate) fn growth(pod: ObjectView<'_>) -> Option<String> {
     let annotations = pod.json()["metadata"]["annotations"].as_object()?;
     if !annotations.keys().any(|key| key.ends_with(".limit")) {
@@ -59,8 +59,8 @@ pub(crate) fn growth(pod: ObjectView<'_>) -> Option<String> {
     growing(&read).map(|growing| growing.warning())
 }
 
-/// Why a pod with a share would run without its GPU: the agent of a node gives a GPU to a container that holds one of
-/// this resource, which admission adds to a pod that is created, and which nobody can add later.
+/// Why a pod with a share would run without its GPU. The agent gives a GPU to a container that holds one of this
+/// resource. Admission adds it when the pod is created, and nobody can add it later.
 pub(crate) fn without_slot(pod: ObjectView<'_>, slot: &str) -> Option<String> {
     let read = Pod::deserialize(pod.json()).ok()?;
     let without = without_resource(&read, slot)?;
@@ -74,7 +74,7 @@ pub(crate) fn without_slot(pod: ObjectView<'_>, slot: &str) -> Option<String> {
     ))
 }
 
-/// Two containers of one pod. Only amounts of memory can be asked for by several.
+/// The requests of two containers together. Only amounts of memory can come from several.
 fn together(one: GpuRequest, other: GpuRequest) -> GpuRequest {
     let share = match (one.share, other.share) {
         (Share::Memory(one), Share::Memory(other)) => {
@@ -101,8 +101,8 @@ fn partitions(pod: ObjectView<'_>) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// What a pod asks for of one resource, as the kubelet counts it: what it says for all its containers together, or what
-/// they say themselves.
+/// What a pod requests of one resource, as the kubelet counts it: the amount for the whole pod, else that of its
+/// containers.
 pub(crate) fn total(pod: ObjectView<'_>, resource: &str) -> f64 {
     let of_containers = of_containers(pod, resource);
     let asked = of_all(pod, resource, of_containers).unwrap_or(of_containers);
@@ -110,8 +110,8 @@ pub(crate) fn total(pod: ObjectView<'_>, resource: &str) -> f64 {
     asked.max(0.0) + overhead.max(0.0)
 }
 
-/// What a pod says of one resource for all its containers together (KEP-2837). Where it says a limit only, the API server
-/// takes what the containers ask for as its request, or the limit where they ask for nothing.
+/// The amount of one resource for the whole pod (KEP-2837). With a limit only, the API server takes what the
+/// containers request, or the limit if they request nothing.
 fn of_all(pod: ObjectView<'_>, resource: &str, of_containers: f64) -> Option<f64> {
     let is_shared = matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-");
     let resources = &pod.json()["spec"]["resources"];
@@ -126,8 +126,8 @@ fn of_all(pod: ObjectView<'_>, resource: &str, of_containers: f64) -> Option<f64
     })
 }
 
-/// What the containers of a pod ask for of one resource: all that run together, or what is needed while it starts if
-/// that is more. Containers that start first and stay count with the others.
+/// What the containers of a pod request of one resource: the sum of all that run together, or the peak while the pod
+/// starts if that is more. Sidecars count with the others.
 fn of_containers(pod: ObjectView<'_>, resource: &str) -> f64 {
     let of = |container: &Value| {
         let resources = &container["resources"];
@@ -149,7 +149,7 @@ fn of_containers(pod: ObjectView<'_>, resource: &str) -> f64 {
     starting.max(running + staying)
 }
 
-/// The first quantity of a pod that can't be read, or is below zero.
+/// The first quantity of a pod that can't be parsed, or is negative.
 pub(crate) fn unreadable(pod: ObjectView<'_>) -> Option<String> {
     let all = containers(pod, "initContainers").chain(containers(pod, "containers"));
     let all = all.chain(pod.json().pointer("/spec"));
@@ -244,7 +244,7 @@ mod tests {
             let why = said("", share).unwrap();
             assert!(why.starts_with("no container requests a/slot"), "{why}");
             assert!(why.ends_with("delete the pod and create it again"), "{why}");
-            // Whoever writes the slot by hand says which container gets the GPU.
+            // A slot written by hand says which container gets the GPU.
             for container in ["a", "b", "first"] {
                 assert_eq!(said(container, share), None, "{container} {share}");
             }

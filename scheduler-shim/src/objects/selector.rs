@@ -1,4 +1,4 @@
-//! Label selectors, as Kubernetes reads them: all that is asked must hold, and nothing asked holds for all.
+//! Label selectors, as Kubernetes reads them: all requirements must hold, and an empty selector matches everything.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::nodes::texts;
 
-/// Whether a selector chooses an object; one that is not there, or makes no sense, chooses nothing.
+/// Whether a selector matches an object. One that is missing or invalid matches nothing.
 pub(crate) fn matches(selector: &Value, object: ObjectView<'_>) -> bool {
     let asked = Some(selector).filter(|selector| selector.is_object());
     let asked = asked.and_then(|selector| requirements(selector).ok());
@@ -18,7 +18,7 @@ pub(crate) fn matches(selector: &Value, object: ObjectView<'_>) -> bool {
     })
 }
 
-/// What a selector asks of labels, or why it makes no sense.
+/// The requirements of a selector, or why it is invalid.
 pub(crate) fn requirements(selector: &Value) -> Result<Vec<(String, LabelRequirement)>, String> {
     let labels = texts(&selector["matchLabels"]).into_iter();
     let labels = labels.map(|(label, value)| Ok((label, LabelRequirement::In([value].into()))));

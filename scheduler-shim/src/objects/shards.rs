@@ -1,7 +1,7 @@
-//! KAI's SchedulingShard and Config, as far as their users set what this scheduler has, too.
+//! KAI's SchedulingShard and Config: those of their settings that this scheduler has, too.
 //!
-//! A shard's settings go before those of the command line, at once and without a restart. There is one scheduler for all
-//! nodes: of several shards the one named `default` counts, or the first without a label value. What is not
+//! A shard's settings override those of the command line, at once and without a restart. There is one scheduler for
+//! all nodes: of several shards the one named `default` counts, or the first without a label value. What is not
 //! understood is named in the condition `Supported` of the object and changes nothing.
 
 use std::collections::BTreeSet;
@@ -22,28 +22,27 @@ pub(crate) mod programs;
 
 pub(crate) const SHARD: (&str, &str) = ("kai.scheduler", "SchedulingShard");
 pub(crate) const CONFIG: (&str, &str) = ("kai.scheduler", "Config");
-/// The shard that KAI makes where nobody names one.
+/// The shard that KAI creates if nobody names one.
 const DEFAULT: &str = "default";
-/// What is understood by leaving it alone: the memory and the time of KAI's own program.
+/// Fields that need nothing here: the memory and the time of KAI's own program.
 const NEEDLESS: &[&str] = &["goMemLimitRatio", "goMemLimit", "scenarioSearchBudgets"];
 
-/// What an object says that is not understood, by the path of its field; with why, where that is not plain.
+/// The settings of an object that are not understood: the path of each field, or why.
 pub(crate) type Unsupported = Vec<String>;
 
-/// What a shard may choose.
+/// What a shard may set.
 #[derive(Debug, Default)]
 struct ShardSettings {
     settings: PolicySettings,
-    /// Whether labels of nodes say which kind of pods they take.
+    /// Whether node labels say which kind of pods a node takes.
     keeps_kinds: bool,
-    /// Whether queues with a parent are divided as if all had the same one.
+    /// Whether queues with a parent are treated as if all had the same one.
     ignores_levels: bool,
     /// The resources that no kubelet aligns, if pods are aligned with NUMA zones.
     numa: Option<BTreeSet<String>>,
 }
 
-/// Enters what the shard says that counts. `numa` is whether pods are aligned with NUMA zones, and which resources are
-/// not.
+/// Applies the shard that counts. `numa` is whether pods are aligned with NUMA zones, and which resources are not.
 pub(crate) fn enter(
     inventory: &ObjectInventory,
     cluster: &mut Cluster,
@@ -68,7 +67,8 @@ pub(crate) fn enter(
     }
 }
 
-/// What of each shard and each Config is not in effect. A Config is, where it has programs to change.
+/// The settings of each shard and each Config that are not in effect. Those of a Config are, if there are programs to
+/// change.
 pub(crate) fn unsupported(
     inventory: &ObjectInventory,
     has_programs: bool,
@@ -97,7 +97,7 @@ fn counting(inventory: &ObjectInventory) -> Option<ObjectView<'_>> {
     named.or_else(|| inventory.all(SHARD.1).find(|shard| !has_label(shard)))
 }
 
-/// Enters what a shard says, and says what of it is not understood.
+/// Applies a shard's settings. Returns those that are not understood.
 fn read(shard: ObjectView<'_>, chosen: &mut ShardSettings) -> Unsupported {
     let mut unsupported = Unsupported::new();
     let spec = shard.json()["spec"].as_object().into_iter().flatten();
@@ -176,7 +176,7 @@ fn min_runtime(chosen: &mut ShardSettings, against: &str, time: &Value) -> Optio
     Some(())
 }
 
-/// A plugin of KAI's scheduler: that for NUMA zones is the only one that is not always on.
+/// A plugin of KAI's scheduler. Only the one for NUMA zones is not always on.
 fn plugin(chosen: &mut ShardSettings, name: &str, says: &Value) -> Option<()> {
     if name != "numa" {
         return None;
@@ -215,7 +215,7 @@ fn argument(chosen: &mut ShardSettings, name: &str, value: &Value) -> Option<()>
     Some(())
 }
 
-/// A number; negative is no bound.
+/// A number; a negative one is no limit.
 fn at_most(text: &str) -> Option<Option<usize>> {
     let number: i64 = text.parse().ok()?;
     Some(usize::try_from(number).ok())

@@ -1,7 +1,7 @@
-//! All objects together: the cluster that the policy decides on, and what is left of the objects.
+//! Puts all objects together: the cluster that the policy decides on, and what the policy does not see.
 //!
-//! Pods of other schedulers are not decided on; what they hold is taken off their nodes, and who has to be near
-//! them or apart from them is told that they are there.
+//! Pods of other schedulers are not decided on. What they hold is subtracted from their nodes, and affinity terms
+//! know about them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::pods;
 use super::queues;
 use super::{config_maps, foreign_pods};
 
-/// What the files say.
+/// A cluster, read from its objects.
 #[derive(Debug)]
 pub(crate) struct ClusterSnapshot<'a> {
     pub(crate) now: Duration,
@@ -31,23 +31,23 @@ pub(crate) struct ClusterSnapshot<'a> {
     pub(crate) cluster: Cluster,
     /// What pods hold that the policy does not count.
     pub(crate) occupancy: NodeOccupancy,
-    /// Pods that wait and that the policy does not see, and why.
+    /// Waiting pods that the policy does not see, and why.
     pub(crate) strays: BTreeMap<String, String>,
     /// Pods that would run without their share of a card, and why; the policy does not see them either.
     pub(crate) slotless: BTreeMap<String, String>,
-    /// Queues that can't be used, and why.
+    /// Unusable queues, and why.
     pub(crate) unusable: BTreeMap<String, String>,
-    /// What is ignored of queues that can be used, and why.
+    /// What is ignored of usable queues, and why.
     pub(crate) ignored: BTreeMap<String, String>,
     /// How many pods belong to other schedulers.
     pub(crate) foreign: usize,
 }
 
-/// Where nodes are among all, by name.
+/// The indices of nodes, by name.
 type NodeIndices<'a> = BTreeMap<&'a str, usize>;
 
-/// Reads the cluster from its objects. `assumed` are pods that will be on a node that their object does not
-/// name yet; `cards` is what is known beside the objects of nodes and pods.
+/// Reads the cluster from its objects. `assumed` are pods that will be on a node that their object does not name yet.
+/// `cards` is what is known beside the objects of nodes and pods.
 pub(crate) fn snapshot<'a>(
     inventory: &'a ObjectInventory,
     schedulers: &[String],
@@ -108,6 +108,7 @@ pub(crate) fn snapshot<'a>(
             let group = group.as_ref().as_ref().map_err(Clone::clone)?;
             jobs.add((pod, read), task, group, &reading, remarks)
         });
+        // An invalid pod that is bound holds resources of its node, like a pod of another scheduler.
         if let Err(why) = result {
             if read.node().is_some() {
                 others.push(read);
@@ -145,13 +146,13 @@ pub(crate) fn snapshot<'a>(
 }
 
 impl ClusterSnapshot<'_> {
-    /// Why a node does not admit a pod, whatever it has free of what the policy counts.
+    /// Why a node does not admit a pod, apart from the resources that the policy counts.
     pub(crate) fn refused(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         self.occupancy.refused(pod, node, self.inventory)
     }
 }
 
-/// Why a pod can't be where it says that it is.
+/// Why a pod can't be on the node that it names.
 fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
     let TaskGpuRequest::Shared { devices, .. } = &task.cards else {
         return None;
@@ -168,7 +169,7 @@ fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
     })
 }
 
-/// Takes what a pod holds, that nobody here decides on, off its node.
+/// Subtracts from a node what a pod holds that is not decided on here.
 fn take_off(
     pod: ObjectView<'_>,
     read: &ParsedPod,

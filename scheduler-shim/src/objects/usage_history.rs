@@ -1,12 +1,12 @@
-//! What queues used in the past, as it lies in a `ConfigMap`: read by who comes to lead, and by `simulate`.
+//! What queues used in the past, as stored in a `ConfigMap`. A new leader and `simulate` read it.
 //!
-//! A note says by which terms it counts, so that a dump decides as its cluster did without an option. Amounts are
-//! times seconds: cards, processors and MiB, with as many decimals as matter. A week in hours is 168 buckets, some
-//! 30 bytes for each queue that held anything in one; a note that would be more than an object may be is written
-//! with half as many buckets, and half of these, until it fits.
+//! A record has its own parameters, so that a dump decides as its cluster did, without an option. Amounts are times
+//! seconds: cards, CPU cores and MiB, with as many decimals as matter. A week in hours is 168 buckets, some 30 bytes
+//! for each queue that held anything in one. A record that is too large for an object is written with half as many
+//! buckets, and half of these, until it fits.
 //!
-//! KAI asks Prometheus for this, and counts against all that nodes have. Here it is counted against what is divided
-//! among queues, without what pods of other schedulers hold: a queue that had all of it used all of it.
+//! KAI asks Prometheus for this, and counts usage against all that nodes have. Here it counts against what is divided
+//! among queues, without what pods of other schedulers hold: a queue that had all of that used everything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,31 +21,31 @@ use super::inventory::called;
 use super::object_warnings::ObjectWarnings;
 use apportion_groups::ObjectView;
 
-/// Under which key the note lies.
+/// The key of the record in the `ConfigMap`.
 pub(crate) const KEY: &str = "apportion-usage.json";
-/// How much a note may be; an object may be a million bytes and has a name and more.
+/// The largest record. An object may have a million bytes, with its name and other metadata.
 const LONGEST: usize = 900_000;
 
-/// How past use counts.
+/// How past usage counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct UsageParams {
     pub(crate) window: UsageWindow,
     pub(crate) half_life: Option<Duration>,
-    /// By how much use lowers a queue's part of what nobody has a quota for.
+    /// How much usage lowers a queue's part of what is beyond all quotas.
     pub(crate) k_value: f64,
 }
 
-/// What queues used, and what follows of it now.
+/// What queues used, and their parts now.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageHistory {
     k_value: f64,
     pub(crate) usage: WindowedUsage,
-    /// Of each queue that used anything, when it was looked at last.
+    /// By queue that used anything, as of the last `settle`.
     parts: BTreeMap<String, [f64; 3]>,
 }
 
 impl UsageHistory {
-    /// Nothing is known.
+    /// An empty history.
     pub(crate) const fn new(terms: UsageParams) -> Self {
         Self {
             k_value: terms.k_value,
@@ -54,12 +54,12 @@ impl UsageHistory {
         }
     }
 
-    /// Says what everybody used until now.
+    /// Computes what every queue has used until now.
     pub(crate) fn settle(&mut self, now: Duration) {
         self.parts = self.usage.all(now);
     }
 
-    /// Lets it count.
+    /// Adds the usage to the policy's cluster.
     pub(crate) fn enter(&self, cluster: &mut Cluster) {
         cluster.settings.division.k_value = self.k_value;
         for queue in &mut cluster.queues {
@@ -67,7 +67,7 @@ impl UsageHistory {
         }
     }
 
-    /// As it is written down.
+    /// The record as text.
     pub(crate) fn text(&self) -> String {
         let mut usage = self.usage.clone();
         loop {
@@ -79,12 +79,12 @@ impl UsageHistory {
         }
     }
 
-    /// The object that it is written to.
+    /// The object that stores a record.
     pub(crate) fn object(name: &str, text: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {KEY: text}})
     }
 
-    /// What was written down.
+    /// Parses a record.
     pub(crate) fn read(text: &str) -> Result<Self, UsageRecordError> {
         let note: UsageRecord = serde_json::from_str(text)?;
         Ok(Self {
@@ -94,7 +94,7 @@ impl UsageHistory {
         })
     }
 
-    /// Takes the note out of the objects of a dump: the first by name, if there is more than one.
+    /// Takes the record out of the objects of a dump: the first by name, if there is more than one.
     pub(crate) fn take(objects: &mut Vec<Value>, remarks: &mut ObjectWarnings) -> Option<Self> {
         let is_note =
             |object: &mut Value| object["kind"] == "ConfigMap" && object["data"][KEY].is_string();
@@ -123,18 +123,18 @@ impl UsageHistory {
     }
 }
 
-/// Why a note can't be read.
+/// Why a record can't be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageRecordError {
-    /// It is no note.
+    /// It is not a record.
     #[error("{0}")]
     Text(#[from] serde_json::Error),
-    /// It says what can't be.
+    /// It has an impossible value.
     #[error("its {0} is not valid")]
     Number(&'static str),
 }
 
-/// A note as JSON.
+/// A record as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct UsageRecord {
@@ -156,7 +156,7 @@ enum RecordedWindowType {
     Tumbling,
 }
 
-/// Cards, processors and MiB, times seconds.
+/// Cards, CPU cores and MiB, times seconds.
 type RecordedAmounts = [f64; 3];
 
 /// A bucket; times are milliseconds since 1970.
@@ -168,7 +168,7 @@ struct RecordedBucket {
     held: BTreeMap<String, RecordedAmounts>,
 }
 
-/// One of each in our amounts, and how many decimals are written.
+/// One of each in the policy's amounts, and how finely it is written.
 const UNITS: [(ResourceKind, f64, f64); 3] = [
     (ResourceKind::Gpu, 1.0, 1000.0),
     (ResourceKind::Cpu, 1000.0, 10.0),

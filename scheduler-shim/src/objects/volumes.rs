@@ -1,10 +1,10 @@
-//! Where the volumes of a pod can be reached from, and which are to be bound once the pod has a place.
+//! Which nodes reach a pod's volumes, and which volumes to bind once the pod has a place.
 //!
-//! A claim that is bound ties its pods to the nodes of its volume. One whose class waits for its first pod
-//! (`WaitForFirstConsumer`) is bound when that pod got a place: to the smallest volume that will do and can be
-//! reached from there, else a new one is made for that node. All others somebody else binds, and their pods
-//! wait. Whether a class has room for a new volume (`CSIStorageCapacity`) is not looked at: who makes it says so,
-//! and takes the node back. A dump without any claims says nothing about them.
+//! A bound claim ties its pods to the nodes of its volume. A claim whose class waits for the first pod
+//! (`WaitForFirstConsumer`) is bound when that pod has a place: to the smallest volume that suffices and can be
+//! reached from there, else a new one is provisioned for that node, if the class has room for it as far as its driver
+//! reports (`CSIStorageCapacity`). All other claims are bound by somebody else, and their pods wait. A dump without
+//! any claims says nothing about them.
 
 use std::collections::BTreeSet;
 
@@ -19,17 +19,17 @@ use super::selector;
 
 const CLAIM: &str = "PersistentVolumeClaim";
 const VOLUME: &str = "PersistentVolume";
-/// The annotation of a claim with the node for which its volume is to be made.
+/// The annotation of a claim with the node for which its volume is provisioned.
 pub(crate) const SELECTED: &str = "volume.kubernetes.io/selected-node";
-/// What a class says that makes no volumes.
+/// The provisioner of a class that makes no volumes.
 const NOBODY: &str = "kubernetes.io/no-provisioner";
 
-/// A claim that is to be bound for a pod.
+/// A claim to bind for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeBinding {
-    /// The claim, of the pod's namespace.
+    /// The claim, in the pod's namespace.
     pub(crate) claim: String,
-    /// The volume that is there for it; none where one is to be made.
+    /// The existing volume for it; `None` if one is to be provisioned.
     pub(crate) volume: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn refusal(
     bindings(pod, node, inventory).err()
 }
 
-/// What has to be bound for a pod on a node, or why the pod can't be there.
+/// The claims to bind for a pod on a node, or why the pod can't be there.
 pub(crate) fn bindings(
     pod: ObjectView<'_>,
     node: ObjectView<'_>,
@@ -91,7 +91,7 @@ fn is_near(volume: ObjectView<'_>, node: ObjectView<'_>) -> bool {
     admission::has_one_of(terms, node)
 }
 
-/// The volume that a claim without one would get on a node; none where one would be made.
+/// The volume that a claim without one would get on a node; `None` if one would be provisioned.
 fn open(
     claim: ObjectView<'_>,
     node: ObjectView<'_>,
@@ -156,7 +156,7 @@ fn class_of(claim: ObjectView<'_>) -> &str {
         .unwrap_or_default()
 }
 
-/// The smallest volume that a claim could have on a node; one that waits for this very claim goes first.
+/// The smallest volume that a claim could get on a node. One that is reserved for this claim goes first.
 fn there(
     claim: ObjectView<'_>,
     node: ObjectView<'_>,
@@ -182,7 +182,7 @@ fn is_free(volume: ObjectView<'_>) -> bool {
     volume.json()["spec"]["claimRef"].is_null()
 }
 
-/// Whether a volume is one for a claim, wherever it is.
+/// Whether a volume suits a claim, wherever it is.
 fn suits(volume: ObjectView<'_>, claim: ObjectView<'_>) -> bool {
     let (has, wants) = (&volume.json()["spec"], &claim.json()["spec"]);
     let reference = &has["claimRef"];
@@ -287,7 +287,7 @@ mod tests {
         );
     }
 
-    /// A claim of a class that waits, of so much.
+    /// A claim of this size, of a class that waits for the first pod.
     fn open_claim(size: &str) -> Value {
         json!({"apiVersion": "v1", "kind": CLAIM, "metadata": {"name": "c", "namespace": "default"},
             "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"],

@@ -1,4 +1,4 @@
-//! Who is where after the decisions: cards with their holders, and queues with their numbers.
+//! The cluster after the decisions: cards with their holders, and queues with their numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use apportion_policy::cluster::{Cluster, Job, Node, Task, TaskGpuRequest, TaskSt
 use apportion_policy::tree::QueueTree;
 use apportion_policy::{Action, Decision, Session, TaskOutcome, plan_aloud};
 
-/// One decision and what it was made for.
+/// One decision, and the action that made it.
 #[derive(Clone, Debug)]
 pub(crate) struct ActionDecision {
     pub(crate) decision: Decision,
@@ -28,15 +28,15 @@ pub(crate) struct DecidedCluster<'a> {
     charged: BTreeMap<&'a str, f64>,
     nodes: BTreeMap<&'a str, &'a Node>,
     card_sizes: (Bytes, Bytes),
-    /// Shared cards by node, with the bytes of each that pods hold.
+    /// Cards by node, with the bytes of each that pods hold.
     cards: BTreeMap<String, BTreeMap<String, Vec<Holder>>>,
-    /// The names under which cards are shown, by node and by the name that the policy gave.
+    /// Display names of cards, by node and by the policy's name.
     names: BTreeMap<(String, String), String>,
-    /// Holders of whole cards by node.
+    /// Holders of whole cards without a name, by node.
     whole: BTreeMap<String, Vec<(&'a str, i64)>>,
 }
 
-/// Decides as the scheduler does, and enters everything.
+/// Decides as the scheduler does, and records everything.
 pub(crate) fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
     let mut made: Vec<ActionDecision> = Vec::new();
     let mut before = BTreeSet::new();
@@ -112,7 +112,7 @@ impl<'a> DecidedCluster<'a> {
                 self.queues.request(queue, amounts);
             }
         }
-        // Who waits for a place does not hold it yet.
+        // A pod that waits for its place does not hold it yet.
         let holds = outcome.status != TaskStatus::Pipelined;
         if let (Some(node), Some(place)) = (node, place) {
             match &task.cards {
@@ -170,14 +170,14 @@ impl<'a> DecidedCluster<'a> {
         all.find(|(_, task)| task.name == name)
     }
 
-    /// What a pod does after the decisions.
+    /// The status of a pod after the decisions.
     pub(crate) fn status(&self, task: &Task) -> TaskStatus {
         self.outcomes
             .get(task.name.as_str())
             .map_or(task.status, |outcome| outcome.status)
     }
 
-    /// The shared cards of a node by the names that are shown, with their holders.
+    /// The held cards of a node by display name, with their holders.
     pub(crate) fn shared(&self, node: &str) -> Vec<(String, &[Holder])> {
         let cards = self.cards.get(node).into_iter().flatten();
         cards
@@ -191,13 +191,13 @@ impl<'a> DecidedCluster<'a> {
         self.whole.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// The name under which a card is shown: that of its group, or a number on its node.
+    /// The display name of a card: that of its group, or a number on its node.
     pub(crate) fn card_name(&self, node: &str, card: &str) -> String {
         let known = self.names.get(&(node.to_owned(), card.to_owned()));
         known.cloned().unwrap_or_else(|| card.to_owned())
     }
 
-    /// Numbers the cards that are in no group that the objects name.
+    /// Numbers the cards that the objects do not name.
     fn name_cards(&mut self) {
         let tasks = self.cluster.jobs.iter().flat_map(|job| &job.tasks);
         let mut given: BTreeSet<(&str, &str)> = tasks

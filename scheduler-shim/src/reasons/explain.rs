@@ -1,4 +1,4 @@
-//! One pod in full: what it asks, what was decided, all nodes and cards, its queues, what would help.
+//! One pod in full: its request, the decision, all nodes and cards, its queues, and what would help.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub(crate) struct PodExplanation {
     queues: Vec<QueueView>,
     /// Single changes after which the pod would get a place.
     unblocked_if: Vec<String>,
-    /// Whether they were tried as if nobody else waited, as in large clusters.
+    /// Whether they were tried as if no other pod waited, as in large clusters.
     unblocked_if_alone: bool,
 }
 
@@ -53,7 +53,7 @@ struct ResourceView {
     allocated_non_preemptible: f64,
     requested: f64,
     fair_share: f64,
-    /// What was used in the past, as a part of what there was; nothing where that does not count.
+    /// Past usage, as a part of what was available; left out if it does not count.
     #[serde(skip_serializing_if = "is_zero")]
     usage: f64,
     #[serde(skip)]
@@ -184,7 +184,7 @@ fn is_zero(part: &f64) -> bool {
     *part == 0.0
 }
 
-/// What lowers a queue's fair share, or lifts it where others used more.
+/// Past usage, which lowers a queue's fair share, or raises it if others used more.
 fn before(usage: f64) -> String {
     match is_zero(&usage) {
         true => String::new(),

@@ -39,7 +39,7 @@ fn number(amount: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What a pod asks of cards.
+/// What a pod requests of cards.
 pub(crate) fn cards(task: &Task) -> String {
     match &task.cards {
         TaskGpuRequest::None if !task.claims.is_empty() => {
@@ -90,7 +90,7 @@ pub(crate) fn claim(refusal: &ClaimRefusal) -> String {
     }
 }
 
-/// Why the pods around a node keep a pod away.
+/// Why affinity terms or topology spread keep a pod from a node.
 pub(crate) fn company(refusal: &AffinityRefusal) -> String {
     let outside = |domain: &str, what: &str| format!("has no label {domain}, {what}");
     match refusal {

@@ -1,4 +1,4 @@
-//! All that was decided, for people and for programs.
+//! Everything that was decided, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) struct DecisionReport {
     pub(crate) waiting: Vec<WaitingPod>,
     queues: Vec<QueueView>,
     pub(crate) remarks: ObjectWarnings,
-    /// How many objects of which kinds were left aside.
+    /// How many objects of which kinds were ignored.
     pub(crate) ignored: BTreeMap<String, usize>,
     /// How many pods belong to other schedulers.
     pub(crate) other_schedulers_pods: usize,
@@ -33,9 +33,9 @@ pub(crate) struct DecisionReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DecisionKind {
-    /// It is ended.
+    /// It is evicted.
     Evict,
-    /// It is started.
+    /// It is bound.
     Bind,
     /// A place is kept for it until others have left.
     Reserve,
@@ -48,14 +48,14 @@ pub(crate) struct ReportedDecision {
     pub(crate) pod: String,
     pub(crate) job: String,
     pub(crate) node: String,
-    /// The cards that it shares; cards in no group are numbered on their node.
+    /// Its cards. Cards without a name are numbered on their node.
     pub(crate) cards: Vec<String>,
     pub(crate) asks: String,
-    /// The action of KAI's name that decided it.
+    /// KAI's name for the action that decided it.
     pub(crate) action: &'static str,
 }
 
-/// Writes down what was decided.
+/// Reports what was decided.
 pub(crate) fn report(
     snapshot: &ClusterSnapshot<'_>,
     books: &DecidedCluster<'_>,

@@ -1,4 +1,4 @@
-//! What would let a pod start: single changes, each tried with the policy itself.
+//! The single changes that would let a pod start, each tried with the policy itself.
 //!
 //! Nothing is guessed: a change is named only if the pod gets a place in the cluster with that change.
 
@@ -12,11 +12,11 @@ use super::decided_cluster::DecidedCluster;
 use super::formatting;
 use crate::objects::snapshot::ClusterSnapshot;
 
-/// How many pods are tried as the one that would have to end.
+/// How many pods are tried as the one that has to end.
 const TRIED: usize = 48;
 /// More pods than this are a large cluster.
 const LARGE: usize = 500;
-/// How many of those that help are named.
+/// How many of those that help are listed.
 const NAMED: usize = 4;
 
 /// The changes that help, the smallest first.
@@ -38,7 +38,7 @@ pub(crate) fn changes(
         .take(NAMED)
         .map(|victim| format!("{victim} ends"))
         .collect();
-    // With quotas beyond bounds everybody's pods are victims, and thousands of them take minutes.
+    // With unlimited quotas everybody's pods are victims, and thousands of them take minutes.
     let path = match is_large(books) {
         true => Vec::new(),
         false => path(books, &job.queue),
@@ -82,8 +82,8 @@ pub(crate) fn changes(
     changes
 }
 
-/// The cluster that changes are tried on. In a large one only this job waits: hundreds of trials with
-/// thousands of pods that wait take minutes.
+/// The cluster that changes are tried on. In a large one only this job waits: hundreds of trials with thousands of
+/// waiting pods take minutes.
 fn tried(books: &DecidedCluster<'_>, job: &Job) -> Cluster {
     let mut cluster = books.cluster.clone();
     if is_large(books) {
@@ -109,7 +109,7 @@ fn starts(now: Duration, cluster: &Cluster, task: &str) -> bool {
     })
 }
 
-/// Pods that run and hold what this one asks for, the smallest first.
+/// Running pods that hold what this one requests, the smallest first.
 fn victims(books: &DecidedCluster<'_>, task: &Task) -> Vec<String> {
     let jobs = books.cluster.jobs.iter();
     let others = jobs.flat_map(|job| &job.tasks).filter(|other| {
@@ -128,7 +128,7 @@ fn victims(books: &DecidedCluster<'_>, task: &Task) -> Vec<String> {
         .collect()
 }
 
-/// Takes a pod away; its gang goes on without it.
+/// Ends a pod; its gang goes on without it.
 fn end(cluster: &mut Cluster, victim: &str) {
     for job in &mut cluster.jobs {
         for task in job.tasks.iter_mut().filter(|task| task.name == victim) {
@@ -179,7 +179,7 @@ fn shapes<'a>(books: &DecidedCluster<'a>) -> Vec<&'a Node> {
     nodes
 }
 
-/// What a pod asks for, in a line.
+/// What a pod requests, in one line.
 pub(crate) fn ask(task: &Task) -> String {
     use apportion_policy::amounts::ResourceKind;
     format!(

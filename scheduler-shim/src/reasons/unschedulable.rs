@@ -23,36 +23,36 @@ mod cards;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum UnmetRequirement {
-    /// It does not admit the pod, whatever it has free.
+    /// The node does not admit the pod, whatever it has free.
     Admission,
     /// Cards of the right kind.
     Kind,
     /// Places for pods.
     Pods,
-    /// Processors.
+    /// CPU.
     Cpu,
     /// Memory.
     Memory,
-    /// Devices that are claimed.
+    /// Claimed devices.
     Claims,
     /// Whole cards or partitions.
     Gpus,
     /// Memory of cards.
     GpuMemory,
-    /// NUMA zones in which it could be aligned.
+    /// NUMA zones that can align the pod.
     Numa,
-    /// Pods that the pod must be near.
+    /// Pods that match the pod's affinity.
     Affinity,
-    /// Distance from pods that the pod must be apart from.
+    /// A domain without pods that match the pod's anti-affinity.
     AntiAffinity,
-    /// Distance from pods that must be apart from the pod.
+    /// A domain without pods whose anti-affinity matches the pod.
     Welcome,
-    /// A domain in which the pod would be spread evenly enough.
+    /// A domain that keeps the pod's topology spread.
     Evenness,
 }
 
 impl UnmetRequirement {
-    /// What a summary says of nodes that lack it; where KAI or Kubernetes has words for it, these.
+    /// The phrase for nodes that lack it, in the words of KAI or Kubernetes if they have any.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Admission => "didn't admit the pod",
@@ -72,7 +72,7 @@ impl UnmetRequirement {
     }
 }
 
-/// A card and who holds it.
+/// A card and its holders.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CardView {
     pub(crate) card: String,
@@ -92,7 +92,7 @@ pub(crate) struct HolderView {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NodeView {
     pub(crate) node: String,
-    /// What it lacks; nothing where the pod fits.
+    /// What it lacks; `None` if the pod fits.
     pub(crate) lacks: Option<UnmetRequirement>,
     /// The same in words.
     pub(crate) message: String,
@@ -116,7 +116,7 @@ pub(crate) fn nodes(
     views
 }
 
-/// All nodes, whoever is around them: the same for all pods that ask for the same.
+/// All nodes, without regard to affinity and topology spread: the same for all pods with the same request.
 pub(crate) fn without_company(
     snapshot: &ClusterSnapshot<'_>,
     books: &DecidedCluster<'_>,
@@ -129,7 +129,7 @@ pub(crate) fn without_company(
     views
 }
 
-/// What keeps a pod from a node with room: the pods around it.
+/// The affinity term or spread constraint that keeps a pod from a node with room.
 pub(crate) fn company(
     books: &DecidedCluster<'_>,
     task: &Task,
@@ -151,7 +151,7 @@ pub(crate) fn company(
     Some((lack, formatting::company(&refusal)))
 }
 
-/// The port of the host that the pod asks for and a pod with a place there has, if that keeps it away.
+/// The host port that keeps the pod away, because a pod with a place there has it.
 fn taken_port<'t>(books: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
     let terms = task.apart.iter();
     let mut ports = terms.filter_map(|term| Some((term, objects::pod_affinity::port(term)?)));
@@ -323,7 +323,7 @@ fn lack(
     })
 }
 
-/// Why the node's kubelet would refuse the pod, with what is free in its zones.
+/// Why the node's kubelet would reject the pod, with what is free in its zones.
 fn zones(books: &DecidedCluster<'_>, node: &Node) -> String {
     let policy = match node.numa {
         NumaPolicy::SingleNode => "single-numa-node",
@@ -344,7 +344,7 @@ fn zones(books: &DecidedCluster<'_>, node: &Node) -> String {
     )
 }
 
-/// Why nobody gives the node's cards, and when somebody last did.
+/// Why the node's cards can't be granted, with the last heartbeat.
 fn silent(snapshot: &ClusterSnapshot<'_>, node: &str) -> String {
     let why = "has no agent that answers, so its GPUs cannot be granted";
     let heard = snapshot.inventory.find("GpuNode", "", node);

@@ -19,20 +19,20 @@ mod gang_conflicts;
 
 use gang::WaitingGang;
 
-/// The kinds of reasons; where KAI has a word for one, it is KAI's.
+/// The kinds of reasons, in KAI's words where KAI has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum WaitReason {
-    /// The pod, or its group, is one that no cluster would let in.
+    /// The pod or its group is invalid.
     Invalid,
     /// It would run without its share of a GPU.
     NoSlot,
-    /// It waits for something else than a place.
+    /// It has scheduling gates.
     Gated,
     /// Its queue is missing, can't be used, or has queues below it.
     QueueDoesNotExist,
     /// Pods of its gang are missing.
     NotReady,
-    /// Its queue, or one above, may not have more.
+    /// Its queue, or one above, has reached its limit.
     OverLimit,
     /// It can't be evicted, and its queue has no quota left for such pods.
     NonPreemptibleOverQuota,
@@ -93,13 +93,13 @@ pub(crate) fn all(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>) ->
     waiting
 }
 
-/// The question why, asked about many pods.
+/// Finds the reasons of many pods.
 struct WaitDiagnosis<'a, 'c> {
     snapshot: &'a ClusterSnapshot<'a>,
     books: &'a DecidedCluster<'c>,
-    /// The nodes as pods see them that ask for the same, whoever is around.
+    /// The nodes as pods with the same request see them, without regard to affinity.
     views: BTreeMap<String, Vec<NodeView>>,
-    /// The jobs for which others could be evicted, but in vain.
+    /// The jobs for which evictions would be in vain.
     held_back: Vec<HeldBackJob>,
 }
 
@@ -180,7 +180,7 @@ impl WaitDiagnosis<'_, '_> {
     }
 }
 
-/// What the queues up to the top say about `more`.
+/// The queue whose limit or quota `more` would exceed, up to the top.
 fn over(
     books: &DecidedCluster<'_>,
     job: &Job,
@@ -238,7 +238,7 @@ fn over(
     Some((WaitReason::NonPreemptibleOverQuota, message))
 }
 
-/// What the cluster has too little of for a gang, even if nobody else were there.
+/// What the cluster has too little of for a gang, even if it was empty.
 fn too_large(books: &DecidedCluster<'_>, together: usize, more: ResourceAmounts) -> Option<String> {
     let total = books.total();
     let mut involved = more.involved().filter(|_| together > 1);
@@ -274,7 +274,7 @@ fn in_vain(held_back: &HeldBackJob) -> String {
     )
 }
 
-/// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
+/// What the nodes lack, and which of them came closest. Those with room may lack `company`.
 fn no_room(
     books: &DecidedCluster<'_>,
     views: &[NodeView],
@@ -293,7 +293,7 @@ fn no_room(
         };
         match found {
             Some((lack, message)) => lacking.push((lack, view, message)),
-            // Where it would start alone, one such node says all.
+            // For a pod that starts alone, one such node is enough.
             None if together.len() == 1 => return room_for_one(books, view, together, &open),
             None => open.push(view),
         }
@@ -323,7 +323,7 @@ fn no_room(
     )
 }
 
-/// What is said where a node has room for one pod, and it waits all the same.
+/// The message if a node has room for one pod, which waits all the same.
 fn room_for_one(
     books: &DecidedCluster<'_>,
     first: &NodeView,

@@ -1,7 +1,7 @@
-//! Files to objects: YAML documents, JSON, and lists of either.
+//! Reads objects from files: YAML documents, JSON, and lists of either.
 //!
-//! A file that can't be read as what it claims to be is a failure. An object that makes no sense is
-//! not: that is a remark of whoever reads the object.
+//! A file that can't be read as what it claims to be is an error. An invalid object is not: its reader warns about
+//! it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ mod nesting;
 
 use documents::{documents, flatten};
 
-/// The largest file.
+/// The largest file that is read.
 const LARGEST: u64 = 256 << 20;
 
 /// All objects of a file.
@@ -44,7 +44,7 @@ pub(super) fn objects(path: &Path) -> Result<Vec<Value>, SchedulerFailure> {
     Ok(objects)
 }
 
-/// The text of a file, and no more of it than [`LARGEST`].
+/// The text of a file; an error if it is larger than [`LARGEST`].
 fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let most = LARGEST + 1;

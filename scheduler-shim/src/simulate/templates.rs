@@ -1,4 +1,4 @@
-//! The pods that controllers would make, for manifests that nobody has applied yet.
+//! The pods that controllers would create, for manifests that nobody has applied yet.
 //!
 //! A workload with a pod template and without pods gets those that its controller would create first, with the
 //! labels by which they are grouped. A kind is one row.
@@ -15,13 +15,13 @@ mod job_set;
 mod leaders;
 mod ray;
 
-/// How a kind says which pods to make.
+/// Where a kind says which pods to create.
 enum PodTemplateSource {
-    /// `spec.template`, as many times as this field says.
+    /// `spec.template`, as often as this field says.
     Copies(&'static str),
     /// A map of roles in this field, each with `replicas` and `template`.
     Roles(&'static str),
-    /// Something of its own.
+    /// A function of its own.
     Own(fn(ObjectView<'_>) -> Vec<Value>),
 }
 
@@ -84,17 +84,17 @@ const SHAPES: &[(&str, &str, PodTemplateSource)] = &[
     ("ray.io", "RayCluster", PodTemplateSource::Own(ray::pods)),
 ];
 
-/// More pods than a workload has are a mistake in its manifest; so many are simulated, and it is said.
+/// More pods in one workload are a mistake in its manifest. So many are simulated, and a warning says so.
 const MOST: usize = 10_000;
 
-/// The roles that start before the others, and what their pods are called for it.
+/// The roles that start before the others, and the job role of their pods.
 const FIRST: &[(&str, &str)] = &[
     ("master", "master"),
     ("chief", "master"),
     ("launcher", "launcher"),
 ];
 
-/// Enters the pods of all workloads that have none.
+/// Adds the pods of all workloads that have none.
 pub(super) fn expand(inventory: &mut ObjectInventory, remarks: &mut ObjectWarnings) {
     for made in ray::clusters(inventory) {
         inventory.put(made, remarks);
@@ -136,7 +136,7 @@ fn owners_of(object: ObjectView<'_>) -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// Whether it is made by something else, suspended or over.
+/// Whether it is suspended or over.
 fn is_at_rest(workload: ObjectView<'_>) -> bool {
     let at = |path: &str| workload.json().pointer(path);
     let is_true = |path: &str| at(path).is_some_and(|value| *value == true);
@@ -194,7 +194,7 @@ impl PodTemplateSource {
     }
 }
 
-/// One pod of a template.
+/// One pod from a template.
 fn pod(owner: ObjectView<'_>, template: &Value, name: &str, labels: &Value) -> Value {
     let mut metadata = template["metadata"].clone();
     if !metadata.is_object() {
@@ -222,7 +222,7 @@ fn owner(owner: ObjectView<'_>) -> Value {
         "uid": owner.uid(), "controller": true})
 }
 
-/// A number that a manifest gives, within reason.
+/// A number in a manifest, at most `MOST`.
 fn count(value: Option<&Value>, usual: u64) -> u64 {
     let most = u64::try_from(MOST).unwrap_or(u64::MAX);
     value.and_then(Value::as_u64).unwrap_or(usual).min(most)

@@ -1,4 +1,4 @@
-//! What whoever runs the scheduler chooses, and what it remembers.
+//! The options of whoever runs the scheduler, and past usage.
 
 use std::process::Command;
 
@@ -51,7 +51,7 @@ fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
     assert!(explained.contains(used), "{explained}");
     let queues = &json(&["over-time.yaml"], &[])["queues"];
     assert_eq!(queues[0]["resources"][0]["usage"], 1.0, "{queues}");
-    // Nothing is left of it a week later.
+    // A week later the past usage is forgotten.
     let later = ["--now", "2026-01-09T01:00:00Z"];
     let output = Command::new(env!("CARGO_BIN_EXE_apportion-scheduler"))
         .arg("simulate")

@@ -1,4 +1,4 @@
-//! Pods that have to be near others or apart from them, or are to be spread.
+//! Inter-pod affinity and topology spread.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(crate) fn decide(objects: &[Value]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A node in a zone of its own, with four cards.
+/// A node with four cards in this zone.
 pub(crate) fn node(name: &str, zone: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": {"zone": zone, "nvidia.com/gpu.memory": "15360"}},
@@ -52,13 +52,13 @@ fn within(namespace: &str, mut pod: Value) -> Value {
     pod
 }
 
-/// The same pod as one of another scheduler.
+/// The same pod with another scheduler.
 fn foreign(mut pod: Value) -> Value {
     pod["spec"]["schedulerName"] = "default-scheduler".into();
     pod
 }
 
-/// What a pod says that must be near pods or apart from them, in their zone.
+/// The spec of a pod with a required affinity or anti-affinity term for its zone.
 fn must(kind: &str, mut term: Value) -> Value {
     term["topologyKey"] = "zone".into();
     json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
@@ -72,14 +72,14 @@ fn expression(operator: &str, values: &[&str]) -> Value {
     json!({"matchExpressions": [{"key": "app", "operator": operator, "values": values}]})
 }
 
-/// What a pod says that is to be spread over zones.
+/// The spec of a pod with a spread constraint over zones.
 fn spread(when: &str, selector: Value) -> Value {
     let rule = json!({"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": when,
         "labelSelector": selector});
     json!({"topologySpreadConstraints": [rule]})
 }
 
-/// Where a new pod goes that says this, beside others. It is packed to node `a`, which is fuller, if it may be there.
+/// The node of a new pod with this spec, beside others. Node `a` is fuller, so binpack prefers it.
 fn place(spec: &Value, others: &[Value]) -> String {
     let fuller = on("a", pod("fuller", "filler", &json!({})));
     let own = [node("a", "x"), node("b", "y"), queue(), fuller];
@@ -169,7 +169,7 @@ fn pods_that_are_decided_together_are_spread_together() {
 #[test]
 fn a_pod_waits_where_there_are_fewer_domains_than_it_wants_and_is_told_why() {
     let mut even = spread("DoNotSchedule", expression("In", &["web"]));
-    // Nobody moves pods of the first class; one of the other could, and would come back to where it was.
+    // Pods of `build` cannot be preempted. A pod of `train` could be moved, but would return to its node.
     for class in ["build", "train"] {
         let mut waits = |domains: u64| {
             even["topologySpreadConstraints"][0]["minDomains"] = domains.into();
@@ -252,7 +252,7 @@ fn pods_are_spread_where_that_is_only_wished_for_as_far_as_there_is_room() {
     assert_eq!(places(&report), "a b");
 }
 
-/// What a pod says that must be near pods of its own kind.
+/// The spec of a pod that must be near pods of its own application.
 fn together(app: &str, domain: &str) -> Value {
     let mut spec = must(
         "podAffinity",

@@ -1,25 +1,25 @@
-//! Why gangs wait: what is said is what keeps all of their pods, not one of them alone.
+//! Why gangs wait: the message is about all of their pods, not about one of them.
 
 use serde_json::{Value, json};
 
 use crate::company::{decide, node as usual, queue};
 use crate::field;
 
-/// A node with slots for containers with a share.
+/// A node with slots for containers that have a share.
 fn node(name: &str, zone: &str) -> Value {
     let mut node = usual(name, zone);
     node["status"]["allocatable"]["apportion.dev/gpu-slot"] = "128".into();
     node
 }
 
-/// A node with a number of GPUs.
+/// A node with this number of GPUs.
 fn with_cards(count: usize) -> Value {
     let mut node = node("n1", "a");
     node["status"]["allocatable"]["nvidia.com/gpu"] = count.to_string().into();
     node
 }
 
-/// A JobSet of replicated jobs, each of some replicas of some pods with a share.
+/// A JobSet. For each replicated job: how many replicas, and how many pods with a share in each.
 fn job_set(jobs: &[(usize, usize)], fraction: &str, minimum: Option<usize>) -> Value {
     let job = |(index, (replicas, pods)): (usize, &(usize, usize))| {
         json!({"name": format!("part{index}"), "replicas": replicas, "template": {"spec": {
@@ -38,7 +38,7 @@ fn job_set(jobs: &[(usize, usize)], fraction: &str, minimum: Option<usize>) -> V
     set
 }
 
-/// A group of pods that start together, each of them with a share and with more of a spec.
+/// A pod group whose pods start together. Each has a share, and these fields in its spec.
 fn group(pods: &[Value]) -> Vec<Value> {
     let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": "gang", "namespace": "ml"},
@@ -104,7 +104,7 @@ fn a_job_set_that_needs_some_of_its_jobs_waits_for_the_pods_of_these() {
             "{message}"
         );
     }
-    // With room for the smaller job the other one waits, for all of its own pods.
+    // Now the smaller job fits, and the other one waits for all of its own pods.
     let said = messages(&[with_cards(3), queue(), set]);
     assert!(!said.is_empty());
     for message in said {
@@ -210,7 +210,7 @@ fn a_node_that_has_no_place_for_another_pod_says_so_in_kais_words() {
     assert_eq!(said, [""; 0]);
 }
 
-/// A Knative service as its controllers leave it: each object belongs to the one before, and two pods to the last.
+/// A Knative service as its controllers leave it: each object is owned by the one before, and the last owns two pods.
 fn knative_service(min_scale: &str) -> Vec<Value> {
     let kinds = [
         ("serving.knative.dev/v1", "Service", "web"),

@@ -1,14 +1,14 @@
-//! Files that were made to keep `simulate` busy.
+//! Files that are made to keep `simulate` busy.
 
 use std::time::{Duration, Instant};
 
 use crate::run;
 
-/// A file that is refused takes some tenths of a second; the machine may be busy. Each of these took from 20 seconds to
-/// minutes.
+/// Refusing such a file takes some tenths of a second, and the machine may be busy. Each of these files once took 20
+/// seconds to minutes.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// The sentence with which a text is refused, at once and on one line.
+/// The message with which a text is refused, at once and on one line.
 fn refusal(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("objects.yaml");

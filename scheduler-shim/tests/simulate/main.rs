@@ -39,7 +39,7 @@ fn json(names: &[&str], options: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The texts of one field of a list, joined.
+/// The texts of one field of all entries.
 fn field<'a>(list: &'a Value, name: &str) -> Vec<&'a str> {
     let entries = list.as_array().unwrap().iter();
     entries.map(|entry| entry[name].as_str().unwrap()).collect()
@@ -361,7 +361,7 @@ fn cards_of_one_node_differ_in_size_and_health_and_each_is_known() {
     let expected = "asked for 12.0 GiB; GPU-2 has 10.0 GiB free of 80.0 GiB, held by default/large with 60.0 GiB, \
                     mixed/GPU-2 without a pod with 10.0 GiB";
     assert!(why.contains(expected), "{why}");
-    // The card that is out of order is shown with who is on it, and charged.
+    // The unhealthy card is shown with the pods on it, and they are charged.
     let cards = report["explanation"]["nodes"][0]["cards"]
         .as_array()
         .unwrap();
@@ -386,7 +386,7 @@ fn workloads_without_pods_get_those_that_they_would_have_at_first() {
         assert!(remarks.contains(&expected), "{expected} in {remarks}");
     }
     let report = json(&["workloads.yaml"], &[]);
-    // Fifteen cards for sixteen pods: whoever comes last, as a whole, waits.
+    // Fifteen cards for sixteen pods: the last job waits as a whole.
     let waiting = field(&report["waiting"], "pod");
     assert_eq!(waiting.len(), 2, "{waiting:?}");
     assert!(
@@ -403,7 +403,7 @@ fn claims_get_the_devices_of_a_node_and_are_charged() {
         field(&report["decisions"], "pod"),
         ["default/a", "default/b"]
     );
-    // The third finds no device, and a shared claim is for its own queue.
+    // The third pod finds no device, and the shared claim belongs to another queue.
     let waiting = &report["waiting"];
     assert_eq!(field(waiting, "pod"), ["default/c", "default/stranger"]);
     let why = field(waiting, "message");

@@ -1,4 +1,4 @@
-//! What is asked, and what is answered.
+//! Reviews and their answers.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn pod(scheduler: &str, annotations: Value) -> Value {
         "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "i"}]}})
 }
 
-/// The patch of a response, read from base64 by the program that everybody has.
+/// The patch of a response, decoded from base64 by a library that is not ours.
 fn patch(response: &Value) -> Value {
     let bytes: k8s_openapi::ByteString =
         serde_json::from_value(response["patch"].clone()).expect("base64");

@@ -1,4 +1,4 @@
-//! Whatever is sent to it, the webhook stays within the chart's memory limit and answers others.
+//! Whatever a client sends, the webhook stays within the chart's memory limit and answers others.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -27,7 +27,7 @@ fn start_in(
     (webhook, authority, folder)
 }
 
-/// The most memory that the process ever held, in KiB.
+/// The peak memory of the process, in KiB.
 fn peak(webhook: &WebhookProcess) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", webhook.process.id()));
     let status = status.expect("it runs");
@@ -36,7 +36,7 @@ fn peak(webhook: &WebhookProcess) -> u64 {
     number.expect("the kernel says it")
 }
 
-/// A review of a pod with so many containers, 2.7 MB with 150 000.
+/// A review of a pod with this many containers: 2.7 MB for 150 000.
 fn many_containers(count: usize) -> String {
     let mut containers = String::new();
     for number in 0..count {

@@ -1,4 +1,4 @@
-//! Certificates that change while questions are asked, and an end that cuts nobody off.
+//! Certificates that change while reviews are answered, and a shutdown that cuts off nobody.
 
 use std::io::Write;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn a_question_that_was_begun_is_answered_before_the_end() {
     let (first, rest) = text.split_at(text.len() - 10);
     let mut stream = webhook.connect();
     write!(stream, "{first}").expect("it is sent");
-    // The first part is there once another question, asked later, is answered.
+    // An answer to a later review shows that the first part has arrived.
     assert!(
         webhook
             .post("/validate--v1-pod", "{")

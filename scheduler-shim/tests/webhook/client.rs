@@ -1,4 +1,4 @@
-//! A webhook process, and a client that trusts one authority only, as the API server does.
+//! A webhook process, and a client that trusts one CA only, as the API server does.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,10 +14,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
-/// The longest that anything here may take.
+/// The timeout of everything here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks until the answer is yes.
+/// Polls until the condition holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -26,7 +26,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An authority, and the certificates that it signs.
+/// A CA, and the certificates that it signs.
 pub(crate) struct TestAuthority {
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -42,7 +42,7 @@ impl TestAuthority {
         Self { pem, issuer }
     }
 
-    /// Puts a new certificate into the folder, key first, as a Secret's volume does at once.
+    /// Writes a new certificate into the folder, key first. A Secret's volume replaces both at once.
     pub(crate) fn issue(&self, folder: &Path) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
@@ -58,7 +58,7 @@ impl TestAuthority {
     }
 }
 
-/// A webhook process that ends with its owner.
+/// A webhook process that ends when this is dropped.
 pub(crate) struct WebhookProcess {
     pub(crate) process: Child,
     pub(crate) questions: SocketAddr,
@@ -71,7 +71,7 @@ impl WebhookProcess {
         Self::start_in(None, folder, authority, options)
     }
 
-    /// The same, with the memory that the chart gives a webhook's container.
+    /// The same, with the memory limit that the chart gives the webhook's container.
     pub(crate) fn start_in(
         group: Option<&MemoryGroup>,
         folder: &Path,
@@ -128,7 +128,7 @@ impl WebhookProcess {
         webhook
     }
 
-    /// Shows a certificate of `clients` from now on.
+    /// From now on the client shows a certificate that `clients` signed.
     pub(crate) fn show(&mut self, authority: &TestAuthority, clients: &TestAuthority) {
         let folder = tempfile::tempdir().expect("a folder");
         clients.issue(folder.path());
@@ -155,14 +155,14 @@ impl WebhookProcess {
         StreamOwned::new(connection, stream)
     }
 
-    /// The whole answer to a question, as text.
+    /// The whole response to a request, as text.
     pub(crate) fn post(&self, path: &str, body: &str) -> String {
         let mut stream = self.connect();
         write!(stream, "{}", question(path, body)).expect("it is sent");
         received(&mut stream)
     }
 
-    /// The response to a review of this object.
+    /// The response to a review of these objects.
     pub(crate) fn review(&self, path: &str, operation: &str, object: &Value, old: &Value) -> Value {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "42", "operation": operation, "namespace": "lab", "object": object, "oldObject": old}});
@@ -173,7 +173,7 @@ impl WebhookProcess {
         review["response"].clone()
     }
 
-    /// What is shown to the kubelet and to Prometheus.
+    /// What the webhook shows to the kubelet and to Prometheus.
     pub(crate) fn shows(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.health).expect("a connection");
         let asked = format!("GET {path} HTTP/1.1\r\nHost: webhook\r\nConnection: close\r\n\r\n");
@@ -198,7 +198,7 @@ pub(crate) fn question(path: &str, body: &str) -> String {
 
 pub(crate) fn received(stream: &mut impl Read) -> String {
     let mut bytes = Vec::new();
-    // The other side may end without saying so; what came is what counts.
+    // The other side may close without a TLS alert; only the received bytes count.
     let _ = stream.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -1,9 +1,9 @@
-//! The certificates under which the API server knows us: made here, renewed here.
+//! The certificates that we show to the API server: created and renewed here.
 //!
-//! An authority of our own signs a short-lived certificate for the service's names. Renewing that changes nothing that
-//! the API server holds, so nobody is refused meanwhile. The authority lives ten years; when it has one left, a
-//! new one is put before it in what the API server trusts, and signs the next certificate, months before the old
-//! one ends. So neither change needs an order of steps among replicas.
+//! Our own CA signs a short-lived certificate for the service's names. Its renewal changes nothing that the API server
+//! holds, so no review fails meanwhile. The CA lives ten years. One year before its end a new CA is added to what the
+//! API server trusts, in front of the old one. The new one signs the next certificate, months before the old one ends.
+//! So neither change needs an order of steps among replicas.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,21 +14,21 @@ use rcgen::{
 use x509_parser::pem::Pem;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a certificate is good for, and how much of it is left when it is renewed.
+/// The lifetime of a certificate, and the rest of it at which it is renewed.
 const LIFE: Duration = DAY.saturating_mul(90);
 const RENEW: Duration = DAY.saturating_mul(30);
-/// The same for the authority.
+/// The same for the CA.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3650);
 const AUTHORITY_RENEW: Duration = DAY.saturating_mul(365);
-/// Clocks of other machines may be behind.
+/// The clocks of other machines may be behind.
 const SKEW: Duration = Duration::from_secs(60 * 60);
 
-/// Everything that is kept, as PEM.
+/// The stored certificates and keys, as PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredCertificates {
-    /// What the API server must trust: our authority, and the one before it.
+    /// What the API server must trust: our CA, and the one before it.
     pub authorities: String,
-    /// The key of the first of them.
+    /// The key of the first CA.
     pub authority_key: String,
     /// The certificate that we show.
     pub certificate: String,
@@ -36,15 +36,15 @@ pub struct StoredCertificates {
     pub key: String,
 }
 
-/// Why there is no certificate.
+/// Why a certificate could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to create a certificate")]
 pub struct CertificateError(#[from] rcgen::Error);
 
-/// What must be kept from now on, given what was kept.
+/// What to store next, given what is stored.
 ///
 /// # Errors
-/// A name is no DNS name.
+/// A name is not a DNS name.
 pub fn renewed(
     kept: &StoredCertificates,
     names: &[String],
@@ -56,7 +56,7 @@ pub fn renewed(
     if authority_key.is_none() || !is_fresh(&kept.authorities, AUTHORITY_RENEW) {
         let key = KeyPair::generate()?;
         let fresh = authority(now).self_signed(&key)?.pem();
-        // A key that is lost can't have signed what is still to come; its authority goes with it.
+        // Without its key the old CA can sign nothing more, so it is dropped.
         let before = authority_key
             .as_ref()
             .and_then(|_| first(&kept.authorities));
@@ -107,7 +107,7 @@ fn leaf(names: &[String], now: SystemTime) -> Result<CertificateParams, rcgen::E
     Ok(params)
 }
 
-/// When the first certificate of a PEM text ends.
+/// When the first certificate of a PEM text expires.
 #[must_use]
 pub fn ends(pem: &str) -> Option<SystemTime> {
     let pem = Pem::iter_from_buffer(pem.as_bytes()).next()?.ok()?;
@@ -116,7 +116,7 @@ pub fn ends(pem: &str) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
-/// Whether the first certificate of a PEM text is for that name or address.
+/// Whether the first certificate of a PEM text covers this name or address.
 fn shows(pem: &str, name: &str) -> bool {
     let Some(Ok(pem)) = Pem::iter_from_buffer(pem.as_bytes()).next() else {
         return false;

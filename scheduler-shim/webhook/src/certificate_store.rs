@@ -1,7 +1,7 @@
-//! Where certificates are kept: in a Secret that every replica shares, or in files that somebody else renews.
+//! Where certificates are stored: in a Secret that all replicas share, or in files that somebody else renews.
 //!
-//! The Secret is replaced by version, so that of two replicas that renew at once one wins and the other takes
-//! what it finds. What the API server trusts is written before a certificate is shown.
+//! The Secret is replaced by resource version. If two replicas renew at the same time, one wins and the other takes
+//! what it finds. The CA is written where the API server trusts it before a certificate is shown.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,23 +28,23 @@ const KEY: &str = "tls.key";
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateStoreError {
-    /// The API server said no.
+    /// The API server refused a request.
     #[error("failed to {doing}")]
     Api {
         /// What was being done.
         doing: String,
-        /// What it said.
+        /// Its error.
         source: Box<kube::Error>,
     },
-    /// A file can't be read.
+    /// A file cannot be read.
     #[error("failed to read {path}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// None could be made.
+    /// No certificate could be created.
     #[error(transparent)]
     Make(#[from] CertificateError),
 }
@@ -62,7 +62,7 @@ fn api(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> CertificateStore
 pub(crate) struct ServingCertificate {
     pub(crate) certificate: String,
     pub(crate) key: String,
-    /// Whose clients may ask.
+    /// The CA of the clients that may connect, as PEM.
     pub(crate) client_ca: Option<String>,
 }
 
@@ -74,19 +74,19 @@ pub(crate) enum CertificateStore {
     Secret(Box<SecretCertificateStore>),
 }
 
-/// A Secret, and who must trust what is in it.
+/// A Secret, and the configurations that must trust its CA.
 pub(crate) struct SecretCertificateStore {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The names under which the API server calls.
+    /// The names under which the API server calls the webhook.
     pub(crate) names: Vec<String>,
-    /// The configurations, of both kinds, that are to trust us.
+    /// The name of the webhook configurations, of both kinds, that must trust our CA.
     pub(crate) configurations: String,
 }
 
 impl CertificateStore {
-    /// The certificate to show now, renewed where that is due.
+    /// The certificate to show now, renewed if that is due.
     pub(crate) async fn current(
         &self,
         client_ca: Option<&Path>,
@@ -156,7 +156,7 @@ impl SecretCertificateStore {
         };
         match written {
             Ok(_) => Ok(next),
-            // Another replica was first; what it wrote is as good.
+            // Another replica was first; its certificate is as good.
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 let found = secrets.get(&self.name).await;
                 Ok(unpacked(&found.map_err(api(doing("read")))?))
@@ -165,7 +165,7 @@ impl SecretCertificateStore {
         }
     }
 
-    /// Writes into the configurations whom the API server is to trust.
+    /// Writes the CA into the webhook configurations.
     async fn make_trusted(&self, authorities: &str) -> Result<(), CertificateStoreError> {
         self.trust_in::<ValidatingWebhookConfiguration>(authorities)
             .await?;
@@ -184,7 +184,7 @@ impl SecretCertificateStore {
         let name = &self.configurations;
         let all: Api<K> = Api::all(self.client.clone());
         let doing = |what: &str| format!("{what} {} {name}", K::kind(&()));
-        // Not there: nobody wants this kind of question answered.
+        // The chart does not have this kind of configuration.
         let Some(found) = all.get_opt(name).await.map_err(api(doing("read")))? else {
             return Ok(());
         };
@@ -199,7 +199,7 @@ impl SecretCertificateStore {
     }
 }
 
-/// The change that makes a configuration trust us; none if it does.
+/// The patch that makes a configuration trust our CA; `None` if it does already.
 fn trusting(configuration: &Value, authorities: &str, version: Option<&str>) -> Option<Value> {
     let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
     let mut webhooks = configuration["webhooks"].clone();

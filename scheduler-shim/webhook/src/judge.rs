@@ -1,4 +1,4 @@
-//! Which rule answers which question.
+//! Which rule answers which review.
 
 use apportion_admission::pod_group::{self, ReviewedPodGroup};
 use apportion_admission::queue::{self, QueueLookup, ReviewedQueue};
@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 
 use crate::review::{AdmissionRequest, AdmissionResponse};
 
-/// The questions, by path.
+/// The kinds of review, one for each path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReviewKind {
-    /// What must be added to this pod?
+    /// Mutate a pod.
     CompletePod,
-    /// May this pod be?
+    /// Validate a pod.
     JudgePod,
-    /// May this queue be?
+    /// Validate a queue.
     JudgeQueue,
-    /// May this pod group be?
+    /// Validate a pod group.
     JudgePodGroup,
-    /// May this topology be?
+    /// Validate a topology.
     JudgeTopology,
 }
 
-/// Every question with its path, which is KAI's.
+/// Every kind with its path. The paths are KAI's.
 pub const PATHS: [(&str, ReviewKind); 5] = [
     ("/mutate--v1-pod", ReviewKind::CompletePod),
     ("/validate--v1-pod", ReviewKind::JudgePod),
@@ -45,7 +45,7 @@ pub const PATHS: [(&str, ReviewKind); 5] = [
 ];
 
 impl ReviewKind {
-    /// The question that is asked at a path.
+    /// The kind of review at a path.
     #[must_use]
     pub fn at(path: &str) -> Option<Self> {
         let found = PATHS.iter().find(|(at, _)| *at == path);
@@ -60,21 +60,21 @@ impl ReviewKind {
     }
 }
 
-/// What the rules need to know beside the object.
+/// What the rules need besides the object.
 pub struct AdmissionRules {
-    /// The schedulers whose pods are judged.
+    /// The schedulers whose pods are reviewed.
     pub schedulers: Vec<String>,
     /// Which rules are on.
     pub settings: AdmissionSettings,
-    /// Whether quotas of queues are compared with each other.
+    /// Whether the quotas of queues are compared with each other.
     pub compare_quotas: bool,
     /// Whether HAMi's resources ask for shares.
     pub hami: bool,
 }
 
-/// Answers a question.
+/// Answers a review.
 ///
-/// `entropy` names what needs a name that nobody else has.
+/// `entropy` makes generated names unique.
 #[must_use]
 pub fn answer(
     question: ReviewKind,
@@ -132,7 +132,7 @@ fn complete_pod(
     })
 }
 
-/// A pod on its way in need not say where it will be; the request does.
+/// A pod that is created need not name its namespace; the request does.
 fn set_namespace(pod: &mut Pod, namespace: &str) -> Result<(), PodRefusal> {
     let own = &mut pod.metadata.namespace;
     if own.is_empty() {
@@ -212,7 +212,7 @@ fn judge_topology(request: &AdmissionRequest) -> Read<AdmissionResponse> {
         .map_or_else(AdmissionResponse::default, AdmissionResponse::refused))
 }
 
-/// What is to go is judged like an empty object: nothing is wrong with it.
+/// A deleted object is judged like an empty one, with which nothing is wrong.
 fn some(object: &Value) -> Value {
     match object {
         Value::Null => json!({}),

@@ -1,14 +1,14 @@
 //! The admission webhook: the rules of `apportion-admission` behind HTTPS.
 //!
-//! It decides nothing. The API server asks over TLS, the rules answer, and what the rules must not do (listen, keep
-//! certificates, follow queues, count) is done here. It asks the API server for nothing while it answers, so
-//! that it can neither be slow nor fail because the cluster is busy.
+//! It decides nothing. The API server sends reviews over TLS, and the rules answer them. This crate does what the rules
+//! must not do: listen, store certificates, follow queues, count. It sends the API server no request while it answers,
+//! so a busy cluster can neither slow it down nor make it fail.
 //!
-//! ## Who is asked about
-//! A webhook that is down refuses whatever it is asked about, so it must be asked about little: the configuration in
-//! the chart has conditions that the API server checks by itself, and only a pod of our schedulers that
-//! says something about shares of cards ever waits for us. Such a pod is refused while nobody answers: let in
-//! without a slot, it would start without its limit.
+//! ## Which objects are reviewed
+//! While the webhook is down, whatever would be reviewed is refused, so it must review little. The configurations in
+//! the chart have match conditions that the API server evaluates itself. Only a pod of our schedulers that mentions
+//! shares of cards is sent here. Such a pod is refused while nobody answers: admitted without a slot, it would start
+//! without its limit.
 #![forbid(unsafe_code)]
 
 use std::future::Future;
@@ -41,19 +41,19 @@ pub use server::WebhookListenError;
 use certificate_store::{CertificateStore, SecretCertificateStore, ServingCertificate};
 use server::WebhookContext;
 
-/// How often the certificate is looked at.
+/// How often to check for a new certificate.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How long questions are still taken after the end was asked for: until then every API server has heard that
-/// it must ask another replica.
+/// How long reviews are still answered after a stop was requested. By then every API server knows that it must ask
+/// another replica.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// Whether questions should come here.
+/// Whether reviews should be sent here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WebhookReadiness {
     /// Not yet: there is no certificate.
     Waiting,
-    /// They should.
+    /// Yes.
     Ready,
     /// No longer.
     Ending,
@@ -69,33 +69,34 @@ impl WebhookReadiness {
     }
 }
 
-/// Where to listen, and with which certificate.
+/// Where to listen, and with which certificate and rules.
 pub struct WebhookOptions {
-    /// Where questions are answered, over TLS.
+    /// Where reviews are answered, over TLS.
     pub listen: SocketAddr,
-    /// Where health and metrics are shown.
+    /// Where health and metrics are served.
     pub health: SocketAddr,
-    /// Whose certificate is shown.
+    /// Where the certificate comes from.
     pub certificates: CertificateSource,
-    /// Whose clients may ask, as PEM: the authority of the API server's client certificate. Nothing: everybody may.
+    /// The CA of the API server's client certificate, as a PEM file: only its clients may connect. `None`: everybody
+    /// may.
     pub client_ca: Option<PathBuf>,
-    /// Which rules are on.
+    /// The rules, and which of them are on.
     pub rules: AdmissionRules,
 }
 
-/// Whose certificate is shown.
+/// Where the certificate comes from.
 pub enum CertificateSource {
     /// `tls.crt` and `tls.key` in this folder; somebody else renews them.
     Files(PathBuf),
-    /// Our own, in a Secret.
+    /// Our own, stored in a Secret.
     Own {
-        /// Where the Secret is.
+        /// The Secret's namespace.
         namespace: String,
-        /// Its name.
+        /// The Secret's name.
         secret: String,
-        /// The names under which the API server calls.
+        /// The names under which the API server calls the webhook.
         names: Vec<String>,
-        /// The name of the configurations that are to trust us.
+        /// The name of the webhook configurations that must trust our CA.
         configurations: String,
     },
 }
@@ -103,27 +104,27 @@ pub enum CertificateSource {
 /// Why the webhook ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// An address is taken.
+    /// An address is in use.
     #[error(transparent)]
     Listen(#[from] WebhookListenError),
-    /// There is no way to the API server.
+    /// There is no configuration for the API server.
     #[error("failed to find a cluster configuration")]
     Client(#[source] Box<kube::Error>),
 }
 
-/// Where it turned out to listen.
+/// The addresses in use, with the ports that the system chose.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenAddresses {
-    /// For questions.
+    /// For reviews.
     pub questions: SocketAddr,
     /// For health and metrics.
     pub health: SocketAddr,
 }
 
-/// Answers until `stop` is over; `started` hears where.
+/// Serves until `stop` is done; `started` gets the addresses.
 ///
 /// # Errors
-/// It could not begin.
+/// Serving could not begin.
 pub async fn run(
     options: WebhookOptions,
     started: impl FnOnce(ListenAddresses),
@@ -191,7 +192,7 @@ async fn keeper(
     }
 }
 
-/// Looks for a new certificate, and shows it.
+/// Loads each new certificate and shows it.
 async fn keep_showing(
     keeper: CertificateStore,
     client_ca: Option<PathBuf>,
@@ -225,7 +226,7 @@ async fn keep_showing(
     }
 }
 
-/// What was shown is shown further; the next look may find better.
+/// The last certificate stays in use; the next attempt may succeed.
 fn fail(problem: &dyn std::error::Error, service: &WebhookContext) {
     service.metrics.count_useless();
     warn!(error = chain(problem), "Failed to get a certificate");

@@ -1,4 +1,4 @@
-//! What the webhook counts.
+//! The webhook's metrics.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// One kind of question with one kind of answer.
+/// The labels of a review: its path and the kind of answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReviewLabels {
     path: &'static str,
     answer: &'static str,
 }
 
-/// The counters, and how they are shown.
+/// The metrics and their registry.
 pub(crate) struct WebhookMetrics {
     registry: Registry,
     reviews: Family<ReviewLabels, Counter>,

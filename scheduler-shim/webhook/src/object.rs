@@ -1,8 +1,9 @@
-//! The parts of an object that rules look at, read without holding the others.
+//! Reads the parts of an object that rules look at, and skips the others.
 //!
-//! Whoever may create pods chooses how large a review is, and JSON that is held costs many times its text. So of pods
-//! only the fields that `apportion-admission` knows are kept, in lists of which it removes no element: the patch names
-//! the same places with and without the rest. What is kept has a bound, and so has the number of containers.
+//! Whoever may create pods chooses the size of a review, and parsed JSON takes many times the memory of its text. So of
+//! pods only the fields that `apportion-admission` knows are kept. No element of a kept list is dropped: the patch
+//! names the same paths with and without the rest. The memory of what is kept is bounded, and so is the number of
+//! containers.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -11,15 +12,15 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// How many containers a list of a pod may have.
+/// The maximum number of containers in a list of a pod.
 const CONTAINERS: usize = 1000;
-/// How much memory the kept objects of a review may take, beside their texts. Rules hold it four times.
+/// The maximum memory of a review's kept objects, besides their texts. The rules hold them four times.
 const KEPT: usize = 8 << 20;
-/// What an object takes that has an entry, and what each entry takes.
+/// The memory of an object that has an entry, and of each entry.
 const OBJECT: usize = 640;
 const ENTRY: usize = 64;
 
-/// What may still be kept of one review, and why it was refused once that was too little.
+/// The memory that one review has left, and why it was refused once that was too little.
 #[derive(Debug)]
 pub(crate) struct ObjectBudget {
     left: Cell<usize>,
@@ -61,10 +62,10 @@ impl ObjectBudget {
     }
 }
 
-/// Where in an object something is.
+/// The part of an object that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectPart {
-    /// All of it is kept.
+    /// A part of which everything is kept.
     Whole,
     /// A pod.
     Pod,
@@ -76,7 +77,7 @@ pub(crate) enum ObjectPart {
 }
 
 impl ObjectPart {
-    /// What a field is; nothing where no rule looks at it.
+    /// The part that a field is; `None` if no rule looks at it.
     fn field(self, name: &str) -> Option<Self> {
         match (self, name) {
             (Self::Whole, _) => Some(Self::Whole),
@@ -95,12 +96,12 @@ impl ObjectPart {
             (Self::Status, _) => None,
             (Self::Container, "name" | "env" | "envFrom" | "resources") => Some(Self::Whole),
             (Self::Container, _) => None,
-            // A list has no fields; it is told by the rules that this is none.
+            // A list has no fields. The rules will report that this is not a list.
             (Self::Containers, _) => Some(Self::Whole),
         }
     }
 
-    /// What an element of a list is.
+    /// The part that an element of a list is.
     fn element(self) -> Self {
         match self {
             Self::Containers => Self::Container,
@@ -114,7 +115,7 @@ impl ObjectPart {
     }
 }
 
-/// Reads a part of an object.
+/// Reads one part of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectSeed<'a> {
     pub(crate) part: ObjectPart,

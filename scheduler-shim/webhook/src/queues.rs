@@ -1,6 +1,6 @@
 //! The cluster's queues, for the rules that look at more than one.
 //!
-//! Only warnings depend on them, so an answer never waits: it is given from what was last seen.
+//! Only warnings depend on them, so an answer never waits for them: it uses the queues that were last seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio_stream::StreamExt;
 use tracing::warn;
 
-/// How long the kind is not asked for again after it wasn't there.
+/// How long to wait before asking again for a kind that did not exist.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The queues that were last seen.

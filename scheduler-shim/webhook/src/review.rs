@@ -1,8 +1,8 @@
-//! One question of the API server, and its answer.
+//! One review of the API server, and its answer.
 //!
-//! The shape is `admission.k8s.io/v1`. What is asked is known by the path, as with KAI, so that a configuration that
-//! was written for its webhooks works with these. A question that can't be read is answered with the reason; the
-//! API server shows it to whoever asked.
+//! The format is `admission.k8s.io/v1`. As in KAI, the path says what to review, so a configuration for KAI's webhooks
+//! works with these. A review that cannot be parsed is answered with the reason, which the API server shows to the
+//! user.
 
 use std::fmt;
 
@@ -12,27 +12,27 @@ use serde_json::{Map, Value, json};
 use crate::judge::ReviewKind;
 use crate::object::{ObjectBudget, ObjectPart, ObjectSeed};
 
-/// What the API server asks.
+/// A review from the API server.
 #[derive(Debug)]
 pub struct AdmissionReview {
-    /// The question.
+    /// Its request.
     pub request: AdmissionRequest,
-    /// Why it is refused before it is judged: there is too much of it to be held.
+    /// Why it is refused before it is judged: it is too large to be held.
     pub refusal: Option<String>,
 }
 
-/// The question in a review.
+/// The request in a review.
 #[derive(Debug, Default)]
 pub struct AdmissionRequest {
-    /// Which question it is.
+    /// Its unique id.
     pub uid: String,
     /// `CREATE`, `UPDATE`, `DELETE`.
     pub operation: String,
-    /// Where the object is, or will be.
+    /// The object's namespace.
     pub namespace: String,
-    /// The object as it is to become; null when it is to go.
+    /// The object after the operation; null for a deletion.
     pub object: Value,
-    /// The object as it is; null when it is to be created.
+    /// The object before the operation; null for a creation.
     pub old_object: Value,
 }
 
@@ -40,7 +40,7 @@ impl AdmissionReview {
     /// Reads what rules look at.
     ///
     /// # Errors
-    /// It is no review.
+    /// The body is not a review.
     pub fn read(body: &[u8], question: ReviewKind) -> Result<Self, serde_json::Error> {
         let budget = ObjectBudget::default();
         let part = match question {
@@ -63,10 +63,10 @@ impl AdmissionReview {
     }
 }
 
-/// A review around its request.
+/// Reads a review, for its request.
 struct ReviewSeed<'a>(ObjectSeed<'a>);
 
-/// A request around its objects.
+/// Reads a request, for its objects.
 struct RequestSeed<'a>(ObjectSeed<'a>);
 
 impl<'de> DeserializeSeed<'de> for ReviewSeed<'_> {
@@ -127,19 +127,19 @@ impl<'de> Visitor<'de> for RequestSeed<'_> {
     }
 }
 
-/// What is answered.
+/// The answer to a review.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionResponse {
-    /// Why not, if not.
+    /// Why the request is refused, if it is.
     pub refusal: Option<String>,
-    /// What else is said.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// What is changed, as a JSON patch.
+    /// The changes, as a JSON patch.
     pub patch: Option<Value>,
 }
 
 impl AdmissionResponse {
-    /// No, because.
+    /// A refusal with its reason.
     #[must_use]
     pub fn refused(why: impl ToString) -> Self {
         Self {
@@ -148,7 +148,7 @@ impl AdmissionResponse {
         }
     }
 
-    /// The whole review that goes back.
+    /// The whole review to send back.
     #[must_use]
     pub fn review(&self, uid: &str) -> Value {
         let mut response = Map::new();
@@ -169,7 +169,7 @@ impl AdmissionResponse {
     }
 }
 
-/// Base64, as the JSON form of bytes is.
+/// Encodes a text in base64, as JSON needs for bytes.
 fn base64(text: &str) -> String {
     let digit = |number: u32| match u8::try_from(number & 63).unwrap_or_default() {
         number @ 0..26 => char::from(b'A' + number),

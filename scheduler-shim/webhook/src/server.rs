@@ -1,12 +1,12 @@
-//! The listeners: questions over TLS, health and metrics without.
+//! The listeners: reviews over TLS, health and metrics without.
 //!
-//! The certificate is looked at for every connection, so that a renewed one is shown from the next connection on
-//! and none is cut. Stopping means: take no connection, finish those that are open, within a bound.
+//! Every connection takes the current certificate. So a renewed one is shown from the next connection on, and no
+//! connection is cut. Stopping means: accept no more connections, and finish the open ones within a time limit.
 //!
-//! Anybody may connect where nobody gave the authority of the API server's client certificate. So connections, the
-//! size of a review and of all reviews together are bounded. A connection that asked once may wait for its next
-//! question as long as nobody else needs its seat: were it closed while the API server writes to it, a pod would be
-//! refused for nothing.
+//! Anybody may connect unless the CA of the API server's client certificate is configured. So the number of
+//! connections, the size of a review and the size of all reviews together are bounded. A connection that has sent one
+//! review may wait for its next as long as nobody else needs its place. If it were closed while the API server writes
+//! to it, a pod would be refused for no reason.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -36,25 +36,25 @@ use crate::judge::{AdmissionRules, ReviewKind, answer};
 use crate::metrics::WebhookMetrics;
 use crate::review::{AdmissionResponse, AdmissionReview};
 
-/// What the API server takes itself.
+/// The API server's own limit for a request.
 const LARGEST: usize = 3 << 20;
-/// What reviews that are under way may take together, in units of 1 KiB. Who sends more waits.
+/// The maximum size of all reviews in progress, in units of 1 KiB. A client that sends more waits.
 const TOGETHER: usize = 16 << 10;
-/// Connections that shake hands, or that wait for the next question.
+/// Connections that do their TLS handshake or wait for their next review.
 const ASKING: ConnectionLimits = ConnectionLimits {
     total: 128,
     per_source: 64,
 };
-/// Connections with a question. An API server is one source, and asks many at once.
+/// Connections with a review in progress. An API server is one source, and sends many at once.
 const ANSWERING: ConnectionLimits = ConnectionLimits {
     total: 256,
     per_source: 128,
 };
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its first review.
 const PATIENCE: Duration = apportion_bounded::PATIENCE;
-/// How many changes of seat a connection may have before they are seen.
+/// How many changes of its permit a connection may have before they are handled.
 const SEATS: usize = 4;
-/// How long open connections get when the program is to end.
+/// How long open connections get at shutdown.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What every connection needs.
@@ -87,7 +87,7 @@ impl WebhookContext {
     }
 }
 
-/// Why nothing is served.
+/// Why an address could not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to listen on {address}")]
 pub struct WebhookListenError {
@@ -95,13 +95,13 @@ pub struct WebhookListenError {
     source: std::io::Error,
 }
 
-/// Listens.
+/// Binds a listener.
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, WebhookListenError> {
     let listener = TcpListener::bind(address).await;
     listener.map_err(|source| WebhookListenError { address, source })
 }
 
-/// Answers questions until `stop` is over, and then those that were asked.
+/// Answers reviews until `stop` is done, and then finishes those in progress.
 pub(crate) async fn serve_questions(
     listener: TcpListener,
     configs: watch::Receiver<Option<Arc<ServerConfig>>>,
@@ -143,7 +143,7 @@ pub(crate) async fn serve_questions(
     }
 }
 
-/// Serves a connection until it ends, or another gets its seat, or it has not asked in time what it came for.
+/// Serves a connection until it ends, loses its permit to another, or sends nothing in time.
 async fn watch(
     connection: impl Future<Output = Result<(), hyper::Error>>,
     mut seat: ConnectionPermit,
@@ -163,7 +163,7 @@ async fn watch(
     }
 }
 
-/// Shows health and metrics until it is dropped.
+/// Serves health and metrics until it is dropped.
 pub(crate) async fn serve_health(listener: TcpListener, service: Arc<WebhookContext>) {
     let answers = HttpLimiter::within(PATIENCE);
     apportion_bounded::serve(listener, answers, move |request, _| {
@@ -193,7 +193,7 @@ fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let answer = service_fn(move |request| {
         let (service, sit) = (service.clone(), sit.clone());
         async move {
-            // Where there is no room, one that is on its way bounds it as well.
+            // If the channel is full, a permit that is on its way bounds the connection as well.
             let _ = sit.try_send(service.answering.take(from));
             let response = question(request, &service).await;
             let _ = sit.try_send(service.asking.take(from));
@@ -260,7 +260,7 @@ async fn question(request: Request<Incoming>, service: &WebhookContext) -> Respo
     say(StatusCode::OK, "application/json", text)
 }
 
-/// Receives a body, and holds as much of what all may take as it is large.
+/// Receives a body, and takes permits for its size from what all bodies may use.
 async fn receive<'a>(
     mut body: Incoming,
     bodies: &'a Semaphore,
@@ -288,7 +288,7 @@ async fn receive<'a>(
         let has = held
             .as_ref()
             .map_or(0, |held| u32::try_from(held.num_permits()).unwrap_or(0));
-        // It is never closed.
+        // The semaphore is never closed.
         if let Some(more) = needed.checked_sub(has).filter(|more| *more > 0)
             && let Ok(more) = bodies.acquire_many(more).await
         {
@@ -315,7 +315,7 @@ fn word(answer: &AdmissionResponse) -> &'static str {
     }
 }
 
-/// Different each time; what is named by it is also named after its pod.
+/// Different on each call. Names that contain it also contain their pod's name.
 fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(SystemTime::now())

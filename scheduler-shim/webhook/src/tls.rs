@@ -1,4 +1,4 @@
-//! A certificate and its key, as the listener needs them.
+//! TLS configuration from a certificate and its key.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
-/// Why a certificate can't be used.
+/// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// It isn't PEM.
+    /// The text is not PEM.
     #[error("failed to read the certificate or its key")]
     Read(#[from] pem::Error),
-    /// They don't belong together, or are of a kind that nobody uses.
+    /// The certificate and the key do not match, or are of an unsupported kind.
     #[error("failed to use the certificate")]
     Use(#[from] rustls::Error),
-    /// No certificate can be checked with it.
+    /// The CA of clients cannot check certificates.
     #[error("failed to use the authority of clients")]
     Clients(#[from] VerifierBuilderError),
 }
 
-/// What the listener shows, and whose clients it answers: those of the authority, or everybody.
+/// The listener's configuration. It answers clients of the CA, or everybody if there is none.
 ///
 /// # Errors
-/// The texts are not PEM, or not a certificate and its key, or not an authority.
+/// The texts are not PEM, or not a certificate and its key, or not a CA.
 pub(crate) fn config(
     certificate: &str,
     key: &str,

@@ -1,4 +1,4 @@
-//! The configurations of the chart ask exactly the questions that are answered.
+//! The chart's configurations send exactly the reviews that are answered.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,8 @@
-//! The servers and tools: where they are, or how they are built.
+//! The servers and tools: finds them, or builds them.
 //!
-//! No registry with Kubernetes in it is needed: its modules are public, and a small `go.mod` below
-//! `tests/kubernetes` pins each minor and every module that goes into it. What was built is kept outside
-//! the checkout, by version, so that it is built once on a machine. Programs that `KUBEBUILDER_ASSETS`
-//! already offers are taken from there, unless a minor is asked for by name.
+//! No registry with Kubernetes images is needed. The Go modules are public, and a small `go.mod` below
+//! `tests/kubernetes` pins each minor and all modules in it. Builds are kept outside the checkout, by version, so each
+//! is built once per machine. Programs in `KUBEBUILDER_ASSETS` are used instead, unless a minor is requested by name.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,9 +17,9 @@ mod nvidia;
 
 pub use nvidia::of_nvidia;
 
-/// Names a folder with Kubernetes' programs.
+/// Names a folder with Kubernetes programs.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
-/// The `go.mod` of all that is not of a Kubernetes minor.
+/// The `go.mod` of all programs that belong to no Kubernetes minor.
 const TOOLS: &str = "tools";
 
 /// A program and the Go package that it is built from.
@@ -129,7 +128,7 @@ pub struct ClusterBinaries {
 }
 
 impl ClusterBinaries {
-    /// Where `name` is.
+    /// The path of `name`.
     ///
     /// # Panics
     /// If no row of this file names it.
@@ -145,9 +144,8 @@ impl ClusterBinaries {
     }
 }
 
-/// Finds all programs and builds those that are not there yet. `modules` is the folder with one folder
-/// for each minor, `minor` the one to take (else the newest). What `containerd`, a folder, has is taken from
-/// there.
+/// Finds all programs and builds the missing ones. `modules` has one folder for each minor; `minor` selects one (else
+/// the newest). Programs in the folder `containerd` are taken from there.
 ///
 /// # Errors
 /// If the minor is unknown, or a program cannot be built.
@@ -192,7 +190,7 @@ pub fn find(
     })
 }
 
-/// Finds one of the programs that are of no Kubernetes minor, or builds it.
+/// Finds one of the programs that belong to no Kubernetes minor, or builds it.
 ///
 /// # Errors
 /// If it cannot be built.
@@ -209,7 +207,7 @@ pub fn tool(modules: &Path, name: &str) -> Result<PathBuf> {
     Ok(path.expect("one program was asked for"))
 }
 
-/// Finds the operator of the folder `of` below `modules`, or builds it.
+/// Finds the operator whose folder is `of` below `modules`, or builds it.
 ///
 /// # Errors
 /// If it cannot be built.
@@ -225,12 +223,12 @@ pub fn operator(modules: &Path, of: &str) -> Result<PathBuf> {
     Ok(path.expect("one program was asked for"))
 }
 
-/// Where the programs are that are of no Kubernetes minor.
+/// Where the programs come from that belong to no Kubernetes minor.
 fn tools(modules: &Path, offers: Vec<PathBuf>) -> Result<GoModule> {
     pinned(modules, TOOLS, offers)
 }
 
-/// Where the programs of a folder are whose modules have no common version.
+/// Where the programs of a folder come from if its modules have no common version.
 fn pinned(modules: &Path, folder: &str, offers: Vec<PathBuf>) -> Result<GoModule> {
     let module = modules.join(folder);
     Ok(GoModule {
@@ -260,18 +258,18 @@ pub fn minors(modules: &Path) -> Result<Vec<String>> {
     Ok(minors.into_iter().map(|(_, name)| name).collect())
 }
 
-/// Where programs of one `go.mod` come from.
+/// The source of the programs of one `go.mod`.
 struct GoModule {
     module: PathBuf,
     made: PathBuf,
-    /// Folders that may have them, before any is built.
+    /// Folders that may already have the programs.
     offers: Vec<PathBuf>,
     takes_c: bool,
     flags: String,
 }
 
 impl GoModule {
-    /// Where the programs are; what is nowhere is built.
+    /// The paths of the programs. Builds the missing ones.
     fn find(&self, programs: &[GoProgram]) -> Result<BTreeMap<&'static str, PathBuf>> {
         let mut paths = BTreeMap::new();
         let mut missing = Vec::new();
@@ -292,8 +290,8 @@ impl GoModule {
         Ok(paths)
     }
 
-    /// Builds all of them with one call of `go`, which compiles what they share once and links them side by side.
-    /// They are built into a folder of this process and moved, so that a build that is cut off leaves no half
+    /// Builds all programs with one call of `go`, so that shared packages are compiled once and linking is parallel.
+    /// They are built in a folder of this process and then moved, so that an interrupted build leaves no partial
     /// program.
     fn build(&self, programs: &[&GoProgram]) -> Result<()> {
         let names: Vec<_> = programs.iter().map(|program| program.name).collect();
@@ -325,7 +323,7 @@ impl GoModule {
 }
 
 impl GoProgram {
-    /// What Go calls the program: the last element of its package that is no major version.
+    /// Go's name for the program: the last element of its package path that is not a major version.
     fn made(&self) -> &'static str {
         let mut elements = self.package.rsplit('/');
         let last = elements.next().unwrap_or_default();
@@ -337,7 +335,7 @@ impl GoProgram {
     }
 }
 
-/// What the linker writes into the programs: their version, and no symbols.
+/// What the linker writes into the programs: their version. Strips symbols.
 fn stamp(version: &str) -> String {
     let minor = version.split('.').nth(1).unwrap_or_default();
     let mut flags = "-s -w".to_owned();
@@ -373,7 +371,7 @@ fn version(module: &Path) -> Result<String> {
         .to_owned())
 }
 
-/// The tools have no common version; the sums of all their modules stand for one.
+/// The tools have no common version, so the checksums of all their modules replace it.
 fn fingerprint(module: &Path) -> Result<String> {
     let path = module.join("go.sum");
     let sums = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;

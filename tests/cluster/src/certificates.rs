@@ -1,7 +1,7 @@
-//! Who is who in the cluster: one authority, and a certificate for every server and client.
+//! Identities in the cluster: one CA, and a certificate for every server and client.
 //!
-//! They are made anew for every cluster and lie readable by root alone in its folder; the authority's key
-//! is dropped once they are made, so nobody can make another.
+//! They are created for every cluster and are readable only by root, in its folder. The CA's key is never stored, so no
+//! more certificates can be issued.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,17 +21,17 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// One certificate.
 struct CertificateSpec {
-    /// Its files' name.
+    /// The name of its files.
     file: &'static str,
     /// The user, or the server's own name.
     common_name: &'static str,
     /// The user's group.
     group: Option<&'static str>,
-    /// More names that it answers to, besides loopback.
+    /// More names that it is valid for, besides loopback.
     names: &'static [&'static str],
 }
 
-/// The node's name is only known when its cluster is; it stands in for this word.
+/// The node's name depends on the cluster. This placeholder is replaced by it.
 const NODE: &str = "system:node:{node}";
 
 const ROWS: &[CertificateSpec] = &[
@@ -84,7 +84,7 @@ const ROWS: &[CertificateSpec] = &[
     },
 ];
 
-/// The keys that service account tokens are signed with and checked by: no certificate, but a bare pair.
+/// The key pair that signs and verifies service account tokens. It has no certificate.
 pub(crate) const SERVICE_ACCOUNTS: &str = "service-accounts";
 
 /// Makes them all.

@@ -1,4 +1,4 @@
-//! A cluster that runs, as people and tests use it: its record, and `kubectl` on it.
+//! A running cluster, as people and tests use it: its record, and `kubectl` for it.
 
 use std::env;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::folder::ClusterFolder;
 use crate::ports::ClusterPorts;
 use crate::server::ClusterServer;
 
-/// Names the folder of a cluster that runs; `cargo xtask cluster test` sets it.
+/// Names the folder of a running cluster. `cargo xtask cluster test` sets it.
 const CLUSTER: &str = "APPORTION_CLUSTER";
 
-/// What was started, as the folder keeps it.
+/// What was started, as stored in the folder.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterRecord {
@@ -28,14 +28,14 @@ pub(crate) struct ClusterRecord {
     pub(crate) crictl: PathBuf,
     pub(crate) ctr: PathBuf,
     pub(crate) helm: PathBuf,
-    /// What lays containers over their images.
+    /// The containerd snapshotter.
     pub(crate) snapshotter: String,
     /// In the order of their start.
     pub(crate) servers: Vec<ClusterServer>,
 }
 
 impl ClusterRecord {
-    /// The record of `folder`, if there is one that can be read.
+    /// The record of `folder`, if there is one and it can be read.
     pub(crate) fn read(folder: &ClusterFolder) -> Option<Self> {
         let text = fs::read(folder.record()).ok()?;
         serde_json::from_slice(&text).ok()
@@ -47,12 +47,12 @@ impl ClusterRecord {
     }
 }
 
-/// How a cluster stands.
+/// The state of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterState {
     /// Every server runs.
     Up,
-    /// Some run; these do not.
+    /// Some servers run. These do not.
     Half(Vec<String>),
 }
 
@@ -94,7 +94,7 @@ impl LocalCluster {
         cluster
     }
 
-    /// How `folder`'s cluster stands.
+    /// The state of `folder`'s cluster.
     #[must_use]
     pub fn state(&self) -> ClusterState {
         let dead: Vec<String> = self
@@ -115,7 +115,7 @@ impl LocalCluster {
         &self.record.snapshotter
     }
 
-    /// Ends one of its servers at once.
+    /// Kills one of its servers.
     pub(crate) fn kill(&self, name: &str) {
         let mut servers = self.record.servers.iter();
         servers
@@ -123,7 +123,7 @@ impl LocalCluster {
             .map(ClusterServer::kill);
     }
 
-    /// Notes that a server was started anew.
+    /// Records that a server was restarted.
     pub(crate) fn replace(&mut self, server: ClusterServer) -> Result<()> {
         let mut servers = self.record.servers.iter_mut();
         if let Some(old) = servers.find(|old| old.name == server.name) {
@@ -132,7 +132,7 @@ impl LocalCluster {
         self.record.write(&self.folder)
     }
 
-    /// Notes that a server was started beside those that a cluster has.
+    /// Records an additional server.
     pub(crate) fn add(&mut self, server: ClusterServer) -> Result<()> {
         self.record.servers.push(server);
         self.record.write(&self.folder)
@@ -142,7 +142,7 @@ impl LocalCluster {
         &self.record.servers
     }
 
-    /// Its servers with their pids, in the order of their start.
+    /// Its servers with their pids, in start order.
     pub fn servers(&self) -> impl Iterator<Item = (&str, i32)> {
         self.record
             .servers
@@ -215,10 +215,10 @@ impl LocalCluster {
         command
     }
 
-    /// Runs `kubectl`; returns what it printed.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Errors
-    /// If it fails, with what it said.
+    /// If it fails, with its error output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         output(self.kubectl_command().args(args), "")
     }
@@ -226,7 +226,7 @@ impl LocalCluster {
     /// Applies one object.
     ///
     /// # Errors
-    /// If `kubectl` refuses it, with what it said.
+    /// If `kubectl` refuses it, with its error output.
     pub fn apply(&self, object: &Value) -> Result<String> {
         output(
             self.kubectl_command().args(["apply", "-f", "-"]),
@@ -235,7 +235,7 @@ impl LocalCluster {
     }
 }
 
-/// Runs `command` with `input`; returns what it printed, or fails with what it said.
+/// Runs `command` with `input`. Returns its output, or fails with its error output.
 pub(crate) fn output(command: &mut Command, input: &str) -> Result<String> {
     let name = Path::new(command.get_program())
         .file_name()
@@ -248,7 +248,7 @@ pub(crate) fn output(command: &mut Command, input: &str) -> Result<String> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("failed to start {name}"))?;
-    // Who does not read its input has its reasons, and says them.
+    // A program that does not read its input will report why, so a failed write is ignored.
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input.as_bytes());
     }

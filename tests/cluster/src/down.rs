@@ -1,8 +1,8 @@
-//! Ending a cluster, however much of it there is, so that nothing of it stays on the machine.
+//! Ending a cluster, in whatever state it is, so that nothing of it stays on the machine.
 //!
-//! In the order of least harm: the kubelet, so that it starts nothing more; the pods through containerd;
-//! the servers, last started first; then whatever is left is found by the folder's path and the cluster's
-//! name, and ended.
+//! The order does the least harm: first the kubelet, so that it starts nothing more; then the pods through containerd;
+//! then the servers, last started first. Whatever is left is found by the folder's path and the cluster's name, and
+//! ended.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ pub fn down(folder: &ClusterFolder) -> Result<()> {
     }
 }
 
-/// Stops everything; the folder stays, for its logs.
+/// Stops everything but keeps the folder for its logs.
 pub(crate) fn stop(folder: &ClusterFolder) {
     if let Some(record) = ClusterRecord::read(folder) {
         let cluster = LocalCluster::new(folder.clone(), record);

@@ -1,7 +1,7 @@
-//! Where everything of one cluster lies, and the name that tells it from its neighbours.
+//! The folder with everything of one cluster, and the name that distinguishes it from other clusters.
 //!
-//! The name is made from the folder's path and from nothing else, so that `down` finds node, control
-//! groups and processes of a cluster even when its record is lost.
+//! The name depends only on the folder's path, so that `down` finds the cluster's node, control groups and processes
+//! even if its record is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-/// A socket's path may have so many bytes: the kernel's limit, with its closing zero.
+/// The kernel's limit for the bytes of a socket's path, including the terminating zero.
 const SOCKET_BYTES: usize = 108;
 /// The longest path of a socket below the folder.
 const LONGEST: &str = "kubelet/device-plugins/apportion-whole-cards.sock";
@@ -57,7 +57,7 @@ impl ClusterFolder {
         &self.name
     }
 
-    /// The file that `kubectl` needs.
+    /// The administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.path.join("kubeconfig")
@@ -104,7 +104,7 @@ impl ClusterFolder {
         self.path.join("cluster.json")
     }
 
-    /// How `crictl` finds containerd.
+    /// The configuration by which `crictl` finds containerd.
     pub(crate) fn crictl(&self) -> PathBuf {
         self.path.join("settings/crictl.yaml")
     }
@@ -117,7 +117,7 @@ impl ClusterFolder {
         self.path.join("certificates").join(format!("{name}.key"))
     }
 
-    /// Writes `text` to `path` below the folder; makes the folders above it.
+    /// Writes `text` to `path` below the folder and creates missing parent folders.
     pub(crate) fn write(&self, path: &Path, text: &str) -> Result<()> {
         let path = self.path.join(path);
         let above = path.parent().context("a file has a folder")?;

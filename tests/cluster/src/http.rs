@@ -1,9 +1,9 @@
-//! Metrics as a program serves them.
+//! Reads the metrics that a program serves.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// What is served at an address; nothing where nobody listens.
+/// The metrics at an address. None if nothing listens there.
 pub(crate) fn metrics(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;

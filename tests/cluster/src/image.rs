@@ -1,8 +1,8 @@
-//! Images without a registry: a root file system of programs that this machine has, loaded into containerd.
+//! Images without a registry: root file systems with programs of this machine, loaded into containerd.
 //!
-//! One row per image says what is in it. Programs bring the libraries that they are linked to, as this
-//! machine's loader finds them, so an image runs wherever the machine's own programs do. Pods that use
-//! them need `imagePullPolicy: Never` or `IfNotPresent`.
+//! One row per image lists its contents. Programs bring the libraries that they are linked to, as this machine's loader
+//! finds them, so an image runs wherever the machine's own programs do. Pods that use them need `imagePullPolicy:
+//! Never` or `IfNotPresent`.
 
 use std::path::{Path, PathBuf};
 
@@ -20,19 +20,19 @@ pub use files::ImageFiles;
 
 /// Holds a pod's namespaces open.
 pub const PAUSE: &str = "apportion.test/pause:latest";
-/// A small userland with a shell, and the programs that allocate.
+/// A small userland with a shell, and the victim programs.
 pub const VICTIM: &str = "apportion.test/victim:latest";
-/// The userland with the environment that NVIDIA's own images have: it asks for every card.
+/// The userland with the environment of NVIDIA's own images, which asks for every card.
 pub const ALL_CARDS: &str = "apportion.test/all-cards:latest";
-/// The agent with its libraries, and the command.
+/// The agent with its libraries, and the command line.
 pub const AGENT: &str = "apportion.test/agent:latest";
-/// What people install: the agent without a userland, and the scheduler, which is the webhook, too.
+/// The images that people install: the agent without a userland, and the scheduler, which is also the webhook.
 pub const RELEASED: [&str; 2] = [
     concat!("docker.io/apportion/agent:", env!("CARGO_PKG_VERSION")),
     concat!("docker.io/apportion/scheduler:", env!("CARGO_PKG_VERSION")),
 ];
 
-/// What a person expects of a shell in a container.
+/// The tools that a person expects in a container's shell.
 const USERLAND: &[&str] = &[
     "sh", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ln", "ls",
     "mkdir", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv", "sleep", "sort",
@@ -47,7 +47,7 @@ pub struct ContainerImage {
     pub entrypoint: &'static [&'static str],
     /// Its environment.
     pub env: &'static [&'static str],
-    /// What it says of itself beside its version.
+    /// Its labels besides its version.
     pub labels: &'static [(&'static str, &'static str)],
     /// Its root file system.
     pub files: ImageFiles,
@@ -57,8 +57,8 @@ const ENV: &[&str] = &["PATH=/usr/bin:/bin"];
 const TITLE_OF_AGENT: (&str, &str) = ("org.opencontainers.image.title", "Apportion agent");
 const TITLE_OF_SCHEDULER: (&str, &str) = ("org.opencontainers.image.title", "Apportion scheduler");
 const LICENCE: (&str, &str) = ("org.opencontainers.image.licenses", "Apache-2.0");
-/// What the driver's libraries are linked to, which the runtime or a mount brings into the agent's container
-/// without them. The agent itself needs none of them.
+/// The libraries that the driver's libraries are linked to. The runtime or a mount brings the driver's libraries into
+/// the agent's container without them. The agent itself needs none of them.
 const NVMLS: &[&str] = &["libpthread.so.0", "libdl.so.2", "libm.so.6", "librt.so.1"];
 
 /// Loads every image of the cluster into its containerd.
@@ -69,8 +69,8 @@ pub(crate) fn load(cluster: &LocalCluster, wanted: &ClusterSpec) -> Result<()> {
     Ok(())
 }
 
-/// The images of the repository: `staged` is the tree of `cargo xtask build`, `victims` the folder with the
-/// programs that allocate.
+/// The images of the repository. `staged` is the tree of `cargo xtask build`, `victims` the folder with the victim
+/// programs.
 ///
 /// # Errors
 /// If a program is not there.
@@ -129,7 +129,7 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<ContainerImage>> {
     Ok(all)
 }
 
-/// The images that people install, of the tree of `cargo xtask build`.
+/// The images that people install, from the tree of `cargo xtask build`.
 ///
 /// # Errors
 /// If a program is not there.
@@ -163,7 +163,7 @@ pub fn released(staged: &Path) -> Result<[ContainerImage; 2]> {
     ])
 }
 
-/// Packs `image` and loads it into the cluster's containerd, over one of the same name.
+/// Packs `image` and loads it into the cluster's containerd, replacing one of the same name.
 ///
 /// # Errors
 /// If it cannot be packed or containerd refuses it.
@@ -176,7 +176,7 @@ pub fn import(cluster: &LocalCluster, image: &ContainerImage) -> Result<()> {
         ctr
     };
     let mut ctr = import();
-    // From 1.7 containerd's transfer service would unpack for its own snapshotter; 1.6 has no such service.
+    // From 1.7 on, containerd's transfer service would unpack for its own snapshotter. 1.6 has no such service.
     if output(import().arg("--help"), "")?.contains("--local") {
         ctr.arg("--local");
     }
@@ -188,7 +188,7 @@ pub fn import(cluster: &LocalCluster, image: &ContainerImage) -> Result<()> {
 fn userland() -> Result<ImageFiles> {
     let mut files = ImageFiles::default();
     for name in USERLAND {
-        // A small machine may lack some; a shell without `ps` is still a shell.
+        // A small machine may lack some tools. A shell without `ps` is still useful.
         if let Ok(program) = installed(name) {
             files.program(&program, &Path::new("/bin").join(name))?;
         }

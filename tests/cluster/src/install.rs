@@ -1,7 +1,7 @@
-//! Apportion on a cluster in one step: the images of its programs, and the chart as the README installs it.
+//! Installs Apportion on a cluster in one step: the images of its programs, and the chart as in the README.
 //!
-//! A cluster of this machine has no network of pods and none of services, so the programs listen at the node, one of
-//! each, and are told where the API server is. Those values are here; what else the chart does is its own.
+//! A local cluster has no pod network and no service network. So the programs listen at the node, one replica each, and
+//! are given the API server's address. Those values are here; all others are the chart's defaults.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -13,38 +13,38 @@ use anyhow::{Context, Result, bail};
 use crate::cluster::{LocalCluster, output};
 use crate::image;
 
-/// Where the chart is installed.
+/// The namespace of the chart.
 pub const NAMESPACE: &str = "apportion-system";
-/// What it is called there.
+/// The name of the release.
 pub const RELEASE: &str = "apportion";
-/// Its programs.
+/// The programs of the chart.
 pub const PROGRAMS: [&str; 3] = [
     "daemonset/apportion-agent",
     "deployment/apportion-scheduler",
     "deployment/apportion-webhook",
 ];
-/// The agent's folder. In the usual one, the cluster's own simulated cards are served.
+/// The agent's folder. In the default one, the cluster serves its own simulated cards.
 const STATE: &str = "/run/apportion/chart";
-/// How long the programs may take to be ready, on a machine that does much else.
+/// How long the programs may take to be ready on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The ports of the node at which the programs listen.
+/// The ports on which the programs listen at the node.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramPorts {
-    /// The agent's, for metrics.
+    /// The agent's metrics.
     pub metrics: u16,
-    /// The agent's, for the scheduler.
+    /// The agent's port for the scheduler.
     pub agent: u16,
     /// The scheduler's.
     pub scheduler: u16,
-    /// The webhook's, for the API server.
+    /// The webhook's port for the API server.
     pub webhook: u16,
-    /// The webhook's, for metrics.
+    /// The webhook's metrics.
     pub health: u16,
 }
 
 impl ProgramPorts {
-    /// Those of the chart, or others where they are taken.
+    /// The chart's default ports. A port that is taken is replaced by a free one.
     fn usual() -> Result<Self> {
         Ok(Self {
             metrics: free_or_other(9408)?,
@@ -65,7 +65,7 @@ fn free_or_other(port: u16) -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// What the chart has to be told on a cluster of this machine.
+/// The chart's values for a local cluster.
 #[must_use]
 pub fn values(state: &str, ports: ProgramPorts) -> String {
     let ProgramPorts {
@@ -83,7 +83,7 @@ pub fn values(state: &str, ports: ProgramPorts) -> String {
     )
 }
 
-/// Where the API server is, as values that must stay text.
+/// The API server's address, as values that must be strings.
 #[must_use]
 pub fn way_to(cluster: &LocalCluster) -> String {
     let apiserver = cluster.apiserver_port();
@@ -93,11 +93,11 @@ pub fn way_to(cluster: &LocalCluster) -> String {
     )
 }
 
-/// Installs Apportion, or the newly built programs where it is installed, and waits until pods with a share are let in.
-/// `staged` is the tree of `cargo xtask build`, `more` are further arguments of helm.
+/// Installs Apportion, or replaces the programs of an existing release by newly built ones. Waits until pods with a
+/// share are admitted. `staged` is the tree of `cargo xtask build`, `more` are additional arguments for helm.
 ///
 /// # Errors
-/// If a program does not become ready, with what its pods say.
+/// If a program does not become ready, with the state of its pods.
 pub fn install(cluster: &LocalCluster, staged: &Path, chart: &Path, more: &[String]) -> Result<()> {
     for image in image::released(staged)? {
         image::import(cluster, &image)?;
@@ -127,7 +127,7 @@ pub fn install(cluster: &LocalCluster, staged: &Path, chart: &Path, more: &[Stri
     }
     output(helm.args(more), "")?;
     if is_there {
-        // The images have their old names, so nothing else tells the kubelet of them.
+        // The images keep their names, so the kubelet does not notice that they changed.
         for program in installed(cluster)? {
             if program.ends_with("/apportion-scheduler") {
                 continue;
@@ -142,8 +142,8 @@ pub fn install(cluster: &LocalCluster, staged: &Path, chart: &Path, more: &[Stri
     })
 }
 
-/// Ends the scheduler before its successor comes: the chart starts the new one first, and here both need the same port.
-/// What helm does next starts it anew.
+/// Stops the scheduler before the upgrade: the chart starts the new one first, and here both need the same port. The
+/// helm upgrade starts it again.
 fn stop_scheduler(cluster: &LocalCluster) -> Result<()> {
     let mut programs = installed(cluster)?;
     programs.retain(|program| program.ends_with("/apportion-scheduler"));
@@ -167,7 +167,7 @@ fn stop_scheduler(cluster: &LocalCluster) -> Result<()> {
     cluster.kubectl(&gone).map(drop)
 }
 
-/// The programs that the values ask for, as kubectl names them.
+/// The programs that the values enable, as kubectl names them.
 fn installed(cluster: &LocalCluster) -> Result<Vec<String>> {
     let get = [
         "get",
@@ -181,7 +181,7 @@ fn installed(cluster: &LocalCluster) -> Result<Vec<String>> {
     Ok(names.lines().map(str::to_owned).collect())
 }
 
-/// Waits for the programs that the values ask for, for a node that gives shares, and for the webhook to be trusted.
+/// Waits for the enabled programs, for a node that offers shares, and for a trusted webhook.
 fn await_all(cluster: &LocalCluster) -> Result<()> {
     let timeout = format!("--timeout={}s", PATIENCE.as_secs());
     for program in installed(cluster)? {

@@ -1,4 +1,4 @@
-//! Ctrl-C while a cluster starts: the wait that is in progress ends, and what was started is stopped.
+//! Ctrl-C while a cluster starts: the current wait ends, and everything that was started is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// How often a condition is looked at.
+/// How often a condition is checked.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Whether someone asked us to stop.
+/// Whether a signal asked the program to stop.
 ///
 /// Written by: the signal handler. Read by: every wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InterruptFlag(Arc<AtomicBool>);
 
 impl InterruptFlag {
-    /// Listens to the signals that end a program.
+    /// Handles the signals that end a program.
     pub(crate) fn listen() -> Result<Self> {
         let heard = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -28,7 +28,7 @@ impl InterruptFlag {
         Ok(heard)
     }
 
-    /// Fails once someone asked.
+    /// Fails after a signal.
     pub(crate) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             bail!("interrupted");
@@ -36,7 +36,7 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Waits until `seen` is so; fails when it is not within `patience`, with `what` was waited for.
+    /// Waits until `seen` is true. Fails after `patience`, with `what` it waited for.
     pub(crate) fn wait(
         &self,
         patience: Duration,
@@ -46,7 +46,7 @@ impl InterruptFlag {
         let deadline = Instant::now() + patience;
         loop {
             let answer = seen();
-            // A program that the same Ctrl-C ended has no better reason to fail.
+            // If the same Ctrl-C ended a program that `seen` uses, report the interrupt rather than that failure.
             self.check()?;
             if answer? {
                 return Ok(());

@@ -1,5 +1,5 @@
-//! How a client finds the API server and says who it is: one file for each client, with the certificates
-//! named by path and not copied, so that they exist once.
+//! Kubeconfig files: one for each client, with the API server and the client's identity. Certificates are named by
+//! path, not copied.
 
 use std::path::PathBuf;
 
@@ -39,6 +39,6 @@ pub(crate) fn write(
         "contexts": [{"name": name, "context": {"cluster": name, "user": identity}}],
         "current-context": name,
     });
-    // JSON is YAML, which is all that the readers of this file ask for.
+    // JSON is valid YAML, and the readers of this file accept any YAML.
     folder.write(path, &format!("{config:#}\n"))
 }

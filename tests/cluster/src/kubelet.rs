@@ -1,5 +1,5 @@
-//! The kubelet's settings: a node that lives in the cluster's folder and below a control group of its own,
-//! and that leaves the machine around it alone (no eviction, no firewall rules, no cleaning of images).
+//! The kubelet's settings. The node lives in the cluster's folder and below a control group of its own. It leaves the
+//! machine around it unchanged (no eviction, no firewall rules, no image garbage collection).
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(crate) fn settings(folder: &ClusterFolder) -> PathBuf {
     folder.path().join("settings/kubelet.json")
 }
 
-/// Writes it.
+/// Writes the settings file.
 pub(crate) fn write(folder: &ClusterFolder, ports: &ClusterPorts) -> Result<()> {
     let endpoint = format!("unix://{}", folder.containerd_socket().display());
     let settings = json!({

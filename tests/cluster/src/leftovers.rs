@@ -1,6 +1,6 @@
-//! What a cluster has left on the machine: processes, mounts and control groups.
+//! What a cluster leaves on the machine: processes, mounts and control groups.
 //!
-//! All of them carry the folder's path or the cluster's name, which nothing else on the machine does.
+//! All of them contain the folder's path or the cluster's name, and nothing else on the machine does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Everything that is left, a line each; nothing after [`crate::down`].
+/// Everything that is left, one line each. Empty after [`crate::down`].
 #[must_use]
 pub fn leftovers(folder: &ClusterFolder) -> Vec<String> {
     let processes = processes(folder)
@@ -34,7 +34,7 @@ pub fn leftovers(folder: &ClusterFolder) -> Vec<String> {
     processes.chain(mounts).chain(groups).collect()
 }
 
-/// Makes the group that the kubelet puts its pods below, in every hierarchy.
+/// Creates the control group for the kubelet's pods, in every hierarchy.
 pub(crate) fn make_control_groups(folder: &ClusterFolder) -> Result<()> {
     for hierarchy in hierarchies() {
         let path = hierarchy.join(folder.name());
@@ -43,7 +43,7 @@ pub(crate) fn make_control_groups(folder: &ClusterFolder) -> Result<()> {
     Ok(())
 }
 
-/// Kills the processes, then takes down the mounts.
+/// Kills the processes, then unmounts.
 pub(crate) fn end(folder: &ClusterFolder) {
     for (pid, _) in processes(folder) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -53,7 +53,7 @@ pub(crate) fn end(folder: &ClusterFolder) {
     }
 }
 
-/// Removes the groups, deepest first, with the processes in them.
+/// Removes the groups, deepest first, and kills the processes in them.
 pub(crate) fn remove_control_groups(folder: &ClusterFolder) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -72,7 +72,7 @@ pub(crate) fn remove_control_groups(folder: &ClusterFolder) -> Result<()> {
     }
 }
 
-/// The kubelet's and containerd's processes, shims included, name the folder on their command lines.
+/// The processes of this cluster. The servers and containerd's shims name the folder on their command lines.
 fn processes(folder: &ClusterFolder) -> Vec<(i32, String)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -89,7 +89,7 @@ fn processes(folder: &ClusterFolder) -> Vec<(i32, String)> {
     told.collect()
 }
 
-/// Whether a server of this folder was started so: one of its words names a path below the folder.
+/// Whether a command line is that of a server with a path below this folder.
 fn is_ours(command: &str, folder: &ClusterFolder) -> bool {
     let path = format!("{}/", folder.path().display());
     const SERVERS: [&str; 8] = [
@@ -117,7 +117,7 @@ fn mounts(folder: &ClusterFolder) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The groups with the cluster's name and all below them, each after the one above it.
+/// The groups with the cluster's name and all below them, parents first.
 fn control_groups(folder: &ClusterFolder) -> Vec<PathBuf> {
     let roots = hierarchies()
         .into_iter()
@@ -136,7 +136,7 @@ fn control_groups(folder: &ClusterFolder) -> Vec<PathBuf> {
     groups
 }
 
-/// The one hierarchy of version 2, or the many of version 1.
+/// The single hierarchy of cgroup v2, or the several ones of v1.
 fn hierarchies() -> Vec<PathBuf> {
     let root = Path::new(CONTROL_GROUPS);
     if root.join("cgroup.controllers").exists() {
@@ -144,7 +144,7 @@ fn hierarchies() -> Vec<PathBuf> {
     }
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
-    // Links stand for hierarchies that are listed under their own names.
+    // Links are aliases of hierarchies that are listed under their own names.
     paths
         .filter(|path| path.is_dir() && !path.is_symlink())
         .collect()

@@ -1,11 +1,11 @@
-//! A real Kubernetes on this machine: etcd, the API server, the controller manager, the scheduler,
-//! containerd and one kubelet, on loopback, beside simulated cards.
+//! A real Kubernetes on this machine: etcd, the API server, the controller manager, the scheduler, containerd and one
+//! kubelet, on loopback, with simulated cards.
 //!
-//! `cargo xtask cluster up` starts one for a person, the suites below `tests/` for a test. Everything of a
-//! cluster derives from its [`ClusterFolder`]: ports are picked free, sockets, state and logs lie in it, node and
-//! control groups carry its name. So several run beside each other, and [`down`] leaves nothing behind.
-//! What is distributed by no registry is built from local files: the servers from Go modules
-//! ([`binaries`]), the images from programs of this machine ([`image`]). Pods share the host's network.
+//! `cargo xtask cluster up` starts one for a person, the suites below `tests/` use one in tests. Everything of a
+//! cluster derives from its [`ClusterFolder`]: sockets, state and logs are in it, and node and control groups have its
+//! name. Ports are picked from the free ones. So several clusters run side by side, and [`down`] leaves nothing behind.
+//! What no registry distributes is built locally: the servers from Go modules ([`binaries`]), the images from programs
+//! of this machine ([`image`]). Pods share the host's network.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,8 @@
-//! The file system as the node's own processes see it: the machine's, with the places that Kubernetes has
-//! compiled in or that every node agent expects, such as `/var/lib/kubelet/device-plugins`, below the
-//! cluster's folder.
+//! The file system of the node's processes: that of the machine, except that the fixed paths of Kubernetes and of node
+//! agents, such as `/var/lib/kubelet/device-plugins`, are folders of the cluster.
 //!
-//! It is a mount namespace that containerd makes and the kubelet enters. So two clusters never meet in one
-//! place, whoever looks from outside finds the same files in the folder, and every mount of a pod ends with
-//! the last process inside.
+//! It is a mount namespace that containerd creates and the kubelet enters. So two clusters never share such a path, the
+//! files are visible from outside in the cluster's folder, and every mount of a pod ends with the last process inside.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::folder::ClusterFolder;
 
-/// A place of the machine, and the folder of the cluster that stands there.
+/// A path of the machine, and the folder of the cluster that is mounted there.
 struct NamespaceMount {
     place: &'static str,
     stands_for: fn(&ClusterFolder) -> PathBuf,
@@ -51,11 +49,11 @@ const ROWS: &[NamespaceMount] = &[
     },
 ];
 
-/// Where a kubelet keeps its files.
+/// The kubelet's folder.
 pub(crate) const KUBELET: &str = "/var/lib/kubelet";
 
-/// Binds pairs of arguments (folder, place) up to `--`, then becomes the rest. What the machine mounts later
-/// comes in; what is mounted inside stays inside, and is shared there as pods may ask.
+/// Bind-mounts pairs of arguments (folder, path) up to `--`, then executes the rest. Later mounts of the machine
+/// propagate into the namespace. Mounts made inside stay inside, and are shared there as pods may require.
 const FURNISH: &str = r#"
 mount --make-rshared /
 while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit; shift 2; done
@@ -63,7 +61,7 @@ shift
 exec "$@"
 "#;
 
-/// Makes the folders of both sides; the machine's stay when the cluster goes, since others may stand there.
+/// Creates the folders on both sides. Those of the machine are not removed with the cluster, since others may use them.
 pub(crate) fn prepare(folder: &ClusterFolder) -> Result<()> {
     for row in ROWS {
         for path in [(row.stands_for)(folder), row.place.into()] {
@@ -74,7 +72,7 @@ pub(crate) fn prepare(folder: &ClusterFolder) -> Result<()> {
     Ok(())
 }
 
-/// `command` in a new room.
+/// `command` in a new mount namespace.
 pub(crate) fn furnished(folder: &ClusterFolder, command: &Command) -> Command {
     let mut inside = Command::new("unshare");
     inside.args([
@@ -97,7 +95,7 @@ pub(crate) fn furnished(folder: &ClusterFolder, command: &Command) -> Command {
     inside
 }
 
-/// `command` in the room of the process `pid`.
+/// `command` in the mount namespace of the process `pid`.
 pub(crate) fn entered(pid: i32, command: &Command) -> Command {
     let mut inside = Command::new("nsenter");
     inside.arg(format!("--mount=/proc/{pid}/ns/mnt"));

@@ -1,17 +1,17 @@
-//! The nodes as the API server knows them.
+//! The node objects.
 //!
-//! The real one is written before its kubelet starts, with loopback as its address, which no kubelet would
-//! choose by itself. The silent ones exist at the API level only: ready, with room, and nobody behind them,
-//! so that pods get bound to them and never run; they are tainted, so that only pods that ask for it do.
+//! The real node is created before its kubelet starts, with loopback as its address, which no kubelet would choose by
+//! itself. Silent nodes exist only in the API: they are ready and have capacity, but no kubelet. Pods are bound to them
+//! and never run. A taint keeps away pods that do not ask for them.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cluster::LocalCluster;
 
-/// Keeps pods away from silent nodes that do not say they want one.
+/// Keeps pods away from silent nodes unless they tolerate this.
 const SILENT: &str = "apportion.test/silent";
-/// What a silent node can hold.
+/// The capacity of a silent node.
 const ROOM: [(&str, &str); 4] = [
     ("cpu", "32"),
     ("memory", "256Gi"),
@@ -19,7 +19,7 @@ const ROOM: [(&str, &str); 4] = [
     ("ephemeral-storage", "1Ti"),
 ];
 
-/// Writes the node that the kubelet will find.
+/// Creates the node object that the kubelet will use.
 pub(crate) fn announce(cluster: &LocalCluster) -> Result<()> {
     let name = cluster.node();
     apply(
@@ -31,7 +31,7 @@ pub(crate) fn announce(cluster: &LocalCluster) -> Result<()> {
     )
 }
 
-/// Writes `count` nodes that nobody speaks for.
+/// Creates `count` nodes without a kubelet.
 pub(crate) fn add_silent(cluster: &LocalCluster, count: u32) -> Result<()> {
     for number in 1..=count {
         let name = format!("{}-silent-{number}", cluster.node());
@@ -46,7 +46,7 @@ pub(crate) fn add_silent(cluster: &LocalCluster, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Writes a node that exists at the API level only, ready and with room.
+/// Creates a node that exists only in the API, ready and with capacity.
 pub(crate) fn add(
     cluster: &LocalCluster,
     name: &str,
@@ -67,7 +67,7 @@ pub(crate) fn add(
     apply(cluster, name, spec, labels, &status)
 }
 
-/// Whether the kubelet says that pods can run.
+/// Whether the kubelet reports that pods can run.
 pub(crate) fn is_ready(cluster: &LocalCluster) -> Result<bool> {
     let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status} {.spec.taints[*].key}";
     let told = cluster.kubectl(&["get", "node", &cluster.node(), "-o", path])?;

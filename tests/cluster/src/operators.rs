@@ -1,8 +1,7 @@
-//! Operators of other projects, as they are released: those of JobSet, Kubeflow's training jobs, LeaderWorkerSet and Ray,
-//! and Kueue.
+//! Released operators of other projects: JobSet, Kubeflow's training operator, LeaderWorkerSet, KubeRay, and Kueue.
 //!
-//! Each is built from its Go module and runs beside the cluster, as the servers do. So it asks the API server as an
-//! administrator; who tests its rights needs its own manifests. Its kinds come from the same module.
+//! Each is built from its Go module and runs beside the cluster, like the servers. It uses the API server as an
+//! administrator, so a test of its permissions needs its own manifests. Its CRDs come from the same module.
 
 mod jobset;
 mod kuberay;
@@ -26,7 +25,7 @@ use crate::LocalCluster;
 use crate::binaries;
 use crate::server::ClusterServer;
 
-/// How long an operator may take to listen.
+/// How long an operator may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(100);
 
@@ -46,7 +45,7 @@ pub enum WorkloadOperator {
 }
 
 impl WorkloadOperator {
-    /// Its name among the servers, which is its program's.
+    /// Its name in the list of servers, which is its program's name.
     fn server(self) -> &'static str {
         match self {
             Self::JobSet => "jobset-controller",
@@ -80,7 +79,7 @@ impl WorkloadOperator {
     }
 }
 
-/// Builds operators from the folders of `modules`, installs their kinds and starts them, unless they run.
+/// Builds operators from the folders of `modules`, installs their CRDs and starts them, unless they run already.
 ///
 /// # Errors
 /// If one cannot be built or does not start.
@@ -118,7 +117,7 @@ struct OperatorStart<'c> {
 }
 
 impl OperatorStart<'_> {
-    /// Where its module's source is.
+    /// The path of its module's source.
     fn source(&self) -> Result<PathBuf> {
         source(
             &self.modules.join(self.operator.folder()),
@@ -131,12 +130,12 @@ impl OperatorStart<'_> {
         binaries::operator(self.modules, self.operator.folder())
     }
 
-    /// A folder of the cluster for its files.
+    /// The folder for its files, inside the cluster's.
     fn folder(&self) -> PathBuf {
         self.cluster.folder().path().join(self.operator.folder())
     }
 
-    /// Writes the certificate of its webhooks as a Secret is mounted, with the name `tls`. Says where.
+    /// Writes the certificate of its webhooks like a mounted TLS Secret. Returns the folder.
     fn certificate(&self) -> Result<PathBuf> {
         let files = self.cluster.folder();
         let folder = self.folder();
@@ -149,8 +148,8 @@ impl OperatorStart<'_> {
         Ok(folder)
     }
 
-    /// Writes a configuration as those of Kubernetes SIGs' controllers are: webhooks at `port` with the certificate of
-    /// the folder, and no metrics, health checks or leader election. `more` is what only this one needs.
+    /// Writes a configuration in the form of Kubernetes SIGs' controllers: webhooks at `port` with the certificate from
+    /// the folder, and no metrics, health checks or leader election. `more` has settings that only this operator needs.
     fn configure(
         &self,
         api_version: &str,
@@ -170,7 +169,7 @@ impl OperatorStart<'_> {
         Ok(file)
     }
 
-    /// Installs the definitions of its kinds, a file or a folder of them.
+    /// Installs its CRDs, from a file or a folder.
     fn install(&self, kinds: &Path) -> Result<()> {
         install(self.cluster, kinds)
     }
@@ -188,14 +187,14 @@ impl OperatorStart<'_> {
     }
 }
 
-/// Some kinds are too large for what `kubectl apply` remembers.
+/// Installs CRDs with a server-side apply. Some are too large for the annotation of `kubectl apply`.
 fn install(cluster: &LocalCluster, kinds: &Path) -> Result<()> {
     let kinds = kinds.display().to_string();
     cluster.kubectl(&["apply", "--server-side", "-f", &kinds])?;
     let wait = ["wait", "--for=condition=Established", "-f", &kinds];
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // It fails where a kind has no conditions yet.
+        // `kubectl wait` fails if a CRD has no conditions yet.
         match cluster.kubectl(&wait) {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() > deadline => return Err(error),
@@ -204,7 +203,7 @@ fn install(cluster: &LocalCluster, kinds: &Path) -> Result<()> {
     }
 }
 
-/// Downloads a module in the version that `folder` pins; says where it is.
+/// Downloads a module in the version that `folder` pins. Returns its path.
 fn source(folder: &Path, name: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(folder).args(["mod", "download", name]);
@@ -216,10 +215,10 @@ fn source(folder: &Path, name: &str) -> Result<PathBuf> {
     module(folder, name)
 }
 
-/// Where Go keeps a module in the version that the folder `pinned_by` names. It is downloaded if it is not there yet.
+/// The path of a module in Go's cache, in the version that the folder `pinned_by` pins. Downloads it if it is missing.
 ///
 /// # Errors
-/// Go is missing, or does not have the module.
+/// If Go is missing or cannot find the module.
 pub fn module(pinned_by: &Path, name: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(pinned_by)

@@ -1,6 +1,5 @@
-//! What the API server makes of every pod, so that manifests run here as they are written for other
-//! clusters: there is no network for pods, so they share the node's, and no registry, so an image is the
-//! one that was loaded under its name.
+//! An admission policy that adapts every pod, so that manifests for other clusters run here. There is no pod network,
+//! so pods share the node's. There is no registry, so an image must already be loaded under its name.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
-//! Free ports on loopback, picked together so that none is picked twice.
+//! Free ports on loopback, picked together so that all differ.
 //!
-//! Between the pick and the server's start another program may take one; the server then says so in its
-//! log and `up` fails with that line, which is rare enough to be left to a second `up`.
+//! Another program may take a port before the server starts. Then the server logs the error and `up` fails with that
+//! line. This is rare, so running `up` again is good enough.
 
 use std::net::TcpListener;
 

@@ -1,8 +1,7 @@
-//! Our programs as processes beside a cluster, where a test needs to stop and start them at will. They end
-//! with the value that started them.
+//! Our programs as processes beside a cluster, for tests that stop and start them at will. They end when their value is
+//! dropped.
 //!
-//! There is no network in which a service could be, so the API server is told to ask the webhook at this
-//! machine's own address.
+//! There is no service network, so the API server calls the webhook at this machine's address.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -15,14 +14,14 @@ use serde_json::{Value, json};
 use crate::LocalCluster;
 use crate::wait::eventually;
 
-/// The folder of KAI's kinds and ours.
+/// The folder with KAI's CRDs and ours.
 const KINDS: &str = "../../runtime-class/chart/apportion/crds";
 
-/// A program of the staged tree that runs.
+/// A running program of the staged tree.
 pub struct StagedProgram(Child);
 
 impl StagedProgram {
-    /// Starts a command of `apportion-scheduler`, which finds the cluster by its environment.
+    /// Starts a command of `apportion-scheduler`. It finds the cluster by its environment.
     ///
     /// # Panics
     /// If nothing was staged.
@@ -51,7 +50,7 @@ impl Drop for StagedProgram {
     }
 }
 
-/// The webhook, and the port of this machine at which it answers.
+/// The webhook, and the port of this machine on which it serves.
 pub struct WebhookServer {
     /// The process.
     pub process: StagedProgram,
@@ -60,10 +59,10 @@ pub struct WebhookServer {
 }
 
 impl WebhookServer {
-    /// Starts the webhook; port 0 is any that is free. Its secret lies in `namespace`.
+    /// Starts the webhook. Port 0 means any free one. Its Secret is in `namespace`.
     ///
     /// # Panics
-    /// If it does not say where it listens.
+    /// If it does not log where it listens.
     #[must_use]
     pub fn start(cluster: &LocalCluster, namespace: &str, port: u16, more: &[&str]) -> Self {
         let listen = format!("127.0.0.1:{port}");
@@ -85,10 +84,10 @@ impl WebhookServer {
         }
     }
 
-    /// Makes the API server ask it.
+    /// Makes the API server call it.
     ///
     /// # Panics
-    /// If the API server does not take a configuration.
+    /// If the API server refuses a configuration.
     pub fn install(&self, cluster: &LocalCluster) {
         for configuration in configurations(self.port) {
             cluster.apply(&configuration).expect("it is taken");
@@ -96,10 +95,10 @@ impl WebhookServer {
     }
 }
 
-/// Takes the webhook's configurations away.
+/// Deletes the webhook configurations.
 ///
 /// # Panics
-/// If they are not there.
+/// If they do not exist.
 pub fn uninstall_webhook(cluster: &LocalCluster) {
     for configuration in configurations(0) {
         let kind = configuration["kind"].as_str().unwrap_or_default();
@@ -112,10 +111,10 @@ pub fn uninstall_webhook(cluster: &LocalCluster) {
     }
 }
 
-/// Makes the API server know KAI's kinds and ours.
+/// Installs KAI's CRDs and ours.
 ///
 /// # Panics
-/// If it does not take one.
+/// If the API server refuses one.
 pub fn install_kinds(cluster: &LocalCluster) {
     for kind in [
         "queues.scheduling.run.ai",

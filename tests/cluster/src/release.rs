@@ -1,7 +1,7 @@
-//! The chart on a node of the cluster, as `helm` installs it: for the suites that need all programs together.
+//! The chart on a node of the cluster, installed by `helm`, for the suites that need all programs together.
 //!
-//! There is no network of pods and none of services, so the programs listen at the node, one of each. All that was made
-//! goes when a release is dropped.
+//! There is no pod network and no service network, so the programs listen at the node, one replica each. Dropping a
+//! release removes everything that it created.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::wait::eventually;
 
 pub use crate::install::NAMESPACE;
 
-/// The chart, installed or not.
+/// A release of the chart, installed or not.
 pub struct ChartRelease {
     /// The cluster that it is for.
     pub cluster: LocalCluster,
@@ -28,11 +28,11 @@ pub struct ChartRelease {
 }
 
 impl ChartRelease {
-    /// A release with its images in the cluster. `state` is the agent's folder, which is not the usual one: there the
-    /// simulated cards of the cluster itself are served. `pods` go with the release.
+    /// Creates a release and loads its images into the cluster. `state` is the agent's folder. It must not be the
+    /// default one, where the cluster serves its own simulated cards. `pods` are deleted with the release.
     ///
     /// # Panics
-    /// If no staged tree is named, or an image cannot be imported.
+    /// If `APPORTION_STAGED` is not set, or an image cannot be imported.
     #[must_use]
     pub fn prepare(state: &str, values: &str, pods: &'static [&'static str]) -> Self {
         let ports: [u16; 5] = std::array::from_fn(|_| free_port());
@@ -58,7 +58,7 @@ impl ChartRelease {
         }
     }
 
-    /// `helm` in the namespace of the chart.
+    /// A `helm` command in the namespace of the chart.
     #[must_use]
     pub fn helm(&self, args: &[&str]) -> Command {
         let mut helm = self.cluster.helm_command();
@@ -73,7 +73,7 @@ impl ChartRelease {
         succeed(helm.args(["--set", &self.values, "--set-string", &way]));
     }
 
-    /// What `kubectl` prints.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -81,7 +81,7 @@ impl ChartRelease {
         self.cluster.kubectl(args).expect("kubectl succeeds")
     }
 
-    /// What stands at a path of a pod's object; nothing where there is no such pod.
+    /// The value at a path of a pod. Empty if there is no such pod.
     #[must_use]
     pub fn at(&self, pod: &str, path: &str) -> String {
         let path = format!("jsonpath={{{path}}}");
@@ -89,7 +89,7 @@ impl ChartRelease {
         self.cluster.kubectl(&get).unwrap_or_default()
     }
 
-    /// Waits until all programs run as they were installed last.
+    /// Waits until all programs run in their latest version.
     pub fn rolled_out(&self) {
         for what in install::PROGRAMS {
             let wait = ["rollout", "status", what, "-n", NAMESPACE, "--timeout=180s"];
@@ -97,13 +97,13 @@ impl ChartRelease {
         }
     }
 
-    /// Waits until a pod that asks for a share is let in.
+    /// Waits until a pod with a share is admitted.
     pub fn shares_are_taken(&self, when: &str) {
         let ask = ["create", "--dry-run=server", "-f", &example("memory.yaml")];
         eventually(when, || self.cluster.kubectl(&ask).is_ok());
     }
 
-    /// The `GpuNode` of the node; nothing where there is none.
+    /// The node's `GpuNode`, or null.
     #[must_use]
     pub fn gpu_node(&self) -> Value {
         let get = ["get", "gpunode", &self.cluster.node(), "-o", "json"];
@@ -122,7 +122,7 @@ impl ChartRelease {
         values.sum()
     }
 
-    /// What a program of the chart has logged.
+    /// The log of a program of the chart.
     #[must_use]
     pub fn log(&self, part: &str) -> String {
         let selector = format!("app.kubernetes.io/name=apportion-{part}");
@@ -153,10 +153,10 @@ impl Drop for ChartRelease {
     }
 }
 
-/// A port of the node that is free.
+/// A free port of the node.
 ///
 /// # Panics
-/// If none is.
+/// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -173,7 +173,7 @@ pub fn chart() -> String {
         .to_string()
 }
 
-/// An example for people.
+/// The path of an example manifest.
 #[must_use]
 pub fn example(file: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");

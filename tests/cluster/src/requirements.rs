@@ -1,4 +1,4 @@
-//! What this machine lacks for a cluster: all of it at once, each with what to do about it.
+//! What this machine lacks for a cluster: everything at once, each with a hint.
 
 use std::env;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::Uid;
 
-/// One thing that must be there.
+/// One requirement.
 struct HostRequirement {
     is_there: fn() -> bool,
-    /// What is missing when it is not, and the way to get it.
+    /// The message if it is missing, with a way to install it.
     missing: &'static str,
 }
 
@@ -42,14 +42,14 @@ const ROWS: &[HostRequirement] = &[
     },
 ];
 
-/// Everything that is missing, a line each; empty where a cluster can run.
+/// Everything that is missing, one line each. Empty if a cluster can run.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {
     let absent = ROWS.iter().filter(|row| !(row.is_there)());
     absent.map(|row| row.missing).collect()
 }
 
-/// Whether a program of this name starts at all.
+/// Whether a program of this name can be started.
 fn runs(program: &str) -> bool {
     Command::new(program)
         .arg("--version")

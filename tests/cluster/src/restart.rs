@@ -1,5 +1,5 @@
-//! Killing one of the node's own servers and starting it again, as an upgrade or a crash does. What it has
-//! started goes on.
+//! Kills and restarts one of the node's servers, as an upgrade or a crash does. The processes that it has started keep
+//! running.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use crate::cluster::LocalCluster;
 use crate::server::ClusterServer;
 
-/// The servers that live in the node's room; as long as one of them runs, the other finds its way back in.
+/// The servers inside the node's mount namespace. While one of them runs, the other can enter the namespace again.
 const OF_NODE: [&str; 2] = ["containerd", "kubelet"];
 
 impl LocalCluster {
-    /// Kills the server `name` of the node, containerd or the kubelet, and starts it again as it was.
+    /// Kills the server `name` of the node, containerd or the kubelet, and starts it again with the same command.
     ///
     /// # Errors
     /// If it does not run or cannot be started.

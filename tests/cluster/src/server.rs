@@ -1,5 +1,5 @@
-//! One server that outlives the command that started it: its pid, recorded with its start time, so that
-//! it is stopped by itself and never a stranger that got its number.
+//! A server that outlives the command that started it. Its pid is recorded with its start time, so that a reused pid is
+//! never mistaken for it.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// How long a server may take to leave before it is killed.
+/// How long a server may take to exit before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(20);
 
@@ -25,12 +25,12 @@ const GLANCE: Duration = Duration::from_millis(20);
 pub(crate) struct ClusterServer {
     pub(crate) name: String,
     pub(crate) pid: i32,
-    /// In the kernel's ticks since boot.
+    /// Its start time, in the kernel's ticks since boot.
     started: u64,
 }
 
 impl ClusterServer {
-    /// Starts `command` with its output in `log`, out of reach of the terminal's Ctrl-C.
+    /// Starts `command` with its output in `log`, in a process group that the terminal's Ctrl-C does not reach.
     pub(crate) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let started = (|| {
             let file = File::create(log)?;
@@ -53,13 +53,13 @@ impl ClusterServer {
         })
     }
 
-    /// Whether this very process runs; one that is dead and not yet waited for does not.
+    /// Whether this very process runs. A zombie does not count.
     pub(crate) fn is_alive(&self) -> bool {
         let _ = waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG));
         start_time(self.pid) == Some(self.started)
     }
 
-    /// Asks it to leave, then kills it.
+    /// Sends SIGTERM, then kills it.
     pub(crate) fn stop(&self) {
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             if self.is_alive() {
@@ -85,10 +85,10 @@ impl ClusterServer {
     }
 }
 
-/// When the process `pid` started; nothing for one that is dead.
+/// The start time of the process `pid`. None if it is dead.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may hold anything, parentheses too.
+    // The name is in parentheses and may contain anything, even parentheses.
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?;

@@ -1,7 +1,7 @@
-//! The servers of a cluster, in the order in which they start: one function for each, with its arguments.
+//! The servers of a cluster in start order: one function for each, with its arguments.
 //!
-//! All listen on loopback only, with certificates of the cluster's own authority. A kubelet that stops is
-//! noticed late where nodes exist at the API level only, since nobody sends their heartbeats.
+//! All listen only on loopback, with certificates of the cluster's CA. With silent nodes, the controller manager
+//! tolerates missing heartbeats for long, since nothing sends those of silent nodes.
 
 use std::process::Command;
 
@@ -14,12 +14,12 @@ use crate::kubelet;
 use crate::mount_namespace;
 use crate::ports::ClusterPorts;
 
-/// What the commands are made from.
+/// The input for the commands.
 pub(crate) struct ServerCommands<'a> {
     pub(crate) folder: &'a ClusterFolder,
     pub(crate) ports: ClusterPorts,
     pub(crate) binaries: &'a ClusterBinaries,
-    /// Whether nodes exist that no kubelet speaks for.
+    /// Whether there are nodes without a kubelet.
     pub(crate) has_silent_nodes: bool,
 }
 
@@ -42,7 +42,7 @@ impl ServerCommands<'_> {
             "trusted-ca-file",
             self.folder.certificate("ca"),
         );
-        // Nothing here is worth a disk's patience: `down` throws it away.
+        // The data needs no durability: `down` deletes it.
         option(&mut command, "unsafe-no-fsync", "true");
         command
     }
@@ -122,14 +122,14 @@ impl ServerCommands<'_> {
         command
     }
 
-    /// The first of the node's own processes: it furnishes the room that the others enter.
+    /// The first of the node's processes. It creates the mount namespace that the others enter.
     pub(crate) fn containerd(&self) -> Command {
         let mut command = self.command("containerd");
         option(&mut command, "config", containerd::settings(self.folder));
         mount_namespace::furnished(self.folder, &command)
     }
 
-    /// The node's address is ours to say (`external`): loopback, with a network or without.
+    /// The node's address is set from outside (`external`): loopback, with or without a network.
     pub(crate) fn kubelet(&self, containerd: i32) -> Command {
         let mut command = self.client("kubelet");
         option(&mut command, "config", kubelet::settings(self.folder));

@@ -1,5 +1,5 @@
-//! How containerd lays a container's root file system over its image: as an overlay where the kernel and the
-//! folder's file system allow it, else as a copy, which works everywhere and costs the image's size each time.
+//! How containerd builds a container's root file system: as an overlay if the kernel and the folder's file system allow
+//! it, else as a copy. A copy works everywhere but costs the image's size each time.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::folder::ClusterFolder;
 const OVERLAY: &str = "overlayfs";
 const COPY: &str = "native";
 
-/// The better one of those that work below `folder`, found by trying.
+/// The better snapshotter that works below `folder`, found by trying.
 pub(crate) fn choose(folder: &ClusterFolder) -> &'static str {
     let place = folder.path().join("overlay");
     let works = try_overlay(&place).is_ok();

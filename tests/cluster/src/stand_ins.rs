@@ -1,8 +1,8 @@
-//! Nodes with agents and simulated GPUs and without containers: the agents are real, and one program stands in for
-//! their kubelets. So a machine has as many nodes as a test of scheduling needs, and pods on them cost nothing.
+//! Nodes with agents and simulated GPUs but without containers. The agents are real, and one program stands in for
+//! their kubelets. So one machine has as many nodes as a scheduling test needs, and pods on them cost nothing.
 //!
-//! Each node has a folder with the sockets of its driver and its agent. The agent gets the token of the chart's account
-//! bound to its node, as the pod of a DaemonSet would.
+//! Each node has a folder with the sockets of its driver and its agent. The agent gets a token of the chart's service
+//! account bound to its node, as a DaemonSet's pod would.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,22 @@ use crate::cluster::LocalCluster;
 use crate::node;
 use crate::server::ClusterServer;
 
-/// One node to be.
+/// One node to create.
 #[derive(Clone, Debug)]
 pub struct StandInNode {
     /// Its name.
     pub name: String,
-    /// Its simulated GPUs; one without any has no agent.
+    /// The number of its simulated GPUs. A node without any has no agent.
     pub gpus: u32,
     /// The memory of each of them, in MiB.
     pub gpu_memory: u32,
-    /// What else it has: `cpu`, `memory` and so on.
+    /// Its other capacity: `cpu`, `memory` and so on.
     pub room: Vec<(&'static str, String)>,
-    /// Its labels beside its name and system.
+    /// Its labels besides its name and system.
     pub labels: Vec<(&'static str, String)>,
 }
 
-/// The account of the agents.
+/// The agents' service account.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentServiceAccount<'a> {
     /// Its namespace.
@@ -40,16 +40,16 @@ pub struct AgentServiceAccount<'a> {
     pub name: &'a str,
 }
 
-/// Under which name the stand-in for kubelets is among the servers.
+/// The name of the stand-in for kubelets in the list of servers.
 pub const KUBELET: &str = "stand-in-kubelet";
-/// How many containers with shares a node has room for, as agents offer them.
+/// How many slots a node offers.
 const SLOTS: &str = "128";
-/// For how long an agent's token is good.
+/// The lifetime of an agent's token.
 const TOKEN: &str = "--duration=24h";
-/// Agents look less often than usual: nothing allocates.
+/// Agents poll less often than usual, since nothing allocates.
 const TICK: &str = "2000";
 
-/// Writes the nodes and starts what stands behind them. `staged` is the tree of `cargo xtask build`, `kubelet` the
+/// Creates the nodes and starts their agents and drivers. `staged` is the tree of `cargo xtask build`, `kubelet` the
 /// program that stands in for the kubelets.
 ///
 /// # Errors
@@ -92,7 +92,7 @@ pub fn start(
     begin(cluster, KUBELET, command)
 }
 
-/// Starts another program that asks the API server as its administrator, and ends it with the cluster.
+/// Starts another program that uses the API server as administrator. It ends with the cluster.
 ///
 /// # Errors
 /// If it does not start.
@@ -124,7 +124,7 @@ fn write(cluster: &LocalCluster, one: &StandInNode) -> Result<()> {
     node::add(cluster, &one.name, &json!({}), &labels, &room.into())
 }
 
-/// Writes what the simulated driver of a node has: no two GPUs of the cluster have the same UUID.
+/// Writes the configuration of a node's simulated driver. All GPUs of the cluster have different UUIDs.
 fn machine(cluster: &LocalCluster, one: &StandInNode, folder: &Path) -> Result<PathBuf> {
     let gpu = |index: u32| {
         let digest = Sha256::digest(format!("{} {index}", one.name));
@@ -142,7 +142,7 @@ fn machine(cluster: &LocalCluster, one: &StandInNode, folder: &Path) -> Result<P
     Ok(path)
 }
 
-/// Writes what the agent of a node needs to ask the API server.
+/// Writes the credentials with which a node's agent uses the API server.
 fn credentials(
     cluster: &LocalCluster,
     one: &StandInNode,

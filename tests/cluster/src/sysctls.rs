@@ -1,10 +1,10 @@
-//! Kernel settings that a kubelet changes for the whole machine when it starts, put back as they were.
+//! Saves the kernel settings that a kubelet changes for the whole machine when it starts, and restores them.
 //!
-//! On a node they are the kubelet's business; on somebody's desk they are not.
+//! A kubelet may own these settings on a node, but not on a developer's machine.
 
 use std::fs;
 
-/// What the kubelet sets at its start.
+/// The settings that the kubelet changes when it starts.
 const CHANGED: &[&str] = &[
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -14,7 +14,7 @@ const CHANGED: &[&str] = &[
     "kernel/keys/root_maxbytes",
 ];
 
-/// The settings as they were found; dropping it puts them back.
+/// The saved settings. Dropping this restores them.
 pub(crate) struct SavedSysctls(Vec<(String, String)>);
 
 impl SavedSysctls {

@@ -1,7 +1,7 @@
-//! Starting a cluster: all of it, or nothing.
+//! Starts a cluster: all of it, or nothing.
 //!
-//! Each server starts when those before it serve. Whatever goes wrong on the way, Ctrl-C included, what was
-//! started is stopped again; the logs stay until the next `up`, and the error names the one to read.
+//! Each server starts when those before it serve. If anything fails, Ctrl-C included, everything is stopped again. The
+//! logs stay until the next `up`, and the error names the one to read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,28 +24,28 @@ use crate::{
     certificates, containerd, image, kubeconfig, kubelet, mount_namespace, node, pods, snapshotter,
 };
 
-/// How long a server may take until it serves, on a machine that does much else.
+/// How long a server may take until it serves on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a cluster is to be like.
+/// The properties of a cluster to start.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
-    /// How many nodes exist at the API level only, besides the real one.
+    /// How many nodes without a kubelet there are, besides the real one.
     pub silent_nodes: u32,
-    /// Whether [stand-ins](crate::stand_ins) come later.
+    /// Whether [stand-ins](crate::stand_ins) are added later.
     pub stand_ins: bool,
     /// How many simulated cards the machine has.
     pub gpus: u32,
     /// The tree of `cargo xtask build`.
     pub staged: PathBuf,
-    /// The folder with the victims.
+    /// The folder with the victim programs.
     pub victims: PathBuf,
 }
 
-/// Starts the cluster of `folder`, unless it runs.
+/// Starts the cluster of `folder`, unless it runs already.
 ///
 /// # Errors
-/// If a server does not come up, with the end of its log; nothing is left running then.
+/// If a server does not start, with the end of its log. Nothing is left running then.
 pub fn up(
     folder: &ClusterFolder,
     wanted: &ClusterSpec,
@@ -111,6 +111,7 @@ impl ClusterStart<'_> {
         image::load(&cluster, self.wanted)?;
 
         node::announce(&cluster)?;
+        // Dropped at the end of this function, which reverts what the kubelet changes when it starts.
         let _found = SavedSysctls::remember();
         self.start("kubelet", plan.kubelet(containerd))?;
         self.wait("kubelet", || node::is_ready(&cluster))?;
@@ -148,7 +149,7 @@ impl ClusterStart<'_> {
         command
     }
 
-    /// Starts one server and records it at once, so that `down` finds it even if we are killed.
+    /// Starts one server and records it at once, so that `down` finds it even if this process is killed.
     fn start(&mut self, name: &str, mut command: Command) -> Result<i32> {
         self.interrupt.check()?;
         let server = ClusterServer::start(name, &mut command, &self.folder.log(name))?;
@@ -158,7 +159,7 @@ impl ClusterStart<'_> {
         Ok(pid)
     }
 
-    /// Waits until `seen`; every server that was started must stay alive meanwhile.
+    /// Waits until `seen` is true. All servers must stay alive meanwhile.
     fn wait(&self, name: &str, mut seen: impl FnMut() -> Result<bool>) -> Result<()> {
         let served = self
             .interrupt

@@ -1,17 +1,17 @@
-//! Waiting in tests for what must come, and no longer than a busy machine needs.
+//! Waiting in tests for a condition, with a limit that suits a busy machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a pod may take on a machine that does much else.
+/// How long a pod may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the condition is looked at; each look may be a program.
+/// How often the condition is checked. A check may start a program.
 const GLANCE: Duration = Duration::from_millis(200);
 
-/// Waits until `seen` says that it is so.
+/// Waits until `seen` is true.
 ///
 /// # Panics
-/// If it is not so in time; the message is `what` was waited for.
+/// If it is not true in time. The message is `what`.
 #[track_caller]
 pub fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

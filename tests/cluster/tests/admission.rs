@@ -1,4 +1,4 @@
-//! The webhook on a real API server: what `kubectl apply` says, and who waits for whom.
+//! The webhook with a real API server: the answers of `kubectl apply`, and what happens without the webhook.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use apportion_cluster::programs::{self, WebhookServer};
@@ -13,7 +13,7 @@ fn pod(name: &str, scheduler: &str, annotations: Value) -> Value {
         "spec": {"schedulerName": scheduler, "hostNetwork": true, "containers": [{"name": "main", "image": "none"}]}})
 }
 
-/// What the API server says to an object that it refuses.
+/// The API server's message for an object that it refuses.
 fn refusal(cluster: &LocalCluster, object: &Value) -> String {
     format!("{:#}", cluster.apply(object).unwrap_err())
 }
@@ -54,7 +54,7 @@ fn kais_manifests_are_completed_refused_and_left_alone() {
 
     let port = webhook.port;
     webhook.process.kill();
-    // Nobody waits for a webhook that isn't there, but who asks for a share.
+    // Without the webhook, only pods that ask for a share are refused.
     cluster
         .apply(&pod("plain", "kai-scheduler", json!({})))
         .unwrap();
@@ -174,7 +174,7 @@ fn judges_queues(cluster: &LocalCluster) {
         .kubectl(&["get", "queue", "suite", "--no-headers"])
         .unwrap();
     let cells: Vec<&str> = table.split_whitespace().collect();
-    // The GPU quota; nothing is allocated or requested yet.
+    // The GPU quota. Nothing is allocated or requested yet.
     assert_eq!(cells, ["suite", "7", "lab", "Suite", "-1"]);
     let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": "suite", "namespace": NAMESPACE}, "spec": {"minMember": 2, "minSubGroup": 1}});
@@ -195,7 +195,7 @@ fn judges_queues(cluster: &LocalCluster) {
     cluster.kubectl(&["delete", "queue", "suite"]).unwrap();
 }
 
-/// The hardest change: the secret is lost, so that nothing that was trusted is good any more.
+/// The hardest case: the secret is lost, so the CA that the API server trusts is no longer valid.
 fn survives_a_new_authority(cluster: &LocalCluster) {
     let bundle = || {
         let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";

@@ -1,4 +1,4 @@
-//! The agent as the chart installs it: it finds its cards, says what they have, and may say no more.
+//! The agent as installed by the chart: it finds its cards, publishes them, and may write nothing else.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,14 +9,14 @@ use apportion_cluster::{LocalCluster, eventually, image};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "apportion-system";
-/// Not the usual one: there the simulated cards of the cluster itself are served.
+/// Not the default folder: there the cluster serves its own simulated cards.
 const STATE: &str = "/run/apportion/chart";
 
 /// The pod with a share.
 const SHARED: &str = "shared";
 const LIMIT: u64 = 2000 << 20;
 
-/// The installed chart; it is uninstalled when this is dropped.
+/// The installed chart. Dropping this uninstalls it.
 struct AgentRelease {
     cluster: LocalCluster,
     port: u16,
@@ -38,7 +38,7 @@ impl AgentRelease {
              simulatedGpus=2,slots.unplaced=local-fit,hostNetwork=true,stateDir={STATE},metrics.port={port},\
              image.repository={repository},image.tag={tag},image.pullPolicy=Never"
         );
-        // There is no network in which the cluster's own address would lead anywhere.
+        // There is no service network, so the cluster's own address would lead nowhere.
         let way = format!(
             "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
              env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={apiserver}"
@@ -102,7 +102,7 @@ impl AgentRelease {
         answer
     }
 
-    /// A pod with a share of 2000 MiB that asks how large its card is and keeps a context.
+    /// Creates a pod with a share of 2000 MiB that prints the size of its card and keeps a context.
     fn pod_with_a_share(&self) {
         let pod = json!({
             "apiVersion": "v1",
@@ -125,7 +125,7 @@ impl AgentRelease {
             .expect("the API server takes the pod");
     }
 
-    /// What the API server answers the agent itself, by its token.
+    /// The API server's answer to a request with the agent's token.
     fn as_agent(&self, pod: &str, args: &[&str], object: &str) -> Output {
         let uid = "jsonpath={.metadata.uid}";
         let uid = self.kubectl(&["get", "pod", pod, "-n", NAMESPACE, "-o", uid]);
@@ -237,7 +237,7 @@ fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
     assert!(release.metrics().contains(&series));
     assert!(release.metrics().contains("apportion_nri_connected 1"));
 
-    // The node stays as it is published while another agent takes over.
+    // The published node does not change while another agent takes over.
     let since = ready(&published)["lastTransitionTime"].clone();
     let first = release.pod();
     release.kubectl(&["delete", "pod", &first, "-n", NAMESPACE, "--wait"]);

@@ -1,8 +1,8 @@
-//! Each artefact that holds a container to its limit is taken away in turn: the container does not start, the
-//! pod's events say why in one sentence, and the next pod starts once it is back.
+//! Removes each artefact that limits a container, one at a time: the container does not start, the pod's events say why
+//! in one sentence, and the next pod starts once the artefact is back.
 //!
-//! The pod has run before, so that every artefact is there; it leaves at a sign, and the kubelet starts it
-//! again. Each start leaves a mark in a volume.
+//! The pod has run before, so that every artefact exists. Its container exits at a signal file, and the kubelet
+//! restarts it. Each start appends to a file in a volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,24 @@ use apportion_cluster::eventually;
 use apportion_cluster::managed::{LIMIT, ManagedNode, ManagedPod};
 use serde_json::json;
 
-/// Marks that it starts, and leaves at the sign.
+/// Records its start, and exits when the signal file exists.
 const SCRIPT: &str = "echo >> /kept/starts; until test -e /kept/leave; do sleep 0.1; done; exit 1";
 
 /// One artefact.
 struct ArtifactCase {
     /// Also the pod's name.
     artefact: &'static str,
-    /// Takes it away.
+    /// Removes the artefact.
     take: fn(&mut ManagedNode),
-    /// What the events say.
+    /// The expected text in the events.
     event: &'static str,
 }
 
 const ROWS: &[ArtifactCase] = &[
     ArtifactCase {
         artefact: "grant",
-        // The runtime looks where no grant is written, and is not asked where it looks.
+        // Make the agent write grants where the runtime does not look, and do not let it ask the runtime where it
+        // looks.
         take: |node| {
             node.kill_agent();
             for grant in node.grants() {
@@ -65,7 +66,7 @@ const ROWS: &[ArtifactCase] = &[
     },
     ArtifactCase {
         artefact: "binding",
-        // Nobody has placed the pod, and the agent does not.
+        // No scheduler has placed the pod, and the agent does not place it either.
         take: |node| {
             node.kill_agent();
             for file in ["checkpoint.json", "accounts"] {
@@ -83,7 +84,7 @@ const ROWS: &[ArtifactCase] = &[
     },
 ];
 
-/// A file of the only account.
+/// Removes a file of the only account.
 fn remove_of_account(node: &mut ManagedNode, file: &str) {
     let accounts = fs::read_dir(node.instance().join("accounts")).expect("it is there");
     let accounts: Vec<_> = accounts.flatten().map(|account| account.path()).collect();
@@ -103,7 +104,7 @@ fn library(node: &ManagedNode) -> PathBuf {
     version.join("libapportion_cuda.so")
 }
 
-/// A pod whose container marks its starts; returns the file with the marks.
+/// A pod whose container records its starts. Returns also the volume's path.
 fn marking(node: &ManagedNode, name: &str) -> (ManagedPod, PathBuf) {
     let pod = node.pod(name, SCRIPT, |pod| {
         pod["spec"]["restartPolicy"] = json!("OnFailure");
@@ -123,7 +124,7 @@ fn starts(volume: &Path) -> usize {
 #[test]
 fn without_any_of_its_artefacts_a_container_does_not_start_and_the_events_say_why() {
     let mut node = ManagedNode::with(&[]);
-    // Where the runtime has no CDI there is no grant to take away.
+    // Without CDI in the runtime there is no grant to remove.
     let has_cdi = node.has_cdi();
     for row in ROWS.iter().filter(|row| has_cdi || row.artefact != "grant") {
         let (pod, volume) = marking(&node, row.artefact);
@@ -131,7 +132,7 @@ fn without_any_of_its_artefacts_a_container_does_not_start_and_the_events_say_wh
         fs::write(volume.join("leave"), "").expect("the volume is there");
         eventually(row.event, || pod.events().contains(row.event));
         assert_eq!(starts(&volume), 1, "{}: {}", row.artefact, pod.events());
-        // An agent finds what is there and makes what is not; the pod's own account cannot be made again.
+        // A restarted agent restores what is missing, except the account of the existing pod, so use a new pod.
         drop(pod);
         node.kill_agent();
         node.start_agent(&[]);

@@ -1,5 +1,4 @@
-//! The one chart, as people install, upgrade and uninstall it: who has nothing to do with shares does not notice
-//! any of it, and pods that run go on.
+//! Installing, upgrading and uninstalling the chart: pods without shares notice nothing, and running pods keep running.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::ops::Deref;
@@ -13,17 +12,17 @@ use apportion_cluster::{LocalCluster, eventually};
 use apportion_reference::ProcessPrivileges;
 use serde_json::{Value, json};
 
-/// Not the usual one: there the simulated cards of the cluster itself are served.
+/// Not the default folder: there the cluster serves its own simulated cards.
 const STATE: &str = "/run/apportion/one-chart";
 /// The pod of examples/fraction.yaml.
 const SHARED: &str = "gpu-sharing";
-/// Pods that nobody places: only whether they are taken matters.
+/// Namespace for pods that no scheduler places: only their admission matters.
 const OTHERS: &str = "chart-suite-others";
 
-/// The chart, and what is looked at of it.
+/// The chart and its state.
 struct ChartSuite {
     release: ChartRelease,
-    /// Where the agent listens.
+    /// The port of the agent.
     agent: u16,
 }
 
@@ -46,7 +45,7 @@ impl ChartSuite {
         Self { release, agent }
     }
 
-    /// The running containers of the chart: their names and first processes.
+    /// The running containers of the chart: their names and the pids of their first processes.
     fn processes(&self) -> Vec<(String, u32)> {
         let pods = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "json"]);
         let pods: Value = serde_json::from_str(&pods).unwrap();
@@ -84,10 +83,10 @@ impl ChartSuite {
         });
     }
 
-    /// Waits until the agent that listens at `port` has said that the pod has its share.
+    /// Waits until the agent at `port` has published that the pod has its share.
     ///
-    /// The simulated driver is a container of the agent's pod; what ran before has lost it with its agent, so the
-    /// pod itself can't be asked.
+    /// The simulated driver is a container of the agent's pod, and the running program lost it with the old agent. So
+    /// the pod itself cannot be asked.
     fn is_kept_by_agent_at(&self, port: u16, share: u64) {
         let address = json!(format!("127.0.0.1:{port}"));
         eventually("the new agent knows the share", || {
@@ -108,7 +107,7 @@ impl ChartSuite {
         );
     }
 
-    /// How large the pod's card is, as its driver says.
+    /// The size of the pod's card, as its driver reports it.
     fn told(&self) -> u64 {
         let log = self.kubectl(&["logs", SHARED]);
         let line = log.lines().find(|line| line.starts_with("nvml 0 "));
@@ -118,7 +117,7 @@ impl ChartSuite {
             .unwrap()
     }
 
-    /// What the programs were refused by the API server.
+    /// The requests of the programs that the API server forbade.
     fn refusals(&self) -> Vec<String> {
         let logs = ["scheduler", "webhook", "agent"]
             .map(|part| self.log(part))
@@ -137,7 +136,7 @@ impl Drop for ChartSuite {
     }
 }
 
-/// Somebody who creates pods all the time, until asked what was refused.
+/// Creates pods all the time and collects refusals.
 struct PodCreator {
     is_over: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
@@ -145,7 +144,7 @@ struct PodCreator {
 }
 
 impl PodCreator {
-    /// Pods of others, and with `shares` pods of ours, too.
+    /// Creates pods of others, and with `shares` also pods with a share.
     fn start(shares: bool) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let asked = Arc::new(AtomicUsize::new(0));
@@ -183,7 +182,7 @@ impl PodCreator {
     }
 
     fn finds_nothing_refused(self) {
-        // Some more of each kind, after what was done.
+        // Create some more pods of each kind after the change.
         let before = self.asked.load(Ordering::Relaxed);
         eventually("more pods are created", || {
             self.creates.is_finished() || self.asked.load(Ordering::Relaxed) >= before + 4
@@ -249,7 +248,7 @@ fn runs_with_the_rights_that_are_documented(release: &ChartSuite) {
     }
 }
 
-/// The suite `scheduler` has every field; here it is the account that the chart itself makes, with its role.
+/// The suite `scheduler` covers every field. This test covers the account and the role that the chart creates.
 fn lets_the_scheduler_write_its_own_fields_only(release: &ChartSuite) {
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:apportion-scheduler");
     let pod = json!({"apiVersion": "v1", "kind": "Pod",

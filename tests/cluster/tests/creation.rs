@@ -1,7 +1,7 @@
-//! What a share costs a container's creation: pods with and without one in turns, from the API server's
-//! answer to the first command of the container, by the node's clock.
+//! How much longer a container with a share takes to start: pods with and without one alternate, from the API server's
+//! answer to the container's first command, by the node's clock.
 //!
-//! It measures and judges nothing, as a busy machine is no bug:
+//! It only measures, because a slow run on a busy machine is no bug:
 //! `cargo xtask cluster test --release --suite creation -- --ignored --nocapture`.
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,10 +9,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use apportion_cluster::managed::ManagedNode;
 use serde_json::json;
 
-/// How many pods each way.
+/// The number of pods of each kind.
 const ROUNDS: usize = 15;
 
-/// How long it takes until the container of a new pod runs its first command.
+/// The time until a new pod's container runs its first command.
 fn creation(node: &ManagedNode, name: &str, has_share: bool) -> Duration {
     let pod = node.pod(name, "echo now $(date +%s%N)", |pod| {
         if !has_share {
@@ -28,7 +28,7 @@ fn creation(node: &ManagedNode, name: &str, has_share: bool) -> Duration {
     Duration::from_nanos(now).saturating_sub(taken)
 }
 
-/// The tenth, the middle and the ninetieth of a hundred.
+/// The 10th, 50th and 90th percentile.
 fn spread(mut times: Vec<Duration>) -> (Duration, Duration, Duration) {
     times.sort_unstable();
     let last = times.len() - 1;

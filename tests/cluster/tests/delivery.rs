@@ -1,13 +1,13 @@
-//! A real kubelet and a real runtime: a container of ours starts with its limit, or it does not start and
-//! the pod's events say why.
+//! With a real kubelet and a real runtime: a container with a share starts with its limit, or it does not start and the
+//! pod's events say why.
 //!
-//! The agent runs on the node as a process, on simulated cards, and places pods by itself.
+//! The agent runs on the node as a process, with simulated cards, and places pods by itself.
 
 use apportion_cluster::eventually;
 use apportion_cluster::managed::{LIMIT, ManagedNode};
 use serde_json::json;
 
-/// The numbers that a victim said of a step.
+/// The numbers that a victim printed for a step.
 fn said(log: &str, verb: &str) -> Vec<u64> {
     let line = log.lines().find_map(|line| line.strip_prefix(verb));
     let words = line
@@ -144,7 +144,7 @@ fn a_volume_over_the_account_hides_no_limit() {
             {"name": "own", "mountPath": "/etc/ld.so.preload"},
         ]);
     });
-    // What is described as a device comes over it; a runtime that cannot do that starts no such container.
+    // With CDI, the grant's mounts cover those of the pod. Without CDI, such a container does not start.
     let is_told = || {
         pod.events()
             .contains("which hides the files that enforce its limit")

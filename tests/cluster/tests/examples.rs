@@ -1,4 +1,4 @@
-//! The manifests of `examples/`, applied as they are: scheduled, delivered by the kubelet, and limited.
+//! Applies the manifests of `examples/` unchanged: the pods are scheduled, delivered by the kubelet, and limited.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "examples-suite";
 
-/// One example: its file, and what is so once it was applied.
+/// One example: its file, and a check for afterwards.
 struct ManifestExample {
     file: &'static str,
     shows: fn(&FullStack),
@@ -133,7 +133,7 @@ fn every_file_is_an_example() {
     }
 }
 
-/// The listing of the guides that people follow, and servers that take 90 % of what they see.
+/// The example of the guides: two servers that take 90 % of what they see.
 fn two_servers_take_most_of_one_card(stack: &FullStack) {
     let namespace = ["-n", "ai-workloads"];
     for (app, fraction) in [("vllm-test-07", 0.7), ("vllm-test-02", 0.2)] {
@@ -173,7 +173,7 @@ fn path(file: &str) -> String {
     folder.join(file).display().to_string()
 }
 
-/// All that a cluster of ours has: agent, scheduler, webhook, KAI's kinds.
+/// A complete installation: agent, scheduler, webhook, KAI's CRDs.
 struct FullStack {
     node: ManagedNode,
     _scheduler: StagedProgram,
@@ -243,7 +243,7 @@ impl FullStack {
         self.reaches(pod, "Running");
     }
 
-    /// A container has been told that its card has so many bytes.
+    /// Waits until a container has reported that its card has `bytes` bytes.
     fn sees(&self, pod: &str, container: &str, bytes: u64) {
         let mut log = String::new();
         eventually(&format!("{pod} says how large its card is"), || {
@@ -267,7 +267,7 @@ impl FullStack {
             .unwrap_or_default()
     }
 
-    /// The card on which the node says that a pod has a share.
+    /// The card on which the node reports the pod's share.
     fn holder_card(&self, pod: &str) -> String {
         let mut uuid = None;
         eventually(&format!("{pod} shows as a holder"), || {
@@ -283,7 +283,7 @@ impl FullStack {
         uuid.unwrap_or_default()
     }
 
-    /// So much of what a card can give.
+    /// A fraction of a card's allocatable memory.
     fn share(&self, fraction: f64) -> u64 {
         let bytes = self.cards()[0]["allocatableBytes"].as_u64().unwrap();
         #[expect(

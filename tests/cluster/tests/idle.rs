@@ -1,4 +1,4 @@
-//! A node without a driver: the agent of the chart waits there and does not fail, and serves when a driver appears.
+//! A node without a driver: the chart's agent waits without failing, and serves when a driver appears.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use apportion_cluster::eventually;
 use apportion_cluster::release::{ChartRelease, NAMESPACE};
 
-/// The agent's folder here: the simulated driver of the cluster itself listens below it.
+/// The agent's folder. The cluster's simulated driver listens below it.
 const STATE: &str = "/run/apportion";
-/// Where the driver will be, as the node and as this test sees it.
+/// Where the driver will appear, as a path on the node and below the cluster's folder.
 const ROOT: &str = "/run/apportion/late-driver";
 const LIBRARIES: &str = "apportion/late-driver/usr/lib64";
-/// Longer than a failing container takes to be started three times.
+/// Longer than the kubelet takes to restart a failing container three times.
 const LONG: Duration = Duration::from_secs(40);
-/// What the agent says.
+/// The agent's log message.
 const WAITS: &str = "No NVIDIA driver with GPUs on this node, waiting for one";
 
-/// What an agent leaves in its folder goes with this.
+/// Removes what an agent leaves in its folder.
 struct FolderCleanup {
     folder: PathBuf,
     before: BTreeSet<OsString>,
@@ -67,9 +67,9 @@ fn an_agent_without_a_driver_waits_and_serves_when_one_appears() {
     );
     let release = ChartRelease::prepare(STATE, &values, &[]);
     release.install();
-    // Another suite's agent may have left one.
+    // Another suite's agent may have left an object.
     release.kubectl(&["delete", "gpunodes", "--all"]);
-    // A node without GPUs keeps no rollout waiting.
+    // A node without GPUs does not block a rollout.
     release.rolled_out();
     eventually("a metric says that the agent waits", || {
         release.metric("apportion_idle", &[]) == 1.0
@@ -92,7 +92,7 @@ fn an_agent_without_a_driver_waits_and_serves_when_one_appears() {
     assert_eq!(release.metric("apportion_idle", &[]), 0.0);
     assert_eq!(restarts(&release), "0");
 
-    // A driver that is gone at the agent's next start is said on the object that is there by then.
+    // If the driver is missing at the agent's next start, the existing object reports it.
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         fs::remove_file(libraries.join(library)).unwrap();
     }

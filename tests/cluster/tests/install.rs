@@ -12,7 +12,7 @@ use apportion_cluster::{LocalCluster, eventually};
 /// The pod of examples/fraction.yaml.
 const SHARED: &str = "gpu-sharing";
 
-/// What is removed at the end, however that comes.
+/// Removes everything at the end, even after a failure.
 struct InstallCleanup(LocalCluster);
 
 impl InstallCleanup {
@@ -20,7 +20,7 @@ impl InstallCleanup {
         self.0.kubectl(args).unwrap()
     }
 
-    /// What `kubectl apportion ARGUMENTS` prints. It is in no PATH but kubectl's.
+    /// The output of `kubectl apportion ARGUMENTS`. The plugin is only in kubectl's PATH.
     fn plugin(&self, args: &[&str]) -> Result<String, String> {
         let tool = self.0.kubectl_command();
         let tools = Path::new(tool.get_program()).parent().unwrap().to_owned();
@@ -89,7 +89,7 @@ fn one_command_installs_what_the_readme_installs_and_kubectl_shows_it() {
     });
     assert!(on.plugin(&["queues"]).unwrap().contains("default-queue"));
 
-    // The scheduler itself, through the API server and the kubelet.
+    // Ask the scheduler itself, through the API server and the kubelet.
     let mut late = Command::new(on.0.kubectl_command().get_program());
     late.env("KUBECONFIG", on.0.folder().kubeconfig());
     let overrides = r#"{"metadata": {"annotations": {"gpu-memory": "9000000"}},
@@ -101,7 +101,7 @@ fn one_command_installs_what_the_readme_installs_and_kubectl_shows_it() {
             .is_ok_and(|text| text.contains("pod default/late") && text.contains("waits because"))
     });
 
-    // A second time, with another value: new programs, the same share.
+    // Install again with another value: the programs are new, the share stays.
     let more = ["--set", "log.format=text"].map(str::to_owned);
     install(&on.0, &staged(), Path::new(&chart()), &more).unwrap();
     let selector = "app.kubernetes.io/name=apportion-scheduler";

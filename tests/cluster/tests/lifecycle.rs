@@ -1,4 +1,4 @@
-//! A cluster comes and goes whole. It runs beside the one of the other suites, as two people's clusters do.
+//! A cluster starts and ends completely. It runs beside that of the other suites, like the clusters of two people.
 
 use std::env;
 use std::fs;
@@ -21,7 +21,7 @@ fn what_is_left_of_a_broken_cluster_is_found_and_removed() {
     assert!(!leftovers(&folder).is_empty());
     assert!(!traces(&folder).is_empty());
 
-    // The two that would have cleaned up behind the pod.
+    // Without these two, nobody has cleaned up after the pod.
     for name in ["kubelet", "containerd"] {
         let (_, pid) = cluster.servers().find(|server| server.0 == name).unwrap();
         let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
@@ -33,7 +33,7 @@ fn what_is_left_of_a_broken_cluster_is_found_and_removed() {
 
     down(&folder).unwrap();
     assert_eq!(leftovers(&folder), Vec::<String>::new());
-    // A killed process is seen until its new parent has waited for it.
+    // A killed process is visible until its new parent has reaped it.
     eventually("all traces are gone", || traces(&folder).is_empty());
     assert!(!folder.path().exists());
 }
@@ -83,8 +83,8 @@ fn start_pod(cluster: &LocalCluster) {
     });
 }
 
-/// Processes that live in the cluster's control groups, and mounts that some process sees below its folder:
-/// looked for in another way than `leftovers` does.
+/// Processes in the cluster's control groups, and mounts below its folder that any process sees. They are searched in
+/// another way than `leftovers` does.
 fn traces(folder: &ClusterFolder) -> Vec<String> {
     let processes = fs::read_dir("/proc")
         .expect("Linux has /proc")
@@ -119,7 +119,7 @@ fn wanted() -> ClusterSpec {
     }
 }
 
-/// Those of the cluster that runs.
+/// The programs of the running cluster.
 fn programs() -> ClusterBinaries {
     let version = LocalCluster::of_tests().kubernetes().to_owned();
     let minor = version

@@ -1,6 +1,6 @@
-//! What the agent has in memory on a full node, with the kubelet, the runtime and the API server that it talks to.
+//! The agent's memory on a full node, with a real kubelet, runtime and API server.
 //!
-//! It needs more cards than the other suites, and an agent that was optimised:
+//! It needs more cards than the other suites, and an optimised agent:
 //! `cargo xtask cluster test --release --gpus 8 --suite memory -- --ignored --nocapture`.
 
 use std::fs;
@@ -15,11 +15,11 @@ use serde_json::json;
 const NAME: &str = "full";
 const CARDS: u32 = 8;
 const CONTAINERS: u32 = 64;
-/// The most that the agent may have.
+/// The most memory that the agent may use.
 const MOST: u64 = 30 * MIB;
-/// What each container holds of its card.
+/// The memory that each container holds on its card.
 const HELD: u64 = 50 * MIB;
-/// How long the agent is looked at once the node is full, while somebody reads its metrics.
+/// How long the agent is observed on the full node, while its metrics are scraped.
 const LONG: Duration = Duration::from_secs(10);
 const OFTEN: Duration = Duration::from_millis(200);
 
@@ -32,7 +32,7 @@ fn status(node: &ManagedNode, line: &str) -> u64 {
     kib << 10
 }
 
-/// Containers whose processes hold memory of a card, a pod each; they go with this value.
+/// Containers whose processes hold memory of a card, one per pod. Dropping this deletes them.
 struct MemoryHolders<'node>(&'node ManagedNode);
 
 impl<'node> MemoryHolders<'node> {
@@ -64,7 +64,7 @@ impl Drop for MemoryHolders<'_> {
     }
 }
 
-/// Whether the cards know of all containers.
+/// Whether the cards have the processes of all containers.
 fn is_full(node: &ManagedNode) -> bool {
     let held = node.metric(
         "apportion_container_memory_used_bytes",
@@ -75,7 +75,7 @@ fn is_full(node: &ManagedNode) -> bool {
         && processes.is_some_and(|count| count >= f64::from(CONTAINERS))
 }
 
-/// How many shares the node's object counts.
+/// The number of shares in the node's `GpuNode`.
 fn published(node: &ManagedNode) -> String {
     let holders = "jsonpath={.status.totals.holders}";
     node.kubectl(&["get", "gpunode", &node.cluster.node(), "-o", holders])

@@ -1,4 +1,4 @@
-//! The node of a cluster does what Kubernetes promises, so that what fails in the other suites is ours.
+//! The cluster's node behaves as Kubernetes promises, so that failures of the other suites are ours.
 
 use std::process::Stdio;
 
@@ -62,7 +62,7 @@ fn the_simulated_cards_answer_on_the_node() {
     assert_eq!(cards, usize::try_from(cluster.gpus()).ok(), "{facts}");
 }
 
-/// A host-network pod of one container; it goes when the test ends.
+/// A host-network pod with one container. Dropping this deletes it.
 struct HostNetworkPod {
     cluster: LocalCluster,
     name: &'static str,

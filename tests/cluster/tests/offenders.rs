@@ -1,10 +1,10 @@
-//! What becomes of a pod that goes around its limit, where the policy is to do something about it: the
-//! offender goes, by the way that the policy names, and nobody else does.
+//! A pod that bypasses its limit, with the policies that act: the offender ends in the way that the policy says, and
+//! nothing else does.
 
 use apportion_cluster::eventually;
 use apportion_cluster::managed::{ManagedNode, ManagedPod};
 
-/// An honest program, and beside it one that takes more than both may have.
+/// A program that keeps its limit, and beside it one that takes more than both may have.
 const OFFENDER: &str = "victim alloc 500M hold & sleep 1; \
     VICTIM_DOOR=symbols victim alloc 3000M hold; echo ended $?; sleep 600";
 const HONEST: &str = "victim alloc 1000M hold";
@@ -87,7 +87,7 @@ fn in_a_namespace_whose_policy_is_to_observe_an_event_tells_and_nothing_ends() {
         let labels = ["pod=\"offender\"", "state=\"bypassed\""];
         node.metric("apportion_container_enforcement_state", &labels) == Some(1.0)
     });
-    // Ten looks take two seconds: more samples than it takes to act on an offender.
+    // Ten samples take two seconds, more than it takes to act on an offender.
     let mut looks = 0;
     eventually("it has been seen often", || {
         looks += 1;

@@ -1,4 +1,4 @@
-//! The chart beside operators of other projects, as they are released: their workloads share GPUs, and start whole.
+//! The chart with released operators of other projects: their workloads share GPUs, and gangs start as a whole.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::Path;
@@ -9,16 +9,16 @@ use apportion_cluster::{eventually, image, operators};
 use serde_json::{Value, json};
 
 const STATE: &str = "/run/apportion/operators";
-/// What a pod of KAI's users has on it.
+/// The scheduler name in pods of KAI's users.
 const SCHEDULER: &str = "kai-scheduler";
 const SCRIPT: &str = "victim total hold";
 const REASON: &str = r#".status.conditions[?(@.type=="PodScheduled")].message"#;
 const GROUP: &str = ".metadata.labels.runai-gpu-group";
 
-/// What counts MiB of shares for others, and Kueue's label.
+/// The resource with the MiB of shares, for other projects' quotas, and Kueue's label.
 const SHARE_MIB: &str = "apportion.dev/gpu-share-mib";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// The quota in Kueue's queue, and what each of its workloads asks for, in MiB.
+/// The quota of Kueue's queue, and the share of each of its workloads, in MiB.
 const QUOTA: u32 = 6000;
 const SHARE: u32 = 2000;
 
@@ -40,7 +40,7 @@ fn workloads_of_released_operators_share_gpus_and_start_whole() {
     operators::start(&mut release.cluster, &modules, &all).unwrap();
 
     let _workloads = WorkloadCleanup(&release);
-    // A Ray cluster has a head besides, which asks for no share.
+    // A Ray cluster also has a head, which asks for no share.
     gangs_start_whole(
         &release,
         |name, pods, fraction| ray_cluster(name, pods - 1, fraction),
@@ -52,8 +52,8 @@ fn workloads_of_released_operators_share_gpus_and_start_whole() {
     kueue_admits_what_its_quota_allows(&release);
 }
 
-/// Of two workloads on two GPUs, the one that fits runs, and the other one has no pod on a node. `shares` pods of the
-/// first ask for a share.
+/// Of two workloads on two GPUs, the one that fits runs, and the other has no bound pod. `shares` pods of the first ask
+/// for a share.
 fn gangs_start_whole(
     release: &ChartRelease,
     workload: impl Fn(&str, u32, &str) -> Value,
@@ -89,7 +89,7 @@ fn gangs_start_whole(
     });
 }
 
-/// Plain pods are counted as the webhook completed them, Jobs by their templates.
+/// Kueue counts plain pods as the webhook has completed them, and Jobs by their templates.
 fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
     for object in kueue_queue() {
         eventually("Kueue takes its queue", || {
@@ -157,7 +157,7 @@ fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
     });
 }
 
-/// The workloads go with the suite, also where it fails.
+/// Deletes the workloads at the end, even after a failure.
 struct WorkloadCleanup<'r>(&'r ChartRelease);
 
 impl Drop for WorkloadCleanup<'_> {
@@ -184,7 +184,7 @@ fn delete(release: &ChartRelease, kind: &str) {
     let _ = release.cluster.kubectl(&gone);
 }
 
-/// The pods of a workload, by the label that each has.
+/// The pods of a workload, by their common label.
 fn pods(release: &ChartRelease, workload: &str) -> Vec<String> {
     let selector = format!("suite=operators,workload={workload}");
     let get = [
@@ -205,7 +205,7 @@ fn phase(release: &ChartRelease, pod: &str) -> String {
 
 fn template(workload: &str, fraction: Option<&str>) -> Value {
     let mut template = json!({"metadata": {"labels": {"suite": "operators", "workload": workload}, "annotations": {
-            // KubeRay starts Ray in the container, unless this is said.
+            // Without this, KubeRay starts Ray in the container.
             "ray.io/overwrite-container-cmd": "true"}},
         "spec": {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "containers": [
             {"name": "main", "image": image::VICTIM, "imagePullPolicy": "Never",
@@ -231,7 +231,7 @@ fn job_set(name: &str, pods: u32, fraction: &str) -> Value {
             "parallelism": pods, "completions": pods, "template": template}}}]}})
 }
 
-/// A master and a worker, with ports of their own in the node's network. Where more pods are wanted, each asks for more GPUs.
+/// A master and a worker, with ports of their own in the node's network. For more pods, each asks for more GPUs.
 fn pytorch_job(name: &str, pods: u32, fraction: &str) -> Value {
     let first = if name == "fits" { 23456 } else { 23466 };
     let replica = |number: u32| {
@@ -239,7 +239,7 @@ fn pytorch_job(name: &str, pods: u32, fraction: &str) -> Value {
         template["metadata"]["annotations"]["gpu-fraction-num-devices"] =
             (pods / 2).to_string().into();
         let container = &mut template["spec"]["containers"][0];
-        // The operator looks for a container and a port of these names.
+        // The operator requires a container and a port of these names.
         container["name"] = "pytorch".into();
         container["ports"] = json!([{"name": "pytorchjob-port", "containerPort": first + number}]);
         json!({"replicas": 1, "restartPolicy": "Never", "template": template})
@@ -248,8 +248,8 @@ fn pytorch_job(name: &str, pods: u32, fraction: &str) -> Value {
         "spec": {"pytorchReplicaSpecs": {"Master": replica(0), "Worker": replica(1)}}})
 }
 
-/// Each worker is a group of its own, because pods of this cluster are in the node's network: there each container needs
-/// a port of its own for the metrics that KubeRay adds.
+/// Each worker has a group of its own. Pods here are in the node's network, so each container needs its own port for
+/// the metrics that KubeRay adds.
 fn ray_cluster(name: &str, workers: u32, fraction: &str) -> Value {
     let first = if name == "fits" { 8180 } else { 8280 };
     let with_port = |mut template: Value, number: u32| {
@@ -286,7 +286,7 @@ fn kueue_queue() -> [Value; 3] {
     ]
 }
 
-/// A pod that says nothing of resources: the webhook adds them.
+/// A pod without resources. The webhook adds them.
 fn kueued_pod(name: &str) -> Value {
     let mut pod = template("kueued", None);
     pod["apiVersion"] = "v1".into();
@@ -298,7 +298,7 @@ fn kueued_pod(name: &str) -> Value {
     pod
 }
 
-/// Two of these Jobs do not fit into the quota.
+/// Two of these Jobs exceed the quota.
 fn kueued_job(name: &str) -> Value {
     let share = (2 * SHARE).to_string();
     let mut template = template("kueued", None);

@@ -1,5 +1,5 @@
-//! A real runtime that asks the agent before it creates a container: what has no grant reaches no GPU, what
-//! has one is let through, and a plugin that is slow, dead or new stops nobody and unlocks nothing.
+//! A real runtime that asks the agent before it creates a container, through NRI: a container without a grant reaches
+//! no GPU, one with a grant passes, and a slow, dead or new plugin blocks nothing and opens nothing.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ const ENFORCE: &[&str] = &[
     "enforce",
 ];
 const AUDIT: &[&str] = &["--nri-socket", "/run/nri/nri.sock", "--nri-policy", "audit"];
-/// What NVIDIA's device files are called, and no other file of the machine.
+/// A path like NVIDIA's device files that no other file has.
 const DEVICE: &str = "/dev/nvidia-apportion-test";
 
 fn locked(options: &[&str]) -> ManagedNode {
@@ -37,7 +37,7 @@ fn count(node: &ManagedNode, verdict: &str) -> f64 {
     node.metric(VERDICTS, &labels).unwrap_or_default()
 }
 
-/// Makes a pod without a share of one that has one.
+/// Removes the share from a pod.
 fn without_share(pod: &mut Value) {
     pod["metadata"]["annotations"] = json!({});
     let container = &mut pod["spec"]["containers"][0];
@@ -73,7 +73,7 @@ fn total(log: &str) -> bool {
     log.contains(&format!("total 0 {LIMIT}"))
 }
 
-/// A file that looks like a card's device file, gone with the test.
+/// A file that looks like a card's device file. Removed with the test.
 struct FakeDeviceFile;
 
 impl FakeDeviceFile {
@@ -140,7 +140,7 @@ fn the_next_agent_is_told_what_was_created_while_there_was_none() {
     unseen.runs();
     node.start_agent(ENFORCE);
     asks(&node);
-    // What runs is told of, and not ended; the granted one is what it was.
+    // A running container is reported, not ended. The granted one is unaffected.
     eventually("it is counted", || count(&node, "audit") == 1.0);
     assert_eq!(count(&node, "refuse"), 0.0);
     assert!(total(&granted.exec("victim total")));
@@ -166,7 +166,7 @@ fn a_plugin_that_hangs_stops_no_other_pod_and_unlocks_no_grant() {
         let log = fs::read_to_string(node.log()).unwrap_or_default();
         log.matches("NRI plugin connected").count() >= 2
     });
-    // The first lock held meanwhile, and both hold from here on.
+    // The grant limited its pod meanwhile, and from here on both locks work.
     let next = node.pod("next", "victim total", |_| {});
     next.succeeds();
     assert!(total(&next.logs("main")));
@@ -176,6 +176,6 @@ fn a_plugin_that_hangs_stops_no_other_pod_and_unlocks_no_grant() {
     });
     node.kill_agent();
     assert!(total(&granted.exec("victim total")));
-    // Somebody has to see the pods' end, or their shares are there for the next suite.
+    // An agent must see the pods end, or the next suite finds their shares.
     node.start_agent(ENFORCE);
 }

@@ -1,8 +1,7 @@
-//! The life of a share on a real node: it goes with its pod's last process, at once and not before, and
-//! outlives everything else that ends.
+//! The life of a share on a real node: it ends with its pod's last process, at once and not earlier, whatever else ends
+//! before.
 //!
-//! When a process ended is seen from outside, by looking at it all the time; when its share was given back
-//! is what the agent writes into its log. Both are the node's clock.
+//! The test polls for the end of a process. The agent logs when it releases the share. Both times are the node's clock.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +14,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(1);
 
-/// The processes in the containers of the pod with this UID, as the node sees them.
+/// The `victim` processes in the containers of the pod with this UID.
 fn processes(uid: &str) -> Vec<u32> {
     let all = fs::read_dir("/proc").expect("Linux has /proc").flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -27,7 +26,7 @@ fn processes(uid: &str) -> Vec<u32> {
     pids.filter(is_its).collect()
 }
 
-/// Watches until the pod has no process with memory of a card; when that was.
+/// Polls until the pod's processes have ended. Returns when that was.
 fn last_end(uid: String) -> JoinHandle<Duration> {
     let live = processes(&uid);
     assert!(!live.is_empty(), "the pod has a process");
@@ -44,7 +43,7 @@ fn last_end(uid: String) -> JoinHandle<Duration> {
     })
 }
 
-/// When the agent gave back the pod's share, if it has.
+/// When the agent released the pod's share, if it has.
 fn released(node: &ManagedNode, pod: &ManagedPod) -> Option<Duration> {
     let log = fs::read_to_string(node.log()).unwrap_or_default();
     let lines = log
@@ -88,7 +87,7 @@ fn is_given_back(node: &ManagedNode, pod: &ManagedPod, ended: JoinHandle<Duratio
 #[test]
 fn a_deleted_pods_share_goes_with_its_last_process() {
     let node = ManagedNode::with(&[]);
-    // It is asked to leave and stays for as long as it may.
+    // It ignores SIGTERM and runs until it is killed.
     let pod = node.pod("stubborn", "trap '' TERM; victim alloc 1000M hold", |pod| {
         pod["spec"]["terminationGracePeriodSeconds"] = 5.into();
     });

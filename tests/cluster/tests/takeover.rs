@@ -1,5 +1,5 @@
-//! The chart in place of KAI, while pods of KAI's users wait: none of them runs without its GPU, and what people read
-//! about their pods is all there.
+//! The chart replaces KAI while pods of KAI's users wait: no pod runs without its GPU, and everything that people read
+//! about their pods is there.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::thread::sleep;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 const STATE: &str = "/run/apportion/takeover";
 const SLOT: &str = ".spec.containers[0].resources.limits.apportion\\.dev/gpu-slot";
-/// What runs in a short pod with a share.
+/// The script of a short pod with a share.
 const SCRIPT: &str = "victim total";
-/// How many short pods there are, and how soon one after the other.
+/// The number of short pods, and the pause between them.
 const PODS: usize = 24;
 const APART: Duration = Duration::from_millis(400);
 
@@ -33,7 +33,7 @@ fn condition(release: &ChartRelease, pod: &str) -> String {
     )
 }
 
-/// The messages of a pod's events of this reason, a line each.
+/// The messages of a pod's events with this reason, one per line.
 fn events(release: &ChartRelease, pod: &str, reason: &str) -> String {
     let selector = format!("involvedObject.name={pod},reason={reason}");
     let path = "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
@@ -52,7 +52,7 @@ fn ends(release: &ChartRelease, pod: &str) {
 fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
     let cluster = LocalCluster::of_tests();
     let _pods = TakeoverPods;
-    // While KAI is there, or nobody is.
+    // Created while KAI or no scheduler is there.
     let hold = "victim total hold";
     for (name, annotations) in [
         ("early-fraction", json!({"gpu-fraction": "0.5"})),
@@ -76,7 +76,7 @@ fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
     answers_each_certificate_request_once(&release);
 }
 
-/// The pods of this suite go with it, also where it fails.
+/// Deletes the pods of this suite at the end, even after a failure.
 struct TakeoverPods;
 
 impl Drop for TakeoverPods {
@@ -102,7 +102,7 @@ fn keeps_waiting(release: &ChartRelease) {
     eventually("a metric says so", || {
         release.metric("apportion_scheduler_pods_without_slot", &[]) == 2.0
     });
-    // No GPU is kept for them.
+    // No GPU memory is allocated for them.
     let cards = release.gpu_node()["status"]["cards"].clone();
     for card in cards.as_array().into_iter().flatten() {
         assert_eq!(card["allocatedBytes"], 0, "{card}");
@@ -147,7 +147,7 @@ fn tells_of_every_pod_and_takes_each_share_once(release: &ChartRelease) {
     assert_eq!(accepted() - before, PODS as f64, "shares were taken again");
 }
 
-/// The node has fewer CPUs than two of these pods ask for, so the second one has to wait and not to fail there.
+/// The node has too few CPUs for two of these pods, so the second one must wait instead of failing on the node.
 fn counts_what_pods_ask_for_together(release: &ChartRelease) {
     let path = "jsonpath={.status.allocatable.cpu}";
     let cpu = release.kubectl(&["get", "node", &release.cluster.node(), "-o", path]);

@@ -1,5 +1,6 @@
-//! Whole cards on a real kubelet, from the book of the shares: a card is shared or whole, the node's count
-//! says how many can be had, and a container with a whole card has nothing of ours between it and the driver.
+//! Whole cards with a real kubelet, from the same ledger as shares: a card is either shared or whole, the node's
+//! capacity says how many whole cards are left, and a container with a whole card has nothing of ours between it and
+//! the driver.
 
 use apportion_cluster::eventually;
 use apportion_cluster::managed::{LIMIT, ManagedNode, ManagedPod};
@@ -14,7 +15,7 @@ fn whole(node: &ManagedNode, name: &str) -> ManagedPod {
     })
 }
 
-/// How many whole cards the node has to give.
+/// How many whole cards the node offers.
 fn offered(node: &ManagedNode) -> String {
     let path = "jsonpath={.status.allocatable.nvidia\\.com/gpu}";
     node.kubectl(&["get", "node", &node.cluster.node(), "-o", path])

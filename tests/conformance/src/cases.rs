@@ -1,4 +1,4 @@
-//! The cases, by name. Each runs in a process of its own, so that none sees what another left.
+//! The cases by name. Each runs in a process of its own, so that none is affected by another.
 
 use crate::record::{CaseError, CaseReport};
 
@@ -33,9 +33,9 @@ pub(crate) use processes::hold;
 pub(crate) struct ConformanceCase {
     /// Its name on the command line and in the records.
     pub(crate) name: &'static str,
-    /// What it asks.
+    /// What it tests.
     pub(crate) about: &'static str,
-    /// Asks it.
+    /// Runs it.
     pub(crate) run: fn(&CaseReport) -> Result<(), CaseError>,
 }
 

@@ -1,4 +1,4 @@
-//! What a driver function returns, by the name that `cuda.h` gives it.
+//! What a driver function returns, under its name in `cuda.h`.
 //!
 //! Records are read by people and compared between machines, so a code is written by name; one that
 //! is not in the table is written as its number, never dropped.

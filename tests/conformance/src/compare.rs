@@ -1,4 +1,4 @@
-//! Two runs side by side: what the simulation says and what a card says.
+//! Compares two runs, such as one on the simulation and one on a card.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::record::FactRecord;
 
-/// Names every fact that `file`, a record of another run, has otherwise.
+/// Lists every fact that differs in `file`, the record of another run.
 pub(crate) fn differences(records: &[FactRecord], file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("failed to read {}: {error}", file.display()))?;

@@ -1,4 +1,4 @@
-//! The structures that cross the boundary, laid out as `cuda.h` and `nvml.h` have them.
+//! The structures that are passed to the driver, with the layout of `cuda.h` and `nvml.h`.
 
 use std::ffi::c_void;
 
@@ -29,7 +29,7 @@ pub(crate) struct HandleProperties {
 }
 
 impl HandleProperties {
-    /// Pinned memory at a location, shareable as `shareable` says.
+    /// Pinned memory at a location. `shareable` is the type of handle that it can be exported as.
     pub(crate) const fn new(location: Location, shareable: i32) -> Self {
         Self {
             kind: 1,
@@ -41,7 +41,7 @@ impl HandleProperties {
     }
 }
 
-/// `CUmemAccessDesc`: reading and writing from a location.
+/// `CUmemAccessDesc` for reading and writing from a location.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct ReadWriteAccess {
@@ -85,7 +85,7 @@ pub(crate) struct KernelNode {
 }
 
 impl KernelNode {
-    /// One block of so many threads.
+    /// One block of `threads` threads.
     pub(crate) const fn new(function: usize, threads: u32) -> Self {
         Self {
             function,
@@ -95,7 +95,7 @@ impl KernelNode {
     }
 }
 
-/// `CUmemcpyAttributes`: in the order of the stream, without hints.
+/// `CUmemcpyAttributes`: in stream order, without hints.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct CopyAttributes {
@@ -112,7 +112,7 @@ impl CopyAttributes {
     };
 }
 
-/// `CUmemcpy3DOperand` of a pointer: its rows are so long and its slices so high.
+/// `CUmemcpy3DOperand` for a pointer, with its row length and slice height.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct RowOperand {
@@ -135,7 +135,7 @@ pub(crate) struct CopyOfRows {
 }
 
 impl CopyOfRows {
-    /// So many bytes of so many rows, out of longer ones into rows without gaps.
+    /// Copies `bytes` bytes from each of `rows` longer rows into rows without gaps.
     pub(crate) fn new(to: u64, from: (u64, usize), bytes: usize, rows: usize) -> Self {
         const POINTER: u32 = 1;
         let end = |address, row| RowOperand {
@@ -186,7 +186,7 @@ impl TextureResource {
         }
     }
 
-    /// So many bytes of floating-point numbers.
+    /// `bytes` bytes of floating-point numbers.
     pub(crate) const fn of_memory(address: u64, bytes: usize) -> Self {
         const LINEAR: u32 = 2;
         Self {
@@ -209,7 +209,7 @@ pub(crate) struct TextureSampling {
 }
 
 impl TextureSampling {
-    /// What lies beyond an edge is like the edge.
+    /// Coordinates beyond an edge are clamped to the edge.
     pub(crate) const CLAMPED: Self = Self {
         modes: [1; 3],
         rest: [0; 23],
@@ -225,7 +225,7 @@ pub(crate) struct SmGroupParams {
 }
 
 impl SmGroupParams {
-    /// So many, scheduled as the card does it; zero for as many as there are.
+    /// `multiprocessors` multiprocessors with the card's default scheduling. Zero for all that are left.
     pub(crate) const fn of(multiprocessors: u32) -> Self {
         Self {
             multiprocessors,
@@ -248,7 +248,7 @@ impl FillNode {
     }
 }
 
-/// `CUdevResource`, of multiprocessors.
+/// `CUdevResource` for multiprocessors.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct SmResource {
@@ -292,7 +292,7 @@ impl PoolProperties {
     }
 }
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`: one allocation of a graph, and where it will be.
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`: one allocation of a graph, and the address that the driver writes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct AllocationNode {
@@ -319,13 +319,13 @@ impl AllocationNode {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct ArrayDescriptor {
-    /// Elements in a row.
+    /// Elements per row.
     pub(crate) width: usize,
-    /// Rows, or 0 for an array of one dimension.
+    /// Rows. 0 for an array of one dimension.
     pub(crate) height: usize,
-    /// `CUarray_format`; the names that matter are [`BYTES`] and [`FLOATS`].
+    /// `CUarray_format`. The cases use [`BYTES`] and [`FLOATS`].
     pub(crate) format: i32,
-    /// Numbers in an element.
+    /// Channels per element.
     pub(crate) channels: u32,
 }
 

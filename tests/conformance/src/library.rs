@@ -1,8 +1,8 @@
 //! The two driver libraries, as tables of functions.
 //!
-//! One row per function gives its symbol and its signature in `cuda.h` or `nvml.h`. Outputs are
-//! `Option<&mut T>`, which is a pointer that may be NULL, so that a case says `None` where it means
-//! NULL. A function that the library lacks answers [`ResultCode::ABSENT`].
+//! Each row has a function's symbol and its signature in `cuda.h` or `nvml.h`. Outputs are `Option<&mut T>`, which is a
+//! nullable pointer, so a case writes `None` for NULL. A function that the library lacks returns
+//! [`ResultCode::ABSENT`].
 #![expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
 
 use std::ffi::{c_char, c_void};
@@ -28,14 +28,14 @@ macro_rules! library {
         #[derive(Debug)]
         pub(crate) struct $name {
             $($method: Option<extern "C" fn($($type),*) -> i32>,)*
-            /// Keeps the functions where they are.
+            /// Keeps the library loaded.
             _library: Library,
         }
 
         impl $name {
-            /// Loads the library in the way of every CUDA program: by its name.
+            /// Loads the library as every CUDA program does: by its name.
             pub(crate) fn open() -> Result<Self, libloading::Error> {
-                // SAFETY: a driver library runs nothing at load that this program could disturb.
+                // SAFETY: at load time a driver library runs nothing that could disturb this program.
                 let library = unsafe { Library::new($file) }?;
                 Ok(Self {
                     $($method: {
@@ -221,7 +221,7 @@ library! {
 impl Cuda {
     /// The address of an exported symbol.
     pub(crate) fn address(&self, symbol: &str) -> Option<usize> {
-        // SAFETY: an address is as large as a `usize`, and it is only looked at.
+        // SAFETY: an address has the size of a `usize`, and only its value is used.
         let found = unsafe { self._library.get::<usize>(symbol.as_bytes()) };
         found.ok().map(|address| *address)
     }

@@ -1,12 +1,11 @@
-//! Asks a driver what it does, and says where that is not what is documented.
+//! Records what a driver does, and fails where that is not what is documented.
 //!
-//! The same cases run against the simulated driver (in every test run) and against a real one (when a
-//! machine with a card is at hand): any difference is a bug in the simulation. They also run under a
-//! limit, where the hooks must not show. Output is one JSON line per fact ([`record`]); the last line
-//! on the standard error counts them.
+//! The same cases run against the simulated driver (in every test run) and against a real one (when a machine with a
+//! card is available): any difference is a bug in the simulation. They also run under a limit, where the hooks must not
+//! be visible. The output is one JSON line per fact ([`record`]). The last line on standard error has the counts.
 //!
-//! Each case is a process of its own with a time limit, so that a driver that hangs or crashes costs
-//! one case. Which driver is asked is the loader's business (`LD_LIBRARY_PATH`), as for any program.
+//! Each case runs in its own process with a time limit, so a driver that hangs or crashes only costs one case. The
+//! loader selects the driver (`LD_LIBRARY_PATH`), as for any program.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,7 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything documented holds.
+/// Whether all documented facts hold.
 fn perform(arguments: &ConformanceArguments) -> Result<bool, String> {
     if arguments.list {
         for case in CASES {

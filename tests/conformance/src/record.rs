@@ -1,8 +1,8 @@
-//! What a case finds out: one JSON line per fact.
+//! What a case finds: one JSON line per fact.
 //!
-//! A *documented* fact is one that CUDA's or NVML's documentation promises; it holds everywhere or the
-//! driver (in practice: the simulation, or a hook) is wrong. An *observed* fact is one that no document
-//! promises, such as a rounding; it is written down, so that two machines can be compared.
+//! CUDA's or NVML's documentation promises a *documented* fact. If it does not hold, the driver (in practice: the
+//! simulation, or a hook) is wrong. No document promises an *observed* fact, such as a rounding. It is recorded so that
+//! two machines can be compared.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::code::ResultCode;
 
-/// Who vouches for a fact.
+/// Where a fact comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FactSource {
@@ -26,34 +26,34 @@ pub(crate) enum FactSource {
 pub(crate) struct FactRecord {
     /// The case that found it.
     pub(crate) case: String,
-    /// What was looked at.
+    /// What was tested.
     pub(crate) fact: String,
-    /// Who vouches for it.
+    /// Where it comes from.
     pub(crate) kind: FactSource,
     /// Whether it is as documented.
     pub(crate) holds: bool,
-    /// What was seen.
+    /// The observed value.
     pub(crate) seen: Value,
-    /// What the documentation says, where it is one value.
+    /// The documented value, if it is a single one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wanted: Option<Value>,
 }
 
-/// Why a case could not go on.
+/// Why a case stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CaseError {
-    /// A library is not there.
+    /// A library could not be loaded.
     #[error("failed to load a driver library")]
     Library(#[from] libloading::Error),
-    /// A call that the case only prepares with failed.
+    /// A call failed that the case needs for its preparation.
     #[error("{0} returned {1}")]
     Call(&'static str, ResultCode),
-    /// A process that the case needs could not be run.
+    /// A process that the case needs could not be started.
     #[error("failed to run a second process")]
     Process(#[from] std::io::Error),
 }
 
-/// Where a case writes.
+/// The output of a case.
 #[derive(Debug)]
 pub(crate) struct CaseReport {
     case: String,
@@ -73,7 +73,7 @@ impl CaseReport {
         self.write(fact, FactSource::Documented, holds, seen, Some(wanted));
     }
 
-    /// A documented relation, and the numbers that it was judged by.
+    /// A documented relation, with the numbers that decide it.
     pub(crate) fn holds(&self, fact: &str, holds: bool, seen: impl Serialize) {
         self.write(fact, FactSource::Documented, holds, value(seen), None);
     }
@@ -93,7 +93,7 @@ impl CaseReport {
             wanted,
         };
         let line = serde_json::to_string(&record).expect("a record is plain data");
-        // Whoever stops reading has seen enough.
+        // A closed output is no error: the reader has stopped.
         let _ = writeln!(std::io::stdout().lock(), "{line}");
     }
 }

@@ -1,4 +1,4 @@
-//! A program on the first card: both libraries, the primary context, and what NVML says of it.
+//! A program on the first card: both libraries, the primary context, and NVML's numbers for it.
 
 use std::ffi::{CString, c_void};
 use std::process;
@@ -9,10 +9,10 @@ use crate::library::{Cuda, Nvml};
 use crate::record::{CaseError, CaseReport};
 
 pub(crate) const MIB: usize = 1 << 20;
-/// What no output holds by chance.
+/// A value that no output has by chance.
 pub(crate) const UNTOUCHED: u64 = 0x5afe_5afe_5afe_5afe;
 
-/// The libraries, initialised; no context yet.
+/// Both libraries, initialised, without a context.
 #[derive(Debug)]
 pub(crate) struct DriverSession {
     pub(crate) cuda: Cuda,
@@ -21,7 +21,7 @@ pub(crate) struct DriverSession {
     card: usize,
 }
 
-/// A call that must succeed for the case to mean anything.
+/// Makes a call that must succeed for the case to continue.
 pub(crate) fn must(what: &'static str, code: ResultCode) -> Result<(), CaseError> {
     if code.succeeded() {
         Ok(())
@@ -30,7 +30,7 @@ pub(crate) fn must(what: &'static str, code: ResultCode) -> Result<(), CaseError
     }
 }
 
-/// Starts the driver for a case that needs no card, and says so where there is none.
+/// Initialises the driver for a case that needs no card. Reports if there is none.
 pub(crate) fn start_without_card(report: &CaseReport, cuda: &Cuda) -> Result<(), CaseError> {
     let code = cuda.init(0);
     report.observed("cuInit", code);
@@ -40,7 +40,7 @@ pub(crate) fn start_without_card(report: &CaseReport, cuda: &Cuda) -> Result<(),
     }
 }
 
-/// The text of a UUID, as NVML takes it.
+/// A UUID as text, in NVML's form.
 pub(crate) fn uuid_text(uuid: [u8; 16]) -> CString {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
@@ -70,7 +70,7 @@ impl DriverSession {
         })
     }
 
-    /// As [`DriverSession::open`], with the card's primary context current.
+    /// Like [`DriverSession::open`], and makes the card's primary context current.
     pub(crate) fn start() -> Result<Self, CaseError> {
         let session = Self::open()?;
         session.retain()?;
@@ -86,7 +86,7 @@ impl DriverSession {
         Ok(context)
     }
 
-    /// The first card as a place for memory.
+    /// The first card as a memory location.
     pub(crate) fn location(&self) -> Location {
         Location {
             kind: DEVICE,
@@ -94,14 +94,14 @@ impl DriverSession {
         }
     }
 
-    /// Allocates plainly.
+    /// Allocates linear memory.
     pub(crate) fn alloc(&self, bytes: usize) -> Result<u64, CaseError> {
         let mut address = 0;
         must("cuMemAlloc_v2", self.cuda.alloc(Some(&mut address), bytes))?;
         Ok(address)
     }
 
-    /// Free and total memory as CUDA has them.
+    /// Free and total memory according to CUDA.
     pub(crate) fn memory_info(&self) -> Result<(usize, usize), CaseError> {
         let (mut free, mut total) = (0, 0);
         let code = self.cuda.memory_info(Some(&mut free), Some(&mut total));
@@ -109,7 +109,7 @@ impl DriverSession {
         Ok((free, total))
     }
 
-    /// The card's memory as NVML has it.
+    /// The card's memory according to NVML.
     pub(crate) fn card_memory(&self) -> Result<(CardMemory, CardMemoryV2), CaseError> {
         let (mut first, mut second) = (CardMemory::default(), CardMemoryV2::default());
         must(
@@ -123,7 +123,7 @@ impl DriverSession {
         Ok((first, second))
     }
 
-    /// The processes that NVML sees on the card.
+    /// The processes that NVML lists for the card.
     pub(crate) fn running(&self) -> Result<Vec<RunningProcess>, CaseError> {
         let mut list = vec![RunningProcess::default(); 256];
         let mut count = list.len() as u32;
@@ -135,19 +135,19 @@ impl DriverSession {
         Ok(list)
     }
 
-    /// Whether NVML names this process; from inside a container it may not.
+    /// Whether NVML lists this process. Inside a container it may not.
     pub(crate) fn is_visible(&self) -> Result<bool, CaseError> {
         Ok(self.running()?.iter().any(|one| one.pid == process::id()))
     }
 
-    /// What NVML counts for this process, or for the whole card where it does not name the process.
+    /// The memory that NVML counts for this process, or for the whole card if it does not list the process.
     pub(crate) fn usage(&self) -> Result<i64, CaseError> {
         let named = self.is_visible()?;
         self.usage_if(named)
     }
 
-    /// As [`DriverSession::usage`], for a process that NVML names while it has a context: without one it
-    /// holds nothing.
+    /// Like [`DriverSession::usage`], for a process that NVML lists only while it has a context. Without one it uses
+    /// nothing.
     pub(crate) fn usage_if(&self, named: bool) -> Result<i64, CaseError> {
         let own = self
             .running()?
@@ -161,7 +161,7 @@ impl DriverSession {
         Ok(i64::try_from(used).unwrap_or(i64::MAX))
     }
 
-    /// By how much `step` changes what NVML counts.
+    /// By how much `step` changes the memory that NVML counts.
     pub(crate) fn growth(
         &self,
         step: impl FnOnce() -> Result<(), CaseError>,

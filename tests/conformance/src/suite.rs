@@ -1,4 +1,4 @@
-//! Running the cases one after another, each in a process of its own, and counting what they found.
+//! Runs the cases one by one, each in a process of its own, and counts their results.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::record::{FactRecord, FactSource};
 
-/// Runs `cases` and hands every line on as it comes.
+/// Runs `cases` and passes every line on at once.
 pub(crate) fn run(cases: &[&str], timeout: Duration) -> Vec<FactRecord> {
     let mut records = Vec::new();
     for case in cases {
@@ -29,14 +29,14 @@ pub(crate) fn run(cases: &[&str], timeout: Duration) -> Vec<FactRecord> {
         }
         for record in &records[from..] {
             let line = serde_json::to_string(record).expect("a record is plain data");
-            // Whoever stops reading has seen enough.
+            // A closed output is no error: the reader has stopped.
             let _ = writeln!(std::io::stdout().lock(), "{line}");
         }
     }
     records
 }
 
-/// Runs one case; a sentence if its process did not end well.
+/// Runs one case. Returns an error message if its process failed.
 fn one(case: &str, timeout: Duration, records: &mut Vec<FactRecord>) -> Option<String> {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -72,7 +72,7 @@ fn follow(mut child: Child, timeout: Duration, records: &mut Vec<FactRecord>) ->
         }
     };
     if !ended {
-        // A process that cannot be killed is gone already.
+        // If this fails, the process has already ended.
         let _ = child.kill();
     }
     let status = child.wait();
@@ -84,7 +84,7 @@ fn follow(mut child: Child, timeout: Duration, records: &mut Vec<FactRecord>) ->
     }
 }
 
-/// Says how much held; whether all that is documented did.
+/// Prints the counts. True if all documented facts hold.
 pub(crate) fn summarise(records: &[FactRecord]) -> bool {
     let documented = records
         .iter()

@@ -1,7 +1,7 @@
-//! A tenant's own `usage` page with anything written into it, as the agent and the tenant's other programs read it.
-//! Another tenant's numbers stay as they are.
+//! A tenant's own `usage` page with arbitrary content, as the agent and the tenant's other programs read it. The
+//! numbers of other tenants must not change.
 //!
-//! The input is a list of writes of eleven bytes: which part of the page, which line of it, and the word.
+//! The input is a list of eleven-byte writes: a part of the page, a line of it, and the word.
 #![no_main]
 
 use std::cell::RefCell;
@@ -19,14 +19,14 @@ use libfuzzer_sys::fuzz_target;
 
 const LINE: usize = 64;
 const CARDS: usize = 2;
-/// Where the cards' lines, the slots' heads and the claims begin.
+/// Where the lines of the cards, the heads of the process records and the claims begin.
 const USES: usize = 2;
 const HEADS: usize = USES + CARDS;
 const CLAIMS: usize = HEADS + SLOTS;
 const END: usize = CLAIMS + SLOTS * CARDS;
-/// The first byte of a write that makes the file shorter or longer.
+/// The first byte of a write that changes the file's length.
 const CUT: u8 = 255;
-/// How many of the page's processes are looked at one by one.
+/// How many of the page's processes are checked one by one.
 const LOOKED_AT: usize = 64;
 
 struct FuzzAccount {
@@ -144,7 +144,7 @@ impl FuzzTenants {
                 self.spend(&mapped);
             }
             self.opened_again();
-            // Its end is behind the old mapping, which would be a fault in a program; the agent's is guarded.
+            // Beyond the file's end, the old mapping would fault in a program. The agent's is guarded.
             file.set_len(self.own.pristine.len() as u64)
                 .expect("it is a file");
         } else {
@@ -156,11 +156,11 @@ impl FuzzTenants {
         self.others_are_as_they_were();
     }
 
-    /// A page whose head is not exactly right is not opened.
+    /// A page whose header is not exactly right cannot be opened.
     fn opened_again(&self) {
         let file = File::open(&self.own.path).expect("it is there");
         let length = file.metadata().expect("it is a file").len();
-        // The rest of the head says nothing.
+        // The rest of the header has no meaning.
         let mut head = [0; 24];
         let is_right = length == self.own.pristine.len() as u64
             && file.read_exact_at(&mut head, 0).is_ok()
@@ -169,7 +169,7 @@ impl FuzzTenants {
         assert_eq!(opened.is_ok(), is_right, "{opened:?}");
     }
 
-    /// As the agent does every tick.
+    /// Reads the page as the agent does in every tick.
     fn read(&self, page: &UsageMap) {
         let usage = page.usage();
         for card in 0..=CARDS {
@@ -195,7 +195,7 @@ impl FuzzTenants {
         }
     }
 
-    /// As an honest program of the same tenant does.
+    /// Charges as an honest program of the same tenant does.
     fn spend(&self, page: &UsageMap) {
         let usage = page.usage();
         let limits = self.own.limits.cards();
@@ -205,7 +205,7 @@ impl FuzzTenants {
         for (card, limit) in limits.iter().enumerate() {
             let ask = Bytes::from_mib(2);
             if usage.charge(owner, card, ask, limit) == ChargeOutcome::Granted {
-                // What is granted was seen to fit.
+                // A granted charge was checked to fit.
                 usage.uncharge(owner, card, ask);
             }
             let _ = usage.claim_anyway(owner, card, ask);

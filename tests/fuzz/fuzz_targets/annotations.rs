@@ -1,4 +1,4 @@
-//! What a pod's annotations ask for: one line is one annotation, its first byte says which.
+//! A pod's annotations: each line is one annotation, and its first byte selects the key.
 #![no_main]
 
 use apportion_admission::strict::StrictBounds;

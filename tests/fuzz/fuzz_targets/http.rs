@@ -1,4 +1,4 @@
-//! Bytes of a stranger on a port for health and metrics. There is at most one answer, to one small request.
+//! Bytes from a stranger at the port for health and metrics. There is at most one answer, to one small request.
 #![no_main]
 
 use std::cell::Cell;
@@ -13,9 +13,9 @@ use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
-/// What the server answers.
+/// The server's answer.
 const BODY: &str = "seventeen apples\n";
-/// The largest head that is read, and some.
+/// Slightly more than the largest head that the server reads.
 const LARGEST_HEAD: usize = 16 << 10;
 
 thread_local! {
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Sends the bytes, and says how many requests were answered, and with what.
+/// Sends the bytes. Returns how many requests were answered, and with what.
 async fn exchange(data: &[u8]) -> (usize, Vec<u8>) {
     let asked = Rc::new(Cell::new(0_usize));
     let (server, mut client) = tokio::io::duplex(64 << 10);
@@ -53,7 +53,7 @@ async fn exchange(data: &[u8]) -> (usize, Vec<u8>) {
     let answers = HttpLimiter::within(Duration::from_secs(1));
     let serving = connection(server, IpAddr::V4(Ipv4Addr::LOCALHOST), answers, answer);
     let sending = async {
-        // The server may have closed it.
+        // The server may already have closed the connection.
         let _ = client.write_all(data).await;
         let _ = client.shutdown().await;
         let mut answered = Vec::new();

@@ -1,4 +1,4 @@
-//! Images of code as a program hands them to the driver: cubins, bundles with LZ4 inside, PTX.
+//! Code images as a program passes them to the driver: cubins, bundles with LZ4, PTX.
 #![no_main]
 
 use apportion_gate::image::{BUNDLE, CUBIN, ImageFootprint, bundle, cubin, text};
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let first: Option<&[u8; 4]> = data.first_chunk();
     let found: Option<ImageFootprint> = first.and_then(|word| image(u32::from_le_bytes(*word)));
     if let Some(found) = found {
-        // What is counted is whole blocks of the driver, or more than fits.
+        // Sizes are whole driver blocks, or saturated.
         let is_whole = |bytes: u64| bytes.is_multiple_of(256) || bytes == u64::MAX;
         assert!(found.is_bundled || is_whole(found.variables) && is_whole(found.code));
     }

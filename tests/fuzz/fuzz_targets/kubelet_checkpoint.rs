@@ -1,9 +1,9 @@
-//! The kubelet's record of which container holds which device.
+//! The kubelet's checkpoint, which records which container has which device.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-// The agent is a program and not a library, so its file is compiled here again.
+// The agent is a program without a library, so its file is compiled here again.
 #[allow(dead_code, reason = "the agent reads files, too")]
 #[path = "../../../node-agent/src/kubelet/checkpoint.rs"]
 mod checkpoint;

@@ -1,4 +1,4 @@
-//! What a container runtime sends over the NRI's socket, in pieces: frames, envelopes, containers.
+//! Messages of a container runtime on the NRI socket, in pieces: frames, envelopes, containers.
 #![no_main]
 
 use apportion_nri::frame::{FrameDecoder, Kind, MuxConnection, TtrpcMessage, encode};
@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Whether the session goes on. A call gets one answer; nothing else gets any.
+/// Whether the session goes on. A call gets one answer; other messages get none.
 fn take(
     session: &mut NriSession,
     lane: MuxConnection,

@@ -1,4 +1,4 @@
-//! Amounts as people write them: Kubernetes quantities, shares, memory, durations, UUIDs of cards.
+//! Amounts as people write them: Kubernetes quantities, shares, memory, durations, GPU UUIDs.
 #![no_main]
 
 use apportion_abi::units::parse_memory;

@@ -1,4 +1,4 @@
-//! What the API server sends to the admission webhook. The first byte says which question is asked.
+//! Requests of the API server to the admission webhook. The first byte selects the kind of review.
 #![no_main]
 
 use apportion_admission::queue::ReviewedQueue;
@@ -7,7 +7,7 @@ use apportion_admission::{AdmissionSettings, GpuDelivery, RequestBelowLimit};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-// Not the crate `apportion-webhook`: with its listeners and its client it would take minutes to compile.
+// The crate `apportion-webhook`, with its listeners and its client, would take minutes to compile.
 #[path = "../../../scheduler-shim/webhook/src/judge.rs"]
 #[allow(dead_code, reason = "the webhook knows paths, too")]
 mod judge;
@@ -66,7 +66,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The patch was made of what rules look at, and must fit the whole object.
+/// The patch is made from the fields that the rules read, and must apply to the whole object.
 fn applies(body: &[u8], patch: Value) {
     let Ok(whole) = serde_json::from_slice::<Value>(body) else {
         return;

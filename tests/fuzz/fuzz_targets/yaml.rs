@@ -1,4 +1,4 @@
-//! Files of objects that `apportion-scheduler simulate` reads.
+//! Object files that `apportion-scheduler simulate` reads.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The kubelet, as a test drives it.
+//! The kubelet, driven by a test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,10 +24,10 @@ use tonic::transport::{Channel, Server};
 use crate::services::SharedKubeletState;
 use crate::state::{PodOf, RegisteredPlugin};
 
-/// How long anything may take on a machine that does much else.
+/// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long ago the kubelet is made to look started: one that has just started is not believed when it
-/// lists no pods.
+/// The kubelet pretends to have started this long ago. The agent does not trust an empty pod list of a kubelet that has
+/// just started.
 const AGE: Duration = Duration::from_secs(3600);
 
 /// A kubelet.
@@ -40,7 +40,7 @@ pub struct FakeKubelet {
 }
 
 impl FakeKubelet {
-    /// A kubelet with its folder at `dir`.
+    /// Starts a kubelet with its folder at `dir`.
     #[must_use]
     pub fn start(dir: &Path) -> Self {
         let mut kubelet = Self {
@@ -53,7 +53,7 @@ impl FakeKubelet {
         kubelet
     }
 
-    /// Ends it and starts it again: all sockets in its folder are gone, what is on disk is not.
+    /// Restarts it: all sockets in its folder are gone, other files stay.
     ///
     /// # Panics
     /// If its folder cannot be emptied.
@@ -103,7 +103,7 @@ impl FakeKubelet {
         self.dir.join("device-plugins")
     }
 
-    /// How often the plugin of slots has registered.
+    /// How often the slot plugin has registered.
     #[must_use]
     pub fn registrations(&self) -> usize {
         self.registrations_of(RESOURCE_SLOT)
@@ -116,7 +116,7 @@ impl FakeKubelet {
         books.plugins.get(resource).map_or(0, |of| of.registrations)
     }
 
-    /// Waits until a plugin of slots has registered more than `before` times, and follows its devices.
+    /// Waits until a slot plugin has registered more than `before` times, and follows its devices.
     ///
     /// # Panics
     /// If none does.
@@ -161,13 +161,13 @@ impl FakeKubelet {
                 with(&mut |plugin| plugin.devices.clone_from(&health));
                 first.take().map(|first| first.send(()));
             }
-            // Nothing can be handed out while nobody answers for it.
+            // While no plugin runs, its devices cannot be given out.
             with(&mut silence);
         }));
         heard.await.expect("it says what it has");
     }
 
-    /// The healthy devices of a resource, held or not.
+    /// The healthy devices of a resource, held or free.
     #[must_use]
     pub fn offered(&self, resource: &str) -> Vec<String> {
         let books = self.shared.books();
@@ -201,11 +201,11 @@ impl FakeKubelet {
         books.plugins.get(resource)?.endpoint.clone()
     }
 
-    /// Admits a pod: its first container gets a device, and the others get the same one, as the
-    /// containers after an init container do.
+    /// Admits a pod: its first container gets a device, and the others get the same one, like containers after an init
+    /// container.
     ///
     /// # Errors
-    /// If no device is free or the plugin refuses: the pod fails.
+    /// If no device is free or the plugin refuses. Then the pod fails.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -221,10 +221,10 @@ impl FakeKubelet {
         self.admit_to(uid, name, containers, device).await
     }
 
-    /// The same to this device, whether it is free or not.
+    /// The same with this device, whether it is free or not.
     ///
     /// # Errors
-    /// If the plugin refuses: the pod fails.
+    /// If the plugin refuses. Then the pod fails.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -261,7 +261,7 @@ impl FakeKubelet {
         Ok(device)
     }
 
-    /// A pod is on the books, whatever a plugin says to it.
+    /// Adds a pod to the kubelet's state without asking a plugin.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -271,17 +271,17 @@ impl FakeKubelet {
         books.save(&self.plugins());
     }
 
-    /// Another plugin, as NVIDIA's, has these devices of a resource to give; none if they are none.
+    /// Another plugin, like NVIDIA's, offers these devices of a resource. An empty list removes it.
     pub fn offer_of_another(&self, resource: &str, devices: &[&str]) {
         let mut books = self.shared.books();
         let plugin = books.plugins.entry(resource.to_owned()).or_default();
         plugin.devices = devices.iter().map(|id| ((*id).to_owned(), true)).collect();
     }
 
-    /// Asks before a container of the pod starts.
+    /// Calls the plugin before a container of the pod starts.
     ///
     /// # Errors
-    /// If the container must not start, with what the pod's events say.
+    /// If the container must not start, with the message for the pod's events.
     pub async fn before_start(&self, uid: &str) -> Result<(), Status> {
         let device = self.pod(uid).and_then(|pod| pod.devices.first().cloned());
         let (_, device) = device.ok_or_else(|| Status::not_found("no such pod"))?;
@@ -292,26 +292,26 @@ impl FakeKubelet {
         asked.await.map(drop)
     }
 
-    /// What the plugin answered for a pod.
+    /// The plugin's answer for a pod.
     #[must_use]
     pub fn answer(&self, uid: &str) -> ContainerAllocateResponse {
         let answers = &self.shared.books().answers;
         answers.get(uid).cloned().unwrap_or_default()
     }
 
-    /// A pod on the books.
+    /// A pod in the kubelet's state.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<PodOf> {
         self.shared.books().pods.get(uid).cloned()
     }
 
-    /// The UIDs on the books.
+    /// The UIDs of all pods in the kubelet's state.
     #[must_use]
     pub fn pods(&self) -> Vec<String> {
         self.shared.books().pods.keys().cloned().collect()
     }
 
-    /// The pod has ended. The checkpoint keeps it until the next pod is admitted, as the real one does.
+    /// Ends a pod. The checkpoint keeps it until the next pod is admitted, as the real kubelet's does.
     pub fn remove(&self, uid: &str) {
         self.shared.books().pods.remove(uid);
     }
@@ -326,7 +326,7 @@ impl Drop for FakeKubelet {
     }
 }
 
-/// Either one device by name, or everything by path.
+/// The answer must be either one CDI device name, or mounts and variables without CDI.
 fn check(response: &ContainerAllocateResponse, device: &str) {
     let name = format!("apportion.dev/grant={device}");
     let named = response.cdi_devices.iter().map(|device| &device.name);
@@ -338,7 +338,7 @@ fn check(response: &ContainerAllocateResponse, device: &str) {
     }
 }
 
-/// Nobody answers for its devices.
+/// Marks a plugin's devices as unavailable.
 fn silence(plugin: &mut RegisteredPlugin) {
     let health = plugin.devices.values_mut();
     health.for_each(|is_healthy| *is_healthy = false);

@@ -1,9 +1,9 @@
-//! A kubelet as far as a device plugin can tell: it takes registrations, hands out devices, asks before
-//! each start of a container, lists who holds what and keeps its checkpoint, in the real one's order and
-//! over real sockets. It runs no container; a test plays the runtime with what it finds on disk.
+//! A kubelet as a device plugin sees it. It accepts registrations, hands out devices, calls the plugin before each
+//! container starts, lists which container has which device, and writes its checkpoint. It does so in the real one's
+//! order and over real sockets. It runs no container: the test acts as the runtime and uses the files on disk.
 //!
-//! The real kubelet is in the tests on a cluster. This one is for what cannot be done there a thousand
-//! times in a minute, or not at all on purpose: restarts at the wrong moment, answers that come late.
+//! The cluster tests use the real kubelet. This one is for tests that need a thousand pods a minute, or events that the
+//! real one cannot produce on purpose: restarts at the wrong moment, late answers.
 
 #![forbid(unsafe_code)]
 

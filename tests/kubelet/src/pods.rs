@@ -1,4 +1,4 @@
-//! The kubelet's pods API, as far as an agent can tell: every pod that is there, then what changes.
+//! The kubelet's pods API as an agent sees it: first all pods, then the changes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,10 +29,10 @@ struct PodsState {
 }
 
 impl PodsApi {
-    /// Serves below the kubelet's folder; no pod is there.
+    /// Serves below the kubelet's folder, without pods.
     ///
     /// # Panics
-    /// If the socket cannot be made.
+    /// If the socket cannot be created.
     #[must_use]
     pub fn listen(dir: &Path) -> Self {
         let known = PodsState {
@@ -47,7 +47,7 @@ impl PodsApi {
         Self { known, server }
     }
 
-    /// A pod of the namespace `team` with an annotation is there.
+    /// Adds a pod with an annotation to the namespace `team`.
     pub fn has(&self, uid: &str, name: &str, annotation: (&str, &str)) {
         let (key, value) = annotation;
         let metadata = ObjectMeta {
@@ -66,7 +66,7 @@ impl PodsApi {
         let _ = self.known.events.send(event(EventType::Added, Some(pod)));
     }
 
-    /// Nothing of a pod runs or will run again.
+    /// Marks a pod as finished: nothing of it runs or will run again.
     pub fn is_finished(&self, uid: &str) {
         let gone = self.known.pods().remove(uid);
         let _ = self.known.events.send(event(EventType::Deleted, gone));

@@ -1,5 +1,4 @@
-//! A container runtime as far as whoever asks it about itself can tell: its name, its version and its
-//! configuration, over a real socket.
+//! A container runtime that answers queries about its name, its version and its configuration, over a real socket.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,11 +11,11 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// A runtime. It ends when this is dropped.
+/// A runtime. Dropping this ends it.
 #[derive(Debug)]
 pub struct Runtime(JoinHandle<()>);
 
-/// What it says of itself.
+/// The runtime's name, version and configuration.
 #[derive(Clone, Debug)]
 struct RuntimeIdentity {
     name: &'static str,
@@ -25,10 +24,10 @@ struct RuntimeIdentity {
 }
 
 impl Runtime {
-    /// A runtime at `socket` of this name and version, with `config` as JSON.
+    /// A runtime at `socket` with this name and version, and with `config` as JSON.
     ///
     /// # Panics
-    /// If the socket cannot be made.
+    /// If the socket cannot be created.
     #[must_use]
     pub fn listen(
         socket: &Path,

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::state::KubeletState;
 
-/// The books, shared by the services and the test.
+/// The kubelet's state, shared by the services and the test.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedKubeletState(Arc<Mutex<KubeletState>>);
 

@@ -1,4 +1,4 @@
-//! What a kubelet has on its books: the plugin's devices and which container holds which.
+//! A kubelet's state: the plugins' devices, and which container has which.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,23 +10,23 @@ use apportion_proto::podresources::{
 };
 use serde_json::json;
 
-/// A pod with its containers that hold a device each; an init container's is handed on.
+/// A pod with its containers that have a device each. An init container's device is reused.
 #[derive(Clone, Debug, Default)]
 pub struct PodOf {
     /// The UID.
     pub uid: String,
     /// The name, in the namespace `team`.
     pub name: String,
-    /// Container and slot.
+    /// Containers and their slots.
     pub devices: Vec<(String, String)>,
-    /// Container and whole cards, ours or another plugin's of the same resource.
+    /// Containers and their whole cards, of our plugin or another one of the same resource.
     pub whole: Vec<(String, Vec<String>)>,
-    /// Devices of NVIDIA's DRA driver that its claims got.
+    /// Devices of NVIDIA's DRA driver, allocated by the pod's claims.
     pub claimed: Vec<String>,
 }
 
 impl PodOf {
-    /// Each container with what it has of a resource.
+    /// Each container with its devices of a resource.
     pub(crate) fn of(&self, resource: &str) -> Vec<(&str, Vec<&str>)> {
         if resource == RESOURCE_WHOLE {
             let whole = self.whole.iter();
@@ -41,28 +41,28 @@ impl PodOf {
     }
 }
 
-/// A plugin as it registered.
+/// A registered plugin.
 #[derive(Debug, Default)]
 pub(crate) struct RegisteredPlugin {
-    /// Device and whether it is healthy.
+    /// Devices, and whether each is healthy.
     pub(crate) devices: BTreeMap<String, bool>,
-    /// The socket at which it said it listens, and how often it has said so.
+    /// The socket that it named, and how often it has registered.
     pub(crate) endpoint: Option<String>,
     pub(crate) registrations: usize,
 }
 
-/// The books.
+/// The kubelet's state.
 #[derive(Debug, Default)]
 pub(crate) struct KubeletState {
     /// By the resource.
     pub(crate) plugins: BTreeMap<String, RegisteredPlugin>,
     /// By UID.
     pub(crate) pods: BTreeMap<String, PodOf>,
-    /// What the plugin last answered for a pod, by UID.
+    /// The plugin's last answer for a pod, by UID.
     pub(crate) answers: BTreeMap<String, ContainerAllocateResponse>,
 }
 
-/// A container with claimed devices.
+/// A container with devices of claims.
 fn claiming(devices: &[String]) -> ContainerResources {
     let device = |name: &String| ClaimResource {
         driver_name: "gpu.nvidia.com".to_owned(),
@@ -80,11 +80,11 @@ fn claiming(devices: &[String]) -> ContainerResources {
     }
 }
 
-/// What plugins may serve here.
+/// The resources that plugins may offer here.
 const RESOURCES: [&str; 2] = [RESOURCE_SLOT, RESOURCE_WHOLE];
 
 impl KubeletState {
-    /// The healthy devices that no container holds.
+    /// The healthy devices that no container has.
     pub(crate) fn free(&self, resource: &str) -> Vec<String> {
         let is_held = |id: &str| {
             let mut pods = self.pods.values().flat_map(|pod| pod.of(resource));
@@ -102,7 +102,7 @@ impl KubeletState {
             .collect()
     }
 
-    /// What the pod resources service says that can be given: what is healthy, whoever holds it.
+    /// The allocatable devices of the pod resources service: all healthy ones, held or free.
     pub(crate) fn allocatable(&self) -> Vec<ContainerDevices> {
         let of = |(resource, plugin): (&String, &RegisteredPlugin)| {
             let healthy = plugin.devices.iter().filter(|(_, is_healthy)| **is_healthy);
@@ -114,7 +114,7 @@ impl KubeletState {
         self.plugins.iter().map(of).collect()
     }
 
-    /// What the pod resources service lists.
+    /// The list of the pod resources service.
     pub(crate) fn listed(&self) -> Vec<PodResources> {
         let containers = |pod: &PodOf| {
             let of = |resource: &str| {
@@ -142,7 +142,7 @@ impl KubeletState {
         self.pods.values().map(pod).collect()
     }
 
-    /// Writes the checkpoint into the folder of device plugins, in one step as the kubelet does.
+    /// Writes the checkpoint into the device plugin folder, atomically like the kubelet.
     pub(crate) fn save(&self, folder: &Path) {
         let entries = |resource: &'static str| {
             self.pods.values().flat_map(move |pod| {

@@ -1,5 +1,5 @@
-//! What the kubelet does for pods with whole cards: it asks which devices are best together, takes them,
-//! hands an init container's on, and asks again before each start.
+//! What the kubelet does for pods with whole cards: it asks which devices fit best together, takes them, reuses an init
+//! container's devices, and calls the plugin before each start.
 
 use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_proto::deviceplugin::{
@@ -11,14 +11,14 @@ use tonic::Status;
 use crate::kubelet::FakeKubelet;
 use crate::state::PodOf;
 
-/// A container, how many whole cards it asks for, and whether it leaves them to those that come after.
+/// A container, its number of whole cards, and whether later containers reuse them.
 pub type WholeCardRequest<'a> = (&'a str, usize, bool);
 
 impl FakeKubelet {
-    /// Admits a pod with whole cards: each container with the devices that it got.
+    /// Admits a pod with whole cards. Returns each container with its devices.
     ///
     /// # Errors
-    /// If too few devices are free or the plugin refuses: the pod fails.
+    /// If too few devices are free or the plugin refuses. Then the pod fails.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -113,7 +113,7 @@ impl FakeKubelet {
         Ok(ids)
     }
 
-    /// Takes these devices, whether they are free or not.
+    /// Allocates these devices, whether they are free or not.
     ///
     /// # Errors
     /// If the plugin refuses.
@@ -127,10 +127,10 @@ impl FakeKubelet {
         asked.await.map(drop)
     }
 
-    /// Asks before a container with whole cards starts.
+    /// Calls the plugin before a container with whole cards starts.
     ///
     /// # Errors
-    /// If it must not start, with what the pod's events say.
+    /// If it must not start, with the message for the pod's events.
     pub async fn before_whole_start(&self, uid: &str, container: &str) -> Result<(), Status> {
         let pod = self
             .pod(uid)

@@ -1,7 +1,7 @@
-//! A memory control group (cgroup v1 or v2) with the limit that the chart gives a program's container. Tests run a
-//! program in it, so that too much memory ends the program as it would end the container.
+//! A memory control group (cgroup v1 or v2) with the limit of a program's container in the chart. Tests run a program
+//! in it, so that too much memory kills the program as it would in the container.
 //!
-//! Making a group needs root and a hierarchy that may be written. Elsewhere a test does without one and says so.
+//! Creating a group needs root and a writable hierarchy. Otherwise a test runs without one and says so.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -16,14 +16,14 @@ use serde_json::Value;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const VALUES: &str = "../../runtime-class/chart/apportion/values.yaml";
-/// Of a limit in the chart: all are whole MiB.
+/// The unit of the chart's limits: all are whole MiB.
 const UNIT: &str = "Mi";
 
-/// A group; it is removed when this is dropped.
+/// A group. Dropping this removes it.
 #[derive(Debug)]
 pub struct MemoryGroup {
     folder: PathBuf,
-    /// The file that counts the processes which the kernel killed.
+    /// The file with the count of OOM kills.
     events: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl ChartContainer {
 }
 
 impl MemoryGroup {
-    /// A group with the limit of this container; none where the machine lets us make none.
+    /// A group with the limit of this container. None if the machine does not allow creating one.
     #[must_use]
     pub fn of(container: ChartContainer) -> Option<Self> {
         match Self::with(container.limit()) {
@@ -90,12 +90,12 @@ impl MemoryGroup {
         };
         fs::create_dir(&group.folder)?;
         fs::write(group.folder.join(file), limit.to_string())?;
-        // A group that does not count kills is of no use.
+        // A group that does not count OOM kills is useless here.
         group.count().map(|_| group)
     }
 
-    /// The same command, in this group from its first instruction. Its process id is that of the child. Standard
-    /// streams are the new command's own.
+    /// The same command, in this group from its first instruction. The child's process id is that of the command.
+    /// Standard streams are those of the new command.
     #[must_use]
     pub fn around(&self, command: &Command) -> Command {
         let mut around = Command::new("/bin/sh");
@@ -116,10 +116,10 @@ impl MemoryGroup {
         around
     }
 
-    /// How many processes the kernel killed in this group because it was full.
+    /// How many processes of this group the kernel killed for lack of memory.
     ///
     /// # Panics
-    /// The kernel does not say.
+    /// If the kernel does not report it.
     #[must_use]
     pub fn killed(&self) -> u64 {
         self.count().expect("the kernel counts kills")
@@ -135,7 +135,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A process that was just killed is in it for a moment.
+        // A killed process stays in the group for a moment.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;

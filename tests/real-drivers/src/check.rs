@@ -1,4 +1,4 @@
-//! The comparisons: what is run, and what counts as a difference.
+//! The comparisons: which programs run, and what counts as a difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) struct DriverCheck {
     pub(crate) run: fn(&RunSetup, &UnpackedDriver) -> Result<CheckOutcome>,
 }
 
-/// Every check, in the order of the columns.
+/// Every check, in column order.
 pub(crate) const CHECKS: &[DriverCheck] = &[
     DriverCheck {
         name: "exports without a reason",
@@ -55,14 +55,14 @@ pub(crate) const CHECKS: &[DriverCheck] = &[
     },
 ];
 
-/// What a check found.
+/// The result of a check.
 #[derive(Default)]
 pub(crate) struct CheckOutcome {
     /// How many answers were compared.
     pub(crate) compared: usize,
-    /// What else the table says.
+    /// Additional text for the table.
     pub(crate) note: String,
-    /// Each in a sentence.
+    /// The differences, one sentence each.
     pub(crate) differences: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ fn answers(printed: &str) -> Answers {
         .collect()
 }
 
-/// Every answer that is not the same in `ours`.
+/// Every answer that differs in `ours`.
 fn compare(plain: &Answers, ours: &Answers, way: RunMode) -> Vec<String> {
     let keys: BTreeSet<&String> = plain.keys().chain(ours.keys()).collect();
     let nothing = "nothing".to_owned();
@@ -104,8 +104,8 @@ fn compare(plain: &Answers, ours: &Answers, way: RunMode) -> Vec<String> {
     keys.into_iter().filter_map(difference).collect()
 }
 
-/// Runs a task in all ways, and compares the answers with those without the library. The answers of a program with a
-/// limit are handed back.
+/// Runs a task in all modes, and compares the answers with those without the library. Also returns the answers under a
+/// limit.
 fn in_all_ways(
     setup: &RunSetup,
     driver: &UnpackedDriver,
@@ -136,7 +136,7 @@ fn in_all_ways(
     Ok((outcome, limited))
 }
 
-/// A hook stands for the function that it has the name of.
+/// Replaces hooks by the driver's functions of the same name.
 fn without_hooks(answer: &str) -> String {
     answer.replace("hook:", "driver:")
 }
@@ -145,8 +145,7 @@ fn unchanged(answer: &str) -> String {
     answer.to_owned()
 }
 
-/// Adds the functions of the table that a limited program got from the driver itself, and counts those that it did
-/// not.
+/// Reports the hookable functions that a limited program got from the driver itself, and counts the hooks that it got.
 fn hooks_in(outcome: &mut CheckOutcome, limited: &Answers) {
     let of_table: BTreeSet<_> = ROWS
         .iter()
@@ -197,7 +196,7 @@ fn calls(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     Ok(outcome)
 }
 
-/// The shared libraries of the CUDA runtime, where their packages put them.
+/// The shared libraries of the CUDA runtime, by their paths in its packages.
 const RUNTIMES: [&str; 2] = [
     "nvidia/cuda_runtime/lib/libcudart.so.12",
     "nvidia/cu13/lib/libcudart.so.13",
@@ -219,7 +218,7 @@ fn runtime(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     Ok(all)
 }
 
-/// What people and monitoring programs type.
+/// Command lines of people and monitoring programs.
 const COMMAND_LINES: &[&[&str]] = &[
     &[],
     &["-L"],
@@ -263,7 +262,7 @@ fn nvidia_smi(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome>
     Ok(outcome)
 }
 
-/// How a program ends, and all that it prints.
+/// How a program ends, and all its output.
 fn printed(
     setup: &RunSetup,
     driver: &UnpackedDriver,
@@ -284,7 +283,7 @@ fn printed(
 /// The cases that need no card.
 const CASES: [&str; 3] = ["driver_lookup", "entry_points", "deadly_nulls"];
 
-/// Facts of the conformance cases: what is documented must hold, and all must be the same with the library.
+/// Compares the facts of the conformance cases: documented ones must hold, and all must be the same with the library.
 fn conformance(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome> {
     let run = |way| printed(setup, driver, way, &setup.conformance, &CASES);
     let (status, plain, said) = run(RunMode::Plain)?;
@@ -303,7 +302,7 @@ fn conformance(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutcome
     Ok(outcome)
 }
 
-/// Each record, by itself.
+/// The records as answers, one per fact.
 fn facts(records: &str) -> Answers {
     let lines = records.lines().enumerate();
     lines
@@ -311,7 +310,7 @@ fn facts(records: &str) -> Answers {
         .collect()
 }
 
-/// A file of the driver, by the name that the loader knows.
+/// The symbols of a driver's library, by the library's soname.
 fn library(driver: &UnpackedDriver, name: &str) -> Result<BTreeMap<String, elf::ExportedSymbol>> {
     let path: PathBuf = driver.folder.join(name);
     let file =

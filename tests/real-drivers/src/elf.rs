@@ -1,8 +1,8 @@
-//! The functions that a library file exports, read from the file: what no loader and no hook has a say in.
+//! The functions that a library exports, read from its file, so that no loader and no hook affects the result.
 
 use std::collections::BTreeMap;
 
-/// How a 64-bit file begins.
+/// The magic number and the class of a 64-bit ELF file.
 const START: &[u8] = b"\x7fELF\x02";
 /// `SHT_DYNSYM`.
 const DYNAMIC_SYMBOLS: usize = 11;
@@ -14,13 +14,13 @@ const SYMBOL: usize = 24;
 /// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExportedSymbol {
-    /// Where it lies, from the start of the library.
+    /// Its offset from the start of the library.
     pub(crate) offset: usize,
-    /// Whether it can be called; the others are variables.
+    /// Whether it is a function. The others are variables.
     pub(crate) is_function: bool,
 }
 
-/// What a 64-bit ELF file exports, by name; `None` if it is no such file.
+/// The exports of a 64-bit ELF file by name. `None` if it is not such a file.
 pub(crate) fn exports(file: &[u8]) -> Option<BTreeMap<String, ExportedSymbol>> {
     file.strip_prefix(START)?;
     let sections = number(file, 0x28, 8)?;
@@ -50,7 +50,7 @@ pub(crate) fn exports(file: &[u8]) -> Option<BTreeMap<String, ExportedSymbol>> {
     Some(found.collect())
 }
 
-/// A little-endian number of so many bytes.
+/// A little-endian number of `bytes` bytes.
 fn number(file: &[u8], at: usize, bytes: usize) -> Option<usize> {
     let field = file.get(at..at.checked_add(bytes)?)?;
     let digits = field.iter().rev();

@@ -1,4 +1,4 @@
-//! The tasks of the program inside: it prints what it finds, a line each, as a key, a tab and a value.
+//! The tasks of the inner program. It prints one line per result: a key, a tab and a value.
 
 use std::ffi::{CString, OsString, c_void};
 use std::io::Write;
@@ -14,11 +14,11 @@ mod runtime;
 
 pub(crate) use look_up::VERSIONS;
 
-/// The first word of its command line.
+/// The first argument of its command line.
 pub(crate) const WORD: &str = "inside";
-/// What the preloaded library's file is called.
+/// The file name of the preloaded library.
 const HOOKS: &str = "libapportion_cuda.so";
-/// The driver's libraries, by which programs load them.
+/// The driver's libraries, by the names that programs load.
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 pub(crate) fn perform(task: &[OsString]) -> Result<()> {
@@ -32,7 +32,7 @@ pub(crate) fn perform(task: &[OsString]) -> Result<()> {
     }
 }
 
-/// Both libraries of the driver, loaded as programs do, and what their addresses are called.
+/// Both libraries of the driver, loaded as programs do, and the names of their addresses.
 struct LoadedDriver {
     handles: [usize; 2],
     loaded: [LoadedLibrary; 2],
@@ -57,7 +57,7 @@ impl LoadedDriver {
         })
     }
 
-    /// The address that `dlsym` gives for a function of CUDA's library.
+    /// The address that `dlsym` returns for a function of CUDA's library.
     fn cuda(&self, name: &str) -> Result<usize> {
         let found = symbol(self.handles[0], name)?;
         ensure!(found != 0, "the driver has no {name}");
@@ -65,23 +65,23 @@ impl LoadedDriver {
     }
 }
 
-/// Opens a library for all to see, as `dlsym` in the default scope needs it.
+/// Opens a library with `RTLD_GLOBAL`, which `dlsym` with `RTLD_DEFAULT` needs.
 fn open(path: &str) -> Result<usize> {
     let name = CString::new(path).context("a path has no zero")?;
-    // SAFETY: the name is a string; loading the driver's libraries runs nothing that this program would notice.
+    // SAFETY: the name is a C string; loading the driver's libraries runs nothing that affects this program.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     ensure!(!handle.is_null(), "failed to load {path}");
     Ok(handle as usize)
 }
 
-/// What `dlsym` gives on a handle.
+/// The result of `dlsym` on a handle.
 fn symbol(handle: usize, name: &str) -> Result<usize> {
     let name = CString::new(name).context("a name has no zero")?;
-    // SAFETY: the handle is one of dlopen's or a pseudo-handle, the name a string.
+    // SAFETY: the handle is from dlopen or is a pseudo-handle, and the name is a C string.
     Ok(unsafe { libc::dlsym(handle as *mut c_void, name.as_ptr()) } as usize)
 }
 
-/// Writes one line; whoever stops reading has seen enough.
+/// Prints one line. A closed output is no error: the reader has stopped.
 fn say(key: &str, value: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{key}\t{value}");
 }

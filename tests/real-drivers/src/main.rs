@@ -1,9 +1,9 @@
-//! What NVIDIA's own libraries do with and without the preloaded library, beside each other.
+//! Compares what NVIDIA's own libraries do with and without the preloaded library.
 //!
-//! No card is needed: `cuInit` says `CUDA_ERROR_NO_DEVICE`, and what a driver does up to there, and instead, is what
-//! every program meets first. Each check runs the same program (mostly this one, see [`inside`]) in three ways
-//! ([`run_mode::RunMode`]) and compares what it prints. Nothing may differ but the addresses of hooks, and those must be the
-//! hooks of exactly the functions that the driver chose.
+//! No card is needed: `cuInit` returns `CUDA_ERROR_NO_DEVICE`. Every program first meets what a driver does up to this
+//! point, and after it. Each check runs the same program (mostly this one, see [`inside`]) in three ways
+//! ([`run_mode::RunMode`]) and compares its output. Only the addresses of hooks may differ, and these must be the hooks
+//! of exactly the functions that the driver selected.
 //!
 //! `cargo xtask drivers` fetches the libraries and starts this.
 
@@ -44,7 +44,7 @@ struct ComparisonArguments {
     drivers: Vec<PathBuf>,
 }
 
-/// How many differences of a check are printed.
+/// How many differences are printed per check.
 const SHOWN: usize = 20;
 
 fn main() -> ExitCode {
@@ -73,7 +73,7 @@ fn finish(result: Result<bool>) -> ExitCode {
     }
 }
 
-/// Prints every difference, then the table; whether there was none.
+/// Prints every difference, then the table. True if there is no difference.
 fn compare(arguments: &ComparisonArguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(fresh_seed);
     let setup = RunSetup::new(

@@ -1,4 +1,4 @@
-//! What an address in this process is: a function of the driver, a hook, a place in a file, or just memory.
+//! What an address in this process is: a function of the driver, a hook, a position in a file, or anonymous memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -33,14 +33,14 @@ fn mappings() -> Result<Vec<ProcMapping>> {
     Ok(text.lines().filter_map(mapping).collect())
 }
 
-/// A loaded library, by its own symbol table.
+/// A loaded library, with its own symbol table.
 pub(crate) struct LoadedLibrary {
     pub(crate) exports: BTreeMap<String, ExportedSymbol>,
     base: usize,
 }
 
 impl LoadedLibrary {
-    /// The library whose file's name begins so; `None` if none is loaded.
+    /// The loaded library whose file name starts with `name`. `None` if there is none.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
         let is_its = |mapping: &&ProcMapping| {
             let file = Path::new(&mapping.path).file_name().unwrap_or_default();
@@ -78,7 +78,7 @@ pub(crate) struct AddressNames(HashMap<usize, String>);
 impl AddressNames {
     pub(crate) fn of(drivers: &[&LoadedLibrary], hooks: Option<&LoadedLibrary>) -> Self {
         let mut names = HashMap::new();
-        // Of two symbols at one address the first by name is kept, being put last.
+        // If two symbols have the same address, the first one by name wins, because it is inserted last.
         for (kind, library) in drivers
             .iter()
             .map(|driver| ("driver", *driver))
@@ -91,7 +91,7 @@ impl AddressNames {
         Self(names)
     }
 
-    /// The name of what lies there, `none` for a null pointer.
+    /// The name of the function at an address. `none` for a null pointer.
     pub(crate) fn name(&self, address: usize) -> &str {
         match address {
             0 => "none",
@@ -100,8 +100,8 @@ impl AddressNames {
     }
 }
 
-/// Which numbers are pointers in this process. Two processes have their memory in other places, and what they find
-/// is the same all the same.
+/// Decides which numbers are pointers in this process. Two processes have different addresses, but equal results print
+/// equally.
 pub(crate) struct ProcessPointers(Vec<ProcMapping>);
 
 impl ProcessPointers {
@@ -109,7 +109,7 @@ impl ProcessPointers {
         Ok(Self(mappings()?))
     }
 
-    /// A word of memory: as a place in a file, as a pointer, or as the number that it is.
+    /// A word of memory as a position in a file, as a pointer, or as a number.
     pub(crate) fn word(&self, word: u64) -> String {
         let address = usize::try_from(word).unwrap_or(usize::MAX);
         let is_in = |mapping: &&ProcMapping| (mapping.start..mapping.end).contains(&address);

@@ -1,4 +1,4 @@
-//! The three ways to run a program, and what that takes.
+//! The three ways to run a program, and what they need.
 
 use std::ffi::CString;
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) enum RunMode {
 
 impl RunMode {
     pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Unlimited, Self::Limited];
-    /// The ways with the preloaded library.
+    /// The modes with the preloaded library.
     pub(crate) const OURS: [Self; 2] = [Self::Unlimited, Self::Limited];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -36,7 +36,7 @@ impl RunMode {
     }
 }
 
-/// A driver's libraries and programs, unpacked.
+/// A driver's unpacked libraries and programs.
 pub(crate) struct UnpackedDriver {
     pub(crate) folder: PathBuf,
     pub(crate) version: String,
@@ -68,7 +68,7 @@ pub(crate) struct RunSetup {
     pub(crate) seed: u64,
     preload: PathBuf,
     program: PathBuf,
-    /// Has the account, and is where programs run.
+    /// The working directory of the programs, with the account.
     folder: TempDir,
 }
 
@@ -97,7 +97,7 @@ impl RunSetup {
         })
     }
 
-    /// A program on a driver.
+    /// A command that runs a program with a driver.
     pub(crate) fn command(&self, driver: &UnpackedDriver, way: RunMode, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -115,7 +115,7 @@ impl RunSetup {
         command
     }
 
-    /// What this program prints for a task inside.
+    /// The output of this program for an inner task.
     pub(crate) fn inside(
         &self,
         driver: &UnpackedDriver,
@@ -138,7 +138,7 @@ impl RunSetup {
     }
 }
 
-/// An account as an agent makes it, for a card that is not there.
+/// An account like the agent's, for a card that does not exist.
 fn create_account(folder: &Path) -> Result<()> {
     fs::create_dir(folder).context("failed to make the account")?;
     let at = |name| CString::new(folder.join(name).as_os_str().as_bytes());

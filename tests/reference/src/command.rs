@@ -1,4 +1,4 @@
-//! Command lines, from the parser that reads them.
+//! Command line reference, generated from the parser.
 
 use std::fmt::Write;
 
@@ -6,12 +6,12 @@ use clap::{Arg, Command};
 
 use crate::table::{cell, code, table};
 
-/// How deep the headings of the commands stand.
+/// The heading level of the commands.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadingDepth(pub usize);
 
-/// Every command that is not hidden, each with a heading, its usage and its arguments. Options of all commands stand
-/// once, at the end.
+/// All commands that are not hidden, each with a heading, its usage and its arguments. Global options are listed once,
+/// at the end.
 #[must_use]
 pub fn commands(mut program: Command, depth: HeadingDepth) -> String {
     program.build();
@@ -50,7 +50,7 @@ fn shown(program: &Command) -> impl Iterator<Item = &Command> {
     commands.filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }
 
-/// Without help and version, which every program has.
+/// The arguments, without help and version, which every program has.
 fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     let usual = ["help", "version"];
     let arguments = command.get_arguments();
@@ -76,7 +76,7 @@ fn rows(arguments: Vec<&Arg>) -> String {
     table(["argument or option", "default", "meaning"], rows)
 }
 
-/// As it is typed.
+/// The argument as it is typed.
 fn form(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let names = names
@@ -105,7 +105,7 @@ fn default(arg: &Arg) -> Option<String> {
     Some(defaults.join(", "))
 }
 
-/// What it means, and the default where only the help says it.
+/// Its description, and its default if the description does not contain it.
 fn help(arg: &Arg) -> (String, String) {
     let help = arg.get_long_help().or(arg.get_help());
     let help = cell(&help.map(ToString::to_string).unwrap_or_default());

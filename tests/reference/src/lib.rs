@@ -1,15 +1,15 @@
-//! The reference pages of the book, `docs/reference`, held against the code.
+//! Checks the reference pages of the book, `docs/reference`, against the code.
 //!
-//! A page is prose with parts in it that tests make from rows of the code: a command line, a list of metrics, a
-//! schema. A part stands between two comments that no reader sees:
+//! A page is prose with parts that tests generate from the code: a command line, a list of metrics, a schema. A part is
+//! between two comments that are invisible in the rendered page:
 //!
 //! ```text
 //! <!-- begin generated: metrics of the agent -->
 //! <!-- end generated -->
 //! ```
 //!
-//! Each test makes one part and [holds](hold) it against the page. `cargo xtask docs --update` runs the same tests
-//! and writes the parts anew. Only tests use this crate: nothing of it is in a program.
+//! Each test generates one part and [compares](hold) it with the page. `cargo xtask docs --update` runs the same tests
+//! and rewrites the parts. Only tests use this crate: no program contains it.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -25,19 +25,19 @@ pub use metrics::{DocumentedMetric, metrics, served};
 pub use privileges::ProcessPrivileges;
 pub use table::{cell, code, table};
 
-/// Where this is set, parts are written and not compared.
+/// If this is set, parts are written instead of compared.
 const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
-/// The end of every part.
+/// The end marker of every part.
 const END: &str = "<!-- end generated -->";
 
-/// Holds the part of a page against what the code gives.
+/// Compares a part of a page with its generated text, or updates it.
 ///
 /// # Panics
-/// The page has another text, or no such part.
+/// If the page has another text, or no such part.
 pub fn hold(page: &str, part: &str, fresh: &str) {
     let path = folder().join(format!("{page}.md"));
     let shown = path.display();
-    // Tests of one page run side by side, and each writes the page whole.
+    // Tests of one page run in parallel, and each rewrites the whole page.
     let lock = File::open(&path).unwrap_or_else(|error| panic!("failed to open {shown}: {error}"));
     lock.lock().expect("a file can be locked");
     let text = fs::read_to_string(&path).expect("the page is UTF-8");
@@ -61,7 +61,7 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference")
 }
 
-/// The part of a page, as it stands there.
+/// The current text of a part.
 #[must_use]
 pub fn part<'a>(text: &'a str, part: &str) -> Option<&'a str> {
     let begin = begin(part);

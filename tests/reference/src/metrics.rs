@@ -2,7 +2,7 @@
 
 use crate::table::{cell, table};
 
-/// One metric, as a reader meets it.
+/// One metric as documented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentedMetric {
     /// The name of its series.
@@ -11,11 +11,11 @@ pub struct DocumentedMetric {
     pub kind: String,
     /// Its labels.
     pub labels: String,
-    /// What it says.
+    /// Its help text.
     pub help: String,
 }
 
-/// The table of these metrics.
+/// The table of metrics.
 #[must_use]
 pub fn metrics(metrics: impl IntoIterator<Item = DocumentedMetric>) -> String {
     let rows = metrics.into_iter().map(|metric| {
@@ -30,7 +30,7 @@ pub fn metrics(metrics: impl IntoIterator<Item = DocumentedMetric>) -> String {
     table(["metric", "kind", "unit", "labels", "meaning"], rows)
 }
 
-/// The unit, which is in the name.
+/// The unit, from the metric's name.
 fn unit(name: &str) -> &'static str {
     let base = name.trim_end_matches("_total");
     let known = [
@@ -49,7 +49,7 @@ fn unit(name: &str) -> &'static str {
     found.map_or("", |(_, unit)| unit)
 }
 
-/// The metrics that a program serves, from the text that it serves. Each must have a series there.
+/// The metrics in the text that a program serves. Each must have a series there.
 #[must_use]
 pub fn served(text: &str) -> Vec<DocumentedMetric> {
     let mut found: Vec<DocumentedMetric> = Vec::new();
@@ -69,7 +69,7 @@ pub fn served(text: &str) -> Vec<DocumentedMetric> {
             kind.clone_into(&mut metric.kind);
         } else if let Some((labels, series)) = series(line) {
             metric.labels = labels;
-            // The text says a counter's name without its ending.
+            // The HELP line has a counter's name without its suffix.
             if metric.kind == "counter" {
                 series.clone_into(&mut metric.name);
             }
@@ -82,7 +82,7 @@ fn comment<'a>(line: &'a str, begin: &str) -> Option<(&'a str, &'a str)> {
     line.strip_prefix(begin)?.split_once(' ')
 }
 
-/// The labels and the name of a series; `le` belongs to every histogram.
+/// The labels and the name of a series. `le` is omitted: every histogram has it.
 fn series(line: &str) -> Option<(String, &str)> {
     let name = line
         .split(['{', ' '])

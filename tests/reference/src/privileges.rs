@@ -1,11 +1,11 @@
-//! The table of docs/security.md that says what each running program may, held against the kernel's word.
+//! Compares the privileges table of docs/security.md with what the kernel reports for a running program.
 
 use std::fs;
 use std::path::Path;
 
-/// The page, from this crate's folder.
+/// The page, relative to this crate's folder.
 const PAGE: &str = "../../docs/security.md";
-/// The capabilities of Linux by their bits.
+/// The Linux capabilities, by bit.
 const CAPABILITIES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -50,24 +50,24 @@ const CAPABILITIES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// What a process may, as the table writes it.
+/// The privileges of a process, in the table's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessPrivileges {
-    /// `CapPrm`, and `CapEff` where it is the same.
+    /// `CapPrm`, which must equal `CapEff`.
     pub capabilities: String,
-    /// `CapBnd`: what it could ever get.
+    /// `CapBnd`: the capabilities that it could ever get.
     pub bounding: String,
-    /// `NoNewPrivs`: 1 where it can get nothing by starting a program.
+    /// `NoNewPrivs`: 1 if it cannot gain any by executing a program.
     pub no_new_privileges: String,
-    /// `Seccomp`: 2 where a filter refuses system calls.
+    /// `Seccomp`: 2 if a filter refuses system calls.
     pub seccomp: String,
 }
 
 impl ProcessPrivileges {
-    /// What the kernel says of a process or a thread, by its folder in `/proc`.
+    /// The privileges of a process or a thread, by its folder in `/proc`.
     ///
     /// # Panics
-    /// If it is gone, or could use other capabilities than it has.
+    /// If it is gone, or its effective capabilities differ from the permitted ones.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         let text = fs::read_to_string(folder.join("status"));
@@ -86,10 +86,10 @@ impl ProcessPrivileges {
         }
     }
 
-    /// What the table says of a program.
+    /// The privileges of a program in the table.
     ///
     /// # Panics
-    /// If it has no such row.
+    /// If the table has no such row.
     #[must_use]
     pub fn documented(program: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
@@ -114,7 +114,7 @@ fn row(text: &str, program: &str) -> Option<ProcessPrivileges> {
     })
 }
 
-/// The names of the capabilities of a set as the kernel writes it.
+/// The names of the capabilities in a set, from the kernel's format.
 fn named(set: &str) -> String {
     let bits = u64::from_str_radix(set, 16).expect("a set is a hexadecimal number");
     let names = CAPABILITIES.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Tables of Markdown.
+//! Markdown tables.
 
 /// A table with these titles.
 #[must_use]
@@ -13,14 +13,14 @@ pub fn table<const N: usize>(
     text
 }
 
-/// Text as a cell: one line, in which no character ends the cell or begins a tag.
+/// Text as a cell: one line, without characters that end the cell or begin a tag.
 #[must_use]
 pub fn cell(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.replace('|', "\\|").replace('<', "&lt;")
 }
 
-/// Text in a cell as code; nothing stays nothing.
+/// Text as code in a cell. Empty text stays empty.
 #[must_use]
 pub fn code(text: &str) -> String {
     if text.is_empty() {

@@ -1,8 +1,8 @@
-//! Gives the library the name by which programs ask the loader for a driver.
+//! Sets the soname `libcuda.so.1`, by which programs ask the loader for the driver.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // Its own functions reach each other, whatever stands in front of it in a program.
+    // Calls between the library's own functions stay inside it, even if a preloaded library exports the same names.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

@@ -1,8 +1,8 @@
-//! Gives the library the name that programs ask the loader for.
+//! Sets the soname by which programs ask the loader for the library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
-    // Its own functions reach each other, whatever stands in front of it in a program.
+    // Calls between the library's own functions stay inside it, even if a preloaded library exports the same names.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

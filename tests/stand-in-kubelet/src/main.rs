@@ -1,8 +1,9 @@
-//! A stand-in for the kubelets of nodes that are objects only: it says that their pods run, and starts nothing.
+//! A stand-in for the kubelets of nodes that exist only as objects. It reports their pods as running, and starts
+//! nothing.
 //!
-//! A pod that is bound to one of its nodes becomes ready at once. A pod whose programs are shells that sleep for a
-//! time and end is finished after that time. A pod that is being deleted is gone at once. On a node with NUMA zones its
-//! GPUs are aligned with them. It knows no volumes, no probes and no images: who tests those needs a real kubelet.
+//! A pod that is bound to one of its nodes becomes ready at once. If a pod's programs are shells that sleep for a time
+//! and exit, the pod ends after that time. A pod that is being deleted is gone at once. On a node with NUMA zones, GPUs
+//! are aligned with them. It has no volumes, probes or images: tests of those need a real kubelet.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -85,13 +86,13 @@ async fn speak(arguments: StandInKubeletArguments) -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing was said of a pod yet.
+/// Whether the pod has no reported state yet.
 fn is_new(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_ref());
     pod.metadata.deletion_timestamp.is_none() && phase.is_none_or(|phase| phase == "Pending")
 }
 
-/// Brings one pod to its next state. What fails is tried again with the pod's next event.
+/// Moves one pod to its next state. A failure is retried at the pod's next event.
 async fn serve(client: Client, pod: Pod, admission: TopologyAdmission) {
     let metadata = &pod.metadata;
     let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) else {
@@ -121,7 +122,7 @@ async fn serve(client: Client, pod: Pod, admission: TopologyAdmission) {
     }
 }
 
-/// Says in which zones the GPUs of the pod are, and that it runs.
+/// Reports the NUMA zones of the pod's GPUs, and that the pod runs.
 async fn run_in(zones: &str, pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(), kube::Error> {
     let patch = json!({"metadata": {"uid": pod.metadata.uid,
         "annotations": {topology_manager::OBSERVED: zones}}});
@@ -131,7 +132,7 @@ async fn run_in(zones: &str, pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(
     run(pods, name, pod).await
 }
 
-/// Says that the pod runs, and in time that it ended.
+/// Reports that the pod runs, and later that it has ended.
 async fn run(pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(), kube::Error> {
     say(pods, name, status::running(pod)).await?;
     if let Some(PodTermination { after, code }) = PodTermination::of(pod) {
@@ -147,7 +148,7 @@ async fn say(pods: &Api<Pod>, name: &str, status: Value) -> Result<(), kube::Err
     pods.patch_status(name, &parameters, &patch).await.map(drop)
 }
 
-/// Whether the pod is gone, or another one has its name.
+/// Whether the pod is gone or replaced by another one of its name.
 fn is_over(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
 }

@@ -1,19 +1,19 @@
-//! When the programs of a pod end, as far as their command lines say it: `sleep` with a time, and shells that sleep,
-//! print and exit. All others run for ever.
+//! When a pod's programs end, judged by their command lines: `sleep` with a time, and shells that sleep, print and
+//! exit. All others run forever.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// How a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PodTermination {
-    /// After so many seconds.
+    /// After this many seconds.
     pub(crate) after: u64,
     /// With this status.
     pub(crate) code: u8,
 }
 
 impl PodTermination {
-    /// When the pod ends; not at all if one of its containers does not, or if containers are started again.
+    /// When the pod ends. None if one of its containers does not end, or if containers are restarted.
     pub(crate) fn of(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         let policy = spec.restart_policy.as_deref().unwrap_or("Always");

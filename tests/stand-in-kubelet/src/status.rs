@@ -1,20 +1,20 @@
-//! What a kubelet writes into the status of a pod, as a strategic merge patch: conditions of others stay.
+//! A kubelet's pod status as a strategic merge patch, so that conditions of other writers stay.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Value, json};
 
-/// The conditions of a pod whose containers run, beside `PodScheduled`, which is the scheduler's.
+/// The conditions of a running pod. `PodScheduled` is the scheduler's.
 const CONDITIONS: [&str; 4] = [
     "PodReadyToStartContainers",
     "Initialized",
     "ContainersReady",
     "Ready",
 ];
-/// Where all pods are.
+/// The address of all pods.
 const ADDRESS: &str = "127.0.0.1";
 
-/// The pod runs and is ready. The UID makes the API server refuse it for a later pod of the same name.
+/// The pod runs and is ready. The UID makes the API server refuse the patch for a later pod of the same name.
 pub(crate) fn running(pod: &Pod) -> Value {
     let now = Timestamp::now().to_string();
     let conditions = CONDITIONS.map(|kind| {
@@ -32,7 +32,7 @@ pub(crate) fn running(pod: &Pod) -> Value {
     })
 }
 
-/// The node's Topology Manager refused the pod.
+/// The node's Topology Manager has rejected the pod.
 pub(crate) fn not_aligned(pod: &Pod) -> Value {
     json!({
         "metadata": {"uid": pod.metadata.uid},
@@ -41,7 +41,7 @@ pub(crate) fn not_aligned(pod: &Pod) -> Value {
     })
 }
 
-/// All containers of the pod ended with this status.
+/// All containers of the pod have exited with this code.
 pub(crate) fn ended(pod: &Pod, code: u8) -> Value {
     let now = Timestamp::now().to_string();
     let phase = if code == 0 { "Succeeded" } else { "Failed" };

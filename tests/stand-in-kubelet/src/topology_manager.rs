@@ -1,7 +1,7 @@
-//! A stand-in for the kubelet's Topology Manager and for KAI's numa-placement-exporter: it puts the GPUs of a pod into
-//! the NUMA zones that the `NodeResourceTopology` object of the node describes, and says into which.
+//! A stand-in for the kubelet's Topology Manager and for KAI's numa-placement-exporter. It assigns a pod's GPUs to the
+//! NUMA zones of the node's `NodeResourceTopology` object, and reports the zones.
 //!
-//! Only GPUs are aligned. A pod that cannot be aligned as the node's policy demands fails, as on a real kubelet.
+//! Only GPUs are aligned. A pod that does not satisfy the node's policy fails, as on a real kubelet.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// What the exporter writes on a pod.
+/// The annotation that the exporter writes.
 pub(crate) const OBSERVED: &str = "kai.scheduler/numa-placement-observed";
 const GPU: &str = "nvidia.com/gpu";
 
-/// What each pod has of which zone.
+/// A pod's number of GPUs in each zone.
 type GpusByZone = BTreeMap<String, i64>;
 
 /// The GPUs that pods hold, by the node's name and the pod's UID.
@@ -23,19 +23,19 @@ pub(crate) struct TopologyManager {
     held: BTreeMap<String, BTreeMap<String, GpusByZone>>,
 }
 
-/// What becomes of a pod.
+/// The result for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TopologyAdmission {
-    /// Nothing is known of zones, or the pod has no GPUs.
+    /// The node has no zones, or the pod has no GPUs.
     Unaligned,
-    /// Its zones, as the exporter writes them.
+    /// The pod's zones in the exporter's format.
     Aligned(String),
-    /// The node's policy refuses it.
+    /// The node's policy rejects it.
     Refused,
 }
 
 impl TopologyManager {
-    /// Takes zones for a pod that is new on a node.
+    /// Assigns zones to a new pod of a node.
     pub(crate) fn admit(&mut self, node: &str, pod: &Pod, topology: &Value) -> TopologyAdmission {
         let gpus = gpus(pod);
         let zones = zones(topology);
@@ -48,7 +48,7 @@ impl TopologyManager {
             return TopologyAdmission::Unaligned;
         };
         let pods = self.held.entry(node.to_owned()).or_default();
-        // A pod may come again before its status is there.
+        // The event of a pod may repeat before its status is written.
         if let Some(held) = pods.get(uid) {
             return TopologyAdmission::Aligned(record(held));
         }
@@ -60,7 +60,7 @@ impl TopologyManager {
         }
         let widest = match policy(topology) {
             "single-numa-node" => 1,
-            // As few zones as could ever do.
+            // The smallest number of zones that could hold the GPUs if all were free.
             "restricted" => width(&zones, gpus),
             _ => zones.len(),
         };
@@ -82,7 +82,7 @@ impl TopologyManager {
         TopologyAdmission::Aligned(said)
     }
 
-    /// Gives back what a pod had.
+    /// Frees a pod's GPUs.
     pub(crate) fn release(&mut self, pod: &Pod) {
         if let Some(uid) = &pod.metadata.uid {
             self.held
@@ -98,7 +98,7 @@ fn record(held: &GpusByZone) -> String {
     Value::Array(held.iter().map(one).collect()).to_string()
 }
 
-/// The object that describes a node's zones; nothing where there is none.
+/// The object with a node's zones. Null if there is none.
 pub(crate) async fn describe(client: &Client, node: &str) -> Value {
     let kind = ApiResource {
         group: "topology.node.k8s.io".to_owned(),
@@ -139,7 +139,7 @@ fn policy(topology: &Value) -> &str {
         .unwrap_or_default()
 }
 
-/// How many zones could hold so many GPUs if all were free.
+/// How many zones could hold this many GPUs if all were free.
 fn width(zones: &[(String, i64)], gpus: i64) -> usize {
     let mut sizes: Vec<i64> = zones.iter().map(|(_, size)| *size).collect();
     sizes.sort_unstable_by(|left, right| right.cmp(left));
@@ -151,7 +151,7 @@ fn width(zones: &[(String, i64)], gpus: i64) -> usize {
     enough.map_or(0, |place| place + 1)
 }
 
-/// The fewest zones that have so many GPUs free; of equally few those with the lowest numbers.
+/// The smallest set of zones with enough free GPUs. Among equal sizes, the lowest numbers win.
 fn narrowest(free: &[(String, i64)], gpus: i64, widest: usize) -> Option<Vec<usize>> {
     let masks = 1_u32..1 << free.len();
     let of = |mask: u32| (0..free.len()).filter(move |place| mask & (1 << place) != 0);

@@ -1,4 +1,4 @@
-//! JobSets: a Job for each replica of each replicated job, whose pods the job controller makes.
+//! JobSets: a Job for each replica of each replicated job. The job controller creates the Jobs' pods.
 
 use serde_json::Value;
 

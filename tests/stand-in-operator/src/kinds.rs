@@ -1,4 +1,4 @@
-//! The kinds whose children are created: a row for each.
+//! The kinds whose children are created, one row each.
 
 use kube::api::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ const fn knative(kind: &'static str, children: fn(&Value) -> Vec<Value>) -> Work
     }
 }
 
-/// All of them.
+/// All kinds.
 pub(crate) static ALL: &[WorkloadKind] = &[
     kubeflow("v1", "PyTorchJob"),
     kubeflow("v1", "TFJob"),
@@ -56,8 +56,8 @@ impl WorkloadKind {
     }
 }
 
-/// The version in which an object was created. Operators of two versions of a kind each take their own objects; here
-/// one stands in for both, and the API server shows it all of them in one version.
+/// The API version in which an object was created. With real operators, each of a kind's versions has its own operator
+/// for its own objects. Here one stands in for all versions, and the API server returns all objects in one version.
 pub(crate) fn version(object: &Value, resource: &ApiResource) -> String {
     let first = &object["metadata"]["managedFields"][0]["apiVersion"];
     let of_group = |version: &&str| version.split('/').next() == Some(&resource.group);
@@ -65,13 +65,13 @@ pub(crate) fn version(object: &Value, resource: &ApiResource) -> String {
     created.unwrap_or(&resource.api_version).to_owned()
 }
 
-/// The reference of a child to its controller.
+/// The owner reference of a child to its controller.
 pub(crate) fn owner(object: &Value) -> Value {
     json!([{"apiVersion": object["apiVersion"], "kind": object["kind"], "name": object["metadata"]["name"],
         "uid": object["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true}])
 }
 
-/// A child made of a template, with labels beside those of the template.
+/// A child from a template, with additional labels.
 pub(crate) fn child(
     object: &Value,
     template: &Value,

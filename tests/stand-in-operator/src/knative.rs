@@ -1,5 +1,5 @@
-//! Knative's services: a configuration, its first revision, and that one's Deployment. No traffic is routed and nothing
-//! is scaled: the Deployment has the replicas with which the revision begins.
+//! Knative services: a configuration, its first revision, and that revision's Deployment. Nothing is routed or scaled:
+//! the Deployment has the revision's initial replicas.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::kinds::owner;
 const GROUP: &str = "serving.knative.dev";
 const MIN_SCALE: &str = "autoscaling.knative.dev/min-scale";
 const AUTOSCALING: &str = "autoscaling.knative.dev/";
-/// Fields of a revision that are about its requests, and no part of a pod.
+/// Fields of a revision that concern its requests and are not part of a pod.
 const NOT_OF_PODS: &[&str] = &[
     "containerConcurrency",
     "timeoutSeconds",

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::kinds::child;
 
-/// How the field of the replicas ends, whatever the framework.
+/// The end of the replica field's name, for all frameworks.
 const REPLICAS: &str = "ReplicaSpecs";
 
 pub(crate) fn pods(object: &Value) -> Vec<Value> {

@@ -1,7 +1,7 @@
-//! A stand-in for the operators of workloads that others make: it creates the children of their objects, once, with the
-//! names, labels and owners that the real operators give them. It repairs and counts nothing and writes no status.
+//! A stand-in for workload operators of other projects. It creates the children of their objects once, with the names,
+//! labels and owners of the real operators. It repairs and counts nothing and writes no status.
 //!
-//! A scheduler sees of an operator only the children. Which operators are stood in for is a row of [`kinds::ALL`].
+//! A scheduler sees only an operator's children. Each row of [`kinds::ALL`] stands in for one operator.
 #![forbid(unsafe_code)]
 
 use std::pin::pin;
@@ -55,14 +55,14 @@ async fn serve() -> Result<()> {
     Ok(())
 }
 
-/// Creates the children of all objects of a kind, those that are there and those that come.
+/// Creates the children of all existing and new objects of a kind.
 async fn follow(client: Client, kind: &'static WorkloadKind) {
     let resource = kind.resource();
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let mut events = pin!(watcher(objects, Config::default()));
     while let Some(event) = events.next().await {
         let (Ok(Event::Apply(object)) | Ok(Event::InitApply(object))) = event else {
-            // A kind that is not installed is asked for again, more and more seldom.
+            // A kind that is not installed is asked for again, with a growing delay.
             continue;
         };
         if object.metadata.deletion_timestamp.is_some() {
@@ -90,7 +90,7 @@ async fn create(client: &Client, child: &Value) {
         return;
     };
     match all.create(&PostParams::default(), &object).await {
-        // It was created with an earlier event.
+        // An earlier event has already created it.
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => eprintln!("{namespace}/{}: {error}", text(&child["metadata"]["name"])),
         Ok(_) => {}

@@ -1,4 +1,4 @@
-//! The command as a person meets it: what it prints, and how it ends.
+//! The command line as a person uses it: its output and its exit codes.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -13,7 +13,7 @@ mod stopped;
 #[test]
 fn without_a_driver_it_says_so_and_names_the_simulated_cards() {
     let host = TestHost::bare();
-    // A library by the driver's name that is none: no real driver is found, whatever machine this is.
+    // An empty library under NVML's name hides the real driver on any machine.
     let empty = host.dir().join("libnvidia-ml.so.1");
     std::fs::write(&empty, "").expect("the folder is writable");
     for words in [
@@ -76,8 +76,8 @@ fn a_preload_of_the_callers_stays() {
     assert_eq!(own_preloads(&said)[3..], ["libm.so.6"], "{said:?}");
 }
 
-/// The list of preloaded libraries that a command printed. The hooks come first, then the simulated runtimes, so that
-/// what a runtime asks of the driver goes through the hooks.
+/// The list of preloaded libraries in a command's output. The hooks come first, then the simulated runtimes, so that a
+/// runtime's driver calls go through the hooks.
 fn own_preloads(said: &CommandOutput) -> Vec<String> {
     let names = said.out.trim().split(':');
     let names: Vec<String> = names
@@ -319,7 +319,7 @@ fn the_demonstration_prints_its_steps_where_that_is_asked_for() {
     }
 }
 
-/// `cargo xtask docs --update` draws it.
+/// `cargo xtask docs --update` draws the picture.
 #[test]
 fn the_picture_of_the_demonstration_shows_what_it_prints() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/images/demo.svg");
@@ -340,7 +340,7 @@ fn the_picture_of_the_demonstration_shows_what_it_prints() {
         .replace("&amp;", "&");
     let host = TestHost::bare();
     let said = CommandOutput::by(&mut host.simulated("demo")).well();
-    // What to type next begins with the path of this program.
+    // The suggested next command begins with this program's path.
     let shown = said
         .out
         .lines()

@@ -1,4 +1,4 @@
-//! What the command says of mistakes: one line each, and nothing is left behind.
+//! Wrong use of the command line: one line of error each, and nothing is left behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -87,7 +87,7 @@ fn a_socket_that_cannot_be_used_is_named() {
     let listener = UnixListener::bind(&socket).expect("a socket");
     std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o0)).expect("it is ours");
     drop(listener);
-    // Root reads everything, so it meets a socket that nobody serves; the command starts an agent then.
+    // Root can open any socket, so it finds one that nothing serves. Then the command starts an agent.
     if nix::unistd::geteuid().is_root() {
         assert!(
             host.run(&["--gpu-memory", "100"], &["true"])

@@ -1,4 +1,4 @@
-//! Commands beside an agent that does not answer, and names that others chose.
+//! Commands while the agent does not answer, and names that others chose.
 
 use std::time::{Duration, Instant};
 

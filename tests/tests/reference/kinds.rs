@@ -1,4 +1,4 @@
-//! The kinds of objects: ours field by field, and KAI's that are served.
+//! The reference of object kinds: ours field by field, and the KAI kinds that are supported.
 
 use apportion_crds::{GpuNode, kai};
 use apportion_reference::{cell, code, hold, table};
@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::Value;
 
-/// Where KAI writes about its kinds.
+/// KAI's documentation of its kinds.
 const KAI: &str = "https://github.com/kai-scheduler/KAI-Scheduler/tree/main/docs";
 
 #[test]
@@ -36,10 +36,10 @@ fn the_reference_has_every_field_of_a_gpu_node() {
     );
 }
 
-/// Kubernetes describes the fields of a condition.
+/// The conditions, whose fields Kubernetes documents.
 const CONDITIONS: &str = ".status.conditions[]";
 
-/// Every field below `schema`, with what it says.
+/// Every field below `schema`, with its description.
 fn fields(schema: &Value, path: &str, rows: &mut Vec<[String; 3]>) {
     let properties = schema["properties"].as_object().into_iter().flatten();
     for (name, field) in properties {

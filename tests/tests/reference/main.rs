@@ -1,5 +1,5 @@
-//! The parts of the reference that several programs share, and those of files: names, variables, exit codes, kinds and
-//! the chart's values. What one program has alone is held against the reference by its own tests.
+//! Reference parts that several programs share or that come from files: names, variables, exit codes, kinds and the
+//! chart's values. The tests of each program check the rest.
 
 use apportion_abi::{exit, place};
 use apportion_reference::{cell, code, hold, table};

@@ -48,7 +48,7 @@ fn names_with_a_container_in_them_are_what_the_webhook_reads() {
     );
 }
 
-/// Beginnings of the names that are ours, KAI's or NVIDIA's.
+/// Prefixes of our names, KAI's and NVIDIA's.
 const BEGINNINGS: [&str; 7] = [
     "apportion.dev/",
     "kai.scheduler/",
@@ -58,23 +58,23 @@ const BEGINNINGS: [&str; 7] = [
     "nvidia.com/",
     "amd.com/",
 ];
-/// What begins so and stands for something else.
+/// Strings with these prefixes that are not such names.
 const ELSE: [&str; 8] = [
     // The signer of agents' certificates, and versions of our API and KAI's.
     "apportion.dev/agent",
     "apportion.dev/v1alpha1",
     "kai.scheduler/v1",
-    // What the names of several resources begin with.
+    // Prefixes of several resources.
     "nvidia.com/",
     "nvidia.com/container.",
     "kai.scheduler/container.",
-    // A part of KAI's statuses that the oracles ask for.
+    // A part of KAI's statuses that the oracles query.
     "run.ai/gpu.memory",
-    // Annotations of others by which a container asks the runtime for devices.
+    // Other projects' annotations by which a container requests devices from the runtime.
     "nvidia.com/gpu",
 ];
 
-/// A name that is written out beside the table is read or written by somebody without being in the reference.
+/// A name that is written outside the table would be used without being in the reference.
 #[test]
 fn no_program_has_a_name_of_its_own() {
     let known: BTreeSet<&str> = NAMES
@@ -116,7 +116,7 @@ fn no_program_has_a_name_of_its_own() {
     assert!(looked_at > 100, "{looked_at}");
 }
 
-/// The sources of programs below a folder, without those of tests.
+/// The source files below a folder, without tests.
 fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)

@@ -1,4 +1,4 @@
-//! The chart's values: the file with its comments, and what the schema says of each.
+//! The chart's values: the file with its comments, and the schema's type of each.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use apportion_reference::{cell, code, hold, table};
 use serde_json::Value;
 
-/// Fields of Kubernetes, whose names say what they are.
+/// Kubernetes fields, which need no explanation.
 const OF_KUBERNETES: [&str; 13] = [
     "affinity",
     "annotations",
@@ -41,7 +41,7 @@ fn the_reference_has_every_value_of_the_chart() {
     for row in &found {
         let name = row.path.last().expect("a value has a name");
         let is_known = OF_KUBERNETES.contains(&name.as_str());
-        // The comment of a map is also that of what is in it.
+        // A map's comment also covers its members.
         let covers =
             |other: &ChartValue| !other.comment.is_empty() && row.path.starts_with(&other.path);
         assert!(
@@ -65,7 +65,7 @@ fn the_reference_has_every_value_of_the_chart() {
     );
 }
 
-/// The values of a file, each with the comment above it. A map that has a comment is a row too.
+/// The values of a file, each with the comment above it. A map with a comment is also a row.
 fn rows(text: &str) -> Vec<ChartValue> {
     let mut rows = Vec::new();
     let mut above: Vec<(usize, String)> = Vec::new();
@@ -108,7 +108,7 @@ fn rows(text: &str) -> Vec<ChartValue> {
     rows
 }
 
-/// The list that begins these lines, on one line.
+/// The list at the beginning of these lines, on one line.
 fn list(lines: &[&str], indent: usize) -> String {
     let deeper = lines
         .iter()
@@ -120,7 +120,7 @@ fn list(lines: &[&str], indent: usize) -> String {
     }
 }
 
-/// What the schema says of a value.
+/// The schema of a value.
 fn of<'a>(schema: &'a Value, path: &[String]) -> &'a Value {
     path.iter()
         .fold(schema, |schema, name| match &schema["properties"][name] {

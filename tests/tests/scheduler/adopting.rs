@@ -1,4 +1,4 @@
-//! Pods that KAI placed go on as they are: their cards count, and their node's agent takes them in.
+//! Pods that KAI has placed continue unchanged: their cards count, and their node's agent adopts them.
 
 use apportion_tests::{CARD, cards};
 use serde_json::json;

@@ -1,12 +1,12 @@
-//! Anything at all, in any order, against a real API server: pods come, go, end and are edited; the scheduler,
-//! the agents and the API server are killed; the scheduler that leads is stopped until another leads, and goes on.
+//! Random events in random order against a real API server. Pods arrive, leave, end and are edited. The scheduler, the
+//! agents and the API server are killed. The leading scheduler is stopped until another one leads, and continues.
 //!
-//! Steps go out as fast as the API server takes them, many at once. What must hold at every moment is looked
-//! at by a [`witness`] who hears all that the API server and the agents say: no card has more granted than it
-//! has, in the agent's book or as pods have it written on them, and nobody's pod is gone but those that this
-//! test took away. Now and then all is left alone until it is quiet: the two books must come to be one, with
-//! nobody waiting who fits, but for reservations of a scheduler that died, which lapse. At the end both are empty. `APPORTION_STEPS` and `APPORTION_SEED` make it longer or
-//! another.
+//! Steps are sent as fast as the API server accepts them, many at once. An `InvariantChecker` sees everything that the
+//! API server and the agents report, and checks what must hold at every moment: no card has more granted than it has,
+//! neither in the agent's ledger nor in the pods' annotations, and no pod disappears unless the test deleted it. From
+//! time to time the test waits until all is quiet. Then both records must agree, and no pod that fits may wait, except
+//! for reservations of a dead scheduler, which expire. At the end both records are empty. `APPORTION_STEPS` and
+//! `APPORTION_SEED` set the length and the random seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,13 +34,13 @@ use steps::{ChaosStep, ChaosSteps, KillTarget};
 
 /// The nodes, with two cards each.
 const NODES: [&str; 2] = ["node-1", "node-2"];
-/// How often everything is left alone until it is quiet; in a short run this many times.
+/// The most steps between two waits for quiet, and how many waits a short run has.
 const QUIET: u64 = 500;
 const QUIETS: u64 = 4;
-/// How often it is looked at whether it is quiet, and whether the scheduler is there.
+/// How often the test checks whether all is quiet and whether the scheduler runs.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// A death that was ordered, and which of several.
+/// What to kill, and which one of several.
 type KillOrder = (KillTarget, usize);
 
 /// One run.
@@ -78,7 +78,7 @@ impl ChaosRun {
         }
     }
 
-    /// Takes all steps; what went wrong is the error.
+    /// Takes all steps. Returns the first error.
     async fn go(mut self) -> Result<(), String> {
         let (mut taken, quiet) = (0, QUIET.min(self.steps.length() / QUIETS).max(1));
         while let Some(step) = self.steps.next() {
@@ -99,7 +99,7 @@ impl ChaosRun {
         self.end().await
     }
 
-    /// Takes everybody away who is left: nothing may stay.
+    /// Removes all remaining pods. Nothing may be left.
     async fn end(mut self) -> Result<(), String> {
         while let Some(change) = self.steps.clear() {
             self.sender.send(change).await;
@@ -119,7 +119,7 @@ impl ChaosRun {
         Ok(())
     }
 
-    /// What the witness saw, if nothing was wrong.
+    /// What the checker has seen, or its errors.
     fn seen(&self) -> Result<ObservationCounts, String> {
         let witness = self.witness.lock().expect("nobody panicked");
         match witness.wrong.is_empty() {
@@ -141,7 +141,7 @@ impl ChaosRun {
         );
     }
 
-    /// Waits until agents hold what bound pods have and nothing else, and nobody waits who fits.
+    /// Waits until the agents hold exactly what bound pods have, and no pod that fits waits.
     async fn settle(&self) -> Result<(), String> {
         self.sender.done().await;
         let deadline = Instant::now() + PATIENCE * 3;
@@ -174,7 +174,7 @@ impl ChaosRun {
         Some(wrong)
     }
 
-    /// Whom agents have something for.
+    /// The holders of all allocations in the agents' ledgers.
     async fn left(&self) -> Option<Vec<String>> {
         let books = self.books().await?;
         let held = books.into_values().flat_map(|book| book.allocations);
@@ -191,7 +191,7 @@ impl ChaosRun {
 }
 
 impl Cluster {
-    /// Kills, and brings back.
+    /// Kills a target and restarts it.
     fn kill(&mut self, (kill, which): KillOrder) {
         match kill {
             KillTarget::Agent => {
@@ -217,7 +217,7 @@ impl Cluster {
         }
     }
 
-    /// Does what is ordered until nobody orders any more, and starts the scheduler where it ended by itself.
+    /// Carries out orders until the channel closes. Restarts a scheduler that has ended by itself.
     fn obey(&mut self, runtime: &Runtime, mut orders: mpsc::Receiver<KillOrder>) {
         loop {
             let order = async { timeout(GLANCE, orders.recv()).await };
@@ -230,7 +230,7 @@ impl Cluster {
     }
 }
 
-/// A number of the environment.
+/// A number from an environment variable.
 fn number(name: &str, usual: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)

@@ -1,4 +1,4 @@
-//! What a test sees: a control plane, nodes with agents, a scheduler, and pods.
+//! A test's cluster: a control plane, nodes with agents, a scheduler, and pods.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use crate::objects::{kind, node};
 pub(crate) use crate::objects::{placed, pod, queue};
 
-/// How long anything may take on a machine that does much else.
+/// How long anything may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The account of agents.
+/// The agents' service account.
 const AGENTS: &str = "apportion-agent";
 const GPU_NODES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -29,7 +29,7 @@ const GPU_NODES: &str = concat!(
 pub(crate) struct SchedulerNode {
     pub(crate) host: TestHost,
     pub(crate) agent: Option<AgentProcess>,
-    /// What its agent is started with: whose it is in the cluster, and more options.
+    /// The options of its agent: its kubeconfig in the cluster, and more.
     kubeconfig: Option<PathBuf>,
     options: Vec<String>,
 }
@@ -56,23 +56,23 @@ impl SchedulerNode {
     }
 }
 
-/// The whole.
+/// The cluster.
 pub(crate) struct Cluster {
     scheduler: Option<Child>,
-    /// Where in the log the scheduler began that was started last.
+    /// Where the log of the latest scheduler begins.
     began: usize,
-    /// What the scheduler logs.
+    /// The scheduler's log level.
     pub(crate) log_level: &'static str,
-    /// As whom the scheduler asks the API server, if not as everybody.
+    /// The scheduler's kubeconfig, if it is not that of the test.
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// More options of the scheduler.
+    /// Additional options of the scheduler.
     pub(crate) options: Vec<String>,
     pub(crate) nodes: BTreeMap<String, SchedulerNode>,
     pub(crate) plane: ControlPlane,
 }
 
 impl Cluster {
-    /// A cluster with one node of so many cards, one queue, and a scheduler.
+    /// A cluster with one node with `count` cards, one queue, and a scheduler.
     pub(crate) fn with_cards(count: usize) -> Self {
         let mut cluster = Self::bare();
         cluster.add_node("node-1", &cards(count));
@@ -80,7 +80,7 @@ impl Cluster {
         cluster
     }
 
-    /// A control plane with what KAI's users have: its queues' kind, and one queue without bounds.
+    /// A control plane with KAI's queue CRD and one queue without limits.
     pub(crate) fn bare() -> Self {
         let plane = ControlPlane::new();
         plane.apply(&[
@@ -118,7 +118,7 @@ impl Cluster {
         self.start_node(name, host, None, Vec::new());
     }
 
-    /// Adds a node whose agent is served over TCP, with a token as a pod on that node gets one.
+    /// Adds a node whose agent serves over TCP, with a token like that of a pod on the node.
     pub(crate) fn add_remote_node(
         &mut self,
         name: &str,
@@ -131,8 +131,7 @@ impl Cluster {
         self.start_node(name, TestHost::with(config), Some(kubeconfig), options);
     }
 
-    /// What agents over TCP need of the cluster: the kind in which they say where they listen, and their
-    /// account.
+    /// Installs what agents over TCP need: the CRD in which they publish their address, and their service account.
     pub(crate) fn add_agents(&self) {
         let _ = self.plane.kubectl(&["apply", "-f", GPU_NODES]);
         self.plane
@@ -147,7 +146,7 @@ impl Cluster {
         ]);
     }
 
-    /// Adds a node of which somebody says that its agent listens there.
+    /// Adds a node object whose agent is said to listen at `address`.
     pub(crate) fn add_named_node(&self, name: &str, address: &str) {
         let annotations = json!({"apportion.dev/agent-address": address});
         self.plane.apply(&[node(name, &annotations)]);
@@ -205,7 +204,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a scheduler where the one of before ended by itself, as a kubelet does.
+    /// Restarts the scheduler if it has ended by itself, as a kubelet does.
     pub(crate) fn revive_scheduler(&mut self) {
         let ended = self.scheduler.as_mut().map(Child::try_wait);
         if matches!(ended, Some(Ok(Some(_)))) {
@@ -213,7 +212,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the scheduler that was started last leads.
+    /// Waits until the latest scheduler leads.
     pub(crate) fn await_leader(&mut self) {
         eventually(PATIENCE, "the scheduler leads", || {
             self.revive_scheduler();
@@ -222,7 +221,7 @@ impl Cluster {
         });
     }
 
-    /// Stops the scheduler where it is, so that another can be started beside it.
+    /// Stops the scheduler with SIGSTOP, so that another one can be started beside it.
     pub(crate) fn stop_scheduler(&mut self) -> StoppedScheduler {
         let scheduler = self.scheduler.take().expect("the scheduler runs");
         signal(&scheduler, Signal::SIGSTOP);
@@ -234,7 +233,7 @@ impl Cluster {
         FormerScheduler(self.scheduler.take().expect("the scheduler runs"))
     }
 
-    /// Whether the scheduler that was started last runs still.
+    /// Whether the latest scheduler still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         let ended = self.scheduler.as_mut().map(Child::try_wait);
         matches!(ended, Some(Ok(None)))
@@ -244,7 +243,7 @@ impl Cluster {
         self.plane.dir().join("scheduler.log")
     }
 
-    /// Where the scheduler answers, once it leads.
+    /// The scheduler's address, once it leads.
     pub(crate) fn address(&self) -> String {
         let text = std::fs::read_to_string(self.log()).unwrap_or_default();
         let mut lines = text
@@ -258,7 +257,7 @@ impl Cluster {
         format!("127.0.0.1:{port}")
     }
 
-    /// A command of the scheduler's program that asks the running one.
+    /// The output of a client command of the scheduler's program.
     pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         let node = self.nodes.values().next().expect("there is a node");
         let output = node
@@ -275,7 +274,7 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What the scheduler serves at a path.
+    /// The scheduler's HTTP response at a path.
     pub(crate) fn http(&self, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(self.address()).expect("it listens");
         write!(stream, "GET {path} HTTP/1.0\r\nHost: scheduler\r\n\r\n").expect("it reads");
@@ -285,19 +284,19 @@ impl Cluster {
         body.to_owned()
     }
 
-    /// All that schedulers of this cluster said.
+    /// The log of all schedulers of this cluster.
     pub(crate) fn whole_log(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// What the scheduler said, for when something went wrong.
+    /// The scheduler's log, for error messages.
     pub(crate) fn said(&self) -> String {
         let text = self.whole_log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// Waits for something that `seen` finds in all pods.
+    /// Waits until `seen` finds something in the list of pods.
     pub(crate) fn eventually<T>(&self, what: &str, seen: impl Fn(&[Value]) -> Option<T>) -> T {
         let deadline = std::time::Instant::now() + PATIENCE;
         loop {
@@ -314,7 +313,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until so many pods are bound, and says which is on which card.
+    /// Waits until `count` pods are bound. Returns each pod's card.
     pub(crate) fn bound(&self, count: usize) -> BTreeMap<String, String> {
         self.eventually(&format!("{count} pods are bound"), |pods| {
             let bound = placed(pods);
@@ -341,7 +340,7 @@ impl Cluster {
         serde_json::from_slice(&output.stdout).expect("it prints JSON")
     }
 
-    /// What the agent of a node granted, by card: the sum, and who has how much.
+    /// The grants of a node's agent by card: the name and the bytes of each.
     pub(crate) fn granted(&self, node: &str) -> BTreeMap<String, Vec<(String, u64)>> {
         let json = self.top(node);
         let mut granted: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
@@ -366,7 +365,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A scheduler beside the one that was started last. It is killed when it is dropped.
+/// A scheduler beside the latest one. Dropping this kills it.
 pub(crate) struct FormerScheduler(Child);
 
 impl Drop for FormerScheduler {
@@ -380,7 +379,7 @@ impl Drop for FormerScheduler {
 pub(crate) struct StoppedScheduler(Child);
 
 impl StoppedScheduler {
-    /// Lets it go on, and waits until it ends because another leads.
+    /// Lets it continue, and waits until it ends because another one leads.
     pub(crate) fn go_on(mut self) {
         signal(&self.0, Signal::SIGCONT);
         eventually(PATIENCE, "who lost the lease ends", || {

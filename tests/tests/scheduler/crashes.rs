@@ -1,4 +1,4 @@
-//! The scheduler killed at any moment: nothing is given twice, nothing stays behind.
+//! The scheduler is killed at any moment: nothing is allocated twice, and nothing is left behind.
 
 use apportion_tests::CARD;
 use serde_json::{Value, json};
@@ -37,12 +37,12 @@ fn a_scheduler_that_is_killed_again_and_again_gives_nothing_twice() {
             .collect();
         cluster.plane.apply(&pods);
         made += pods.len();
-        // At another moment of the round each time.
+        // Kill at another moment of the round each time.
         std::thread::sleep(std::time::Duration::from_millis(40 * round));
         cluster.kill_scheduler();
         cluster.start_scheduler();
     }
-    // Three of 0.3 fit a card.
+    // Three shares of 0.3 fit on a card.
     let bound = cluster.bound(12);
     assert!(made > 12);
     assert_eq!(bound.len(), 12);
@@ -68,7 +68,7 @@ fn a_leader_that_was_stopped_changes_nothing_once_another_leads() {
     cluster.plane.apply(&[third("first")]);
     cluster.bound(1);
     let stopped = cluster.stop_scheduler();
-    // It would place these, too, were it asked.
+    // The stopped scheduler would place these too.
     cluster.plane.apply(&[third("second"), third("third")]);
     cluster.start_scheduler();
     cluster.bound(3);

@@ -1,4 +1,4 @@
-//! Pod groups that follow from owners, as objects: what KAI's tools look for, and what it costs.
+//! Pod groups that follow from owners, as objects: what KAI's tools need, and the number of requests.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ const KINDS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../runtime-class/chart/apportion/crds"
 );
-/// The account of the scheduler in the manifests.
+/// The namespace of the scheduler's account in the manifests.
 const NAMESPACE: &str = "apportion-system";
 const ACCOUNT: &str = "apportion-scheduler";
-/// What is said where groups may not be written.
+/// The log message if groups may not be written.
 const REFUSED: &str = "Pod groups are not written";
 
 impl Cluster {
@@ -32,7 +32,7 @@ impl Cluster {
         })
     }
 
-    /// How many requests the API server was asked, of one verb for one resource.
+    /// How many requests the API server got with this verb for this resource.
     fn requests(&self, verb: &str, resource: &str, part: &str) -> u64 {
         let metrics = self.plane.kubectl(&["get", "--raw", "/metrics"]);
         let of = |line: &&str| {
@@ -49,7 +49,7 @@ impl Cluster {
         counts.sum()
     }
 
-    /// Gives the scheduler's account the rights of the roles in a manifest.
+    /// Gives the scheduler's account the permissions of a manifest's roles.
     fn grant(&self, manifest: &str) {
         let roles = manifest.split("\n---\n").filter(|one| {
             one.contains("kind: ClusterRole") && one.contains("name: apportion-scheduler\n")
@@ -62,7 +62,7 @@ impl Cluster {
         let _ = self.plane.kubectl(&["apply", "-f", &path]);
     }
 
-    /// A Job of which so many pods start together, and its pods.
+    /// A Job whose `size` pods start together, and its pods.
     fn job(&self, name: &str, size: usize) -> Vec<Value> {
         let template = json!({"spec": {"restartPolicy": "Never",
             "containers": [{"name": "main", "image": "none"}]}});
@@ -152,11 +152,11 @@ fn what_is_bound_at_once_costs_one_object_a_group_and_nothing_for_its_pods() {
     let made = cluster.requests("POST", "podgroups", "") - made;
     assert_eq!(made, 20);
     assert_eq!(cluster.requests("PATCH", "podgroups", ""), 0);
-    // A pod whose binding was too late for the first look is marked before it.
+    // A pod that is not bound at the first look is marked by a patch before its binding.
     let patched = cluster.requests("PATCH", "pods", "") - patched;
     assert!(patched <= 20, "{patched} pods were patched");
 
-    // A scheduler that starts anew finds nothing to write.
+    // A restarted scheduler finds nothing to write.
     let versions = || {
         let path = "-o=jsonpath={.items[*].metadata.generation}";
         cluster.plane.kubectl(&["get", "podgroups,pods", path])
@@ -199,7 +199,7 @@ fn a_group_that_somebody_deletes_is_made_again_and_one_that_somebody_made_is_not
     let again = cluster.group(|group| ours(group) && group["metadata"]["uid"] != *uid);
     assert_eq!(again["metadata"]["name"], name);
     assert_eq!(again["spec"], written["spec"]);
-    // What somebody edits that follows from the owner is put right, and his queue stays.
+    // An edit of a field that follows from the owner is reverted. The user's queue stays.
     let edit = json!({"spec": {"minMember": 5, "queue": "other"}}).to_string();
     let patch = ["patch", "podgroup", name, "--type=merge", "-p", &edit];
     let _ = cluster.plane.kubectl(&patch);
@@ -226,7 +226,7 @@ fn without_the_right_it_is_said_once_and_pods_are_scheduled_all_the_same() {
     let right = "    resources: [podgroups]\n    verbs: [create, patch]\n";
     assert!(text.contains(right), "the role has the right");
     cluster.grant(&text.replace(right, "    resources: [podgroups]\n    verbs: [list]\n"));
-    // What is granted in a namespace is beside the point.
+    // These permissions in a namespace do not matter here.
     let all = json!([{"apiGroups": ["*"], "resources": ["leases", "secrets", "configmaps"], "verbs": ["*"]}]);
     let role = "rbac.authorization.k8s.io/v1";
     cluster.plane.apply(&[

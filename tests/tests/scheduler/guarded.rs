@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, PATIENCE, pod};
 const POLICY: &str = "apportion-agent-tenant";
 
 impl Cluster {
-    /// Whether the API server would take a pod with these fields beside a share; if not, what it says.
+    /// The API server's refusal of a pod with these fields beside a share. None if it would accept the pod.
     fn would_refuse(&self, change: impl FnOnce(&mut Value)) -> Option<String> {
         let mut pod = pod("guarded", json!({"gpu-fraction": "0.5"}));
         change(&mut pod);
@@ -79,7 +79,7 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     assert!(said.is_some_and(|said| said.contains(POLICY)), "CDI");
     assert_eq!(cluster.would_refuse(mount("/data")), None);
     assert_eq!(cluster.would_refuse(variable("CUDA_VISIBLE_DEVICES")), None);
-    // What compute stacks set, such as ZenML's; all else brings libraries whose memory no limit counts.
+    // Values of compute stacks such as ZenML's. All others add libraries whose memory no limit counts.
     let capabilities = |value: &'static str| {
         move |pod: &mut Value| {
             pod["spec"]["containers"][0]["env"] =
@@ -95,7 +95,7 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     ] {
         assert_eq!(cluster.would_refuse(capabilities(value)), None, "{value}");
     }
-    // The pod of ZenML's stack, as its terraform/main.tf writes it.
+    // The pod of ZenML's stack, from its terraform/main.tf.
     let zenml = cluster.would_refuse(|pod| {
         pod["spec"]["tolerations"] = json!([{"key": "nvidia.com/gpu", "operator": "Equal",
             "value": "present", "effect": "NoSchedule"}]);
@@ -113,7 +113,7 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     }
 }
 
-/// The policy about resources that show or count memory.
+/// The policy for resources that show or count memory.
 const READING: &str = "apportion-agent-for-reading";
 
 #[test]
@@ -122,7 +122,7 @@ fn only_a_container_with_a_share_can_request_what_counts_shares() {
     cluster.install_policy(READING);
     let requesting = |resources: Value| {
         move |pod: &mut Value| {
-            // The webhook of these manifests is asked about this scheduler's pods.
+            // The webhook of these manifests handles this scheduler's pods.
             pod["spec"]["schedulerName"] = json!("apportion-scheduler");
             pod["spec"]["containers"][0]["resources"] = json!({"limits": resources});
         }
@@ -141,7 +141,7 @@ fn only_a_container_with_a_share_can_request_what_counts_shares() {
         let whole = json!({(slot): "1", (counted): "500"});
         assert_eq!(cluster.would_refuse(requesting(whole.clone())), None);
         let refused = [
-            // No container that the webhook has seen has no slot.
+            // Every container that the webhook has processed has a slot.
             cluster.would_refuse(requesting(json!({ counted: "500" }))),
             cluster.would_refuse(|pod| {
                 requesting(whole.clone())(pod);
@@ -164,11 +164,11 @@ fn only_a_container_with_a_share_can_request_what_counts_shares() {
     }
 }
 
-/// The policy that warns, in a cluster without anything else of the chart.
+/// The policy that warns, installed without the rest of the chart.
 const ADVICE: &str = "apportion-scheduler-advice";
 
 impl Cluster {
-    /// What `kubectl create` warns of.
+    /// The warnings of `kubectl create`.
     fn warnings(&self, object: &Value) -> String {
         let path = self.plane.dir().join("warned.json");
         fs::write(&path, object.to_string()).expect("the folder is writable");
@@ -178,7 +178,7 @@ impl Cluster {
     }
 }
 
-/// A pod of a scheduler with these annotations, by itself or as a template of another object.
+/// A pod of a scheduler with these annotations, alone and in the templates of two other kinds.
 fn annotated(scheduler: &str, annotations: &Value, labels: &Value) -> [Value; 3] {
     let template = json!({"metadata": {"annotations": annotations, "labels": labels}, "spec": {
         "schedulerName": scheduler, "restartPolicy": "Never",
@@ -331,7 +331,7 @@ fn whoever_writes_a_share_that_gives_no_gpu_is_warned() {
             assert_eq!(cluster.warnings(&object), "", "{annotations}");
         }
     }
-    // Whoever asks for the slot by hand knows which scheduler places the pod, and KAI may be there.
+    // A pod with a hand-written slot gets no warning, and neither does one for KAI, which may be installed.
     let shares = json!({"gpu-memory": "2000"});
     let [mut slotted, ..] = annotated("default-scheduler", &shares, &json!({}));
     slotted["spec"]["containers"][0]["resources"] =

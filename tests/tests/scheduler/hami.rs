@@ -1,4 +1,4 @@
-//! Pods as they are written for HAMi, with the chart's own webhook configurations, which the API server judges.
+//! Pods written for HAMi, with the chart's own webhook configurations in the API server.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ const CHART: &str = concat!(
 );
 const NAMESPACE: &str = "apportion-system";
 
-/// A webhook beside an API server that asks it.
+/// A webhook, and the API server that calls it.
 struct HamiWebhook {
     plane: ControlPlane,
     webhook: Child,
@@ -36,7 +36,7 @@ impl HamiWebhook {
         let mut said = BufReader::new(webhook.stdout.take().expect("a pipe"));
         let mut line = String::new();
         said.read_line(&mut line).expect("it says where it listens");
-        // It goes on to say things.
+        // Keep reading its output.
         std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
         let address = line.trim().trim_start_matches("questions ");
         let asked = Self { plane, webhook };
@@ -44,7 +44,7 @@ impl HamiWebhook {
         asked
     }
 
-    /// Applies what the chart has of admission, and waits until the webhook has written whom to trust.
+    /// Applies the chart's admission configuration, and waits until the webhook has written its CA.
     fn configure(&self, url: &str) {
         let mut helm = Command::new(program("helm"));
         helm.args(["template", "apportion", CHART, "--namespace", NAMESPACE]);
@@ -76,7 +76,7 @@ impl HamiWebhook {
         });
     }
 
-    /// Creates a pod: what the API server keeps of it, or why not.
+    /// Creates a pod. Returns what the API server stores, or its refusal.
     fn create(&self, pod: &Value) -> Result<Value, String> {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let path = self.plane.dir().join(format!("{name}.json"));
@@ -139,7 +139,7 @@ fn manifests_for_hami_ask_for_shares() {
         "{why}"
     );
 
-    // Others' pods, and whole GPUs, are nobody's business here.
+    // Pods of other schedulers and whole GPUs are left unchanged.
     let limits = json!({"nvidia.com/gpumem": "3001", "nvidia.com/gpucores": "30"});
     let kept = asked
         .create(&pod("other", "hami-scheduler", &limits))

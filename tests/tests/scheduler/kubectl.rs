@@ -1,4 +1,4 @@
-//! `kubectl apportion` on a real API server: what it says of a cluster in which scheduler and agent are at work, and its
+//! `kubectl apportion` with a real API server: its output for a cluster with a running scheduler and agent, and its
 //! errors.
 
 use std::fs;
@@ -17,7 +17,7 @@ const KINDS: &str = concat!(
     "/../runtime-class/chart/apportion/crds"
 );
 const NODE: &str = "node-1";
-/// The line of the program's errors begins so.
+/// The prefix of the program's error messages.
 const NAME: &str = "kubectl apportion: ";
 
 fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Command {
@@ -26,7 +26,7 @@ fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What it prints where it ends well.
+/// Its output if it succeeds.
 fn shown(plane: &ControlPlane, arguments: &[&str]) -> String {
     CommandOutput::by(&mut plugin(&plane.kubeconfig(), arguments))
         .well()
@@ -38,7 +38,7 @@ fn read(plane: &ControlPlane, arguments: &[&str]) -> Value {
     serde_json::from_str(&text).expect("it prints JSON")
 }
 
-/// The one line that it says where it fails, and its exit status.
+/// Its one-line error, and its exit code.
 fn failed(kubeconfig: &Path, arguments: &[&str]) -> (String, Option<i32>) {
     let said = CommandOutput::by(&mut plugin(kubeconfig, arguments));
     assert_eq!(said.out, "", "{said:?}");
@@ -49,7 +49,7 @@ fn failed(kubeconfig: &Path, arguments: &[&str]) -> (String, Option<i32>) {
     (line, said.code())
 }
 
-/// A cluster with two GPUs, of whose one a pod has half, and a pod for which no GPU is large enough.
+/// A cluster with two GPUs. One pod has half of one, and for another pod no GPU is large enough.
 fn in_use() -> Cluster {
     let mut cluster = Cluster::bare();
     let _ = cluster.plane.kubectl(&["apply", "-f", KINDS]);
@@ -250,7 +250,7 @@ fn the_scheduler_that_leads_is_asked_through_kubectl() {
         "spec": {"holderIdentity": "scheduler-b_1_17c"}}),
     ]);
 
-    // There is no kubelet to exec with: this kubectl says what it was asked.
+    // There is no kubelet for exec, so this fake kubectl prints its arguments.
     let kubectl = plane.dir().join("kubectl");
     fs::write(&kubectl, "#!/bin/sh\necho \"$@\"\n").expect("the folder is writable");
     fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).expect("it is ours");

@@ -1,5 +1,5 @@
-//! The running scheduler on a real API server: nodes are objects, their agents and cards are real ones of
-//! the simulated driver, pods are what people write.
+//! The running scheduler with a real API server. Nodes are objects, their agents are real with simulated cards, and
+//! pods are written as users write them.
 
 mod adopting;
 mod anything;

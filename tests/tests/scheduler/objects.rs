@@ -1,4 +1,4 @@
-//! The objects that tests put on the API server.
+//! The objects that tests create on the API server.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 /// The scheduler's name, which is KAI's.
 pub(crate) const SCHEDULER: &str = "kai-scheduler";
 
-/// What makes a kubelet call the node's agent for a container with a share.
+/// The resource that makes a kubelet call the node's agent for a container with a share.
 const SLOT: &str = "apportion.dev/gpu-slot";
 
-/// A node that could take anything.
+/// A node with room for everything.
 pub(crate) fn node(name: &str, annotations: &Value) -> Value {
     let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250", SLOT: "250"});
     json!({"apiVersion": "v1", "kind": "Node",
@@ -19,7 +19,7 @@ pub(crate) fn node(name: &str, annotations: &Value) -> Value {
             "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-/// The card of each pod that is bound, or its node where it has no card.
+/// The card of each bound pod, or its node if it has no card.
 pub(crate) fn placed(pods: &[Value]) -> BTreeMap<String, String> {
     let bound = pods
         .iter()
@@ -33,7 +33,7 @@ pub(crate) fn placed(pods: &[Value]) -> BTreeMap<String, String> {
     bound.map(card).collect()
 }
 
-/// A pod with annotations. One that asks for a share has its slot, as the webhook would have added it.
+/// A pod with annotations. If it asks for a share, it has its slot, as from the webhook.
 pub(crate) fn pod(name: &str, annotations: Value) -> Value {
     let shares = ["gpu-fraction", "gpu-memory"];
     let shares = shares.iter().any(|key| annotations.get(key).is_some());
@@ -48,7 +48,7 @@ pub(crate) fn pod(name: &str, annotations: Value) -> Value {
     pod
 }
 
-/// Gives the first container of a pod what the webhook gives one with a share.
+/// Gives a pod's first container what the webhook adds to a container with a share.
 pub(crate) fn take_slot(pod: &mut Value) {
     let resources = &mut pod["spec"]["containers"][0]["resources"];
     for kind in ["requests", "limits"] {
@@ -56,14 +56,14 @@ pub(crate) fn take_slot(pod: &mut Value) {
     }
 }
 
-/// A queue with so many cards; -1 is without bounds.
+/// A queue with a limit of `cards` cards. -1 is unlimited.
 pub(crate) fn queue(name: &str, cards: i64) -> Value {
     let quota = |amount: i64| json!({"quota": amount, "limit": amount, "overQuotaWeight": 1});
     json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name},
         "spec": {"resources": {"gpu": quota(cards), "cpu": quota(-1), "memory": quota(-1)}}})
 }
 
-/// A kind of objects in which anything can be written.
+/// A CRD without a schema.
 pub(crate) fn kind(plural: &str, kind: &str, version: &str, scope: &str) -> Value {
     let anything = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});

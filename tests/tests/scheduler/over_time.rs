@@ -1,11 +1,11 @@
-//! Fair over time on a real API server: who had the cluster alone goes after who did not, and a scheduler that
-//! starts anew knows who that was.
+//! Fair share over time with a real API server: a queue that had the cluster alone comes after one that had not, and a
+//! restarted scheduler remembers that.
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod, queue};
 
-/// A cluster of two cards where past use counts, and two queues without a quota that may have both.
+/// A cluster of two cards where past use counts, and two queues without a quota that may use both.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::bare();
     cluster.add_node("node-1", &apportion_tests::cards(2));
@@ -26,7 +26,7 @@ fn of(queue: &str, number: u32) -> Value {
     pod
 }
 
-/// The part of all cards that a queue used, as the scheduler says.
+/// A queue's part of all cards so far, as the scheduler reports it.
 fn used(cluster: &Cluster, queue: &str) -> f64 {
     let metrics = cluster.http("/metrics");
     let row = format!("kai_queue_gpu_usage{{queue_name=\"{queue}\"");
@@ -37,7 +37,7 @@ fn used(cluster: &Cluster, queue: &str) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// Lets one queue have the cluster until it used most of what there was, and that is written down.
+/// Lets one queue use the cluster until it has most of the past use, and that is recorded.
 fn let_early_have_it(cluster: &mut Cluster) {
     cluster.plane.apply(&[of("early", 1), of("early", 2)]);
     cluster.start_scheduler();
@@ -66,7 +66,7 @@ fn who_had_the_cluster_alone_gives_back_more_than_half() {
     let mut cluster = cluster();
     let_early_have_it(&mut cluster);
     cluster.plane.apply(&[of("late", 1), of("late", 2)]);
-    // Without a past each queue would have one card.
+    // Without a past, each queue would have one card.
     cluster.eventually("both pods of who came early are ended", |pods| {
         (ended(pods) == ["early-1", "early-2"]).then_some(())
     });

@@ -1,5 +1,5 @@
-//! What the chart's admission policy lets the scheduler's account write on pods: what the scheduler writes, and nothing
-//! else.
+//! What the chart's admission policy lets the scheduler's account write on pods: the fields that the scheduler writes,
+//! and nothing else.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, pod};
 
-/// The account of the scheduler in the manifests.
+/// The namespace of the scheduler's account in the manifests.
 const NAMESPACE: &str = "apportion-system";
 const ACCOUNT: &str = "apportion-scheduler";
 const AS: &str = "--as=system:serviceaccount:apportion-system:apportion-scheduler";
 /// The policy and its binding.
 const POLICY: &str = "apportion-scheduler-own-fields";
-/// What nobody schedules.
+/// A scheduler name that no scheduler has.
 const STILL: &str = "still";
 
 impl Cluster {
-    /// Makes a policy of the chart and its binding, as people install them.
+    /// Installs a policy of the chart and its binding.
     pub(crate) fn install_policy(&self, name: &str) {
         let manifest = "../runtime-class/manifests/default.yaml";
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest));
@@ -34,7 +34,7 @@ impl Cluster {
         let _ = self.plane.kubectl(&["apply", "-f", &path]);
     }
 
-    /// The scheduler's policy in force, and a pod.
+    /// The scheduler's policy in effect, and a pod.
     fn with_policy() -> Self {
         let cluster = Self::bare();
         cluster.install_policy(POLICY);

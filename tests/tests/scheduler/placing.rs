@@ -1,4 +1,4 @@
-//! Which card a pod gets, and what is said about those that get none.
+//! Which card a pod gets, and what is reported for pods that get none.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod};
 
-/// One card of this size, of which the driver keeps a part.
+/// One card of this size, with this driver reserve.
 fn one_card(total: u64, reserved: u64) -> MachineConfig {
     let card = CardConfig {
         memory: total * MIB,
@@ -35,7 +35,7 @@ fn condition(pod: &Value) -> Option<&str> {
     scheduled["message"].as_str()
 }
 
-/// How many bursts there are; more where somebody has the time.
+/// The number of bursts. A variable can increase it.
 fn bursts() -> u32 {
     let bursts = std::env::var("APPORTION_BURSTS").ok();
     bursts.and_then(|text| text.parse().ok()).unwrap_or(3)

@@ -1,4 +1,4 @@
-//! KAI's Config, as the Deployments with the names of KAI's follow it; and what a pod waits for beside a place.
+//! KAI's Config and the Deployments with KAI's names that follow it, and what a pod waits for besides a placement.
 
 use apportion_tests::cards;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn deployment(name: &str) -> Value {
 }
 
 impl Cluster {
-    /// A cluster whose scheduler runs under KAI's names.
+    /// A cluster whose scheduler acts under KAI's names.
     fn with_programs() -> Self {
         let mut cluster = Self::bare();
         cluster.add_node("node-1", &cards(1));
@@ -70,7 +70,7 @@ impl Cluster {
         found.expect("nobody deletes it")
     }
 
-    /// Waits until the Config says that it is followed as it is now.
+    /// Waits until the Config's status says that its current generation is applied.
     fn is_followed(&self) {
         self.eventually("the Config says that it is followed", |_| {
             let config = self.plane.all("configs.kai.scheduler").pop()?;
@@ -91,7 +91,7 @@ fn a_config_stops_the_scheduler_and_changes_its_programs_until_it_is_taken_back(
     cluster.set(&json!({"scheduler": {"service": {"enabled": false}},
         "global": {"additionalImagePullSecrets": ["registry"]}, "admission": {"blockNvidiaVisibleDevices": true}}));
     cluster.is_followed();
-    // The Config is followed, and so are its Deployments: nobody has to look twice.
+    // Then its Deployments are already changed.
     assert_eq!(cluster.deployment(NAMES[0])["spec"]["replicas"], 0);
     assert_eq!(cluster.deployment(NAMES[1])["spec"]["replicas"], 1);
     for name in NAMES {
@@ -124,7 +124,7 @@ fn a_config_stops_the_scheduler_and_changes_its_programs_until_it_is_taken_back(
 fn a_pod_waits_until_the_config_map_exists_that_it_mounts() {
     let cluster = Cluster::with_cards(1);
     let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}});
-    // A controller of Kubernetes makes the first one of every namespace; none runs here.
+    // A Kubernetes controller creates this in every namespace, but none runs here.
     cluster.plane.apply(&[map("kube-root-ca.crt")]);
     let mut mounts = pod("mounts", json!({"gpu-fraction": "0.5"}));
     mounts["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "settings"}}]);

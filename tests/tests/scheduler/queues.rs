@@ -1,4 +1,4 @@
-//! Queues on a real API server: limits hold, and what was lent comes back through the eviction API.
+//! Queues with a real API server: limits hold, and borrowed GPUs are reclaimed through the eviction API.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn a_queue_gets_back_what_it_lent() {
         .apply(&[of("b-1", "borrower"), of("b-2", "borrower")]);
     cluster.bound(2);
     cluster.plane.apply(&[of("l-1", "lender")]);
-    // Nobody is there to end the pod whose eviction was granted.
+    // No kubelet ends the evicted pod.
     let ending = cluster.eventually("one of the borrower's pods is ended", |pods| {
         let ending = pods
             .iter()

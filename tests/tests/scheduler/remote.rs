@@ -1,4 +1,4 @@
-//! Agents over TCP: certificates, whose they are, how they change, and who is no longer heard.
+//! Agents over TCP: certificates, their rotation, and schedulers that have lost the lease.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ fn address(cluster: &Cluster, node: &str) -> String {
     cluster.plane.kubectl(&["get", "gpunode", node, path])
 }
 
-/// Until the log of the scheduler has a line with all of these.
+/// Waits for a line of the scheduler's log with all of these parts.
 fn logged(cluster: &Cluster, parts: &[&str]) -> String {
     let mut found = None;
     eventually(PATIENCE, &format!("the scheduler says {parts:?}"), || {
@@ -60,7 +60,7 @@ fn pods_are_placed_across_nodes_whose_agents_are_elsewhere() {
         held.sum()
     };
     assert_eq!(held(&cluster), 11);
-    // The certificate is kept: nobody has to sign for an agent that comes back.
+    // The certificate is kept: a restarted agent needs no new one.
     let requests = cluster.plane.all("csr").len();
     let node = cluster.nodes.get_mut("node-2").expect("it is there");
     node.replace_agent();
@@ -68,7 +68,7 @@ fn pods_are_placed_across_nodes_whose_agents_are_elsewhere() {
     cluster.bound(12);
     assert_eq!(held(&cluster), 12);
     assert_eq!(cluster.plane.all("csr").len(), requests);
-    // Each was answered once.
+    // Each request was answered once.
     let log = cluster.whole_log();
     let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     assert_eq!(count("Agent certificate signed"), requests, "{log}");
@@ -95,7 +95,7 @@ fn one_nodes_agent_is_not_taken_for_anothers() {
     assert_eq!(bound.len(), 4, "node-1 has two cards, node-2 has none");
 }
 
-/// Speaks TLS to an agent with a certificate and its key, or with none.
+/// Connects to an agent over TLS, with a certificate and its key or without.
 fn knock(address: &str, files: Option<(&str, &str)>) {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", address, "-alpn", "h2"]);
@@ -119,7 +119,7 @@ fn nobody_but_the_scheduler_may_ask() {
     cluster.plane.apply(&halves("first", 1));
     cluster.bound(1);
     let to = address(&cluster, "node-1");
-    // On a busy machine a handshake may take longer than the agent waits for one.
+    // On a busy machine a handshake may take longer than the agent's timeout.
     let is_refused = |files: Option<(&str, &str)>, hint: &str| {
         let host = &cluster.nodes["node-1"].host;
         eventually(PATIENCE, &format!("the agent says: {hint}"), || {
@@ -128,7 +128,7 @@ fn nobody_but_the_scheduler_may_ask() {
         });
     };
     is_refused(None, "only the scheduler may connect here");
-    // Another node's agent has a certificate of the same authority, for serving.
+    // Another node's agent has a serving certificate of the same CA.
     let host = &cluster.nodes["node-2"].host;
     let mut held = Value::Null;
     eventually(PATIENCE, "the other agent has its certificate", || {
@@ -202,7 +202,8 @@ fn certificates_change_under_load_and_nobody_is_refused() {
     let before = authority(&cluster);
     let began = Instant::now();
     let mut round = 0;
-    // An authority signs from a quarter of the life of a certificate on, until two are left of its four.
+    // A CA lives for four certificate lifetimes. When two are left, the next CA is made. It signs a quarter of a
+    // lifetime later.
     while authority(&cluster) == before || began.elapsed() < Duration::from_secs(40) {
         assert!(
             began.elapsed() < PATIENCE * 3,
@@ -217,7 +218,7 @@ fn certificates_change_under_load_and_nobody_is_refused() {
         cluster.eventually("the pod is bound", |pods| {
             placed(pods).contains_key(&name).then_some(())
         });
-        // A new connection each time, on either side.
+        // This makes a new connection, from either side.
         if round % 8 == 0 {
             cluster.kill_scheduler();
             cluster.start_scheduler();
@@ -235,7 +236,7 @@ fn certificates_change_under_load_and_nobody_is_refused() {
     assert!(signed >= 4, "each agent asked again, {signed} requests");
 }
 
-/// Asks a node's agent over its Unix socket, as the scheduler of a term.
+/// Calls a node's agent over its Unix socket, as the scheduler with this term.
 fn ask<T>(
     cluster: &Cluster,
     node: &str,
@@ -315,7 +316,7 @@ fn a_scheduler_that_lost_the_lease_is_refused_by_agents() {
     let refused = allocate(&cluster, Some(term - 1)).expect_err("the next agent knows");
     assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
     allocate(&cluster, Some(term)).expect("the one that leads may");
-    // Another comes to lead, and the term of before is over.
+    // Another scheduler becomes leader, and the previous term is over.
     cluster.kill_scheduler();
     cluster.start_scheduler();
     cluster.plane.apply(&halves("second", 1));
@@ -326,7 +327,7 @@ fn a_scheduler_that_lost_the_lease_is_refused_by_agents() {
 #[test]
 fn what_is_asked_twice_is_done_once() {
     let mut cluster = over_tcp(&["node-1"], &[]);
-    // It would give back what is for a pod that is not there.
+    // A running scheduler would release an allocation of a missing pod.
     cluster.kill_scheduler();
     let wanted = allocation(&cluster, "node-1", "twice");
     let holder = Some(v1::Holder {

@@ -1,7 +1,7 @@
-//! Requests to the API server and to agents from this process: a long run makes too many for a program each.
+//! Requests to the API server and to agents from this process: a long run makes too many to start a program for each.
 //!
-//! The API server may be dead just then, or die before it says what it did: a change is asked for until it
-//! says that it is made, was made before, or can't be made any more.
+//! The API server may be down, or die before it answers. A change is retried until the API server says that it is made,
+//! was made before, or is impossible.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,11 +19,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::PATIENCE;
 
-/// How long one try may take, and how long until the next.
+/// The timeout of one try, and the pause before the next one.
 const TRY: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Something to change.
+/// A change of an object.
 #[derive(Debug)]
 pub(crate) enum ApiChange {
     Create(Value),
@@ -34,7 +34,7 @@ pub(crate) enum ApiChange {
 }
 
 impl ApiChange {
-    /// Whether an error says that there is nothing more to do.
+    /// Whether an error code says that nothing is left to do.
     const fn is_settled_by(&self, code: u16) -> bool {
         match self {
             Self::Create(_) => code == 409,
@@ -43,7 +43,7 @@ impl ApiChange {
     }
 }
 
-/// Whoever asks.
+/// The client.
 #[derive(Clone)]
 pub(crate) struct ApiRequester(Client);
 
@@ -62,7 +62,7 @@ impl ApiRequester {
         Api::namespaced_with(self.0.clone(), "default", resource)
     }
 
-    /// Sees that a change is made; an error if the API server does not take it.
+    /// Makes sure that a change is made. Returns an error if the API server refuses it.
     pub(crate) async fn surely(&self, request: &ApiChange) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +105,7 @@ impl ApiRequester {
         Ok(())
     }
 
-    /// All pods of the namespace, if the API server says.
+    /// All pods of the namespace, if the API server answers.
     pub(crate) async fn all(&self) -> Option<Vec<Pod>> {
         let (pods, parameters) = (self.pods(), ListParams::default());
         let list = timeout(TRY, pods.list(&parameters)).await;
@@ -113,7 +113,7 @@ impl ApiRequester {
     }
 }
 
-/// The resource of an object that says what it is.
+/// The API resource of an object, from its own fields.
 pub(crate) fn resource(json: &Value) -> ApiResource {
     let text = |key: &str| json[key].as_str().expect("it says what it is");
     let version = text("apiVersion");
@@ -121,7 +121,7 @@ pub(crate) fn resource(json: &Value) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("kind")))
 }
 
-/// What an agent has in its book, if it answers.
+/// An agent's ledger, if it answers.
 pub(crate) async fn book(socket: &Path) -> Option<v1::ListReply> {
     let asked = async {
         let mut agent = apportion_proto::connect(socket).await.ok()?;

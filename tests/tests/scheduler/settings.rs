@@ -1,4 +1,4 @@
-//! KAI's SchedulingShard as a setting of the scheduler: what it says counts at once, and what does not count is said.
+//! KAI's SchedulingShard as the scheduler's settings: they apply at once, and unsupported ones are reported.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn shard(spec: &Value) -> Value {
 }
 
 impl Cluster {
-    /// Waits until the shard says whether all of it is in effect, and why not.
+    /// Waits until the shard's status says whether all settings are in effect, and why not.
     fn says(&self, status: &str, message: &str) {
         self.eventually(message, |_| {
             let shards = self.plane.all("schedulingshards");
@@ -37,7 +37,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// A cluster with one node where a shard with this spec counts, and a scheduler that goes by it.
+    /// A cluster with one node, a shard with this spec, and a scheduler that uses it.
     fn with_shard(spec: &Value) -> Self {
         let mut cluster = Self::bare();
         cluster.add_node("node-1", &cards(4));

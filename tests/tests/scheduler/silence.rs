@@ -1,4 +1,4 @@
-//! Agents that fall silent: their `GpuNode`s say so, and no pod is sent to their cards.
+//! Agents that stop writing: their `GpuNode`s report it, and no pod is placed on their cards.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, PATIENCE, pod};
 const LONG_AGO: &str = "2026-01-02T03:04:05Z";
 
 impl Cluster {
-    /// The kind as the agent's chart brings it.
+    /// Installs the CRD of the agent's chart.
     fn know_gpu_nodes(&self) {
         let manifest = "../runtime-class/chart/apportion/crds/gpunodes.apportion.dev.yaml";
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest);
@@ -25,7 +25,7 @@ impl Cluster {
             .kubectl(&[&wait[..], &["crd/gpunodes.apportion.dev"]].concat());
     }
 
-    /// Writes a `GpuNode`'s status as an agent would.
+    /// Writes a `GpuNode`'s status like an agent.
     fn say(&self, node: &str, heartbeat: &str) {
         let ready = json!({"type": "Ready", "status": "True", "reason": "Serving", "message": "",
             "lastTransitionTime": heartbeat});
@@ -43,7 +43,7 @@ impl Cluster {
             .kubectl(&[&patch[..], &[&status.to_string()]].concat());
     }
 
-    /// `Ready` of a node's cards: its status and its reason.
+    /// The `Ready` condition of a node's cards: status and reason.
     fn readiness(&self, node: &str) -> (String, String) {
         let objects = self.plane.all("gpunodes");
         let object = objects.iter().find(|one| one["metadata"]["name"] == node);
@@ -71,7 +71,7 @@ fn no_whole_card_is_asked_of_a_node_whose_agent_is_silent() {
             "metadata": {"name": "node-2"}, "spec": {}}),
     ]);
     cluster.say("node-2", LONG_AGO);
-    // The kind is new to one that ran before.
+    // A scheduler that started before the CRD does not know it.
     cluster.kill_scheduler();
     cluster.start_scheduler();
     cluster.becomes("node-2", "Unknown", "AgentSilent");
@@ -131,7 +131,7 @@ fn what_was_said_of_a_silent_agent_is_taken_back_once_it_is_heard() {
         .plane
         .kubectl(&[&apply[..], &manager[..], &[&path]].concat());
     assert_eq!(cluster.readiness("node-1").0, "Unknown");
-    // The agent has no reason to write: the scheduler hears it.
+    // The agent has no reason to write, but the scheduler reaches it.
     cluster.start_scheduler();
     cluster.becomes("node-1", "True", "Serving");
 }

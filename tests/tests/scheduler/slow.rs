@@ -1,5 +1,5 @@
-//! An API server that answers the scheduler slowly, or not at all for a while: nobody is evicted in vain, the lease stays
-//! where it is, and a leader that died is soon followed.
+//! An API server that answers the scheduler slowly, or not at all for a while: no pod is evicted in vain, the lease is
+//! kept, and a dead leader is soon replaced.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, placed, pod, queue};
 
-/// What lies between the scheduler and the API server: every byte takes so long, each way.
+/// A proxy between the scheduler and the API server. It delays every byte in both directions.
 struct LatencyProxy(Arc<AtomicU64>);
 
 impl LatencyProxy {
-    /// Puts itself before the scheduler that is started next.
+    /// Puts the proxy before the next scheduler that is started.
     fn before(cluster: &mut Cluster) -> Self {
         let config = fs::read_to_string(cluster.plane.kubeconfig()).expect("there is one");
         let mut config: Value = serde_json::from_str(&config).expect("it is JSON");
@@ -53,7 +53,7 @@ impl LatencyProxy {
     }
 }
 
-/// Carries bytes, late: what is under way stays under way, however much it is.
+/// Forwards bytes with the delay. There is no limit on the bytes in flight.
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Arc<AtomicU64>) {
     let (sent, arrived) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
@@ -92,7 +92,7 @@ fn is_ending(pod: &Value) -> bool {
 }
 
 impl Cluster {
-    /// Ends pods that were evicted, as kubelets do; says how many.
+    /// Deletes evicted pods, as kubelets do. Returns how many.
     fn end_evicted(&self) -> usize {
         let pods = self.plane.all("pods");
         let ending = pods.iter().filter(|pod| is_ending(pod));
@@ -127,7 +127,7 @@ fn a_reclaim_on_a_slow_api_server_evicts_as_many_as_it_needs() {
     cluster.bound(CARDS);
     distance.set(Duration::from_millis(600));
     let mut evicted = 0;
-    // They come one after the other, while victims of those before them end.
+    // They arrive one by one, while the victims of earlier ones end.
     for number in 0..CARDS / 2 {
         cluster.plane.apply(&[name("lender", number)]);
         evicted += cluster.end_evicted();
@@ -146,7 +146,7 @@ fn a_reclaim_on_a_slow_api_server_evicts_as_many_as_it_needs() {
         }
         assert!(Instant::now() < deadline, "{bound:?}: {}", cluster.said());
     }
-    // What was asked for in vain would show now.
+    // Needless evictions would show now.
     distance.set(Duration::ZERO);
     thread::sleep(Duration::from_secs(3));
     evicted += cluster.end_evicted();
@@ -162,7 +162,7 @@ fn slow_answers_and_silence_take_the_lease_from_nobody() {
     cluster.start_scheduler();
     cluster.plane.apply(&[whole("quick", "default-queue")]);
     cluster.bound(1);
-    // Longer than the lease of a quick API server, there and back.
+    // A round trip that is longer than the lease with a quick API server.
     distance.set(Duration::from_millis(1200));
     cluster.plane.apply(&[whole("slow", "default-queue")]);
     cluster.bound(2);
@@ -201,7 +201,7 @@ fn a_leader_that_was_killed_is_soon_followed() {
             .whole_log()
             .contains("Another scheduler holds the lease")
     });
-    // It has the time to learn the cluster.
+    // Give it time to read the cluster's state.
     thread::sleep(Duration::from_secs(2));
     drop(leader);
     let killed = Instant::now();
@@ -209,7 +209,7 @@ fn a_leader_that_was_killed_is_soon_followed() {
     cluster.bound(2);
     let took = killed.elapsed();
     println!("bound {took:?} after the leader was killed");
-    // Five seconds on a machine that does nothing else: three of them are the lease's.
+    // On an idle machine it takes five seconds, three of them for the lease.
     assert!(
         took < Duration::from_secs(8),
         "{took:?}: {}",

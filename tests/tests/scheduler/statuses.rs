@@ -1,4 +1,4 @@
-//! What queues and pod groups say of themselves, with KAI's kinds as the API server checks them.
+//! The statuses of queues and pod groups, with KAI's CRDs validated by the API server.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn condition<'a>(status: &'a Value, field: &str, kind: &str) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Waits until an event of an object says that.
+/// Waits for an event of an object with this message.
 fn tells(cluster: &Cluster, kind: &str, name: &str, sentence: &str) {
     let what = format!("an event of {kind} {name}");
     eventually(cluster, "events.events.k8s.io", &what, |_| {
@@ -135,7 +135,7 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
     let mut empty = queue("empty", 1);
     empty["spec"] = json!({"displayName": "empty"});
     cluster.plane.apply(&circle);
-    // The CRD refuses a run time that is no duration. A queue may be older than that.
+    // The CRD refuses a run time that is no duration, but a queue may be older than the CRD.
     const FIELD: &str =
         "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/preemptMinRuntime";
     let patch = r#"--patch={"spec":{"preemptMinRuntime":"1d"}}"#;
@@ -192,7 +192,7 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
         .plane
         .apply(&[pod("fine", json!({"gpu-fraction": "0.5"}))]);
     cluster.bound(1);
-    // Put right, it says so.
+    // Once corrected, its status says so.
     cluster.plane.apply(&[queue("negative", 1)]);
     eventually(&cluster, "queues", "it can be used", |all| {
         let usable = condition(&all["negative"], "conditions", "Usable");
@@ -216,7 +216,7 @@ fn a_group_that_does_not_fit_says_why_until_it_does() {
         pod["metadata"]["namespace"] = namespace.into();
         pod
     };
-    // Two groups of one name: one is larger than the cluster, the other fits.
+    // Two groups with one name in two namespaces: one is larger than the cluster, the other fits.
     cluster.plane.apply(&[group("default"), group("other")]);
     cluster.plane.apply(&[
         member("default", "a", "0.8"),
@@ -254,7 +254,7 @@ fn a_group_that_does_not_fit_says_why_until_it_does() {
         let has = &of("other")["resourcesStatus"]["allocated"]["nvidia.com/gpu"];
         (placed.contains_key("c") && placed.contains_key("d") && has == "200m").then_some(())
     });
-    // A member of another size, and it fits.
+    // With another member size, it fits.
     let _ = cluster
         .plane
         .kubectl(&["delete", "pod", "b", "--force", "--grace-period=0"]);

@@ -1,4 +1,4 @@
-//! Volume claims that wait for their first pod: the test is whoever makes volumes, and binds them.
+//! Volume claims that wait for their first pod. The test creates the volumes and binds them.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn patch(cluster: &Cluster, object: &[&str], status: bool, patch: &Value) {
     let _ = cluster.plane.kubectl(&[&arguments, subresource].concat());
 }
 
-/// Does what the cluster's controller does once both sides are known.
+/// Does what the cluster's volume controller does once both sides are known.
 fn bind(cluster: &Cluster) {
     let claim = ["pvc", "data"];
     patch(

@@ -1,8 +1,8 @@
 //! Reads files of cases.
 //!
-//! A file is a list of cases, or an object that has the list under `cases`. What such an object has under `settings` holds
-//! for each of its cases that does not say otherwise; the rest of it says where the cases come from. What a case means
-//! is up to the suites.
+//! A file is a list of cases, or an object with that list under `cases`. The object's `settings` apply to each of its
+//! cases, unless the case has its own. The rest of the object says where the cases come from. The suites know what a
+//! case means.
 
 use std::fmt;
 use std::fs;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
-/// What a case is called.
+/// The name of a case.
 #[derive(Clone, Debug)]
 pub(crate) struct CaseName {
     pub(crate) id: String,
-    /// The file and the line of the test that it was made of, such as `pkg/some_test.go:12`. Files that were made
-    /// elsewhere may call the same case by another id; they have the same position.
+    /// The file and line of the test that it was made from, such as `pkg/some_test.go:12`. Files that were made
+    /// elsewhere may use another id for the same case; the position is the same.
     pub(crate) position: Option<String>,
 }
 
@@ -49,12 +49,12 @@ impl fmt::Display for CaseName {
 
 /// A file of cases.
 pub(crate) struct CaseFile {
-    /// Its name without the ending.
+    /// Its name without the extension.
     pub(crate) name: String,
     pub(crate) cases: Vec<Value>,
 }
 
-/// Reads the files of a folder, by name. A folder without cases is an error.
+/// Reads the files of a folder, sorted by name. A folder without cases is an error.
 pub(crate) fn read(folder: &Path) -> Result<Vec<CaseFile>> {
     let mut files = Vec::new();
     for path in json_files(folder)? {
@@ -103,7 +103,7 @@ fn cases(text: &str) -> Result<Vec<Value>> {
     Ok(cases)
 }
 
-/// Gives a case the settings that it has not got.
+/// Adds the settings that a case does not have itself.
 fn fill_in(case: &mut Value, settings: &Map<String, Value>) {
     let Some(case) = case.as_object_mut() else {
         return;

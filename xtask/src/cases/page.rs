@@ -1,7 +1,7 @@
-//! Tests of the cases that the repository has, and of the page about them.
+//! Tests of the repository's cases, and of the page about them.
 //!
-//! docs/development/kai-cases.md says how many cases there are, how many pass and why the others do not. What it says is
-//! compared with what comes out.
+//! docs/development/kai-cases.md says how many cases there are, how many pass, and why the others do not. The tests
+//! compare it with the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,7 @@ use crate::{DEVIATIONS, oracles, scenarios};
 
 const PAGE: &str = "docs/development/kai-cases.md";
 const SUITES: [CaseSuite; 2] = [scenarios::SUITE, oracles::SUITE];
-/// The folders with the cases made of KAI's tests.
+/// The folders with the cases made from KAI's tests.
 const KAI: [&str; 2] = [scenarios::KAI, oracles::KAI];
 
 fn root() -> PathBuf {

@@ -1,4 +1,4 @@
-//! The programs of the comparison, made with the C compiler.
+//! Compiles the programs of the comparison.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use crate::steps::{run, succeeds};
 use crate::workspace::Workspace;
 
-/// Where they are, below the root of the sources.
+/// Their folder, below the root of the sources.
 const SOURCES: &str = "tests/compare/programs";
-/// What `ways` is made of.
+/// The sources of `ways`.
 const WAYS: [&str; 8] = [
     "ways.c",
     "doors.c",
@@ -22,7 +22,7 @@ const WAYS: [&str; 8] = [
     "graphs.c",
     "code.c",
 ];
-/// How all are compiled.
+/// The compiler options of all programs.
 const OPTIONS: [&str; 5] = ["-std=c17", "-O1", "-Wall", "-Wextra", "-Werror"];
 
 /// The folder with the programs.
@@ -32,7 +32,7 @@ pub(crate) struct ComparePrograms {
 }
 
 impl ComparePrograms {
-    /// One of them.
+    /// The path of one program.
     pub(crate) fn named(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -78,7 +78,7 @@ pub(crate) fn programs(
     run(&mut cc("kill", &[], &["kill.c"]))?;
     run(&mut cc("costs", &[], &["costs.c"]))?;
     run(&mut cc("manners", &[], &["manners.c"]))?;
-    // Everything that the driver exports, but what the double itself answers.
+    // Everything that the driver exports, except what the test double answers itself.
     let answered = [
         "cuMemAlloc_v2",
         "cuMemFree_v2",
@@ -100,7 +100,7 @@ pub(crate) fn programs(
         &options,
         &["double.c", "symbol_table.c"],
     ))?;
-    // glibc warns that a static program which opens libraries needs the same glibc when it runs: that is so here.
+    // glibc warns that a static program which opens libraries needs the same glibc at run time. Here it has it.
     if !succeeds(&mut cc("ways-static", &["-static"], &WAYS)) {
         println!("left out: the static program (no static C library)");
     }

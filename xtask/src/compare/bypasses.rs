@@ -1,7 +1,9 @@
-//! Ways round a limit: each is one program that takes memory in one way until it is refused or has three times the limit.
+//! Bypasses of a limit. Each is one program that takes memory in one way until it is refused or has three times the
+//! limit.
 //!
-//! One row says what the way is and what the documentation says that Apportion does about it. A way that does not lead to more than
-//! the limit without any library says nothing about libraries, and is shown as one that the simulated driver does not play.
+//! A row names the bypass and what the documentation says that Apportion does about it. A bypass that does not exceed
+//! the limit even without a library says nothing about libraries. The table shows it as not covered by the simulated
+//! driver.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -13,9 +15,9 @@ use super::machine::CompareMachine;
 use super::memory_limiter::MemoryLimiter;
 use super::report::{CompareReport, CompareTable};
 
-/// How long one program may take.
+/// The timeout of one program.
 const TIME: Duration = Duration::from_secs(30);
-/// How much memory the card has.
+/// The memory of the card, in GiB.
 const CARD_GIB: u64 = 16;
 
 /// What the documentation says that Apportion does.
@@ -23,12 +25,12 @@ const CARD_GIB: u64 = 16;
 enum DocumentedResult {
     /// The limit holds.
     Holds,
-    /// The way leads past.
+    /// The limit is bypassed.
     LetsThrough,
 }
 use DocumentedResult::{Holds, LetsThrough};
 
-/// One way.
+/// One bypass.
 struct BypassAttempt {
     what: &'static str,
     program: &'static str,
@@ -37,7 +39,7 @@ struct BypassAttempt {
     said: DocumentedResult,
 }
 
-/// What the program is told.
+/// The arguments of the program.
 #[derive(Clone, Copy)]
 struct BypassLoad {
     limit: u64,
@@ -47,7 +49,7 @@ struct BypassLoad {
     threads: u64,
 }
 
-/// Blocks of 32 MiB until there are 6016 under a limit of 2000.
+/// Blocks of 32 MiB up to 6016 MiB, under a limit of 2000 MiB.
 const USUAL: BypassLoad = BypassLoad {
     limit: 2000,
     target: 6016,
@@ -83,7 +85,7 @@ const fn loaded(
 
 const WAYS: &[BypassAttempt] = &[
     way("`cuMemAlloc`", "cuMemAlloc", Holds),
-    // Addresses of 32 bits end before 2000 MiB do.
+    // 32-bit addresses end before 2000 MiB do.
     loaded(
         "`cuMemAlloc` of CUDA 3.1 (limit 1000 MiB)",
         "cuMemAlloc-v1",
@@ -251,14 +253,14 @@ const WAYS: &[BypassAttempt] = &[
     ),
 ];
 
-/// What came of one way under one library, in MiB.
+/// The result of one bypass under one library, in MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BypassResult {
-    /// So much was held, and so much given.
+    /// The memory that was held, and the memory that the program got.
     Held(u64, u64),
     /// More than the limit was held.
     Past(u64),
-    /// The program did not come to its end.
+    /// The program failed.
     Failed(String),
 }
 
@@ -282,7 +284,7 @@ impl BypassAttempt {
         })
     }
 
-    /// Whether what Apportion did is what the documentation says.
+    /// Whether Apportion did what the documentation says.
     fn is_as_said(&self, came: &BypassResult) -> bool {
         match (self.said, came) {
             (Holds, BypassResult::Held(..)) | (LetsThrough, BypassResult::Past(_)) => true,
@@ -293,7 +295,7 @@ impl BypassAttempt {
     fn cell(&self, came: &BypassResult) -> String {
         match came {
             BypassResult::Past(held) => format!("**{held}**"),
-            // A library that holds less than it could is worth a word.
+            // Say so if a library allows much less than the limit.
             BypassResult::Held(held, given)
                 if given * 2 < self.load.limit && self.load.block > 1 =>
             {
@@ -305,7 +307,7 @@ impl BypassAttempt {
     }
 }
 
-/// Tries every way under every library.
+/// Tries every bypass under every library.
 pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let machines: Vec<CompareMachine<'_>> = setting
         .contenders

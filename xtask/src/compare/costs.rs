@@ -1,7 +1,7 @@
-//! What calls and starts cost more with a library, in rounds that alternate between the libraries.
+//! The extra cost of calls and starts with a library, in rounds that alternate between the libraries.
 //!
-//! Calls are made to a driver that answers them at once, and counted in processor time of the calling thread: the figures hold on a
-//! machine that has other work, too. Starts are made on the simulated driver.
+//! Calls go to a driver that answers at once, and are measured in CPU time of the calling thread. So the figures hold
+//! on a busy machine, too. Starts are measured on the simulated driver.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,11 +15,11 @@ use super::report::{CompareReport, CompareTable};
 
 const TIME: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 3;
-/// Room for 64 contexts, and a limit below the card.
+/// Room for 64 contexts, with a limit below the card's memory.
 const CARD_GIB: u64 = 256;
 const LIMIT: u64 = 200 << 10;
 
-/// The program's words for what is called, and how many processes are under the limit.
+/// The row's title, the program's argument, and the number of processes under the limit.
 const CALLS: [(&str, &str, u32); 12] = [
     ("alloc and free of 1 MiB, 1 process", "alloc-1", 1),
     ("alloc and free of 256 MiB, 1 process", "alloc-256", 1),
@@ -39,7 +39,8 @@ const CALLS: [(&str, &str, u32); 12] = [
     ("refused allocation, 64 processes", "refused-210000", 64),
 ];
 
-/// What is measured of starts: the program's words, and which of the two numbers that it prints.
+/// The starts: the row's title, the program's argument, the number of starts, and which of the two printed numbers
+/// counts.
 const STARTS: [(&str, &str, u32, usize); 4] = [
     ("one after the other: processor time", "start", 9, 0),
     ("one after the other: wall time", "start", 9, 1),
@@ -57,7 +58,7 @@ const STARTS: [(&str, &str, u32, usize); 4] = [
     ),
 ];
 
-/// The number that a program printed at a position, in nanoseconds; `Err` says why there is none.
+/// A number that a program printed, in nanoseconds; `Err` says why there is none.
 type Number = Result<f64, String>;
 
 fn machines(setting: &CompareSetup) -> Result<Vec<CompareMachine<'_>>> {
@@ -67,7 +68,7 @@ fn machines(setting: &CompareSetup) -> Result<Vec<CompareMachine<'_>>> {
         .collect()
 }
 
-/// The medians of alternating rounds, one for each contender.
+/// The medians of alternating rounds, one for each library.
 fn medians(
     machines: &[CompareMachine<'_>],
     rounds: usize,
@@ -77,7 +78,7 @@ fn medians(
     let mut all: Vec<Result<Vec<f64>, String>> = vec![Ok(Vec::new()); machines.len()];
     for _ in 0..rounds {
         for (machine, all) in machines.iter().zip(&mut all) {
-            // One that failed once is not waited for again.
+            // A program that failed once is not waited for again.
             let Ok(numbers) = all else { continue };
             machine.settle(LIMIT)?;
             let outcome = machine.run(LIMIT, TIME, words)?;
@@ -104,7 +105,7 @@ fn medians(
         .collect())
 }
 
-/// Nanoseconds in a unit that can be read.
+/// Nanoseconds in a readable unit.
 fn shown(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
         ..100.0 => format!("{nanoseconds:.1} ns"),
@@ -114,7 +115,7 @@ fn shown(nanoseconds: f64) -> String {
     }
 }
 
-/// What calls cost.
+/// The cost of calls.
 pub(crate) fn compare_calls(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let machines = machines(setting)?;
     let columns = std::iter::once("call".to_owned()).chain(setting.columns());
@@ -134,7 +135,7 @@ pub(crate) fn compare_calls(setting: &CompareSetup, report: &mut CompareReport) 
     for (what, call, processes) in CALLS {
         eprintln!("costs: {what}");
         let program = setting.programs.named("costs").into_os_string();
-        // The program that comes before (`env`) takes the settings.
+        // `env` runs before the program and takes the settings.
         let words = [
             prefix.clone(),
             real.clone(),
@@ -163,7 +164,7 @@ pub(crate) fn compare_calls(setting: &CompareSetup, report: &mut CompareReport) 
     Ok(())
 }
 
-/// What a start costs.
+/// The cost of a start.
 pub(crate) fn compare_starts(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let machines = machines(setting)?;
     let columns = std::iter::once("programs that start".to_owned()).chain(setting.columns());

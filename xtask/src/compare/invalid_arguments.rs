@@ -1,4 +1,4 @@
-//! Nonsense arguments: every function that the driver exports, beside the same call without a library.
+//! Invalid arguments for every function that the driver exports, compared with the same call without a library.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const TIME: Duration = Duration::from_secs(300);
 const CARD_GIB: u64 = 16;
 const LIMIT: u64 = 2000;
 
-/// What the functions are given.
+/// The arguments.
 const HOWS: [(&str, &str); 4] = [
     ("early", "NULL and zeros, before there is a context"),
     ("null", "NULL and zeros, with a context"),
@@ -25,7 +25,7 @@ const HOWS: [(&str, &str); 4] = [
     ("buffers", "twelve buffers"),
 ];
 
-/// Whatever the driver exports, as `nm` sees it.
+/// Everything that the driver exports, according to `nm`.
 pub(crate) fn exports(staged: &Path) -> Result<Vec<String>> {
     let listed = Command::new("nm")
         .args(["--dynamic", "--defined-only", "--format=posix"])
@@ -48,7 +48,7 @@ pub(crate) fn exports(staged: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What each function did.
+/// The result of each function.
 type Answers = BTreeMap<String, String>;
 
 fn answers(
@@ -77,7 +77,7 @@ fn answers(
         .collect())
 }
 
-/// Calls everything under every library.
+/// Calls every function under every library.
 pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let exports = exports(&setting.staged)?;
     let names = setting.programs.named("exports.txt");

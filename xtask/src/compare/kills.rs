@@ -1,4 +1,4 @@
-//! What is left when programs are killed in the middle of what they do.
+//! What is left after programs are killed at any point.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::machine::CompareMachine;
 use super::report::{CompareReport, CompareTable};
 use super::timeout::TimedOutcome;
 
-/// Longer than the program itself waits for one that hangs.
+/// Longer than the program itself waits for a hanging one.
 const TIME: Duration = Duration::from_secs(240);
 const CARD_GIB: u64 = 16;
 const LIMIT: u64 = 8000;
-/// What a context takes, in MiB: the program that looks has one.
+/// The memory of a context, in MiB. The program that checks has one.
 const CONTEXT: u64 = 384;
 
-/// What is killed how often, in the quick form and otherwise.
+/// What is killed, and how often: in a quick run, and otherwise.
 struct KillCase {
     what: &'static str,
     name: &'static str,
@@ -36,7 +36,7 @@ const KILLS: [KillCase; 2] = [
     },
 ];
 
-/// Kills under every library.
+/// Kills programs under every library.
 pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let columns = std::iter::once("killed".to_owned()).chain(setting.columns());
     let words = format!(
@@ -71,7 +71,7 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
     Ok(())
 }
 
-/// What the program printed, as a cell, and how much was free.
+/// The program's result as a cell, and how much memory it found free.
 fn told(outcome: &TimedOutcome) -> (String, Option<u64>) {
     match outcome.words().as_slice() {
         [longest, free] if outcome.is_done() && *longest != "failed" => {

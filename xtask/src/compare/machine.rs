@@ -1,4 +1,4 @@
-//! A machine for one contender: a simulated driver with one card, and Apportion's agent where it is its turn.
+//! A machine for one library: a simulated driver with one card, and Apportion's agent if it is Apportion's turn.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,11 +18,11 @@ use super::build::ComparePrograms;
 use super::memory_limiter::MemoryLimiter;
 use super::timeout::{self, TimedOutcome};
 
-/// A binary megabyte.
+/// One MiB.
 pub(crate) const MIB: u64 = 1 << 20;
-/// How long the machine may take for what it does at once.
+/// How long the machine may take for something short.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a program must not inherit from the one who runs the comparison.
+/// Variables that a program must not inherit from whoever runs the comparison.
 const FOREIGN: [&str; 9] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -34,10 +34,10 @@ const FOREIGN: [&str; 9] = [
     "APPORTION_LIB_DIR",
     "APPORTION_SIM_SOCKET",
 ];
-/// The machines of this process so far.
+/// The number of machines that this process has started.
 static MACHINES: AtomicU32 = AtomicU32::new(0);
 
-/// The machine; all of it is gone when it is dropped.
+/// The machine. Dropping it removes everything.
 #[derive(Debug)]
 pub(crate) struct CompareMachine<'a> {
     contender: &'a MemoryLimiter,
@@ -49,13 +49,13 @@ pub(crate) struct CompareMachine<'a> {
 }
 
 impl<'a> CompareMachine<'a> {
-    /// A machine whose card has so many GiB.
+    /// Starts a machine whose card has this many GiB.
     pub(crate) fn start(
         setting: &'a CompareSetup,
         contender: &'a MemoryLimiter,
         gib: u64,
     ) -> Result<Self> {
-        // Not below the target folder: the path of a socket has at most 107 bytes.
+        // Not below the target folder: a socket's path has at most 107 bytes.
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("apportion-compare-{}-{number}", process::id()));
         fs::create_dir_all(folder.join("sim"))
@@ -90,7 +90,7 @@ impl<'a> CompareMachine<'a> {
         Ok(machine)
     }
 
-    /// Starts what serves `socket` and waits until it does.
+    /// Starts the program that serves `socket`, and waits until it does.
     fn begin(&mut self, mut command: Command, socket: &Path) -> Result<()> {
         let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
         self.running
@@ -124,7 +124,7 @@ impl<'a> CompareMachine<'a> {
         command
     }
 
-    /// Puts a request to the simulated driver itself.
+    /// Sends a request to the simulated driver itself.
     fn ask(&self, request: &str) -> Result<Value> {
         let output = Command::new(self.library("apportion-simd"))
             .arg("--socket")
@@ -134,7 +134,7 @@ impl<'a> CompareMachine<'a> {
         serde_json::from_slice(&output.stdout).context("the simulated driver does not answer")
     }
 
-    /// The most MiB that the card held since this was last asked, by the driver's own count.
+    /// The card's peak memory since the last call, in MiB, as the driver counts it.
     pub(crate) fn high_water(&self) -> Result<u64> {
         let answer = self.ask(r#"{"HighWater":0}"#)?;
         let bytes = answer.pointer("/Value").and_then(Value::as_u64);
@@ -143,7 +143,8 @@ impl<'a> CompareMachine<'a> {
             .div_ceil(MIB))
     }
 
-    /// Makes the machine ready for programs under a limit of so many MiB: nothing is left of earlier ones.
+    /// Prepares the machine for programs under this limit in MiB, and waits until earlier ones have left nothing
+    /// behind.
     pub(crate) fn settle(&self, limit: u64) -> Result<()> {
         self.await_empty()?;
         self.contender.forget(&self.folder);
@@ -169,8 +170,8 @@ impl<'a> CompareMachine<'a> {
         }
     }
 
-    /// Runs a program under a limit of so many MiB, for at most so long. What it is given on the way (`NAME=value`) stands
-    /// before the program among `words`.
+    /// Runs a program under this limit in MiB, with a timeout. In `words`, variables (`NAME=value`) come before the
+    /// program.
     pub(crate) fn run(
         &self,
         limit: u64,
@@ -188,7 +189,7 @@ impl<'a> CompareMachine<'a> {
 impl Drop for CompareMachine<'_> {
     fn drop(&mut self) {
         for child in self.running.iter_mut().rev() {
-            // One that is gone already needs no ending.
+            // A process that has ended already needs no kill.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! How a program is run under each library.
+//! How to run a program under each library.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ pub(crate) enum MemoryLimiter {
     },
     /// vgpu-manager's library in `LD_PRELOAD` in its mode for the host.
     VgpuManager {
-        /// A copy of `/etc` with its folder in it.
+        /// A copy of `/etc` that contains the library's folder.
         etc: PathBuf,
-        /// The words of `unshare` that give the program a folder `/etc` of its own.
+        /// The `unshare` command that gives the program its own `/etc`.
         unshare: Vec<&'static str>,
     },
 }
 
-/// Where vgpu-manager's library is, below `/etc`.
+/// The path of vgpu-manager's library below `/etc`.
 pub(crate) const VGPU_MANAGER_LIBRARY: &str = "vgpu-manager/driver/libvgpu-control.so";
 
 impl MemoryLimiter {
@@ -38,17 +38,17 @@ impl MemoryLimiter {
         }
     }
 
-    /// Whether it is a program without a limit, which others are compared with.
+    /// Whether it is the program without a limit that the others are compared with.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::Plain)
     }
 
-    /// Whether it is ours.
+    /// Whether it is Apportion.
     pub(crate) fn is_ours(&self) -> bool {
         matches!(self, Self::Apportion)
     }
 
-    /// The words before a program's, which run it under a limit of so many MiB. `folder` is the machine's own.
+    /// The command prefix that runs a program under this limit in MiB. `folder` is the machine's own.
     pub(crate) fn words(
         &self,
         staged: &Path,
@@ -98,15 +98,15 @@ impl MemoryLimiter {
         }
     }
 
-    /// Whether the first program writes what the others read, and keeps them waiting while it lives: on a node the
-    /// agent has written it before.
+    /// Whether the first program writes a file that the others read, and keeps them waiting while it lives. On a node
+    /// the agent has written that file before.
     pub(crate) fn is_set_up_by_first_program(&self) -> bool {
         matches!(self, Self::VgpuManager { .. })
     }
 
-    /// Forgets what earlier programs left, so that the next one begins anew.
+    /// Removes what earlier programs left, so that the next one starts fresh.
     pub(crate) fn forget(&self, folder: &Path) {
-        // What is not there needs no removal.
+        // A missing file needs no removal.
         let _ = match self {
             Self::Plain | Self::Apportion => Ok(()),
             Self::HamiCore { .. } => std::fs::remove_file(folder.join("hami-core.cache")),

@@ -1,7 +1,7 @@
-//! The others' libraries, built from checkouts that the user names, with their own build files and options, in copies below the
-//! target folder.
+//! Builds the other libraries from checkouts that the user names: with their own build files and options, in copies
+//! below the target folder.
 //!
-//! Each row of `Copy` says what is left out: what needs `nvcc` or a GPU, and is no part of the library.
+//! Left out is what needs `nvcc` or a GPU and is not part of the library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use crate::clients;
 use crate::steps::{run, succeeds};
 use crate::workspace::Workspace;
 
-/// The headers of CUDA 12 among those that are unpacked: each package has a folder of its own.
+/// The folders of the CUDA 12 headers: each unpacked package has its own.
 const HEADERS: [&str; 2] = ["nvidia/cuda_runtime/include", "nvidia/nvml_dev/include"];
-/// Ways to get a folder `/etc` of one's own, the one without privileges first.
+/// Ways to get a private `/etc`; the one without privileges comes first.
 const UNSHARE: [&[&str]; 2] = [
     &["unshare", "--user", "--map-root-user", "--mount"],
     &["unshare", "--mount"],
 ];
 
-/// Behind the version of a checkout that is not as its commit.
+/// Appended to the version of a checkout with uncommitted changes.
 const CHANGED: &str = ", changed";
 
-/// HAMi-core as its `build.sh` builds it: without optimisation, as it is shipped. Its tests need nvcc.
+/// Builds HAMi-core as its `build.sh` does: without optimisation, as it is shipped. Its tests need nvcc.
 pub(crate) fn hami_core(
     workspace: &Workspace,
     staged: &Path,
@@ -53,8 +53,8 @@ pub(crate) fn hami_core(
     Ok(MemoryLimiter::HamiCore { library })
 }
 
-/// vgpu-manager's library as its `build.sh` builds it, in a folder `/etc` that only its programs see: it looks for
-/// itself there and writes there.
+/// Builds vgpu-manager's library as its `build.sh` does. It finds itself in `/etc` and writes there, so its programs
+/// get a private `/etc`.
 pub(crate) fn vgpu_manager(
     workspace: &Workspace,
     staged: &Path,
@@ -76,7 +76,7 @@ pub(crate) fn vgpu_manager(
     }
     let etc = folder.join("vgpu-manager-etc");
     if !etc.exists() {
-        // What cannot be read is missed by nobody who runs here.
+        // Files that cannot be read are not needed by this user's programs.
         let _ = succeeds(Command::new("cp").args(["-a", "/etc"]).arg(&etc));
     }
     let library = etc.join(VGPU_MANAGER_LIBRARY);
@@ -90,7 +90,7 @@ pub(crate) fn vgpu_manager(
     })
 }
 
-/// The commit of a checkout, and whether something was changed since.
+/// The commit of a checkout, marked if there are uncommitted changes.
 fn version(checkout: &Path) -> String {
     let git = |words: &[&str]| {
         let asked = Command::new("git")
@@ -111,13 +111,13 @@ fn version(checkout: &Path) -> String {
     git(&["log", "-1", "--format=%h (%cs)"]) + changed
 }
 
-/// Whether the library is there from an earlier run, of the same commit.
+/// Whether an earlier run built the library from the same commit.
 fn is_built(library: &Path, version: &str) -> bool {
     let is_known = !version.is_empty() && !version.ends_with(CHANGED);
     is_known && fs::read_to_string(note(library)).is_ok_and(|built| built == version)
 }
 
-/// Remembers what the library was built of.
+/// Records the commit that the library was built from.
 fn note_built(library: &Path, version: &str) -> Result<()> {
     fs::write(note(library), version).context("the build made no library")
 }
@@ -126,7 +126,7 @@ fn note(library: &Path) -> PathBuf {
     library.with_extension("commit")
 }
 
-/// A copy of a folder; the one that was there before goes.
+/// Copies a folder, and replaces an earlier copy.
 fn copied(from: &Path, to: &Path) -> Result<PathBuf> {
     if !from.is_dir() {
         bail!("{} is no folder", from.display());
@@ -138,7 +138,7 @@ fn copied(from: &Path, to: &Path) -> Result<PathBuf> {
     Ok(to.to_owned())
 }
 
-/// Builds one target of a copy.
+/// Builds one target of a copied checkout.
 fn cmake(
     workspace: &Workspace,
     staged: &Path,
@@ -152,7 +152,7 @@ fn cmake(
     let home = toolkit(workspace, staged)?;
     let build = copy.join("build");
     let _ = fs::remove_dir_all(&build);
-    // Files of before CMake 3.5 are refused by CMake 4 without the first option.
+    // CMake 4 refuses files from before CMake 3.5 without the first option.
     let mut configure = Command::new("cmake");
     configure
         .args(["-DCMAKE_POLICY_VERSION_MINIMUM=3.5", "-Wno-dev", "-S"])
@@ -180,7 +180,7 @@ fn cmake(
     Ok(())
 }
 
-/// A folder that looks like the CUDA toolkit: NVIDIA's headers from PyPI, and the simulated driver to link with.
+/// A folder laid out like the CUDA toolkit: NVIDIA's headers from PyPI, and the simulated driver to link with.
 fn toolkit(workspace: &Workspace, staged: &Path) -> Result<PathBuf> {
     let python = clients::python(workspace).context("NVIDIA's headers come from PyPI")?;
     let headers = clients::headers(workspace, &python)?;

@@ -1,4 +1,4 @@
-//! Processes and threads that take memory at the same moment, up to one limit.
+//! Processes and threads that take memory at the same time, up to one limit.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const CARD_GIB: u64 = 16;
 const ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 2;
 
-/// Who races for what.
+/// One race: who takes what.
 struct RaceCase {
     what: &'static str,
     name: &'static str,
@@ -93,7 +93,7 @@ const RACES: [RaceCase; 8] = [
 ];
 
 impl RaceCase {
-    /// What the card held at the most in each round.
+    /// The card's peak memory in each round.
     fn held(
         &self,
         setting: &CompareSetup,
@@ -118,7 +118,7 @@ impl RaceCase {
             } else {
                 Err(outcome.failure())
             });
-            // What hung once is not waited for again.
+            // A program that hung once is not waited for again.
             if !is_done {
                 break;
             }

@@ -1,4 +1,4 @@
-//! What was found, as tables in Markdown.
+//! The results as Markdown tables.
 
 /// All tables, and what contradicts the documentation.
 #[derive(Debug, Default)]
@@ -7,7 +7,7 @@ pub(crate) struct CompareReport {
     surprises: Vec<String>,
 }
 
-/// One table: a heading, what it says, and cells.
+/// One table: a title, an explanation, and cells.
 #[derive(Debug)]
 pub(crate) struct CompareTable {
     title: String,
@@ -16,7 +16,7 @@ pub(crate) struct CompareTable {
 }
 
 impl CompareTable {
-    /// A table with a heading, a sentence below it and the names of its columns.
+    /// A table with a title, an explanation below it, and the names of its columns.
     pub(crate) fn new(title: &str, words: &str, columns: impl IntoIterator<Item = String>) -> Self {
         let columns: Vec<String> = columns.into_iter().collect();
         let line = vec!["---".to_owned(); columns.len()];
@@ -55,7 +55,7 @@ impl CompareReport {
         self.tables.push(text);
     }
 
-    /// Notes something that Apportion did and the documentation denies.
+    /// Records something that Apportion did against its documentation.
     pub(crate) fn surprise(&mut self, what: String) {
         println!("surprise: {what}");
         self.surprises.push(what);

@@ -1,4 +1,4 @@
-//! What a library changes in a program that asked for nothing but a limit.
+//! What a library changes in a program that only wants a limit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn manners(setting: &CompareSetup, contender: &MemoryLimiter) -> Result<BTreeMap
     Ok(said)
 }
 
-/// Asks under every library.
+/// Checks every library.
 pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let columns = std::iter::once("what".to_owned()).chain(setting.columns());
     let words = "What a program finds; what is **bold** is not as without a library. Results are those of CUDA (2: out of memory).";

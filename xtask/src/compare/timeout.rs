@@ -1,4 +1,4 @@
-//! Running a program that may never end: after its time it is ended with all that it started.
+//! Runs a program that may never end. After a time limit the program and all its children are killed.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// What `timeout` answers when the time was over, and when the program had to be killed then.
+/// The statuses of `timeout` when the time was over, and when it then had to kill the program.
 const HUNG: [i32; 2] = [124, 137];
 
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) struct TimedOutcome {
-    /// Its exit status; `None` if its time was over.
+    /// Its exit status; `None` if it timed out.
     pub(crate) code: Option<i32>,
-    /// What it printed.
+    /// Its standard output.
     pub(crate) output: String,
-    /// What it, or a library in it, said on standard error.
+    /// Its standard error, including that of its libraries.
     pub(crate) errors: String,
 }
 
 impl TimedOutcome {
-    /// Whether it did all that it was to do.
+    /// Whether it finished all of its work.
     pub(crate) fn is_done(&self) -> bool {
         self.code == Some(0)
     }
 
-    /// The words of what it printed.
+    /// The words that it printed.
     pub(crate) fn words(&self) -> Vec<&str> {
         self.output.split_whitespace().collect()
     }
 
-    /// Why it has no result.
+    /// Why there is no result.
     pub(crate) fn failure(&self) -> String {
         match self.code {
             None => "hung".to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn run<Word: AsRef<OsStr>>(
         .stdin(Stdio::null())
         .output()
         .context("failed to start timeout (of coreutils)")?;
-    // A program that died of a signal takes `timeout` with it only where that was SIGKILL.
+    // If a signal killed the program, `timeout` dies with it only if that was SIGKILL.
     let code = child.status.code().unwrap_or(HUNG[1]);
     Ok(TimedOutcome {
         code: Some(code).filter(|code| !HUNG.contains(code)),

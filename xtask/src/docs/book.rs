@@ -1,7 +1,7 @@
-//! The book, made by mdBook.
+//! The book, built by mdBook.
 //!
-//! mdBook gets a copy of the pages. In the copy, diagrams are pictures, and links to files that are not in the book
-//! are plain text: the repository has those files and the book has not.
+//! mdBook gets a copy of the pages. In the copy, diagrams are pictures. Links to files that are not in the book are
+//! plain text, because only the repository has those files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use super::diagrams;
 use super::page::{BOOK, DocsPage};
 use crate::workspace::Workspace;
 
-/// Builds it into `book` in the target folder; a warning is a failure.
+/// Builds it into `book` in the target folder. A warning is an error.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let copy = workspace.target.join("book-source");
     if copy.exists() {
@@ -46,7 +46,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Copies what is below `folder` of the book.
+/// Copies everything below `folder` of the book.
 fn copy_pages(docs: &Path, folder: &Path, copy: &Path) -> Result<()> {
     fs::create_dir_all(copy.join(folder))?;
     let shown = docs.join(folder);
@@ -67,7 +67,7 @@ fn copy_pages(docs: &Path, folder: &Path, copy: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A page, by its path in the book, as the book gets it.
+/// A page as the book gets it. `path` is its path in the book.
 fn in_book(path: &Path, text: &str) -> String {
     let page = DocsPage::read(text);
     let mut changes: Vec<(Range<usize>, String)> = Vec::new();
@@ -104,7 +104,7 @@ fn in_book(path: &Path, text: &str) -> String {
     new
 }
 
-/// Whether a link of a page in this folder of the book leaves the book for the repository.
+/// Whether a link on a page in this folder leads out of the book into the repository.
 fn leads_out(folder: &Path, to: &str) -> bool {
     let file = to.split('#').next().unwrap_or_default();
     if file.contains(':') || file.is_empty() {
@@ -113,7 +113,7 @@ fn leads_out(folder: &Path, to: &str) -> bool {
     within(&folder.join(file)).is_none()
 }
 
-/// A path without `..`, unless it leads out of where it starts.
+/// The path without `..`; `None` if it leads out of its start.
 pub(crate) fn within(path: &Path) -> Option<PathBuf> {
     let mut within = PathBuf::new();
     for part in path.components() {

@@ -1,4 +1,4 @@
-//! The commands that readers are told to type. CI runs them, in this order.
+//! The commands that readers are told to type. CI runs them in this order.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,10 +7,10 @@ use anyhow::Result;
 
 use super::page::{DocsPage, pages, text};
 
-/// Blocks with this name have commands.
+/// The language of blocks with commands.
 const LANGUAGE: &str = "console";
 
-/// The commands of README.md and of the pages, in their order, each once.
+/// The commands of README.md and of the pages in order, each once.
 pub(crate) fn all(root: &Path) -> Result<Vec<String>> {
     let mut known = BTreeSet::new();
     let mut commands = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) fn all(root: &Path) -> Result<Vec<String>> {
     Ok(commands)
 }
 
-/// The lines with a prompt. One that ends with a backslash goes on in the next.
+/// The lines with a prompt. A line that ends with a backslash continues on the next.
 fn of(page: &DocsPage) -> Vec<String> {
     let mut commands = Vec::new();
     let blocks = page

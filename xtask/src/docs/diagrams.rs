@@ -1,4 +1,4 @@
-//! The pictures of the diagrams, each named by the text that it was drawn from.
+//! The pictures of the diagrams. A picture's name is a hash of the diagram's text.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,17 +16,17 @@ use super::page::{BOOK, DocsPage, pages, text};
 
 /// The language of a diagram.
 pub(crate) const LANGUAGE: &str = "mermaid";
-/// The folder of the pictures in that of the book.
+/// The folder of the pictures, below that of the book.
 pub(crate) const FOLDER: &str = "images/diagrams";
 
-/// Labels are text and not HTML, which some programs that show pictures do not know.
+/// Labels are text and not HTML, because some image viewers do not support HTML there.
 const SETTINGS: &str = r#"{"theme": "neutral", "htmlLabels": false, "flowchart": {"htmlLabels": false}, "fontFamily": "sans-serif"}"#;
-/// What is drawn is ours, and root has no sandbox.
+/// Only our own diagrams are drawn. Chromium has no sandbox as root.
 const BROWSER: &str = r#"{"args": ["--no-sandbox"]}"#;
 
-/// The name of the picture of a diagram. Whoever changes the text needs another picture.
+/// The file name of a diagram's picture. A changed diagram gets another name.
 pub(crate) fn name(diagram: &str) -> String {
-    // FNV-1a, which is the same everywhere and for ever.
+    // FNV-1a, because it never changes.
     let hash = diagram
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -35,7 +35,7 @@ pub(crate) fn name(diagram: &str) -> String {
     format!("{hash:016x}.svg")
 }
 
-/// Every diagram of the book by the name of its picture.
+/// Every diagram of the book, by the name of its picture.
 fn all(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for page in pages(root)? {
@@ -46,7 +46,7 @@ fn all(root: &Path) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// The pictures that are there.
+/// The existing pictures.
 fn pictures(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join(BOOK).join(FOLDER));
     entries
@@ -57,7 +57,7 @@ fn pictures(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Draws the diagrams that have no picture, and removes the pictures of those that are gone.
+/// Draws the diagrams that have no picture, and removes pictures without a diagram.
 pub(crate) fn update(workspace: &Workspace) -> Result<()> {
     let root = &workspace.root;
     let wanted = all(root)?;

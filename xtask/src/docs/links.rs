@@ -1,4 +1,4 @@
-//! Every page of Markdown in the repository: its links lead somewhere, and the book has all of its pages.
+//! Checks every Markdown page in the repository: its links work, and the book contains all of its pages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::book::within;
 use super::page::{BOOK, DocsPage, pages, text};
 
-/// The most that README.md may be long, in bytes.
+/// The maximum size of README.md, in bytes.
 const README: u64 = 8192;
-/// Folders that are made, or belong to somebody else.
+/// Folders that are generated or belong to somebody else.
 const LEFT_OUT: [&str; 3] = ["target", "node_modules", "__pycache__"];
 
 fn root() -> PathBuf {
@@ -33,7 +33,7 @@ fn markdown(root: &Path, folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What is wrong with the links of these pages, one sentence each.
+/// The broken links of these pages, one sentence each.
 fn broken(root: &Path, paths: &[PathBuf]) -> Vec<String> {
     let read = |path: &PathBuf| (path.clone(), DocsPage::read(&text(root, path).unwrap()));
     let all: BTreeMap<PathBuf, DocsPage> = paths.iter().map(read).collect();
@@ -48,7 +48,7 @@ fn broken(root: &Path, paths: &[PathBuf]) -> Vec<String> {
     broken
 }
 
-/// Why a link of a page leads nowhere, if so.
+/// Why a link of a page is broken, if it is.
 fn wrong(
     root: &Path,
     all: &BTreeMap<PathBuf, DocsPage>,

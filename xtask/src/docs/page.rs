@@ -1,4 +1,4 @@
-//! A page of Markdown: its headings, links and blocks of code, and where in the text they are.
+//! A Markdown page: its headings, links and code blocks, and their positions in the text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 pub(crate) const BOOK: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// What is in a page.
+/// The contents of a page.
 #[derive(Debug, Default)]
 pub(crate) struct DocsPage {
-    /// What a link to a part of the page can name.
+    /// The anchors that a link can name.
     pub(crate) anchors: Vec<String>,
     pub(crate) links: Vec<PageLink>,
     pub(crate) blocks: Vec<FencedCode>,
@@ -26,11 +26,11 @@ pub(crate) struct DocsPage {
 pub(crate) struct PageLink {
     /// The file and the anchor, as written.
     pub(crate) to: String,
-    /// Where it stands; `None` for one in HTML.
+    /// Its position; `None` if it is in HTML.
     pub(crate) range: Option<Range<usize>>,
 }
 
-/// A fenced block of code.
+/// A fenced code block.
 #[derive(Debug)]
 pub(crate) struct FencedCode {
     /// The first word after the fence.
@@ -40,7 +40,7 @@ pub(crate) struct FencedCode {
 }
 
 impl DocsPage {
-    /// Reads the text of a page.
+    /// Parses the text of a page.
     pub(crate) fn read(text: &str) -> Self {
         let mut page = Self::default();
         let mut known = BTreeMap::new();
@@ -83,7 +83,7 @@ impl DocsPage {
         page
     }
 
-    /// Enters what a tag leads to and what it is called.
+    /// Records the links and the anchors of an HTML tag.
     fn enter(&mut self, html: &str) {
         for attribute in ["src", "href", "srcset"] {
             self.links
@@ -99,7 +99,7 @@ impl DocsPage {
     }
 }
 
-/// The values of an attribute in tags.
+/// The values of an attribute in HTML tags.
 fn values<'a>(html: &'a str, attribute: &str) -> impl Iterator<Item = &'a str> {
     let begin = format!(" {attribute}=\"");
     let starts: Vec<usize> = html
@@ -111,7 +111,7 @@ fn values<'a>(html: &'a str, attribute: &str) -> impl Iterator<Item = &'a str> {
         .filter_map(|start| html[start..].split('"').next())
 }
 
-/// How GitHub and mdBook call a heading in a link.
+/// The anchor that GitHub and mdBook give a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|letter| match letter {
         ' ' => Some('-'),
@@ -121,7 +121,7 @@ fn anchor(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// The second heading of a name gets a number, and so on.
+/// Numbers the second and later headings of the same name.
 fn numbered(known: &mut BTreeMap<String, usize>, anchor: String) -> String {
     let count = known.entry(anchor.clone()).or_default();
     *count += 1;
@@ -131,7 +131,7 @@ fn numbered(known: &mut BTreeMap<String, usize>, anchor: String) -> String {
     }
 }
 
-/// The pages of the book in its order, from the root of the repository.
+/// The pages of the book in order, relative to the repository's root.
 pub(crate) fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     let links = DocsPage::read(&text(root, Path::new(SUMMARY))?).links;
     Ok(links

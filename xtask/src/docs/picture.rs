@@ -1,6 +1,6 @@
-//! The picture of the demonstration: what it prints, as a terminal shows it.
+//! The picture of the demonstration: its output as a terminal shows it.
 //!
-//! A test of the command line holds the text in the picture against what the demonstration prints.
+//! A test of the command line compares the text in the picture with the demonstration's output.
 
 use std::env;
 use std::fs;
@@ -15,14 +15,14 @@ use crate::stage;
 use crate::workspace::Workspace;
 
 const PICTURE: &str = "docs/images/demo.svg";
-/// What stands above the output.
+/// The lines above the output.
 const TYPED: &str = "\x1b[1m$ apportion demo --sim\x1b[0m\n\n";
 /// The height of the bar above the text.
 const BAR: usize = 32;
-/// Text and ground, which a page in the light or in the dark stands out from.
+/// Colours of text and background, readable on light and dark pages.
 const FOREGROUND: RgbColor = RgbColor(0xd6, 0xdb, 0xe1);
 const BACKGROUND: RgbColor = RgbColor(0x16, 0x1b, 0x22);
-/// The colours that the demonstration uses, by their numbers.
+/// The colours that the demonstration uses, by number.
 const COLOURS: [(usize, RgbColor); 4] = [
     (8, RgbColor(0x8b, 0x94, 0x9e)),
     (10, RgbColor(0x3f, 0xb9, 0x50)),
@@ -30,7 +30,7 @@ const COLOURS: [(usize, RgbColor); 4] = [
     (12, RgbColor(0x58, 0xa6, 0xff)),
 ];
 
-/// Runs the demonstration on simulated cards and draws what it prints.
+/// Runs the demonstration on simulated cards and draws its output.
 pub(crate) fn update(workspace: &Workspace) -> Result<()> {
     let staged = stage::build(workspace, false)?;
     let printed = demonstrate(&staged, &workspace.target.join("demo"))?;
@@ -47,7 +47,7 @@ fn drawn(text: &str) -> String {
         palette[number] = colour;
     }
     let term = Term::new().palette(Palette(palette));
-    // The frame has the ground.
+    // The frame draws the background.
     let term = term.fg_color(Color::Rgb(FOREGROUND)).background(false);
     term.render_svg(text)
 }
@@ -64,7 +64,7 @@ fn demonstrate(staged: &Path, folder: &Path) -> Result<String> {
     let output = Command::new(programs.join("apportion"))
         .args(["demo", "--sim"])
         .env("PATH", path)
-        // An agent and cards of its own, whatever runs here.
+        // Its own agent and cards, whatever else runs here.
         .env("APPORTION_DIR", folder)
         .env("CLICOLOR_FORCE", "1")
         .stdin(Stdio::null())

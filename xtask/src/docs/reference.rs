@@ -1,4 +1,4 @@
-//! The reference, which tests of the programs hold against the code and here write anew.
+//! The generated parts of the reference. The programs' tests compare them with the code, and write them here.
 
 use std::process::Stdio;
 
@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail};
 use crate::test_programs;
 use crate::workspace::Workspace;
 
-/// Where this is set, the tests write and do not compare.
+/// If this is set, the tests write the reference and do not compare it.
 const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
 /// Parts of the names of those tests.
 const TESTS: &[&str] = &["the_reference_has", "the_pages_show"];
 
-/// Writes the parts of the reference that are made from the code.
+/// Writes the generated parts of the reference.
 pub(crate) fn update(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo();
     cargo.args([

@@ -1,4 +1,4 @@
-//! The messages that the page of symptoms quotes are messages of the programs, so that a search for one finds it.
+//! Checks that the messages on the page of symptoms are real messages of the programs, so that a search finds them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ const FOREIGN: [&str; 5] = [
     "unresolvable CDI devices apportion.dev/grant=…",
     "pods \"NAME\" not found",
 ];
-/// The start of what kube-scheduler says.
+/// The start of a message of kube-scheduler.
 const KUBE_SCHEDULER: &str = "0/N nodes are available";
 
-/// What all of the programs' sources and the chart say, one word after the other, without placeholders.
+/// Collects the words of all program sources and of the chart, in order and without placeholders.
 fn said(folder: &Path, all: &mut String) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
@@ -35,7 +35,8 @@ fn said(folder: &Path, all: &mut String) {
     }
 }
 
-/// The words of a source. A string that goes on in the next line is one, and a placeholder (`{name}`) parts words.
+/// The words of a source. A string that continues on the next line is one string, and a placeholder (`{name}`)
+/// separates words.
 fn words(source: &str) -> String {
     let mut words = String::new();
     let mut rest = source.chars().peekable();
@@ -60,7 +61,7 @@ fn words(source: &str) -> String {
     words
 }
 
-/// Whether a word of a quotation stands for something else: `NAME`, `N`, `GPU-…`, a number, a file, an address.
+/// Whether a word of a quotation is a placeholder: `NAME`, `N`, `GPU-…`, a number, a file, an address.
 fn is_placeholder(word: &str) -> bool {
     let letters: Vec<char> = word.chars().filter(|char| char.is_alphabetic()).collect();
     let is_name = !letters.is_empty() && letters.iter().all(|char| char.is_uppercase());
@@ -71,7 +72,7 @@ fn is_placeholder(word: &str) -> bool {
         || word.starts_with(|char: char| char.is_ascii_digit())
 }
 
-/// The parts of a quotation between its placeholders, of two words and more.
+/// The parts of a quotation between its placeholders that have at least two words.
 fn parts(quotation: &str) -> Vec<String> {
     let mut parts = vec![Vec::new()];
     for word in quotation.split_whitespace() {
@@ -81,7 +82,7 @@ fn parts(quotation: &str) -> Vec<String> {
         } else {
             parts.last_mut().unwrap().push(word);
         }
-        // A sentence may be made of several.
+        // A message may be composed of several.
         if word.ends_with([':', ';']) {
             parts.push(Vec::new());
         }
@@ -90,7 +91,7 @@ fn parts(quotation: &str) -> Vec<String> {
     long.map(|part| part.join(" ")).collect()
 }
 
-/// The quotations in the first column of a page's tables, with their lines. One word may be anything: a field, a file.
+/// The quotations in the first column of a page's tables, with their line numbers.
 fn quotations(page: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in page.lines().enumerate() {
@@ -105,7 +106,7 @@ fn quotations(page: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The quotations of a page that no program says.
+/// The quotations of a page that no program prints.
 fn unknown(page: &str, said: &str) -> Vec<String> {
     let ours =
         |quotation: &str| !FOREIGN.contains(&quotation) && !quotation.starts_with(KUBE_SCHEDULER);

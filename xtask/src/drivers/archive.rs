@@ -1,8 +1,8 @@
-//! Driver libraries from the Debian archive that this machine's apt uses already, by apt itself, but with lists and
-//! sources of their own: the machine's stay as they are, and nothing is installed.
+//! Driver libraries from the Debian archive that this machine's apt already uses. apt itself downloads them, but with
+//! its own lists and sources: the machine's stay unchanged, and nothing is installed.
 //!
-//! A driver is kept in a folder named by its version. Only a branch that is not there yet costs a download (about
-//! 4 MB a driver, and 1.5 MB of lists).
+//! Each driver is kept in a folder named by its version. Only a branch that is not there yet costs a download (about 4
+//! MB a driver, and 1.5 MB of lists).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,15 +13,15 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::steps::{run, typed};
 
-/// Where Debian has had drivers; one that the archive no longer has is passed over.
+/// The suites in which Debian has had drivers. A suite that the archive no longer has is skipped.
 const SUITES: [&str; 5] = ["bullseye", "bookworm", "trixie", "sid", "experimental"];
-/// Who signs Debian's suites.
+/// The keys that sign Debian's suites.
 const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
-/// The names under which Debian packages a branch: the current driver's, and those of branches that are kept beside it.
-/// `BRANCH` stands for the number.
+/// The package names of a branch: those of the current driver, and those of legacy branches. `BRANCH` stands for the
+/// number.
 const FAMILIES: [[&str; 3]; 4] = [
     ["libcuda1", "libnvidia-ml1", "nvidia-smi"],
     [
@@ -40,10 +40,10 @@ const FAMILIES: [[&str; 3]; 4] = [
         "nvidia-legacy-BRANCHxx-smi",
     ],
 ];
-/// What is taken out of the packages, by the start of its name.
+/// The prefixes of the files to unpack.
 const FILES: [&str; 3] = ["libcuda.so", "libnvidia-ml.so", "nvidia-smi"];
 
-/// The folder of each branch's driver below `folder`, or why there is none.
+/// Each branch's driver folder below `folder`, or why there is none.
 pub(crate) fn drivers<'a>(
     folder: &Path,
     branches: &[&'a str],
@@ -66,7 +66,7 @@ pub(crate) fn drivers<'a>(
     Ok(branches.iter().map(driver).collect())
 }
 
-/// The driver of a branch that an earlier run has fetched.
+/// The driver of a branch that an earlier run has downloaded.
 fn kept(folder: &Path, branch: &str) -> Option<PathBuf> {
     let start = format!("{branch}.");
     let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
@@ -74,13 +74,13 @@ fn kept(folder: &Path, branch: &str) -> Option<PathBuf> {
     versions.map(|entry| entry.path()).max()
 }
 
-/// apt with lists, sources and downloads of its own below a folder.
+/// apt with its own lists, sources and downloads below a folder.
 struct AptArchive {
     folder: PathBuf,
 }
 
 impl AptArchive {
-    /// Gets the lists of packages anew.
+    /// Downloads the package lists.
     fn update(folder: &Path) -> Result<Self> {
         for name in ["lists/partial", "cache/archives/partial"] {
             let part = folder.join(name);
@@ -103,7 +103,7 @@ impl AptArchive {
         });
         fs::write(archive.sources(), lines.collect::<String>())
             .context("failed to write apt's sources")?;
-        // It fails if one suite cannot be had; what the others have is there all the same.
+        // apt fails if one suite is unavailable, but the lists of the others are still there.
         let updated = run(archive.apt("apt-get").args(["-qq", "update"]));
         if archive.versions("libcuda1")?.is_empty() {
             updated?;
@@ -140,7 +140,7 @@ impl AptArchive {
         apt
     }
 
-    /// The versions of a package that the archive has, the newest first.
+    /// The versions of a package in the archive, newest first.
     fn versions(&self, package: &str) -> Result<Vec<String>> {
         let table = printed(self.apt("apt-cache").args(["madison", package]))?;
         let version = |row: &str| Some(row.split('|').nth(1)?.trim().to_owned());
@@ -161,7 +161,7 @@ impl AptArchive {
         bail!("the Debian archive has none")
     }
 
-    /// Puts the libraries of one version into a folder named by it, which is there either whole or not at all.
+    /// Unpacks the libraries of one version into a folder named by it. The folder appears complete or not at all.
     fn unpack(&self, folder: &Path, packages: &[String], version: &str) -> Result<PathBuf> {
         let (new, tree) = (self.folder.join("new"), self.folder.join("tree"));
         for part in [&new, &tree] {
@@ -207,8 +207,8 @@ impl AptArchive {
     }
 }
 
-/// The Debian archives among the machine's own sources: what is known of them without lists is their address, whose
-/// path ends in `debian`.
+/// The Debian archives among the machine's own sources. Without lists only their address is known; its path ends in
+/// `debian`.
 fn mirrors() -> Result<BTreeSet<String>> {
     let lists = printed(Command::new("apt-get").args(["--print-uris", "update"]))?;
     let address = |line: &str| {
@@ -219,7 +219,7 @@ fn mirrors() -> Result<BTreeSet<String>> {
     Ok(lists.lines().filter_map(address).collect())
 }
 
-/// What a command prints; a status other than 0 is an error that names it.
+/// What a command prints. A status other than 0 is an error that names the command.
 fn printed(command: &mut Command) -> Result<String> {
     let output = command
         .output()

@@ -1,17 +1,17 @@
-//! What is run: one row a framework, with its programs, what is in their environment and how large their share is.
+//! The cases: one row for each framework, with its programs, their environments and the size of their shares.
 
-/// A framework, by the name that the command line knows.
+/// A framework.
 pub(crate) struct Framework {
-    /// Its name.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What it is there for, in a few words.
+    /// What it tests, in a few words.
     pub(crate) about: &'static str,
-    /// What is run, in this order.
+    /// Its cases, in order.
     pub(crate) cases: &'static [FrameworkCase],
 }
 
 impl Framework {
-    /// The environments that its programs need, each once.
+    /// The environments of its programs, each once.
     pub(crate) fn environments(&self) -> impl Iterator<Item = &'static str> {
         let mut names: Vec<_> = self
             .cases
@@ -24,7 +24,7 @@ impl Framework {
         names.into_iter()
     }
 
-    /// The programs of the system that its programs look at.
+    /// The system programs that its programs need.
     pub(crate) fn tools(&self) -> impl Iterator<Item = &'static str> {
         let members = self.cases.iter().flat_map(|case| case.members);
         members.filter_map(|member| member.tool)
@@ -33,42 +33,42 @@ impl Framework {
 
 /// One program, or several that run at the same time on one card.
 pub(crate) struct FrameworkCase {
-    /// What it is called in the table.
+    /// Its title in the table.
     pub(crate) title: &'static str,
     /// The programs.
     pub(crate) members: &'static [CaseProgram],
-    /// Whether all checks must hold without a limit too. Programs that share a card without limits get into each
-    /// other's way: that is what is to be seen there.
+    /// Whether all checks must also hold without a limit. Programs that share a card without limits disturb each other;
+    /// that is what such a case shows.
     pub(crate) holds_without_a_limit: bool,
     /// The memory of the card, in MiB.
     pub(crate) card_mib: u64,
 }
 
-/// The card of most cases.
+/// The memory of the card in most cases, in MiB.
 const CARD_MIB: u64 = 16_384;
 
 /// A program and how it is started.
 pub(crate) struct CaseProgram {
-    /// What it is called where several run together.
+    /// Its title where several run together.
     pub(crate) title: &'static str,
-    /// The environment that it runs in: its requirements are `requirements-NAME.txt`.
+    /// Its environment: the requirements are in `requirements-NAME.txt`.
     pub(crate) environment: &'static str,
     /// Its file below `tests/frameworks/programs`.
     pub(crate) program: &'static str,
-    /// What stands in front of the program behind `python`.
+    /// The arguments between `python` and the program.
     pub(crate) launcher: &'static [&'static str],
-    /// What it finds in its environment.
+    /// Its environment variables.
     pub(crate) variables: &'static [(&'static str, &'static str)],
-    /// A program of the system that it looks at: it finds its path in `TOOL`.
+    /// A system program that it needs: `TOOL` has the path.
     pub(crate) tool: Option<&'static str>,
-    /// Its share where it has one.
+    /// Its share, in the run with a limit.
     pub(crate) share: ShareSize,
 }
 
 /// The size of a share.
 #[derive(Clone, Copy)]
 pub(crate) enum ShareSize {
-    /// So many MiB.
+    /// This many MiB.
     Mib(u64),
     /// A part of the card.
     Fraction(&'static str),
@@ -93,7 +93,8 @@ const fn alone(title: &'static str, member: &'static [CaseProgram; 1]) -> Framew
     }
 }
 
-/// One program alone that fills the card from the host, so that every byte is the host's memory too.
+/// One program alone that fills the card from the host's memory. The card is small, because every byte is also the
+/// host's.
 const fn filled(title: &'static str, member: &'static [CaseProgram; 1]) -> FrameworkCase {
     FrameworkCase {
         card_mib: 4096,
@@ -141,10 +142,10 @@ const fn other(environment: &'static str, program: &'static str, mib: u64) -> Ca
     }
 }
 
-/// JAX without cuBLAS, cuDNN and their like, which nothing here calls, does not look for their versions.
+/// JAX checks the versions of cuBLAS, cuDNN and others, which are not installed because nothing here calls them.
 const SKIP: (&str, &str) = ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1");
 
-/// All of them.
+/// All frameworks.
 pub(crate) const FRAMEWORKS: &[Framework] = &[
     Framework {
         name: "pytorch",
@@ -209,7 +210,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                     ShareSize::Mib(2000),
                 )],
             ),
-            // Pieces of this share are what the simulated driver's pools grow by, so none is wasted on rounding.
+            // The simulated driver's pools grow in pieces that divide this share, so rounding wastes nothing.
             filled(
                 "JAX, cuda_async allocator",
                 &[jax(
@@ -336,7 +337,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 },
             ],
             holds_without_a_limit: false,
-            // Of a smaller card a fifth is too little: a context is then more than what vLLM leaves free.
+            // On a smaller card a fifth is too little: a context then needs more than vLLM leaves free.
             card_mib: 49_152,
         }],
     },

@@ -1,8 +1,8 @@
 //! A virtual environment for each list of requirements, below `target/frameworks`, kept between runs.
 //!
-//! The lists name every package with its version and are installed without looking for more, so that an environment
-//! is the same everywhere and holds nothing that its programs do not load. What PyPI has as source only is compiled
-//! in its environment; what only Debian has is unpacked beside them.
+//! The lists name every package with its version, and pip resolves no dependencies. So an environment is the same
+//! everywhere and has nothing that its programs do not load. Packages that PyPI has only as source are compiled in
+//! their environment. Programs that only Debian has are unpacked beside the environments.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ use crate::clients;
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// What is passed to pip: the lists are complete, and what is never imported need not be compiled.
+/// Options of pip: the lists are complete, and modules that are never imported need no compilation.
 const OPTIONS: [&str; 3] = ["--no-deps", "--no-compile", "--no-cache-dir"];
 
-/// Environments that see the packages of another one too.
+/// Environments that also see the packages of another one.
 const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch"), ("onnxruntime", "pytorch")];
 
-/// What PyPI has as source only, and so is compiled in the environment of that name: its name and version for pip.
+/// Packages that PyPI has only as source: the environment to compile them in, and the name and version for pip.
 const COMPILED: &[(&str, &str)] = &[("pycuda", "pycuda==2026.1")];
 
-/// The environment below one, if it is on top of another.
+/// The base of an environment, if it has one.
 fn base(name: &str) -> Option<&'static str> {
     let found = ON_TOP_OF.iter().find(|(top, _)| *top == name);
     found.map(|(_, base)| *base)
@@ -35,13 +35,13 @@ fn base(name: &str) -> Option<&'static str> {
 
 /// All environments.
 pub(crate) struct PythonEnvironments {
-    /// The folder with the lists and the programs.
+    /// The folder with the lists and programs.
     sources: PathBuf,
-    /// The folder that holds one folder for each.
+    /// The folder with one folder for each environment.
     folder: PathBuf,
-    /// The folder with the simulated driver's library, which what is compiled is linked with.
+    /// The folder with the simulated driver's library, to link compiled packages with.
     driver: PathBuf,
-    /// What came of those that were asked for.
+    /// The result of each attempt: `None`, or what is missing.
     tried: RefCell<BTreeMap<&'static str, Option<String>>>,
 }
 
@@ -55,8 +55,7 @@ impl PythonEnvironments {
         }
     }
 
-    /// Makes what a framework needs; `Err` says what is missing. The programs of the system come first: they are
-    /// small.
+    /// Creates what a framework needs; `Err` says what is missing. System programs come first, because they are small.
     pub(crate) fn make_all(&self, framework: &Framework) -> Result<()> {
         framework
             .tools()
@@ -66,7 +65,7 @@ impl PythonEnvironments {
             .try_for_each(|name| self.make(name))
     }
 
-    /// Makes an environment, unless it is there already; `Err` says what is missing.
+    /// Creates an environment, unless it exists; `Err` says what is missing.
     pub(crate) fn make(&self, name: &'static str) -> Result<()> {
         if let Some(tried) = self.tried.borrow().get(name) {
             return tried
@@ -105,8 +104,8 @@ impl PythonEnvironments {
             .with_context(|| format!("failed to write {}", path.display()))
     }
 
-    /// Compiles a package in its environment, unless it is there already. Its settings come from a file in the home
-    /// folder, so it gets a home folder of its own.
+    /// Compiles a package in its environment, unless that is done. It reads its settings from a file in the home
+    /// folder, so it gets its own home folder.
     fn compile(&self, name: &str, package: &str) -> Result<()> {
         let home = self.folder.join(name).join("home");
         let compiled = home.join("compiled.txt");
@@ -141,18 +140,18 @@ impl PythonEnvironments {
         self.folder.join(name).join("bin/python")
     }
 
-    /// A program of the tests.
+    /// The path of a test program.
     pub(crate) fn program(&self, file: &str) -> PathBuf {
         self.sources.join("programs").join(file)
     }
 
-    /// The folder for what programs and their frameworks write, such as compiled kernels.
+    /// The folder for what programs and frameworks write, such as compiled kernels.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         self.folder.join("scratch").join(name)
     }
 
-    /// The folders of NVIDIA's libraries in an environment and in what is below it: TensorFlow and ONNX Runtime open
-    /// them by their bare names.
+    /// The folders of NVIDIA's libraries in an environment and its base. TensorFlow and ONNX Runtime load them by name
+    /// only.
     pub(crate) fn nvidia_libraries(&self, name: &str) -> Vec<PathBuf> {
         let folders = |folder: &Path| {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! A simulated machine with one card, in a folder of its own, and the commands of Apportion on it.
+//! A simulated machine with one card, in its own folder, and Apportion's commands on it.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -15,16 +15,16 @@ use serde_json::Value;
 
 use super::cases::ShareSize;
 
-/// What the driver keeps of the card.
+/// The driver's reserve, in bytes.
 const RESERVED: u64 = 256 << 20;
 
-/// A share is a whole number of these bytes.
+/// A share is a multiple of this many bytes.
 const UNIT: u64 = 2 << 20;
 
-/// How long the simulated driver may take until it serves.
+/// How long the simulated driver may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a program must not inherit from the one who types the command.
+/// Variables that a program must not inherit from whoever types the command.
 const FOREIGN: [&str; 9] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -37,10 +37,10 @@ const FOREIGN: [&str; 9] = [
     place::ENV_SIM_SOCKET,
 ];
 
-/// Tells the folders of one run apart.
+/// Distinguishes the folders of one run.
 static MACHINES: AtomicU32 = AtomicU32::new(0);
 
-/// The machine; what it runs ends when it is dropped.
+/// The machine. Dropping it ends everything that runs on it.
 pub(crate) struct FrameworkMachine {
     staged: PathBuf,
     folder: PathBuf,
@@ -49,11 +49,11 @@ pub(crate) struct FrameworkMachine {
 }
 
 impl FrameworkMachine {
-    /// Starts the simulated driver of a new machine, whose card has so many bytes.
+    /// Starts the simulated driver of a new machine, whose card has this much memory in bytes.
     pub(crate) fn start(staged: &Path, memory: u64) -> Result<Self> {
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
         let folder = format!("apportion-frameworks-{}-{number}", process::id());
-        // A socket's path is short, so it does not lie below the target folder.
+        // A socket's path must be short, so the folder is not below the target folder.
         let folder = std::env::temp_dir().join(folder);
         DirBuilder::new().mode(0o700).create(&folder)?;
         let config = folder.join("machine.json");
@@ -82,22 +82,22 @@ impl FrameworkMachine {
         Ok(machine)
     }
 
-    /// The folder of this machine alone.
+    /// The folder of this machine.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What the card can give, as CUDA shows it without a limit.
+    /// The card's allocatable memory, which CUDA shows without a limit.
     pub(crate) const fn card(&self) -> u64 {
         self.memory - RESERVED
     }
 
-    /// What NVML shows of it without a limit.
+    /// The card's memory as NVML shows it without a limit.
     pub(crate) const fn card_by_nvml(&self) -> u64 {
         self.memory
     }
 
-    /// The limit that a share makes.
+    /// The limit of a share, in bytes.
     pub(crate) fn limit(&self, share: ShareSize) -> Result<u64> {
         Ok(match share {
             ShareSize::Mib(size) => size << 20,
@@ -110,7 +110,7 @@ impl FrameworkMachine {
         })
     }
 
-    /// The front of a command with that share, or without a limit: the program follows.
+    /// The start of a command with this share, or without a limit. The program follows.
     pub(crate) fn apportion(&self, share: Option<ShareSize>) -> Command {
         let mut command = Command::new(self.staged.join("bin/apportion"));
         for name in FOREIGN {
@@ -130,7 +130,7 @@ impl FrameworkMachine {
         command
     }
 
-    /// The most that was in use on the card at any moment since this was last asked, as the driver counts.
+    /// The card's peak memory since the last call, as the driver counts it.
     pub(crate) fn high_water(&self) -> Result<u64> {
         let mut ask = simd(&self.staged, &self.folder);
         let answer = ask.args(["--ask", r#"{"HighWater":0}"#]).output()?;
@@ -142,7 +142,7 @@ impl FrameworkMachine {
             .with_context(|| format!("no number: {value}"))
     }
 
-    /// Ends every process that belongs to this machine, except the driver: they all name its folder.
+    /// Ends every process of this machine except the driver. Their environment or arguments name its folder.
     fn end_what_is_left(&self) {
         let own = process::id();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

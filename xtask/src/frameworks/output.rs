@@ -1,9 +1,9 @@
-//! What a program says: one JSON object a line. `tests/frameworks/programs/checks.py` is the other side.
+//! The output of a program: one JSON object a line. `tests/frameworks/programs/checks.py` writes it.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A line.
+/// One line of output.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OutputLine {
@@ -21,28 +21,28 @@ enum OutputLine {
     },
 }
 
-/// Something that was looked at.
+/// The result of one check.
 #[derive(Clone)]
 pub(crate) struct ProgramCheck {
-    /// What should be.
+    /// What should hold.
     pub(crate) name: String,
-    /// Whether it is.
+    /// Whether it holds.
     pub(crate) holds: bool,
-    /// What was seen.
+    /// The observed value.
     pub(crate) seen: String,
 }
 
-/// All that one program said.
+/// The output of one program.
 #[derive(Default)]
 pub(crate) struct ProgramOutput {
     pub(crate) checks: Vec<ProgramCheck>,
     pub(crate) figures: Vec<(String, Value)>,
-    /// Whether it came to its end.
+    /// Whether the program reached its end.
     pub(crate) is_complete: bool,
 }
 
 impl ProgramOutput {
-    /// Reads a program's output; lines that frameworks print are passed over.
+    /// Parses a program's output. Lines that frameworks print are skipped.
     pub(crate) fn read(output: &str) -> Self {
         let mut said = Self::default();
         for line in output
@@ -64,7 +64,7 @@ impl ProgramOutput {
         said
     }
 
-    /// The first figure of that name: later ones come from further allocators of the same program.
+    /// The first figure with this name. Later ones come from other allocators of the same program.
     pub(crate) fn figure(&self, name: &str) -> Option<&Value> {
         self.figures
             .iter()

@@ -1,4 +1,4 @@
-//! Runs the programs of a case at the same time and gathers what they and the driver say.
+//! Runs the programs of a case at the same time, and collects their output and the driver's figures.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,7 +14,7 @@ use super::environments::PythonEnvironments;
 use super::machine::FrameworkMachine;
 use super::output::{ProgramCheck, ProgramOutput};
 
-/// How long the programs of a case may take: importing a framework alone takes most of a minute on a busy machine.
+/// The timeout of a case. Importing a framework alone takes most of a minute on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(480);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -26,7 +26,7 @@ pub(crate) enum LimitMode {
 }
 
 impl LimitMode {
-    /// As it is called in the table.
+    /// The name in the table.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -35,16 +35,16 @@ impl LimitMode {
     }
 }
 
-/// What came of one program.
+/// The result of one program.
 pub(crate) struct FrameworkOutcome {
     pub(crate) said: ProgramOutput,
     /// Its limit, or the size of the card.
     pub(crate) card: u64,
-    /// The most that the driver counted on the card while the case ran.
+    /// The card's peak memory during the case, as the driver counts it.
     pub(crate) high_water: u64,
 }
 
-/// A program that runs.
+/// A running program.
 struct RunningProgram {
     child: Child,
     output: PathBuf,
@@ -71,7 +71,7 @@ pub(crate) fn case(
         .map(|program| end(&mut program.child, begun))
         .collect();
     let high_water = machine.high_water()?;
-    // Programs that share a card hold together what all of their limits allow.
+    // Programs that share a card may together hold the sum of their limits.
     let most = running
         .iter()
         .map(|program| program.card)
@@ -165,7 +165,7 @@ fn start(
     })
 }
 
-/// Starts a command in a process group of its own.
+/// Starts a command in its own process group.
 fn started(command: &mut Command, output: &Path, errors: &Path) -> Result<Child> {
     let file = |path: &Path| {
         File::create(path).with_context(|| format!("failed to write {}", path.display()))
@@ -180,7 +180,7 @@ fn started(command: &mut Command, output: &Path, errors: &Path) -> Result<Child>
         .context("failed to start apportion")
 }
 
-/// How a program ended; one that takes too long is ended with all that are in its group.
+/// Waits for a program. After the timeout its whole process group is killed.
 fn end(child: &mut Child, begun: Instant) -> Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -206,7 +206,7 @@ fn gather(program: &RunningProgram, high_water: u64) -> Result<FrameworkOutcome>
     })
 }
 
-/// Whether the program said all and ended well; if not, its last words.
+/// The check that the program reached its end with status 0. On failure it shows the last line on standard error.
 fn ended(said: &ProgramOutput, status: &ExitStatus, errors: &Path) -> ProgramCheck {
     let errors = fs::read(errors).unwrap_or_default();
     let errors = String::from_utf8_lossy(&errors);
@@ -226,7 +226,7 @@ fn ended(said: &ProgramOutput, status: &ExitStatus, errors: &Path) -> ProgramChe
     }
 }
 
-/// A title as a part of a file's name.
+/// A title as part of a file name.
 fn file_name(title: &str) -> String {
     title
         .chars()
@@ -240,7 +240,7 @@ fn file_name(title: &str) -> String {
         .collect()
 }
 
-/// Bytes in MiB, exactly where they are whole.
+/// Bytes in MiB, with a decimal only if needed.
 pub(crate) fn mib(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     if bytes.is_multiple_of(MIB) {

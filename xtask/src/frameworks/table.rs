@@ -1,4 +1,4 @@
-//! The table: a row a program, as Markdown that a terminal shows well enough.
+//! The table: one row for each program, in Markdown that is also readable in a terminal.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub(crate) struct FrameworkRow {
     title: String,
     plain: FrameworkOutcome,
     limited: FrameworkOutcome,
-    /// Whether a check that does not hold without a limit is a failure.
+    /// Whether a check that fails without a limit is a failure.
     holds_without_a_limit: bool,
 }
 
@@ -46,7 +46,7 @@ impl FrameworkRow {
         }
     }
 
-    /// How many checks held, and how many did not.
+    /// How many of the required checks held, and how many did not.
     pub(crate) fn count(&self) -> (u64, u64) {
         let demanded = self.demanded().map(|(_, check)| check.holds);
         demanded.fold((0, 0), |(passed, failed), holds| match holds {
@@ -55,7 +55,7 @@ impl FrameworkRow {
         })
     }
 
-    /// A line for each check that should hold and did not.
+    /// A line for each required check that failed.
     pub(crate) fn failures(&self) -> impl Iterator<Item = String> {
         let failed = self.demanded().filter(|(_, check)| !check.holds);
         failed.map(|(mode, check)| {

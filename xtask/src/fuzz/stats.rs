@@ -1,9 +1,9 @@
-//! What libFuzzer says at its end.
+//! Parses libFuzzer's log.
 
 use std::fmt;
 use std::path::Path;
 
-/// One target's run.
+/// The figures of one target's run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct FuzzStats {
     runs: u64,
@@ -12,12 +12,12 @@ pub(crate) struct FuzzStats {
     coverage: u64,
     /// Inputs that are worth keeping.
     inputs: u64,
-    /// What went wrong, in lines for people.
+    /// The failure, in readable lines.
     pub(crate) failure: Option<String>,
 }
 
 impl FuzzStats {
-    /// Reads the log of a run.
+    /// Parses the log of a run.
     pub(crate) fn read(target: &str, log: &str, has_succeeded: bool, path: &Path) -> Self {
         let states = log.lines().filter(|line| line.starts_with('#'));
         let most = |name: &str| {
@@ -28,7 +28,7 @@ impl FuzzStats {
             let numbers = log.lines().filter_map(|line| number_after(line, name));
             numbers.max()
         };
-        // Who is stopped in the middle prints no statistics.
+        // A run that is killed prints no final statistics.
         let counted = states
             .clone()
             .filter_map(|line| line[1..].split_whitespace().next()?.parse().ok());
@@ -47,7 +47,7 @@ fn failure(target: &str, log: &str, path: &Path) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let at = lines.iter().position(|line| line.contains(" panicked at "));
     let why = match at {
-        // What was said stands in the next line.
+        // The panic message is on the next line.
         Some(at) => lines[at..]
             .iter()
             .take(2)

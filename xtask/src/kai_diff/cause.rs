@@ -1,8 +1,8 @@
-//! Differences whose cause is known, so that a report counts them by cause.
+//! Known causes of differences, so that a report can count by cause.
 //!
-//! A cause is never a list of clusters, because other seeds make others. Where the policy differs on purpose, it is asked
-//! again without that purpose: if it then decides as KAI does, that is the cause. What KAI takes back it says itself.
-//! The rest is told by what the cluster has and by what KAI decides.
+//! A cause is never a list of clusters, because other seeds give other clusters. Where the policy differs from KAI on
+//! purpose, it can be told to behave as KAI does. If it then decides as KAI does, that is the cause. KAI itself reports
+//! what it takes back. The other causes follow from the cluster and from KAI's decisions.
 
 use std::collections::BTreeSet;
 
@@ -13,32 +13,32 @@ use serde_json::Value;
 use super::oracle::CycleDecision;
 use super::pod_outcomes::{PodOutcomes, PolicyVariant, decided_in, difference, jobs, tasks};
 
-/// Why the two schedulers differ about a cycle. The first six are ways that the policy can be asked to go.
+/// Why the two schedulers differ in a cycle. The first six are behaviours that the policy can copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DifferenceCause {
-    /// KAI evicts what the look-ahead does not.
+    /// KAI makes evictions that the lookahead rejects.
     InVain,
     /// KAI takes back what it decided in the same cycle.
     TakesBack,
-    /// A part of a job requires a wider domain than all nodes of a search are in.
+    /// A part of a job requires a wider domain than the common domain of the nodes in a search.
     AboveCommonDomain,
-    /// A pod that has to leave looks for company, or others keep away from it.
+    /// A pod that is being evicted has affinity terms, or other pods have anti-affinity to it.
     LeavingCompany,
-    /// A gang goes on without sets that it does not need.
+    /// A gang starts without pod sets that it does not need.
     NeedsAllSets,
-    /// An elastic job whose pods are evicted gets all of them back for which there is room.
+    /// An evicted elastic job gets all pods back for which there is room.
     ReturnsOnce,
     /// Several of the above.
     Several,
-    /// Some pod asks for an exact multiple of a GPU's memory.
+    /// A pod requests an exact multiple of a GPU's memory.
     MemoryMultiple,
     /// KAI evicts a pod more than once.
     EvictsTwice,
-    /// KAI keeps a GPU that nobody shared for a share.
+    /// KAI reserves an unshared GPU for a share.
     ReservedForShare,
 }
 
-/// What the policy can be asked to do as KAI does.
+/// The behaviours of KAI that the policy can copy.
 const WAYS: [DifferenceCause; 6] = [
     DifferenceCause::InVain,
     DifferenceCause::TakesBack,
@@ -49,7 +49,7 @@ const WAYS: [DifferenceCause; 6] = [
 ];
 
 impl DifferenceCause {
-    /// What the report says.
+    /// The name in the report.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::InVain => "KAI evicts in vain; the same without the look-ahead",
@@ -79,7 +79,7 @@ impl DifferenceCause {
         }
     }
 
-    /// Why KAI decides otherwise about a cycle, if it is known.
+    /// Why KAI decides differently in a cycle, if that is known.
     pub(crate) fn of(start: &Value, kais: &CycleDecision) -> Result<Option<Self>> {
         let tasks = &kais.tasks;
         for causes in combinations() {
@@ -102,13 +102,13 @@ impl DifferenceCause {
         }))
     }
 
-    /// The mistake of KAI's that a cluster invites, so that those whom KAI serves by it have no claim.
+    /// The mistake of KAI that a cluster triggers. The jobs that KAI serves by it are not entitled.
     pub(crate) fn mistake(cluster: &Value) -> Option<Self> {
         has_memory_multiple(cluster).then_some(Self::MemoryMultiple)
     }
 }
 
-/// One way, then several together.
+/// Each behaviour alone, then several together.
 fn combinations() -> Vec<Vec<DifferenceCause>> {
     let all = 1..1_usize << WAYS.len();
     let mut sets: Vec<Vec<DifferenceCause>> = all
@@ -122,7 +122,7 @@ fn combinations() -> Vec<Vec<DifferenceCause>> {
     sets
 }
 
-/// How the policy is asked whether these are the causes.
+/// The policy with these behaviours of KAI.
 fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
     let kais = [
         (DifferenceCause::TakesBack, KaiBehavior::TakesBack),
@@ -145,7 +145,7 @@ fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
     }
 }
 
-/// Whether KAI keeps a GPU for a share that nobody shared before.
+/// Whether KAI reserves a GPU for a share that was not shared before.
 fn reserves_for_share(start: &Value, kais: &PodOutcomes) -> bool {
     let groups = jobs(start).flat_map(tasks);
     let groups = groups.filter_map(|task| task["gpu_groups"].as_array());
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!([of(1000), of(1500)], [None, None]);
     }
 
-    /// A job that requires one zone, in a group that requires one rack: its nodes are narrower than what it asks for.
+    /// A job that requires one zone, in a group that requires one rack: its nodes are narrower than what it requires.
     fn nested() -> Value {
         let level = |level: &str| json!({"topology": "tree", "required_level": level});
         json!({

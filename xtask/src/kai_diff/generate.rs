@@ -1,4 +1,4 @@
-//! Makes random clusters: nodes, a tree of queues, and jobs of which some run.
+//! Generates random clusters: nodes, a tree of queues, and jobs of which some run.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::jobs::JobGenerator;
 use super::random::ClusterRng;
 use super::theme::ClusterTheme;
 
-/// The plugins of KAI's default configuration. A list of plugins says that things are to be as KAI has them.
+/// The plugins of KAI's default configuration. With a list of plugins the policy follows KAI's configuration.
 const PLUGINS: [&str; 20] = [
     "predicates",
     "proportion",
@@ -33,10 +33,10 @@ const PLUGINS: [&str; 20] = [
 /// Labels of a zone and of a rack.
 pub(crate) const LEVELS: [&str; 2] = ["zone", "rack"];
 
-/// MiB of each GPU, where its memory matters.
+/// The memory of each GPU in MiB, where it matters.
 pub(crate) const GPU_MEMORY: usize = 1000;
 
-/// The cluster of a theme that a seed makes.
+/// The cluster for a theme and a seed.
 pub(crate) fn cluster(theme: &ClusterTheme, seed: u64) -> Value {
     let mut random = ClusterRng::new(seed);
     let nodes = nodes(theme, &mut random);
@@ -101,7 +101,7 @@ fn nodes(theme: &ClusterTheme, random: &mut ClusterRng) -> Vec<Value> {
     (0..count).map(node).collect()
 }
 
-/// The queues, and the names of those that jobs can be in.
+/// The queues, and the names of the leaf queues.
 fn queues(theme: &ClusterTheme, random: &mut ClusterRng) -> (Vec<Value>, Vec<String>) {
     let mut queues: Vec<Value> = Vec::new();
     let mut leaves = Vec::new();

@@ -1,4 +1,4 @@
-//! Makes the jobs of a random cluster, and lets some of them run where there is room.
+//! Generates the jobs of a random cluster, and starts some of them where there is room.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,18 @@ use super::random::ClusterRng;
 use super::remaining_capacity::{GeneratedRequest, RemainingCapacity};
 use super::theme::ClusterTheme;
 
-/// The jobs of one cluster in the making.
+/// Generates the jobs of one cluster.
 pub(crate) struct JobGenerator<'a> {
     theme: &'a ClusterTheme,
     random: &'a mut ClusterRng,
     leaves: &'a [String],
     nodes: Vec<RemainingCapacity>,
-    /// The labels of pods that look for company and run.
+    /// The labels of running pods with affinity terms.
     present: BTreeSet<String>,
 }
 
 impl<'a> JobGenerator<'a> {
-    /// Jobs for the queues `leaves` on `nodes`.
+    /// Generates jobs for the queues `leaves` on `nodes`.
     pub(crate) fn of(
         theme: &'a ClusterTheme,
         random: &'a mut ClusterRng,
@@ -46,7 +46,7 @@ impl<'a> JobGenerator<'a> {
             .collect()
     }
 
-    /// Lets jobs that run take little of each node, so that what is free is scattered.
+    /// Limits what running jobs take of each node, so that free GPUs are scattered.
     fn scatter(&mut self) {
         if !self.theme.fragmented {
             return;
@@ -132,7 +132,7 @@ impl<'a> JobGenerator<'a> {
         }
     }
 
-    /// The gang of a job, and the set of each pod.
+    /// The subgroups of a job, and the pod set of each pod.
     fn subgroups(&mut self, pods: usize) -> (Value, Vec<String>) {
         let minimum = |random: &mut ClusterRng, pods: usize, elastic| match random.chance(elastic) {
             true => random.between(1, pods),
@@ -182,7 +182,7 @@ impl<'a> JobGenerator<'a> {
         Some(json!({"topology": "tree", kind: level}))
     }
 
-    /// With whom the pods of a job must be, or not be.
+    /// The affinity or anti-affinity terms of a job's pods.
     fn company(&mut self) -> Vec<(&'static str, Value)> {
         if !self.random.chance(self.theme.affinity) {
             return Vec::new();
@@ -204,7 +204,7 @@ impl<'a> JobGenerator<'a> {
         vec![("pod_affinity", company)]
     }
 
-    /// Lets a job run, if there is room for its minimum.
+    /// Starts a job if there is room for its minimum.
     fn start(&mut self, job: &mut Value, ask: GeneratedRequest, cpu: f64, memory: f64) {
         let pods = job["tasks"].as_array().map_or(0, Vec::len);
         let is_plain = job["subgroups"]["pod_sets"][0]["name"] == "default";
@@ -241,7 +241,7 @@ impl<'a> JobGenerator<'a> {
 }
 
 impl JobGenerator<'_> {
-    /// Places for so many pods of a job, where they may be; none when there is no room for all.
+    /// Allowed places for this many pods of a job; `None` if there is no room for all of them.
     fn places(
         &mut self,
         job: &Value,
@@ -251,7 +251,7 @@ impl JobGenerator<'_> {
     ) -> Option<Vec<(String, Vec<String>)>> {
         let first = &job["tasks"][0];
         if let Some(label) = first["pod_affinity"]["labels"]["app"].as_str() {
-            // Alone, so that nobody is where it must not be.
+            // Only one such pod runs, so that no affinity term is violated.
             if count > 1 || !self.present.insert(label.to_owned()) {
                 return None;
             }
@@ -260,7 +260,7 @@ impl JobGenerator<'_> {
         let is_allowed = |name: &str| {
             allowed.is_none_or(|allowed| allowed.iter().any(|allowed| allowed == name))
         };
-        // One node is within every domain.
+        // A single node satisfies every topology constraint.
         let is_bound =
             self.theme.constrained > 0 && job["subgroups"].to_string().contains("_level");
         let before = self.nodes.clone();

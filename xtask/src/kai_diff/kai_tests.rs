@@ -1,4 +1,4 @@
-//! KAI's own tests as questions to the oracle: what they state is what it must say.
+//! Asks the oracle about the cases of KAI's own tests, which state the right answers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,9 +11,9 @@ use super::pod_outcomes::{PodOutcomes, id, jobs, tasks};
 use crate::cases;
 use crate::scenarios::KAI;
 
-/// Asks every case of one cycle that the fixtures of KAI's tests can express; says how many there are.
+/// Asks every one-cycle case that the fixtures of KAI's tests can express. Returns their number as text.
 ///
-/// A case for which the oracle says something else than KAI's test is an error: then the oracle is wrong.
+/// An answer that contradicts KAI's test is an error, because then the oracle is wrong.
 pub(crate) fn validate(oracle: &mut KaiOracle, root: &Path) -> Result<String> {
     let files = cases::read(&root.join(KAI))?;
     let cases = files.iter().flat_map(|file| &file.cases);
@@ -47,7 +47,7 @@ pub(crate) fn validate(oracle: &mut KaiOracle, root: &Path) -> Result<String> {
     ))
 }
 
-/// What is not as a case expects.
+/// The differences from what a case expects.
 fn unlike(case: &Value, standings: &PodOutcomes) -> Vec<String> {
     let of_jobs = jobs(case).flat_map(|job| {
         let expected = &case["expected"]["jobs"][job["name"].as_str().unwrap_or_default()];

@@ -1,7 +1,7 @@
-//! KAI itself, as a program that is asked one cluster at a time.
+//! KAI itself, as a program that decides one cluster at a time.
 //!
-//! The program's sources are in `xtask/kai-diff`. Go takes them as a part of the checkout (`-overlay`), so that they see
-//! KAI's packages and nothing is written into the checkout.
+//! The program's sources are in `xtask/kai-diff`. Go builds them as a part of the checkout (`-overlay`). So they can
+//! use KAI's packages, and nothing is written into the checkout.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,11 +17,11 @@ use super::pod_outcomes::PodOutcomes;
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// Our sources, and where they are in the tree that Go builds.
+/// Our sources, and their package in the tree that Go builds.
 const SOURCES: &str = "xtask/kai-diff";
 const PACKAGE: &str = "cmd/apportion-oracle";
 
-/// A running oracle; it ends with its standard input.
+/// A running oracle. It ends when its standard input is closed.
 pub(crate) struct KaiOracle {
     program: Child,
     questions: Option<ChildStdin>,
@@ -31,22 +31,22 @@ pub(crate) struct KaiOracle {
 /// What KAI decides in one cycle.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CycleDecision {
-    /// Where each pod stands.
+    /// The outcome of each pod.
     pub(crate) tasks: PodOutcomes,
-    /// The pods that got a place in the cycle and lost it again.
+    /// The pods that were placed in the cycle and lost their place again.
     pub(crate) taken_back: Vec<String>,
     /// The pods that were evicted more than once.
     pub(crate) evicted_twice: Vec<String>,
 }
 
-/// What the program says about one cluster.
+/// The program's answer for one cluster.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OracleAnswer {
     Decided(CycleDecision),
     /// Why the fixtures of KAI's tests can't express the cluster.
     Cannot(String),
-    /// How KAI failed.
+    /// The error of KAI.
     Error(String),
 }
 
@@ -92,7 +92,7 @@ impl KaiOracle {
         })
     }
 
-    /// What KAI makes of one cluster.
+    /// Asks KAI about one cluster.
     pub(crate) fn ask(&mut self, cluster: &Value) -> Result<OracleAnswer> {
         let questions = self
             .questions
@@ -106,7 +106,7 @@ impl KaiOracle {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// What KAI decides for a cluster that it must be able to express.
+    /// KAI's decisions for a cluster that its fixtures must be able to express.
     pub(crate) fn decided(&mut self, cluster: &Value) -> Result<CycleDecision> {
         match self.ask(cluster)? {
             OracleAnswer::Decided(decided) => Ok(decided),
@@ -121,12 +121,12 @@ impl KaiOracle {
 impl Drop for KaiOracle {
     fn drop(&mut self) {
         self.questions = None;
-        // Its status says nothing that its answers did not.
+        // The exit status adds nothing to the answers.
         let _ended = self.program.wait();
     }
 }
 
-/// Where each of our files stands in the tree that Go builds.
+/// Where each of our files is in the tree that Go builds.
 fn overlaid(sources: &Path, package: &Path) -> Result<BTreeMap<String, String>> {
     let files = fs::read_dir(sources)
         .with_context(|| format!("failed to read {}", sources.display()))?

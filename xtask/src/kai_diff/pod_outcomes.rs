@@ -1,4 +1,4 @@
-//! Where the pods of a cluster stand after a cycle, and the cluster that the next cycle begins with.
+//! The outcomes of a cluster's pods after a cycle, and the cluster at the start of the next cycle.
 //!
 //! A cluster is kept as JSON in the format of docs/development/kai-cases.md, because two schedulers read it.
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::scenarios::{NOW, cluster_of};
 
-/// Where a pod stands.
+/// The outcome of a pod.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub(crate) struct PodOutcome {
     pub(crate) status: String,
@@ -22,35 +22,35 @@ pub(crate) struct PodOutcome {
     pub(crate) gpu_groups: Vec<String>,
 }
 
-/// All pods by name.
+/// The outcomes of all pods, by name.
 pub(crate) type PodOutcomes = BTreeMap<String, PodOutcome>;
 
 /// How two schedulers differ about one cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DecisionDifference {
-    /// Some pod goes to another node.
+    /// A pod has another node.
     Node,
-    /// Some pod has another status.
+    /// A pod has another status.
     Fate,
 }
 
 impl PodOutcome {
-    /// Whether the pod is somewhere, so that its node means something.
+    /// Whether the pod has or leaves a place, so that its node means something.
     pub(crate) fn is_placed(&self) -> bool {
         self.is_to_be_somewhere() || self.status == "Releasing"
     }
 
-    /// Whether the pod is or will be somewhere. Where it leaves is no decision: KAI may name the node that it was to move
-    /// to before it was evicted.
+    /// Whether the pod has or will have a place. The node of an evicted pod is no decision: KAI may name the node that
+    /// it was to move to before its eviction.
     fn is_to_be_somewhere(&self) -> bool {
         matches!(self.status.as_str(), "Binding" | "Running" | "Pipelined")
     }
 }
 
-/// In what the policy goes as KAI does instead of its own way.
+/// The behaviours that the policy copies from KAI.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PolicyVariant {
-    /// It does not look whether evictions are in vain.
+    /// Evict without the lookahead.
     pub(crate) without_look_ahead: bool,
     pub(crate) as_kai: BTreeSet<KaiBehavior>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn decided(cluster: &Value) -> Result<PodOutcomes> {
     decided_in(cluster, &PolicyVariant::default())
 }
 
-/// What Apportion would decide if it were more like KAI.
+/// What Apportion would decide with behaviours of KAI.
 pub(crate) fn decided_in(cluster: &Value, ways: &PolicyVariant) -> Result<PodOutcomes> {
     let mut cluster = cluster_of(cluster)?;
     cluster.settings.as_kai.clone_from(&ways.as_kai);
@@ -89,7 +89,7 @@ pub(crate) fn decided_in(cluster: &Value, ways: &PolicyVariant) -> Result<PodOut
     Ok(all.collect())
 }
 
-/// How two outcomes differ. Which of several equal GPUs a pod shares is not compared.
+/// How two outcomes differ. The choice between equal GPUs is not compared.
 pub(crate) fn difference(left: &PodOutcomes, right: &PodOutcomes) -> Option<DecisionDifference> {
     let differ = |(task, one): (&String, &PodOutcome)| {
         let other = right.get(task).cloned().unwrap_or_default();
@@ -104,7 +104,7 @@ pub(crate) fn difference(left: &PodOutcomes, right: &PodOutcomes) -> Option<Deci
     left.iter().filter_map(differ).max()
 }
 
-/// The cluster after what was decided: what is bound runs, what is evicted or has a reservation waits.
+/// The cluster after the decisions: bound pods run, evicted and pipelined pods wait.
 pub(crate) fn carried_on(cluster: &Value, standings: &PodOutcomes) -> Value {
     let mut after = cluster.clone();
     for task in tasks_mut(&mut after) {
@@ -131,7 +131,7 @@ pub(crate) fn carried_on(cluster: &Value, standings: &PodOutcomes) -> Value {
     after
 }
 
-/// Whether a pod shares GPUs, so that their names say with whom.
+/// Whether a pod shares GPUs, so that the GPU names say with whom.
 fn has_groups(task: &Value) -> bool {
     matches!(task["gpu"]["kind"].as_str(), Some("fraction" | "memory"))
 }
@@ -156,7 +156,7 @@ pub(crate) fn id(task: &Value) -> &str {
     task["id"].as_str().unwrap_or_default()
 }
 
-/// The pods that run.
+/// The names of the running pods.
 pub(crate) fn running(cluster: &Value) -> BTreeSet<&str> {
     let runs = |task: &&Value| task["state"] == "Running";
     let tasks = jobs(cluster).flat_map(tasks);

@@ -17,23 +17,23 @@ impl ClusterRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from `least` to `most`, both included.
+    /// A number from `least` to `most`, inclusive.
     pub(crate) fn between(&mut self, least: usize, most: usize) -> usize {
         let span = (most - least + 1) as u64;
         least + (self.next() % span) as usize
     }
 
-    /// Whether something happens that happens `percent` times of a hundred.
+    /// True with a probability of `percent`.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }
 
-    /// One of a list, which is not empty.
+    /// A random element of a list, which must not be empty.
     pub(crate) fn of<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.between(0, list.len() - 1)]
     }
 
-    /// The same things in another order.
+    /// Shuffles a list.
     pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             let other = self.between(0, last);

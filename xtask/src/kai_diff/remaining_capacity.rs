@@ -1,32 +1,32 @@
-//! What is left of a node while the pods of a random cluster are put there, and what a pod takes of it.
+//! The free capacity of a node while the pods of a random cluster are placed, and what a pod takes of it.
 
 use serde_json::{Value, json};
 
 use super::generate::GPU_MEMORY;
 
-/// What is left of a node.
+/// The free capacity of a node.
 #[derive(Clone)]
 pub(crate) struct RemainingCapacity {
     pub(crate) name: String,
     cpu_millis: f64,
     memory: f64,
     pub(crate) idle: usize,
-    /// The part in use of each GPU that is shared, in thousandths.
+    /// The used part of each shared GPU, in thousandths.
     shared: Vec<usize>,
 }
 
-/// What each pod of a job asks for.
+/// What each pod of a job requests.
 #[derive(Clone, Copy)]
 pub(crate) enum GeneratedRequest {
     Whole(usize),
-    /// So many thousandths of each of so many GPUs.
+    /// This many thousandths of each of this many GPUs.
     Fraction(usize, usize),
-    /// So many MiB of each of so many GPUs.
+    /// This many MiB of each of this many GPUs.
     Memory(usize, usize),
 }
 
 impl GeneratedRequest {
-    /// As a scenario has it.
+    /// The JSON of a scenario.
     pub(crate) fn json(self) -> Value {
         let thousandth = |part: usize| part as f64 / 1000.0;
         match self {
@@ -42,7 +42,7 @@ impl GeneratedRequest {
 }
 
 impl RemainingCapacity {
-    /// All of a node.
+    /// The whole capacity of a node.
     pub(crate) fn of(node: &Value) -> Self {
         Self {
             name: node["name"].as_str().unwrap_or_default().to_owned(),
@@ -53,7 +53,7 @@ impl RemainingCapacity {
         }
     }
 
-    /// Takes what a pod asks for; the names of the GPUs that it shares.
+    /// Takes what a pod requests. Returns the names of the GPUs that it shares; `None` if it does not fit.
     pub(crate) fn take(
         &mut self,
         ask: GeneratedRequest,

@@ -16,7 +16,7 @@ struct ThemeCounts {
     undecided: usize,
     node: usize,
     fate: usize,
-    /// Of those, the ones with a known cause.
+    /// The number of differences by known cause.
     known: BTreeMap<DifferenceCause, usize>,
     ends: BTreeMap<EndComparison, usize>,
     unserved: usize,
@@ -29,12 +29,12 @@ pub(crate) struct KaiDiffReport {
 }
 
 impl KaiDiffReport {
-    /// Counts what came of one cluster.
+    /// Adds one cluster to the counts.
     pub(crate) fn enter(&mut self, theme: &str, found: &ClusterComparison) {
         self.themes.entry(theme.to_owned()).or_default().add(found);
     }
 
-    /// Whether nobody with a claim is left waiting.
+    /// Whether no entitled job is left waiting.
     pub(crate) fn is_good(&self) -> bool {
         self.themes.values().all(|counts| counts.unserved == 0)
     }

@@ -1,4 +1,4 @@
-//! One scheduler carries a cluster on alone, until nothing changes.
+//! Runs a cluster with one scheduler alone, until nothing changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use serde_json::Value;
 use super::generate::GPU_MEMORY;
 use super::pod_outcomes::{PodOutcomes, carried_on, jobs, running, tasks};
 
-/// How many cycles a cluster is carried on.
+/// The maximum number of cycles.
 pub(crate) const CYCLES: usize = 10;
 
-/// What a scheduler makes of a cluster.
+/// The result of one scheduler.
 pub(crate) struct SchedulingRun {
-    /// Each cycle: the cluster at its beginning, and what was decided.
+    /// Each cycle: the cluster at its start, and the decisions.
     pub(crate) cycles: Vec<(Value, PodOutcomes)>,
     /// The cluster at the end.
     pub(crate) end: Value,
@@ -21,27 +21,27 @@ pub(crate) struct SchedulingRun {
     pub(crate) rests: bool,
 }
 
-/// How the end that Apportion comes to compares with KAI's.
+/// How Apportion's end compares with KAI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EndComparison {
     /// The same pods run.
     Same,
-    /// Other pods, as many GPUs for each queue.
+    /// Other pods run, but each queue has as many GPUs.
     SameForQueues,
-    /// As many GPUs in use, by other queues.
+    /// As many GPUs are in use, but by other queues.
     OtherQueues,
-    /// More GPUs in use with Apportion.
+    /// More GPUs are in use with Apportion.
     More,
-    /// Fewer.
+    /// Fewer GPUs are in use with Apportion.
     Fewer,
-    /// With KAI the cluster never comes to rest.
+    /// With KAI the cluster never settles.
     KaiRestless,
-    /// With Apportion it does not.
+    /// With Apportion the cluster never settles.
     Restless,
 }
 
 impl EndComparison {
-    /// All of them, as columns of the report.
+    /// All variants, as columns of the report.
     pub(crate) const ALL: [(Self, &'static str); 7] = [
         (Self::Same, "same pods"),
         (Self::SameForQueues, "same for queues"),
@@ -52,7 +52,7 @@ impl EndComparison {
         (Self::Restless, "we never rest"),
     ];
 
-    /// What the report calls it.
+    /// The name in the report.
     pub(crate) fn words(self) -> &'static str {
         let found = Self::ALL.iter().find(|(end, _)| *end == self);
         found.map_or("", |(_, words)| words)
@@ -80,7 +80,7 @@ impl EndComparison {
     }
 }
 
-/// Carries a cluster on with what `decide` says.
+/// Runs a cluster with the decisions of `decide`.
 pub(crate) fn carry_on(
     cluster: &Value,
     mut decide: impl FnMut(&Value) -> Result<PodOutcomes>,
@@ -107,7 +107,7 @@ pub(crate) fn carry_on(
     })
 }
 
-/// Thousandths of GPUs that the pods of each queue hold.
+/// The GPUs that the pods of each queue hold, in thousandths.
 fn gpus_by_queue(cluster: &Value) -> BTreeMap<String, u64> {
     let mut gpus = BTreeMap::new();
     let runs: BTreeSet<&str> = running(cluster);
@@ -144,7 +144,7 @@ mod tests {
     use super::super::pod_outcomes::PodOutcome;
     use super::*;
 
-    /// Two pods of a queue each; `bound` of them are bound at once, and then nothing changes.
+    /// Two queues with a job each. The pods in `bound` are bound at once; if it `rests`, nothing changes after that.
     fn course(bound: &[&str], rests: bool) -> SchedulingRun {
         let task =
             |id: &str| json!({"id": id, "state": "Pending", "gpu": {"kind": "whole", "gpus": 1}});

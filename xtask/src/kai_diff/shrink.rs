@@ -1,4 +1,4 @@
-//! Makes a cluster that differs smaller, as long as it still differs.
+//! Shrinks a cluster as long as it still shows the difference.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use super::scheduling_run::carry_on;
 use super::unserved::unserved;
 use super::{ClusterFinding, FindingKind, expected};
 
-/// The lists of a cluster of which entries are left out.
+/// The lists of a cluster from which entries are removed.
 const LISTS: [&str; 3] = ["jobs", "nodes", "queues"];
 
-/// The smallest cluster that was found, with what KAI decides about it.
+/// The smallest cluster that was found, with KAI's decisions for it.
 pub(crate) fn shrink(oracle: &mut KaiOracle, finding: &ClusterFinding) -> Result<Value> {
     let mut smallest = finding.cluster.clone();
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn shrink(oracle: &mut KaiOracle, finding: &ClusterFinding) -> Result
     Ok(smallest)
 }
 
-/// The cluster with one entry less that still shows what was found.
+/// The cluster with one entry less, if it still shows the difference.
 fn one_step(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<Option<Value>> {
     for list in LISTS {
         let count = cluster[list].as_array().map_or(0, Vec::len);
@@ -45,7 +45,7 @@ fn one_step(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Resu
     Ok(None)
 }
 
-/// Whether everything that is named exists.
+/// Whether everything that is referenced exists.
 fn is_whole(cluster: &Value) -> bool {
     let names = |list: &str| -> Vec<Value> {
         let entries = cluster[list].as_array().into_iter().flatten();

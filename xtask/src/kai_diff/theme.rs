@@ -1,38 +1,38 @@
-//! What a random cluster is about: which features of the scheduler it has, and how often.
+//! Themes of random clusters: which features of the scheduler occur, and how often.
 
-/// A theme. Every number is a chance of a hundred.
+/// A theme. Every `u64` is a probability in percent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClusterTheme {
     pub(crate) name: &'static str,
-    /// Levels of queues.
+    /// The depth of the queue tree.
     pub(crate) levels: usize,
     pub(crate) nodes: (usize, usize),
     pub(crate) jobs: (usize, usize),
     /// Quotas and limits of CPU and memory, and jobs that need much of them.
     pub(crate) cpu_quotas: bool,
-    /// Priorities of queues, and quotas that are no whole numbers.
+    /// Priorities of queues, and fractional quotas.
     pub(crate) queue_priorities: bool,
     /// Minimum run times of queues.
     pub(crate) min_runtimes: bool,
     /// Topologies, and nodes in racks and zones.
     pub(crate) topology: bool,
     pub(crate) spread: bool,
-    /// Nodes with a GPU or two in use each.
+    /// A GPU or two of each node are in use.
     pub(crate) fragmented: bool,
-    /// Jobs that share GPUs by fraction, by memory, and of several GPUs.
+    /// Jobs that share GPUs by fraction or by memory; those that share several GPUs.
     pub(crate) fraction: u64,
     pub(crate) memory: u64,
     pub(crate) several_devices: u64,
-    /// Jobs that run with fewer pods than they have; jobs with sub groups; jobs with a topology.
+    /// Elastic jobs; jobs with subgroups; jobs with topology constraints.
     pub(crate) elastic: u64,
     pub(crate) subgroups: u64,
     pub(crate) constrained: u64,
-    /// Pods that must be together, apart, or on certain nodes.
+    /// Pods with affinity or anti-affinity terms, or with node affinity.
     pub(crate) affinity: u64,
     pub(crate) releasing: u64,
     pub(crate) stale: u64,
     pub(crate) delayed: u64,
-    /// Jobs that no other job may make leave, and those above the usual priority.
+    /// Jobs that cannot be preempted, and jobs above the usual priority.
     pub(crate) urgent: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Who waits at Apportion's end although KAI would serve them.
+//! Jobs that wait at Apportion's end although KAI would serve them.
 //!
 //! Two schedulers may come to different ends that are equally right: two jobs of one queue may want the last GPU of its
 //! quota. So a job counts only if three things hold. It waits at our end and is entitled to what it waits for. KAI
-//! serves it at its own end. And KAI, given our end as its start, goes on and serves it from there, each time it is asked. Priority entitles a
-//! job to the room of its own queue only, so somebody of lower priority there must have left.
+//! serves it at its own end. And KAI, started from our end, serves it each time it is asked. Priority entitles a job
+//! only to the GPUs of its own queue, so there a job of lower priority must have left.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,10 @@ use super::pod_outcomes::{id, jobs, running, tasks};
 use super::scheduling_run::{SchedulingRun, carry_on};
 use crate::scenarios::{NOW, cluster_of};
 
-/// How often KAI is asked to go on from our end: where it decides now so, now so, it serves nobody for sure.
+/// How often KAI is asked to continue from our end. A job counts only if KAI serves it every time.
 const TIMES: usize = 5;
 
-/// A job that waits, and why it ought not to.
+/// A waiting job, and why it should not wait.
 pub(crate) type UnservedJob = (String, Entitlement);
 
 /// The jobs that KAI serves and Apportion leaves waiting.
@@ -59,7 +59,7 @@ fn lower<'c>(job: &str, cluster: &'c Value) -> impl Iterator<Item = &'c str> {
     others.filter_map(|other| other["name"].as_str())
 }
 
-/// The jobs that are entitled to run more pods at our end, and do at KAI's.
+/// The jobs that are entitled to more running pods than at our end, and have them at KAI's.
 fn entitled(our_end: &Value, kais_end: &Value) -> Result<Vec<UnservedJob>> {
     let cluster = cluster_of(our_end)?;
     let session = Session::open(NOW, &cluster);
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// One node of 4 GPUs; queue `a` holds what `held` says with a job of priority 50, and a job of it waits for 1 GPU.
+    /// One node of 4 GPUs. In queue `a` a job of priority 50 holds `held` GPUs, and another job waits for 1 GPU.
     fn cluster(quota: f64, weight: f64, held: u64, priority: i32, preemptible: bool) -> Value {
         let job = |name: &str, priority: i32, preemptible: bool, gpus: u64, state: &str| {
             json!({

@@ -1,7 +1,7 @@
-//! The chart as a user of KAI installs it: KAI's namespace, names, settings and PodGroups.
+//! The chart as a user of KAI installs it: with KAI's namespace, names, settings and PodGroups.
 //!
-//! The pods share the network of their node, so the second replica of the scheduler gets another port. Agents stand
-//! on nodes without containers, so the chart's DaemonSet has none.
+//! The pods use their node's network, so the second replica of the scheduler gets another port. The agents run outside
+//! containers, so the chart's DaemonSet gets no pods.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// Where KAI is.
+/// KAI's namespace.
 pub(super) const NAMESPACE: &str = "kai-scheduler";
-/// What KAI calls its programs, and the webhook.
+/// KAI's names for its programs and the webhook.
 const DEPLOYMENTS: [&str; 3] = ["kai-scheduler-default", "binder", "admission"];
 
 pub(super) fn install(workspace: &Workspace, cluster: &LocalCluster) -> Result<()> {
@@ -46,7 +46,7 @@ pub(super) fn install(workspace: &Workspace, cluster: &LocalCluster) -> Result<(
     move_port(cluster, scheduler, binder)
 }
 
-/// Waits until its programs run.
+/// Waits until the programs run.
 pub(super) fn await_it(cluster: &LocalCluster) -> Result<()> {
     for name in DEPLOYMENTS {
         let what = format!("deployment/{name}");
@@ -63,7 +63,7 @@ pub(super) fn await_it(cluster: &LocalCluster) -> Result<()> {
     Ok(())
 }
 
-/// Makes the second replica listen elsewhere.
+/// Makes the second replica listen on another port.
 fn move_port(cluster: &LocalCluster, from: u16, to: u16) -> Result<()> {
     let get = ["get", "deployment", "binder", "-n", NAMESPACE, "-o", "json"];
     let binder: Value = serde_json::from_str(&cluster.kubectl(&get)?)?;
@@ -84,7 +84,7 @@ fn move_port(cluster: &LocalCluster, from: u16, to: u16) -> Result<()> {
     Ok(())
 }
 
-/// Starts its programs anew.
+/// Restarts the programs.
 pub(super) fn restart(cluster: &LocalCluster) -> Result<()> {
     let all = ["delete", "pods", "--all", "--now", "-n", NAMESPACE];
     cluster.kubectl(&all)?;

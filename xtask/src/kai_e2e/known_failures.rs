@@ -1,18 +1,18 @@
-//! Why specs do not pass: a row for each cause. A spec that fails without a row is a fault of ours.
+//! Why specs do not pass: one row for each cause. A spec that fails without a row is our fault.
 
 /// One cause.
 struct KnownFailure {
-    /// How the folder of the suite begins.
+    /// The start of the suite's folder.
     folder: &'static str,
-    /// What the spec's name contains.
+    /// A part of the spec's name.
     spec: &'static str,
     why: &'static str,
 }
 
-/// Suites that need programs or kinds which are not there: each spec would wait for them in vain.
+/// Suites that need programs or kinds which do not exist here. Each spec would wait until its timeout.
 const NOT_RUN: &[&str] = &["gitops", "scale", "timeaware", "upgrade"];
 
-/// What several rows say.
+/// The texts of several rows.
 const CLAIMS: &str = "needs resource claims, which Apportion does not serve";
 const EXPORTER: &str =
     "waits for the DaemonSet of KAI's numa-placement-exporter, which KAI's operator starts";
@@ -127,7 +127,7 @@ const ROWS: &[KnownFailure] = &[
     },
 ];
 
-/// Whether a suite is listed and not run.
+/// Whether a suite is listed but not run.
 pub(super) fn not_run(folder: &str) -> bool {
     NOT_RUN.iter().any(|prefix| folder.starts_with(prefix))
 }

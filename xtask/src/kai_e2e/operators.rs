@@ -1,7 +1,7 @@
-//! The kinds of other operators whose workloads KAI's suite creates: from the versions that the checkout of KAI names.
+//! The CRDs of other operators whose workloads KAI's suite creates, in the versions that KAI's checkout names.
 //!
-//! For most of them a stand-in creates the children of their objects. LeaderWorkerSet's controller and KubeRay's
-//! operator are the real ones.
+//! For most of them a stand-in creates the child objects. LeaderWorkerSet's controller and KubeRay's operator are the
+//! real ones.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::workspace::Workspace;
 
-/// The Go module of an operator, and where it keeps the definitions of its kinds.
+/// The Go module of an operator, and the files of its CRDs.
 const KINDS: &[(&str, &[&str])] = &[
     (
         "github.com/kubeflow/training-operator",
@@ -45,14 +45,14 @@ const KINDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// A kind that two operators define, each in its version: its name, and the module and the file with the older one.
+/// A kind that two operators define in different versions: its name, and the module and file of the older one.
 const OLDER: (&str, &str, &str) = (
     "mpijobs.kubeflow.org",
     "github.com/kubeflow/training-operator",
     "manifests/base/crds/kubeflow.org_mpijobs.yaml",
 );
 
-/// Starts the operators that are real.
+/// Starts the real operators.
 pub(super) fn start(workspace: &Workspace, cluster: &mut LocalCluster) -> Result<()> {
     let modules = workspace.root.join("tests/kubernetes");
     let real = [WorkloadOperator::LeaderWorkerSet, WorkloadOperator::KubeRay];
@@ -60,7 +60,7 @@ pub(super) fn start(workspace: &Workspace, cluster: &mut LocalCluster) -> Result
     name_deployment(cluster, "ray", "kuberay-operator")
 }
 
-/// Makes a Deployment for which KAI's suite looks. Operators run beside the cluster, so it has no pods.
+/// Creates a Deployment that KAI's suite looks for. Operators run beside the cluster, so it has no pods.
 fn name_deployment(cluster: &LocalCluster, namespace: &str, name: &str) -> Result<()> {
     let labels = json!({"app": name});
     let container = json!({"name": "operator", "image": "none"});
@@ -74,14 +74,14 @@ fn name_deployment(cluster: &LocalCluster, namespace: &str, name: &str) -> Resul
     Ok(())
 }
 
-/// Installs the kinds.
+/// Installs the CRDs.
 pub(super) fn install_kinds(cluster: &LocalCluster, dir: &Path) -> Result<()> {
     name_deployment(cluster, "knative-operator", "knative-operator")?;
     for (module, files) in KINDS {
         let folder = operators::module(dir, module)?;
         for file in *files {
             let file = folder.join(file).display().to_string();
-            // Some are too large for what `kubectl apply` remembers.
+            // Some are too large for the annotation of `kubectl apply`.
             cluster.kubectl(&["apply", "--server-side", "-f", &file])?;
         }
     }

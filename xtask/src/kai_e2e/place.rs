@@ -1,7 +1,8 @@
-//! The cluster as KAI's suite expects one: its own node pool of seven nodes, and the chart in place of KAI.
+//! The cluster that KAI's suite expects: its own node pool, and the chart in place of KAI.
 //!
 //! KAI's suite runs on kind with four nodes of eight GPUs with a device plugin, two with dynamic resource allocation
-//! and one without GPUs. Here are the first four, or as many as are asked for, and the last; claims are not served.
+//! and one without GPUs. Here are the first four, or as many as the options say, and the last; resource claims are not
+//! served.
 
 use std::fs;
 use std::path::Path;
@@ -16,16 +17,16 @@ use crate::stage;
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// The stand-in for kubelets, and the one for the operators of others.
+/// The stand-in for kubelets, and the one for other operators.
 const KUBELET: &str = "apportion-stand-in-kubelet";
 const OPERATOR: &str = "apportion-stand-in-operator";
-/// What the memory of a GPU is in KAI's pool, in MiB.
+/// The memory of a GPU in KAI's pool, in MiB.
 const GPU_MEMORY: u32 = 11441;
 const GPUS: u32 = 8;
-/// Two specs look for a node with this resource. A GPU's own is `nvidia.com/gpu`.
+/// Two specs look for a node with this resource. The resource of GPUs is `nvidia.com/gpu`.
 const NAMED_BY_SPECS: &str = "gpu";
 
-/// Makes the cluster ready, with so many nodes with GPUs. One that is ready gets the programs as they are now.
+/// Prepares the cluster with this many GPU nodes. An existing one gets the current programs.
 pub(super) fn prepare(
     workspace: &Workspace,
     cluster: &mut LocalCluster,
@@ -65,7 +66,7 @@ pub(super) fn prepare(
     chart::await_it(cluster)
 }
 
-/// Loads the images of the programs in `staged`; whether they are others than before.
+/// Loads the images of the programs in `staged`. Returns whether they changed.
 fn load(cluster: &LocalCluster, staged: &Path) -> Result<bool> {
     let program = staged.join("bin/apportion-scheduler");
     let changed = fs::metadata(&program)?.modified()?;
@@ -81,7 +82,7 @@ fn load(cluster: &LocalCluster, staged: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// The node with the kubelet is kind's control plane: only the chart runs there, and only the chart's pods share its
+/// Makes the node with the kubelet the control plane, as in kind: only the chart's pods run there, on the node's
 /// network.
 fn keep_for_the_chart(cluster: &LocalCluster) -> Result<()> {
     let node = cluster.node();
@@ -95,7 +96,7 @@ fn keep_for_the_chart(cluster: &LocalCluster) -> Result<()> {
     Ok(())
 }
 
-/// What a CSI driver says of the nodes: the suite asks for OpenEBS's. Nothing is provisioned.
+/// The objects of a CSI driver for the nodes: the suite looks for OpenEBS's. Nothing is provisioned.
 fn add_storage(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
     let driver = "local.csi.openebs.io";
     cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver},
@@ -113,8 +114,8 @@ fn add_storage(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
     Ok(())
 }
 
-/// What an exporter says of the NUMA zones of the nodes with GPUs: two each, with half of all that there is. The policies
-/// are those of KAI's test cluster for such specs.
+/// The NUMA zones of the GPU nodes, as an exporter reports them: two each, with half of everything. The policies are
+/// those of KAI's test cluster for these specs.
 fn add_numa_zones(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
     let policies = ["single-numa-node", "restricted", "best-effort", "none"];
     for (node, policy) in nodes.iter().filter(|node| node.gpus > 0).zip(policies) {

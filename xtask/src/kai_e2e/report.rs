@@ -1,4 +1,4 @@
-//! What became of each spec, as Ginkgo reports it and as it is kept between runs.
+//! The results of the specs: Ginkgo's report, and the copy that is kept between runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How Ginkgo says that it left a spec out because another one failed.
+/// Ginkgo's message for a spec that it skipped because another one failed.
 const EARLIER: &str = "earlier spec in an ordered container failed";
-/// The same, where what comes before the specs failed.
+/// The node type of a failure in the set-up of a container.
 const BEFORE: &str = "BeforeAll";
 
-/// What became of a spec.
+/// The result of a spec.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum SpecState {
     Passed,
     Failed,
-    /// It said itself that it can't run here.
+    /// The spec itself says that it cannot run here.
     Skipped,
     /// Its suite was not started.
     NotRun,
@@ -28,20 +28,20 @@ pub(super) enum SpecState {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SpecReport {
-    /// Its containers' texts and its own.
+    /// The texts of its containers and its own.
     pub(super) name: String,
     pub(super) state: SpecState,
     /// Why it failed or was skipped.
     pub(super) message: String,
     /// How long it took.
     pub(super) seconds: u64,
-    /// The containers that could not be set up for it, where that is why it failed.
+    /// The containers whose set-up failed, if that is why it failed.
     #[serde(default)]
     unprepared: Option<String>,
 }
 
 impl SpecReport {
-    /// Whether another spec is the reason that this one was not run.
+    /// Whether it was skipped because another spec failed.
     pub(super) fn was_passed_over(&self) -> bool {
         self.state == SpecState::Skipped && self.message.contains(EARLIER)
     }
@@ -74,7 +74,7 @@ impl SpecReport {
     }
 }
 
-/// Counts what was passed over as failed where its containers could not be set up: to run it again would change nothing.
+/// Counts skipped specs as failed if the set-up of their container failed: another run would not change that.
 pub(super) fn settle(specs: &mut [SpecReport]) {
     let failed: Vec<SpecReport> = specs
         .iter()
@@ -93,7 +93,7 @@ pub(super) fn settle(specs: &mut [SpecReport]) {
     }
 }
 
-/// The specs of Ginkgo's report that were to be run.
+/// The specs in Ginkgo's report that were selected.
 pub(super) fn of_ginkgo(file: &Path) -> Result<Vec<SpecReport>> {
     let reading = || format!("failed to read {}", file.display());
     let text = fs::read_to_string(file).with_context(reading)?;
@@ -108,14 +108,14 @@ fn place(folder: &Path, suite: &str) -> PathBuf {
     folder.join(format!("{}.json", suite.replace('/', "_")))
 }
 
-/// Keeps what became of a suite.
+/// Stores the results of a suite.
 pub(super) fn write(folder: &Path, suite: &str, specs: &[SpecReport]) -> Result<()> {
     let path = place(folder, suite);
     fs::write(&path, serde_json::to_string_pretty(specs)?)
         .with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// What became of a suite when it was run last.
+/// The results of the last run of a suite.
 pub(super) fn read(folder: &Path, suite: &str) -> Result<Option<Vec<SpecReport>>> {
     let path = place(folder, suite);
     match fs::read(&path) {

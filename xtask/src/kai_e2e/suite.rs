@@ -1,4 +1,4 @@
-//! One suite of KAI's: a folder with a Ginkgo program, which is compiled by `go test -c` and asked for a report.
+//! One suite of KAI's: a folder with a Ginkgo program, which `go test -c` compiles and which writes a report.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::absolute;
 use super::report::{self, SpecReport, SpecState};
 use crate::steps::run;
 
-/// The file of KAI's with the time that a spec waits for one thing, and how it says so.
+/// The file of KAI's with the timeout of a spec, and how it writes the timeout.
 const WAITS: &str = "test/e2e/modules/wait/watcher/watcher.go";
 const WAITS_SO_LONG: &str = "5 * time.Minute";
 /// What ends a spec's file that starts Ginkgo.
@@ -26,7 +26,7 @@ pub(super) struct E2eSuite {
     path: PathBuf,
 }
 
-/// All suites below `dir`, in order.
+/// All suites below `dir`, sorted.
 pub(super) fn below(dir: &Path) -> Result<Vec<E2eSuite>> {
     let mut found = BTreeMap::new();
     let mut open = vec![dir.to_owned()];
@@ -50,7 +50,7 @@ pub(super) fn below(dir: &Path) -> Result<Vec<E2eSuite>> {
 }
 
 impl E2eSuite {
-    /// Compiles the suite of the checkout `dir` into the folder `built`; where the program is.
+    /// Compiles the suite of the checkout `dir` into the folder `built`. Returns the program.
     pub(super) fn build(&self, dir: &Path, built: &Path, patience: u32) -> Result<PathBuf> {
         let name = self.folder.replace('/', "_");
         let program = absolute(&built.join(format!("{name}-{patience}.test")))?;
@@ -85,7 +85,7 @@ impl E2eSuite {
         Ok(program)
     }
 
-    /// Runs it; what became of each spec.
+    /// Runs the suite. Returns the result of each spec.
     pub(super) fn run(
         &self,
         program: &Path,
@@ -93,7 +93,7 @@ impl E2eSuite {
         results: &Path,
     ) -> Result<Vec<SpecReport>> {
         let mut specs = self.start(program, results, &[], Some(cluster))?;
-        // Each round leaves out one more failure of each ordered container.
+        // Each round leaves out one more failed spec of each ordered container.
         loop {
             report::settle(&mut specs);
             let left: Vec<String> = specs
@@ -127,7 +127,7 @@ impl E2eSuite {
         }
     }
 
-    /// Its specs, none of them run.
+    /// The specs, none of them run.
     pub(super) fn list(&self, program: &Path, results: &Path) -> Result<Vec<SpecReport>> {
         let mut specs = self.start(program, results, &["--ginkgo.dry-run".to_owned()], None)?;
         for spec in &mut specs {
@@ -164,7 +164,7 @@ impl E2eSuite {
             command.env("KUBECONFIG", cluster.folder().kubeconfig());
         }
         let _ = fs::remove_file(&file);
-        // A suite with a failure ends with a status; what counts is its report.
+        // The status says only that a spec failed; the report counts.
         let _ = command
             .status()
             .with_context(|| format!("failed to start {}", program.display()))?;
@@ -172,7 +172,7 @@ impl E2eSuite {
     }
 }
 
-/// `text` as a regular expression that means it.
+/// A regular expression that matches `text` literally.
 fn escaped(text: &str) -> String {
     let special = |letter: char| r"\.+*?()|[]{}^$".contains(letter);
     text.chars()

@@ -1,4 +1,4 @@
-//! The tables: how many specs of each folder pass, and the rest by its reason.
+//! The tables: how many specs of each folder pass, and the reasons of the others.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 use super::known_failures;
 use super::report::{SpecReport, SpecState};
 
-/// Between these lines of the page is the table.
+/// The table is between these lines of the page.
 const BEGIN: &str = "<!-- begin: cargo xtask cluster kai-e2e -->";
 const END: &str = "<!-- end -->";
-/// So much of a message stands in a line.
+/// The maximum length of a message in a line.
 const LINE: usize = 150;
 
 /// `12 of 14 passed, 1 failed, 1 skipped`.

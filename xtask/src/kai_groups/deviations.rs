@@ -1,7 +1,7 @@
-//! Where our answers differ from KAI's on purpose, each with the reason.
+//! Where our answers differ from KAI's on purpose, with the reasons.
 //!
-//! They are told by what is asked and answered, not by the case, so that random questions can be counted. The page
-//! docs/development/kai-cases.md lists them.
+//! A deviation is recognised by question and answers, not by case, so random questions can be counted, too. The page
+//! docs/development/kai-cases.md lists the deviations.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::oracle_pod_groups::CallOutcome;
 
 use super::kai::GrouperAnswer;
 
-/// Whether a question with both answers is such a case.
+/// Whether a deviation explains a question with its two answers.
 type Applies = fn(&Value, &GrouperAnswer, &CallOutcome) -> bool;
 
-/// Reasons, and when they apply.
+/// The reasons, and when they apply.
 const DEVIATIONS: [(&str, Applies); 6] = [
     (
         "a leader that starts alone needs no segments",
@@ -37,7 +37,7 @@ const DEVIATIONS: [(&str, Applies); 6] = [
     ("an empty label names no queue", has_empty_queue),
 ];
 
-/// Why an answer is ours on purpose, if it is.
+/// The reason if the answer differs on purpose.
 pub(super) fn reason(
     question: &Value,
     kai: &GrouperAnswer,

@@ -1,8 +1,8 @@
-//! When two answers are the same.
+//! When two answers are equal.
 //!
-//! Zero, empty and absent are one, as everywhere in the oracles. A group that the API server would refuse (it has a
-//! negative number of members) is no better than a complaint. Of two complaints the words are not compared: what users
-//! read is ours, but for the texts that KAI's own tests state, which the oracles check.
+//! Zero, empty and absent are equal, as everywhere in the oracles. A group that the API server would refuse (with a
+//! negative number of members) counts as an error. The texts of errors are not compared, because ours differ on
+//! purpose. The oracles check the texts that KAI's own tests state.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::oracle_pod_groups::{CallOutcome, trimmed};
 
 use super::kai::GrouperAnswer;
 
-/// What only KAI's answer has, and nothing compares: a PodGroup of ours has it from the pod's annotation.
+/// A field of KAI's answer that is not compared: our scheduler reads it from the pod's annotation instead.
 const UNCOMPARED: &str = "stalenessGracePeriod";
 const TOP_OWNER: &str = "kai.scheduler/top-owner-metadata";
 
@@ -59,7 +59,7 @@ fn comparable(group: &Value) -> Map<String, Value> {
     }
 }
 
-/// The schema of PodGroups has no negative numbers.
+/// The schema of PodGroups allows no negative numbers.
 fn is_refused(group: &Value) -> bool {
     let negative = |part: &Value| {
         ["minAvailable", "minSubGroup"]

@@ -1,8 +1,8 @@
-//! Questions drawn at random: an oracle or a seed, with a few things changed in it.
+//! Random questions: an oracle or a seed with a few changes.
 //!
-//! Two kinds of change. Whatever the objects say is removed, set to zero, to a negative number, to a value of another
-//! type, or said twice. And what the rules read ([`vocabulary`]) is added: labels and annotations on the pod, its owners and
-//! templates, fields that are usually absent, PodGroups of earlier versions.
+//! There are two kinds of change. Values of the objects are removed, set to zero, to a negative number or to another
+//! type, or duplicated. And what the rules read ([`vocabulary`]) is added: labels and annotations on the pod, its
+//! owners and templates, fields that are usually absent, PodGroups of earlier versions.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ mod vocabulary;
 use mutate::damage;
 use rng::QuestionRng;
 
-/// Owners of every kind with a rule; the oracles of the repository lack some.
+/// Owners of every kind that has a rule; the repository's oracles lack some.
 const SEEDS: &str = include_str!("../../kai/groups_seeds.json");
 /// Fields that groupers read, with values.
 const FIELDS: &str = include_str!("../../kai/groups_fields.json");
@@ -22,7 +22,7 @@ const FIELDS: &str = include_str!("../../kai/groups_fields.json");
 #[derive(serde::Deserialize)]
 struct GrouperField {
     groupers: Vec<String>,
-    /// The way to it in a question; `~` stands for a slash in a key.
+    /// Its path in a question; `~` stands for a slash in a key.
     place: String,
     values: Vec<Value>,
 }
@@ -31,7 +31,7 @@ struct GrouperField {
 pub(super) fn questions(oracles: &[Value], count: u32, seed: u64) -> Vec<Value> {
     let seeds: Value = serde_json::from_str(SEEDS).expect("the file of seeds is JSON");
     let own = seeds["cases"].as_array().cloned().unwrap_or_default();
-    // Our seeds are fewer, and the kinds that the oracles lack shall be drawn as often.
+    // Our seeds are fewer than the oracles, so they count twice.
     let all: Vec<&Value> = oracles.iter().chain(&own).chain(&own).collect();
     let fields: Vec<GrouperField> =
         serde_json::from_str(FIELDS).expect("the file of fields is JSON");
@@ -48,7 +48,7 @@ pub(super) fn questions(oracles: &[Value], count: u32, seed: u64) -> Vec<Value> 
         .collect()
 }
 
-/// A step of an oracle with the labels' keys, which an oracle leaves out where they are the usual ones.
+/// A step of an oracle with the label keys, which an oracle leaves out if they are the default.
 pub(super) fn with_keys(mut step: Value) -> Value {
     for (key, usual) in [
         ("queue_label_key", "kai.scheduler/queue"),
@@ -64,7 +64,7 @@ pub(super) fn with_keys(mut step: Value) -> Value {
     step
 }
 
-/// Says of what kind the objects are, which tests leave out: only what the API server lists has no kind.
+/// Adds the kinds of objects, which tests leave out. Only items in a list of the API server have no kind.
 fn name_kinds(question: &mut Value) {
     let objects = question["cluster_objects"].as_array_mut();
     for object in objects.into_iter().flatten() {
@@ -94,12 +94,12 @@ fn change(question: &mut Value, fields: &[GrouperField], dice: &mut QuestionRng)
     }
 }
 
-/// A JSON pointer to a field of what another one leads to.
+/// Extends a JSON pointer by a field.
 fn deeper(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-/// Puts a label or annotation that a rule reads on something.
+/// Sets a label or annotation that a rule reads.
 fn label(question: &mut Value, dice: &mut QuestionRng) {
     let (field, key, values) = *dice.of(vocabulary::LABELS);
     let value = *dice.of::<&str>(values);
@@ -162,7 +162,7 @@ fn find_templates(value: &Value, pointer: String, found: &mut Vec<String>) {
     }
 }
 
-/// Sets a field that the grouper reads.
+/// Sets a field that the grouper reads, or a label if there is none.
 fn say(question: &mut Value, fields: &[GrouperField], dice: &mut QuestionRng) {
     let grouper = question["grouper"].as_str().unwrap_or_default().to_owned();
     let fitting = fields
@@ -176,7 +176,7 @@ fn say(question: &mut Value, fields: &[GrouperField], dice: &mut QuestionRng) {
     set(question, &field.place, dice.of(&field.values).clone());
 }
 
-/// Sets what a path leads to, and makes what is missing on the way. In a list it goes by number.
+/// Sets the value at a path, and creates missing objects on the way. In a list the key is an index.
 fn set(question: &mut Value, place: &str, value: Value) {
     let mut at = question;
     for key in place.split('/') {
@@ -263,7 +263,7 @@ fn remember(question: &mut Value, dice: &mut QuestionRng) {
     }
 }
 
-/// Changes how the grouper is set up.
+/// Changes the settings of the grouper.
 fn settle(question: &mut Value, dice: &mut QuestionRng) {
     match dice.below(5) {
         0 => question["settings"]["gang_schedule"] = (dice.below(2) == 0).into(),

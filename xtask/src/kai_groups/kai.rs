@@ -1,4 +1,4 @@
-//! KAI's pod grouper as a program: its tests, with ours laid over them.
+//! KAI's pod grouper as a program: KAI's tests, with ours overlaid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::oracle_pod_groups::CallOutcome;
 use crate::steps;
 
-/// What is laid over KAI's tree: where, and which of our files.
+/// The files that are overlaid on KAI's tree, with their sources in ours.
 const LAID: [(&str, &str); 2] = [
     (
         "pkg/podgrouper/podgrouper/hub/apportion_groups_test.go",
@@ -29,18 +29,18 @@ pub(super) struct GrouperProgram {
     folder: PathBuf,
 }
 
-/// What KAI says to a question.
+/// KAI's answer to a question.
 #[derive(Debug)]
 pub(super) enum GrouperAnswer {
     Group(Value),
-    /// A complaint, or that the grouper broke off.
+    /// An error, or a panic of the grouper.
     Error(String),
-    /// The question is none: Go's types refuse it.
+    /// Not a valid question: Go's types refuse it.
     Unaskable(String),
 }
 
 impl GrouperProgram {
-    /// Builds it from KAI's tree and the files in ours.
+    /// Builds the program from KAI's tree and our files.
     pub(super) fn build(kai: &Path, ours: &Path, folder: &Path) -> Result<Self> {
         let failed = || format!("failed to find KAI Scheduler in {}", kai.display());
         let kai = kai.canonicalize().with_context(failed)?;
@@ -63,7 +63,7 @@ impl GrouperProgram {
         })
     }
 
-    /// Asks all questions; the answers are in their order.
+    /// Asks all questions. The answers are in the same order.
     pub(super) fn ask(&self, questions: &[Value]) -> Result<Vec<GrouperAnswer>> {
         let (asked, answered) = (
             self.folder.join("questions.json"),
@@ -101,7 +101,7 @@ impl GrouperAnswer {
         }
     }
 
-    /// As what the oracles look at.
+    /// The answer in the form that the oracles check.
     pub(super) fn outcome(&self) -> CallOutcome {
         match self {
             Self::Group(group) => CallOutcome::new(None, group.clone()),

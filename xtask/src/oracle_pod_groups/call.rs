@@ -1,4 +1,4 @@
-//! The calls of the cases, by the names of the functions of KAI that they stand for.
+//! The calls of the cases, by the names of the KAI functions that they stand for.
 
 use anyhow::{Context, Result, bail};
 use apportion_groups::{
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{case_json, checks};
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) struct CallOutcome {
     pub(crate) error: Option<String>,
@@ -87,7 +87,7 @@ fn settings(given: &Value, cluster: &[Value]) -> GroupingSettings {
     }
 }
 
-/// What a call may look at.
+/// The inputs of a call.
 struct CallContext<'a> {
     step: &'a Value,
     objects: &'a ObjectStore,
@@ -220,7 +220,7 @@ impl CallContext<'_> {
         Ok(group.map(|group| case_json::group(&group)))
     }
 
-    /// The row that a grouper of KAI stands for.
+    /// The table row that a grouper of KAI corresponds to.
     fn row<'b>(&'b self, roles: &'b [&'b str]) -> Result<OwnerKindEntry<'b>> {
         let kind = match self.step["grouper"].as_str().unwrap_or_default() {
             "default" => "StatefulSet",
@@ -267,7 +267,7 @@ fn row_of_kind(kind: &str) -> Result<OwnerKindEntry<'static>> {
     found.copied().with_context(|| format!("no row for {kind}"))
 }
 
-/// The row of a TFJob with its roles somewhere else.
+/// The row of TFJob, with its roles in another field.
 fn distributed<'a>(field: &'a str, mandatory: &'a [&'a str]) -> Result<OwnerKindEntry<'a>> {
     let row = row_of_kind("TFJob")?;
     let GroupingRule::Replicas(replicas) = row.rule else {
@@ -288,7 +288,7 @@ fn count(value: &Value) -> u32 {
     count.unwrap_or_default()
 }
 
-/// The first argument is a list of owners, the nearest first, or one owner that takes from the others.
+/// The first argument is a list of owners, nearest first, or one owner that inherits from the others.
 fn propagate(args: &mut [Value]) {
     let inherit = apportion_groups::inherit_from_skipped;
     if let Some(Value::Array(chain)) = args.first_mut() {

@@ -1,4 +1,4 @@
-//! Groups in the form in which the cases look at them.
+//! Groups in the JSON form that the cases check.
 
 use apportion_groups::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, show_duration,

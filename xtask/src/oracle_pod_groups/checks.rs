@@ -1,6 +1,6 @@
-//! What the cases may ask of an outcome.
+//! The checks of an outcome that cases can contain.
 //!
-//! Absent, null and zero are one: the cases were written in a language that leaves out zero values.
+//! Absent, null and zero are equal: the cases come from Go, which leaves out zero values.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use super::call::CallOutcome;
 
 type Checked = Result<(), String>;
 
-/// Checks the outcome of step `number`; earlier ones may be compared with.
+/// Checks the outcome of step `number`, which may be compared with earlier ones.
 pub(super) fn check(check: &Value, number: usize, outcomes: &[CallOutcome]) -> Checked {
     let outcome = &outcomes[number];
     if let Some(expected) = check["error"].as_bool() {
@@ -101,7 +101,7 @@ fn len(found: &Value) -> u64 {
     len as u64
 }
 
-/// The value without what is zero.
+/// The value without zero values.
 pub(crate) fn trimmed(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -124,7 +124,7 @@ pub(crate) fn trimmed(value: &Value) -> Value {
     }
 }
 
-/// The values that a path leads to: one, or with `[*]` one for each entry. `None` where there is nothing.
+/// The values at a path: one, or with `[*]` one for each entry. `None` where there is nothing.
 pub(super) fn follow<'a>(root: &'a Value, path: &str) -> Result<Vec<Option<&'a Value>>, String> {
     let mut found = vec![Some(root)];
     let mut rest = path;

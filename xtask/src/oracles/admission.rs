@@ -1,7 +1,7 @@
-//! Who may come in: pods, queues, pod groups and topologies, with the answers and changes that KAI's webhooks make.
+//! Admission of pods, queues, pod groups and topologies, with the answers and changes of KAI's webhooks.
 //!
-//! A component of the case is a rule of the admission crate; what it says and what it changes are held against
-//! what is expected (docs/development/kai-cases.md).
+//! The component of a case is a rule of the admission crate. Its answer and its changes are compared with the expected
+//! ones (docs/development/kai-cases.md).
 
 use anyhow::{Result, bail};
 use apportion_admission::pod_group::{self, ReviewedPodGroup};
@@ -17,10 +17,10 @@ use super::differs;
 
 mod checks;
 
-/// Stands in for chance.
+/// Replaces randomness.
 const ENTROPY: u64 = 0x1234_5678_9abc_def0;
 
-/// What a rule said.
+/// The answer of a rule.
 #[derive(Default)]
 struct RuleAnswer {
     error: Option<String>,
@@ -107,7 +107,7 @@ fn mutate(component: &str, pod: &mut Pod, settings: &Value) -> Result<RuleOutcom
     })
 }
 
-/// A cluster where KAI binds, with nothing switched on but what the case says.
+/// A cluster where KAI binds, with only the settings that the case has.
 fn switched(settings: &Value) -> apportion_admission::AdmissionSettings {
     apportion_admission::AdmissionSettings {
         sharing: settings["gpu_sharing_enabled"]
@@ -151,7 +151,7 @@ fn findings(case: &Value) -> Result<Option<String>> {
     Ok(differs(&answer, &case["expected"]))
 }
 
-/// What is wrong with what a rule said.
+/// What is wrong with the answer of a rule.
 fn judge(answer: &RuleAnswer, expected: &Value) -> Option<String> {
     let allowed = expected["allowed"].as_bool().unwrap_or(true);
     if allowed != answer.error.is_none() {
@@ -183,7 +183,7 @@ fn judge(answer: &RuleAnswer, expected: &Value) -> Option<String> {
     }
 }
 
-/// The texts of a list; what is absent has none.
+/// The strings of a list; none if it is absent.
 fn texts(list: &Value) -> impl Iterator<Item = &str> {
     list.as_array()
         .into_iter()

@@ -1,4 +1,4 @@
-//! For how long a victim is safe.
+//! How long a job is protected from preemption and reclaim.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{differs, number};
 
-/// A time late enough for every age.
+/// Late enough that no age is negative.
 const NOW: Duration = Duration::from_secs(1_000_000_000);
 
 pub(super) fn ask(case: &Value) -> Result<Option<String>> {
@@ -63,7 +63,7 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
     }
 }
 
-/// The queues of a case by name, with the values where none of them has one.
+/// The queues of a case by name, and the defaults for queues without their own value.
 struct CaseQueues<'v> {
     by_name: BTreeMap<&'v str, &'v Value>,
     inputs: &'v Value,
@@ -79,7 +79,7 @@ impl<'v> CaseQueues<'v> {
         }
     }
 
-    /// From the top down to `queue`, which need not be one of the queues.
+    /// The path from the top to `queue`, which need not be one of the case's queues.
     fn path(&self, queue: &'v Value) -> Vec<&'v Value> {
         let above = |at: &&'v Value| self.by_name.get(at["parent"].as_str()?).copied();
         let first = (!queue.is_null()).then_some(queue);
@@ -150,7 +150,7 @@ fn count(value: &Value) -> usize {
     usize::try_from(value.as_u64().unwrap_or_default()).unwrap_or(usize::MAX)
 }
 
-/// The same object with its seconds as a floating-point number, however they are written.
+/// The same object with its seconds as a floating-point number.
 fn rounded(mut value: Value) -> Value {
     let seconds = value["seconds"].as_f64();
     value["seconds"] = json!(seconds);

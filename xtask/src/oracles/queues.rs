@@ -1,4 +1,4 @@
-//! Queues and amounts as the oracles write them.
+//! Queues and amounts in the format of the oracles.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) fn queue(value: &Value) -> QueueShare {
     }
 }
 
-/// The queues of a case as a tree; a parent that is not given is none.
+/// The queues of a case as a tree. A parent that is not in the case is ignored.
 pub(super) fn tree(value: &Value) -> Result<QueueTree> {
     let queues = value.as_array().context("a case has queues")?;
     let names: Vec<&str> = queues
@@ -60,7 +60,7 @@ pub(super) fn tree(value: &Value) -> Result<QueueTree> {
     Ok(QueueTree::from_shares(all))
 }
 
-/// The place of a queue in its tree.
+/// The index of a queue in its tree.
 pub(super) fn find(tree: &QueueTree, name: &Value) -> Result<usize> {
     let name = name.as_str().context("a queue has a name")?;
     tree.find(name)

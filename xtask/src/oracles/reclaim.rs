@@ -1,4 +1,4 @@
-//! Who may take from whom, within which limits, and which queue goes first.
+//! Which queue may reclaim from which, within which limits, and which queue goes first.
 
 use std::cmp::Ordering;
 
@@ -128,7 +128,7 @@ fn is_preemptible(job: &Value) -> bool {
     job["preemptibility"].as_str() == Some("preemptible")
 }
 
-/// What tasks ask for, bytes of a card counted as parts of one that has `card_mib`.
+/// What tasks request. Bytes of a card count as a part of a card with `card_mib`.
 fn asked(tasks: &[&Value], card_mib: f64) -> ResourceAmounts {
     let asks = tasks.iter().map(|task| {
         let memory = number(&task["gpu_memory_mib"]);

@@ -1,6 +1,6 @@
-//! How KAI hands over a share, and counts it: names of config maps, the container with the share, amounts.
+//! How KAI delivers and counts a share: names of config maps, the container with the share, amounts.
 //!
-//! Amounts are compared as Kubernetes compares them, not as texts. The cases: docs/development/kai-cases.md.
+//! Amounts are compared as Kubernetes compares them, not as text. docs/development/kai-cases.md describes the cases.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ fn container(pod: &Pod, expected: &Value) -> Option<String> {
     differs_in(&answer, expected)
 }
 
-/// The difference in what is expected; what isn't is not looked at.
+/// The first difference in the expected fields; other fields are ignored.
 fn differs_in(answer: &Value, expected: &Value) -> Option<String> {
     let fields = expected.as_object().into_iter().flatten();
     let mut wrong = fields.filter_map(|(field, value)| differs(&answer[field], value));
@@ -161,7 +161,7 @@ fn rollback(pod: &Pod, inputs: &Value, expected: &Value) -> Option<String> {
     differs_in(&answer, expected)
 }
 
-/// Holds an amount against what is expected of it.
+/// Compares an amount with the expected one.
 fn told<T: std::fmt::Debug>(
     answer: Result<T, GpuAmountError>,
     expected: &Value,
@@ -205,7 +205,7 @@ fn allocated(inputs: &Value) -> Result<Result<Quantity, GpuAmountError>> {
     })
 }
 
-/// Asks with the node of that name, if the case has it.
+/// Asks with the node of this name, if the case has it.
 fn in_nodes<T>(inputs: &Value, name: &str, ask: impl FnOnce(Option<Node<'_>>) -> T) -> Result<T> {
     let mut nodes = inputs["nodes"].as_array().into_iter().flatten();
     let found = nodes.find(|node| node["metadata"]["name"].as_str().unwrap_or_default() == name);
@@ -228,7 +228,7 @@ fn node<'a>(json: &'a Value, labels: &'a BTreeMap<String, String>) -> Node<'a> {
     }
 }
 
-/// One maker's label must be there.
+/// One vendor's label must be there.
 fn one(memory: Result<Option<f64>, GpuAmountError>, node: Node<'_>) -> Result<f64, GpuAmountError> {
     memory?.ok_or_else(|| GpuAmountError::NoLabel(node.name.to_owned()))
 }

@@ -1,7 +1,7 @@
-//! Whether what came of a scenario is what had to come of it.
+//! Compares the result of a scenario with the expected one.
 //!
-//! Node names of pods that neither have nor wait for a place say nothing and are not compared; nor are the
-//! labels of shared cards, which are arbitrary.
+//! The node of a pod that neither has nor waits for a place means nothing and is not compared. Neither are the labels
+//! of shared cards, which are arbitrary.
 
 use apportion_policy::cluster::{TaskStatus, ZoneAmounts};
 use apportion_policy::{Decision, Session};
@@ -11,7 +11,7 @@ use super::format::{
     ExpectedNode, ExpectedPods, Scenario, ScenarioExpectation, ScenarioJob, ScenarioTask,
 };
 
-/// What is wrong, in words; nothing when all is right.
+/// What is wrong, in words; empty if all is right.
 pub(crate) fn differences(
     scenario: &Scenario,
     session: &Session<'_>,
@@ -51,7 +51,7 @@ pub(crate) fn differences(
     wrong
 }
 
-/// What is left in NUMA zones, of the resources that are named.
+/// The first wrong amount of the named resources in NUMA zones.
 fn zones(session: &Session<'_>, node: &str, expected: &ExpectedNode) -> Option<String> {
     let has = session.available_in_zones(node);
     let wanted = expected.numa_zones_available.iter().flatten();
@@ -149,7 +149,7 @@ fn started(
     (age < least).then(|| format!("{} started {age} s ago, not {least}", job.name))
 }
 
-/// What the tasks ask for and get in all.
+/// The totals that the tasks request and get.
 fn sums(session: &Session<'_>, tasks: &[&ScenarioTask], expected: &ExpectedPods) -> Vec<String> {
     let sum = |of: &dyn Fn(&ScenarioTask) -> f64| tasks.iter().map(|task| of(task)).sum::<f64>();
     let asked = |task: &ScenarioTask| match task.gpu.kind.as_str() {
@@ -163,7 +163,7 @@ fn sums(session: &Session<'_>, tasks: &[&ScenarioTask], expected: &ExpectedPods)
     let accepted = |task: &ScenarioTask| session.cards_of(&task.id).unwrap_or_default();
     let checks = [
         ("GPUs asked", sum(&asked), expected.gpus_required, 1e-6),
-        // KAI rounds what is accepted up to a hundredth of a card.
+        // KAI rounds the accepted amount up to a hundredth of a card.
         (
             "GPUs accepted",
             sum(&accepted),

@@ -1,4 +1,4 @@
-//! What a scenario has where it says nothing.
+//! The defaults of a scenario.
 
 use super::format::ScenarioSettings;
 

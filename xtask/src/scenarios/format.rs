@@ -1,6 +1,6 @@
-//! A scheduling scenario as the files have it; docs/development/kai-cases.md describes the fields.
+//! The file format of a scheduling scenario; docs/development/kai-cases.md describes the fields.
 //!
-//! Only what decides an outcome is read; everything else in a file is ignored.
+//! Only what decides a result is read; everything else in a file is ignored.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::defaults;
 
-/// A scenario: a cluster, what is done to it and what must come of it.
+/// A scenario: a cluster, the actions, and the expected result.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Scenario {
     pub(crate) mode: ScenarioMode,
@@ -42,7 +42,7 @@ pub(crate) struct ScenarioRounds {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ScenarioSettings {
-    /// The plugins of KAI that are on; all of them when not given.
+    /// The plugins of KAI that are on; all of them if absent.
     #[serde(default)]
     pub(crate) plugins: Option<Vec<ScenarioPlugin>>,
     #[serde(default = "defaults::yes")]
@@ -59,12 +59,12 @@ pub(crate) struct ScenarioSettings {
     pub(crate) max_consolidation_preemptees: i64,
     #[serde(default = "defaults::yes")]
     pub(crate) allow_consolidating_reclaim: bool,
-    /// What is to be as in KAI although the policy has a better way.
+    /// Behaviours to copy from KAI although the policy has a better way.
     #[serde(default)]
     pub(crate) as_kai: Vec<ScenarioKaiBehavior>,
 }
 
-/// A way of KAI's that is not the policy's.
+/// A behaviour of KAI that the policy does not have.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ScenarioKaiBehavior {
@@ -75,7 +75,7 @@ pub(crate) enum ScenarioKaiBehavior {
     ReturnsOnce,
 }
 
-/// A plugin by its name, or an object with its name and what else there is to know.
+/// A plugin by its name, or an object with its name and arguments.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum ScenarioPlugin {
@@ -105,7 +105,7 @@ pub(crate) struct ScenarioNode {
     pub(crate) dra_gpus: i64,
     #[serde(default = "defaults::card")]
     pub(crate) gpu_memory_mib: u64,
-    /// Cards that are known one by one, instead of the two above. Only scenarios of our own have them.
+    /// Cards that are listed one by one, instead of the two fields above. Only our own scenarios have them.
     #[serde(default)]
     pub(crate) cards: Vec<ScenarioCard>,
     #[serde(default = "defaults::cpu")]
@@ -355,7 +355,7 @@ pub(crate) struct ClaimDevices {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ClaimResult {
-    /// The node, in all that the fakes make.
+    /// The node, in everything that the fakes create.
     pub(crate) pool: String,
 }
 

@@ -1,12 +1,11 @@
-//! The same scenario told differently: what must happen stays the same.
+//! The same scenario described differently: the expected result stays the same.
 //!
-//! Nothing that is decided may depend on the order in which a cluster is described, nor on what things are
-//! called as long as the names sort the same way. So every scenario is three: as written, backwards and
-//! with other names.
+//! No decision may depend on the order in which a cluster is described, or on names as long as they sort the same way.
+//! So every scenario is three: as written, in reverse order, and with other names.
 
 use serde_json::{Map, Value};
 
-/// All lists in which order means nothing, backwards.
+/// Reverses all lists whose order means nothing.
 pub(crate) fn backwards(scenario: &Value) -> Value {
     let mut scenario = scenario.clone();
     for list in ["nodes", "queues", "jobs", "topologies"] {
@@ -36,7 +35,7 @@ fn reverse_groups(group: &mut Value) {
     }
 }
 
-/// Every node, queue, job, pod, claim and pod set with a prefix.
+/// Adds a prefix to the names of all nodes, queues, jobs, pods, claims and pod sets.
 pub(crate) fn renamed(scenario: &Value) -> Value {
     let mut scenario = scenario.clone();
     for list in ["nodes", "queues", "jobs"] {
@@ -71,7 +70,7 @@ pub(crate) fn renamed(scenario: &Value) -> Value {
     without_nothing(scenario)
 }
 
-/// Without fields that are null, which is what a field that was looked for and not found has become.
+/// Removes null fields. A lookup of a missing field has created them.
 fn without_nothing(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

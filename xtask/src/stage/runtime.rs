@@ -1,9 +1,9 @@
 //! Links the simulated CUDA runtime: one archive, two libraries.
 //!
-//! Programs name the major version twice, in the library that they need and in the version of each symbol, so that
-//! both libraries may be in one process. Rust makes no library with versioned symbols; the C compiler's
-//! linker does, from the archive and a version script. A name that the archive does not define gets a function
-//! that answers `cudaErrorNotSupported`: the linker takes it only where there is no other.
+//! Programs name the major version twice, in the needed library and in the version of each symbol, so that both
+//! libraries may be in one process. Rust cannot build a library with versioned symbols. The C compiler's linker can,
+//! from the archive and a version script. A symbol that the archive does not define gets a weak function that returns
+//! `cudaErrorNotSupported`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,12 +21,12 @@ pub(super) const PACKAGE: &str = "apportion-sim-cudart";
 const ARCHIVE: &str = "libapportion_sim_cudart.a";
 const SOURCE: &str = "tests/sim/cudart";
 
-/// Where a major's library is in the staged tree.
+/// The place of a major version's library in the staged tree.
 pub(super) fn placed(major: u32) -> String {
     format!("lib/apportion/sim/runtime/libcudart.so.{major}")
 }
 
-/// Links one major's library from the archive in `made`, and says where it is.
+/// Links one major version's library from the archive in `made`. Returns its path.
 pub(super) fn link(root: &Path, made: &Path, major: u32) -> Result<PathBuf> {
     let list = root.join(SOURCE).join(format!("names-{major}.txt"));
     let list =
@@ -71,7 +71,7 @@ pub(super) fn link(root: &Path, made: &Path, major: u32) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// A list of names: one a line, with the symbol behind it where that has another name.
+/// A list of names, one a line. If the symbol has another name, it follows.
 struct SymbolList<'a> {
     plain: Vec<&'a str>,
     renamed: Vec<(&'a str, &'a str)>,

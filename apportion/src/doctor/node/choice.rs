@@ -1,4 +1,4 @@
-//! What follows from a node's facts: how grants are delivered, and which values of the chart say so. Pure.
+//! Derives from a node's facts how grants are delivered, and which chart values that needs. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use super::facts::{
     CdiSpecState, FIXED_CDI, FeatureSupport, KubernetesDistribution, NodeEnvironment, SelinuxMode,
 };
 
-/// How containers get their limits on a node.
+/// How containers on a node get their limits.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct DeliveryChoice {
-    /// The way in: `cdi`, or `mounts` where the runtime has no CDI.
+    /// The delivery mode: `cdi`, or `mounts` if the runtime has no CDI.
     pub(super) mode: &'static str,
-    /// Why.
+    /// Why this mode was chosen.
     pub(super) reason: String,
-    /// The chart's values for such a node, if they are usual.
+    /// The chart's preset for such a node, if there is one.
     pub(super) preset: Option<&'static str>,
-    /// What has to be set beyond them.
+    /// The values to set beyond the preset.
     pub(super) values: BTreeMap<&'static str, String>,
 }
 
-/// What the presets of the chart set; a test holds this against the files.
+/// The values that a preset of the chart sets. A test compares this with the files.
 pub(super) struct ChartPreset {
     pub(super) name: &'static str,
     pub(super) runtime_class: &'static str,
@@ -84,7 +84,7 @@ fn preset(distribution: KubernetesDistribution) -> &'static ChartPreset {
     }
 }
 
-/// What follows.
+/// Derives the delivery mode and the chart values.
 pub(super) fn choose(facts: &NodeEnvironment) -> DeliveryChoice {
     let preset = preset(facts.distribution);
     let (mode, reason) = mode(facts);
@@ -134,7 +134,7 @@ fn values(facts: &NodeEnvironment, preset: &ChartPreset) -> BTreeMap<&'static st
         set("kubeletRoot", root, "/var/lib/kubelet");
     }
     let runtime = &facts.runtime;
-    // The agent goes by the version where it cannot ask.
+    // The agent uses the version if it cannot query the runtime.
     let configured = match (runtime.cdi, FeatureSupport::of(runtime.numbers(), None)) {
         (found, usual) if found == usual => "auto",
         (FeatureSupport::On, _) => "on",
@@ -163,7 +163,7 @@ fn values(facts: &NodeEnvironment, preset: &ChartPreset) -> BTreeMap<&'static st
         Some(driver) => {
             set("simulatedGpus", "0", &preset.simulated_gpus.to_string());
             set("runtimeClassName", class, preset.runtime_class);
-            // Where no runtime brings the device files, the agent opens them itself.
+            // If no runtime adds the device files, the agent opens them itself.
             let is_privileged = !runtime.has_nvidia;
             set(
                 "privileged",

@@ -1,30 +1,30 @@
-//! What a containerd makes of its configuration: files that import others, keys that moved between
-//! versions, and defaults that changed with them.
+//! Reads containerd's configuration: files that import others, keys that moved between versions, and defaults that
+//! changed with them.
 
 use toml::{Table, Value};
 
 use super::facts::FeatureSupport;
 use super::host::NodeFilesystem;
 
-/// Where all runtimes look for CDI files, by both names.
+/// The folder where all runtimes look for CDI files, by both of its names.
 const USUAL_CDI: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
-/// What matters of the configuration.
+/// The relevant part of the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ContainerdConfig {
     pub(super) enables_cdi: Option<bool>,
     pub(super) disables_nri: Option<bool>,
     pub(super) default_runtime: Option<String>,
     pub(super) runtimes: Vec<String>,
-    /// Where it looks for CDI files, if it was told.
+    /// The configured folders for CDI files, if any.
     pub(super) cdi_dirs: Vec<String>,
 }
 
-/// Reads `path` and what it imports; a later file wins.
+/// Reads `path` and its imports. Later files take precedence.
 pub(super) fn read(host: &NodeFilesystem, path: &str) -> ContainerdConfig {
     let mut config = ContainerdConfig::default();
     for text in texts(host, path) {
-        // A file that containerd would not take either says nothing.
+        // containerd would reject this file too, so it is ignored.
         if let Ok(table) = text.parse::<Table>() {
             config.add(&table);
         }
@@ -43,7 +43,7 @@ fn texts(host: &NodeFilesystem, path: &str) -> Vec<String> {
     std::iter::once(text).chain(imported).collect()
 }
 
-/// The files of an import: one, or those of a folder (`/etc/containerd/conf.d/*.toml`).
+/// The files of an import: one file, or those of a folder (`/etc/containerd/conf.d/*.toml`).
 fn imported(host: &NodeFilesystem, import: &str) -> Vec<String> {
     let Some((folder, "*.toml")) = import.rsplit_once('/') else {
         return host.text(import).into_iter().collect();
@@ -56,7 +56,7 @@ fn imported(host: &NodeFilesystem, import: &str) -> Vec<String> {
 }
 
 impl ContainerdConfig {
-    /// The plugins are called otherwise in each version of the format; the keys are not.
+    /// Adds a file's settings. The plugins have different names in each version of the format; the keys do not.
     fn add(&mut self, table: &Table) {
         let plugins = table.get("plugins").and_then(Value::as_table);
         for (name, plugin) in plugins.into_iter().flatten() {
@@ -92,12 +92,12 @@ impl ContainerdConfig {
             .extend(runtimes.into_iter().flatten().map(|(name, _)| name.clone()));
     }
 
-    /// Version 1.7 learned CDI, version 2 turned it on.
+    /// Version 1.7 introduced CDI, version 2 enabled it by default.
     pub(super) fn cdi(&self, version: Option<(u32, u32)>) -> FeatureSupport {
         FeatureSupport::of(version, self.enables_cdi)
     }
 
-    /// Where it looks for CDI files, if that is not where all do: best where they are gone after a boot.
+    /// The folder for CDI files, if the usual one is not configured; preferably one that a reboot empties.
     pub(super) fn cdi_dir(&self) -> Option<String> {
         let is_usual = |dir: &String| USUAL_CDI.contains(&dir.trim_end_matches('/'));
         if self.cdi_dirs.iter().any(is_usual) {
@@ -108,7 +108,7 @@ impl ContainerdConfig {
         best.or(self.cdi_dirs.last()).cloned()
     }
 
-    /// Version 1.7 learned NRI, version 2 turned it on.
+    /// Version 1.7 introduced NRI, version 2 enabled it by default.
     pub(super) fn nri(&self, version: Option<(u32, u32)>) -> FeatureSupport {
         FeatureSupport::of(version, self.disables_nri.map(|disabled| !disabled))
     }

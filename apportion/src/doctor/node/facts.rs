@@ -1,4 +1,4 @@
-//! What a node is like. Every fact has one place where it is looked for, or a short list of them.
+//! The facts of a node. Every fact has one place where it is looked up, or a short list of places.
 
 use apportion_abi::names::is_foreign_card;
 use apportion_runtime_class::nvidia::NvidiaCdiSpec;
@@ -6,7 +6,7 @@ use apportion_runtime_class::nvidia::NvidiaCdiSpec;
 use super::containerd::{self, ContainerdConfig};
 use super::host::NodeFilesystem;
 
-/// What a node is like.
+/// The facts of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NodeEnvironment {
     pub(super) system: String,
@@ -16,18 +16,18 @@ pub(super) struct NodeEnvironment {
     /// Whether nothing below the kubelet's root may be executed or mapped as code.
     pub(super) is_noexec: bool,
     pub(super) runtime: ContainerRuntime,
-    /// Whether NVIDIA's runtime heeds no environment of unprivileged pods.
+    /// Whether NVIDIA's runtime ignores the environment of unprivileged pods.
     pub(super) is_hardened: bool,
     pub(super) driver: Option<DriverPaths>,
-    /// NVIDIA's CDI description of the cards, if there is one.
+    /// NVIDIA's CDI spec for the GPUs, if there is one.
     pub(super) description: CdiSpecState,
     pub(super) selinux: SelinuxMode,
     pub(super) cgroup: u8,
-    /// How it shows that NVIDIA's device plugin serves the node.
+    /// The sign that NVIDIA's device plugin serves the node.
     pub(super) nvidia_plugin: Option<String>,
 }
 
-/// Whose node it is, where that makes a difference.
+/// The Kubernetes distribution, if it makes a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KubernetesDistribution {
     Gke,
@@ -45,7 +45,7 @@ pub(super) struct ContainerRuntime {
     pub(super) version: Option<String>,
     pub(super) cdi: FeatureSupport,
     pub(super) nri: FeatureSupport,
-    /// Where it looks for CDI files, if that is not where all do.
+    /// The folder for CDI files, if it is not the usual one.
     pub(super) cdi_dir: Option<String>,
     pub(super) has_nvidia: bool,
     pub(super) is_nvidia_default: bool,
@@ -58,18 +58,18 @@ impl ContainerRuntime {
     }
 }
 
-/// Whether the runtime does something.
+/// Whether the runtime supports a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FeatureSupport {
     On,
     Off,
-    /// It is older than that.
+    /// The runtime is too old for it.
     Absent,
     Unknown,
 }
 
 impl FeatureSupport {
-    /// For what containerd 1.7 learned and containerd 2 turned on.
+    /// For features that containerd 1.7 introduced and containerd 2 enabled by default.
     pub(super) fn of(version: Option<(u32, u32)>, configured: Option<bool>) -> Self {
         match (version, configured) {
             (Some(version), _) if version < (1, 7) => Self::Absent,
@@ -82,12 +82,12 @@ impl FeatureSupport {
     }
 }
 
-/// Whether NVIDIA's toolkit has described the cards.
+/// Whether NVIDIA's toolkit has written a CDI spec for the GPUs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CdiSpecState {
-    /// In this file.
+    /// It is in this file.
     In(String),
-    /// In a file that no grant could take over, and why.
+    /// It is in this file, but no grant could use it, for this reason.
     Badly(String),
     No,
 }
@@ -99,7 +99,7 @@ pub(super) struct DriverPaths {
     pub(super) libraries: &'static str,
 }
 
-/// Whether SELinux decides.
+/// Whether SELinux enforces its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SelinuxMode {
     Off,
@@ -120,7 +120,7 @@ const KUBELETS: [&str; 5] = [
     "/usr/bin/k3s",
 ];
 const K3S: &str = "/var/lib/rancher/k3s/agent";
-/// The file that containerd is started with, the most special first.
+/// The configuration files of containerd, the most specific first.
 const CONTAINERD_CONFIGS: [&str; 2] = [
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
     "/etc/containerd/config.toml",
@@ -141,7 +141,7 @@ const DRIVERS: [(&str, &str); 7] = [
     ("/", "usr/lib/aarch64-linux-gnu"),
     ("/", "usr/lib/wsl/lib"),
 ];
-/// Where runtimes look for descriptions, what wins last.
+/// The folders where runtimes look for CDI specs. The last one takes precedence.
 const CDI: [&str; 2] = [FIXED_CDI, "/var/run/cdi"];
 pub(super) const FIXED_CDI: &str = "/etc/cdi";
 const TOOLKIT: [&str; 2] = [
@@ -149,7 +149,7 @@ const TOOLKIT: [&str; 2] = [
     "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
 ];
 
-/// Looks.
+/// Collects the facts.
 pub(super) fn look(host: &NodeFilesystem) -> NodeEnvironment {
     let release = host.text("/etc/os-release").unwrap_or_default();
     let kubelet_root = host.first(&KUBELET_ROOTS).map(str::to_owned);
@@ -179,8 +179,8 @@ pub(super) fn look(host: &NodeFilesystem) -> NodeEnvironment {
     }
 }
 
-/// By its socket, or by the cards that the kubelet has on record from it: that record may be older than the
-/// plugin's end.
+/// Found by its socket, or by its devices in the kubelet's checkpoint. The checkpoint may be older than the plugin's
+/// removal.
 fn nvidia_plugin(host: &NodeFilesystem, folder: &str) -> Option<String> {
     let mut names = host.names(folder).into_iter();
     let is_its = |name: &String| name.starts_with("nvidia") && name.ends_with(".sock");
@@ -214,7 +214,7 @@ fn distribution(host: &NodeFilesystem, release: &str) -> KubernetesDistribution 
     }
 }
 
-/// A value of `os-release`.
+/// The value of a field in `os-release`.
 fn field(release: &str, name: &str) -> Option<String> {
     let of = |line: &str| {
         Some(
@@ -227,7 +227,7 @@ fn field(release: &str, name: &str) -> Option<String> {
     release.lines().find_map(of)
 }
 
-/// The options of the mount that `path` is on.
+/// Whether `path` is on a mount with `noexec`.
 fn is_noexec(mounts: &str, path: &str) -> bool {
     let mount = |line: &str| {
         let mut words = line.split(' ').skip(1);
@@ -237,7 +237,7 @@ fn is_noexec(mounts: &str, path: &str) -> bool {
             .starts_with(&at)
             .then_some((at, options))
     };
-    // Of mounts on one place the last one counts.
+    // Of several mounts at one path, the last one counts.
     let of = mounts
         .lines()
         .filter_map(mount)

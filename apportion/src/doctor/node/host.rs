@@ -1,6 +1,6 @@
-//! A node's file system, seen from a root that may not be ours.
+//! A node's file system, below a root that may differ from ours.
 //!
-//! What is not there is a fact of the node; what can't be read is none, and is kept apart.
+//! A missing file is a fact about the node. An unreadable file is not, and is recorded separately.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::failure::CommandFailure;
 
-/// Folders of which every node has one.
+/// Folders that every node has.
 const OF_A_NODE: [&str; 4] = ["etc", "usr", "var", "proc"];
 
 /// The node's file system.
@@ -29,7 +29,7 @@ impl NodeFilesystem {
         }
     }
 
-    /// Whether the root is one of a node's file system that can be read.
+    /// Whether the root is a node's file system that can be read.
     pub(super) fn check(&self) -> Result<(), CommandFailure> {
         let root = self.root.display();
         let what = format!("failed to read {root}, the root of the node's file system");
@@ -56,12 +56,12 @@ impl NodeFilesystem {
         Err(CommandFailure::usage(what).hint("name the root of one with --root"))
     }
 
-    /// What could not be read so far, each with the reason.
+    /// What could not be read so far, with the reasons.
     pub(super) fn unreadable(&self) -> Vec<String> {
         self.unreadable.borrow().iter().cloned().collect()
     }
 
-    /// What was read; a file or folder that is there and can't be read is remembered.
+    /// Returns what was read. If it exists but can't be read, records that.
     fn read<T>(&self, path: &str, read: io::Result<T>) -> Option<T> {
         let error = match read {
             Ok(read) => return Some(read),
@@ -78,12 +78,12 @@ impl NodeFilesystem {
         None
     }
 
-    /// Where `path` of the node is for us.
+    /// The path of a node's file for this process.
     fn find(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Whether there is something; a link that leads nowhere from here is there for the node.
+    /// Whether there is a file. A symbolic link that is broken here counts, because the node can resolve it.
     pub(super) fn has(&self, path: &str) -> bool {
         let found = fs::symlink_metadata(self.find(path));
         self.read(path, found).is_some()
@@ -93,12 +93,12 @@ impl NodeFilesystem {
         self.read(path, fs::read_to_string(self.find(path)))
     }
 
-    /// The first of `paths` that is there.
+    /// The first of `paths` that exists.
     pub(super) fn first<'a>(&self, paths: &[&'a str]) -> Option<&'a str> {
         paths.iter().copied().find(|path| self.has(path))
     }
 
-    /// The names in a folder, in order.
+    /// The names in a folder, sorted.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
         let entries = self.read(folder, fs::read_dir(self.find(folder)));
         let entries = entries.into_iter().flatten();
@@ -109,7 +109,7 @@ impl NodeFilesystem {
         names
     }
 
-    /// What one of the node's programs says of its version.
+    /// The version that a program of the node prints.
     pub(super) fn version(&self, programs: &[&str]) -> Option<String> {
         let program = self.find(self.first(programs)?);
         let mut command = Command::new(program);
@@ -120,12 +120,12 @@ impl NodeFilesystem {
     }
 }
 
-/// Whether there is nothing of that name.
+/// Whether the error means that there is no such file.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// A word that is a version, without its `v`: `v1.33.2+k3s1` is `1.33.2+k3s1`.
+/// A version, without its `v`: `v1.33.2+k3s1` is `1.33.2+k3s1`.
 fn number(word: &str) -> Option<String> {
     let word = word.trim_start_matches('v').trim_end_matches(',');
     let mut parts = word.split('.');

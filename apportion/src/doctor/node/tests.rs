@@ -1,4 +1,4 @@
-//! Hosts as their distributions make them, each a small tree of files: what is said of them, and what to set.
+//! Nodes as their distributions set them up, each a small tree of files: the findings, and the values to set.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::choice::PRESETS;
 use super::*;
 
-/// Lays out a tree: `== PATH` begins a file, `#` before the first one is a comment. A script is a program.
+/// Creates a tree: `== PATH` begins a file, and `#` before the first one is a comment. A script becomes executable.
 fn host(tree: &str) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for file in tree.split("== /").skip(1) {
@@ -268,7 +268,7 @@ fn what_of_a_node_cannot_be_read_is_said_and_no_value_is_recommended() {
     let root = host(HOSTS[6].tree);
     let kubelet = root.path().join("var/lib/kubelet");
     fs::remove_dir_all(&kubelet).unwrap();
-    // As unreadable as a folder of another user is, also to root.
+    // As unreadable as another user's folder, even for root.
     std::os::unix::fs::symlink(&kubelet, &kubelet).unwrap();
     let report = report(&NodeFilesystem::at(root.path()));
     let finding = report.findings.iter().find(|of| of.check == UNREAD);
@@ -286,7 +286,7 @@ fn what_of_a_node_cannot_be_read_is_said_and_no_value_is_recommended() {
     );
 }
 
-/// What is known here of the chart's presets is what they set.
+/// The presets here match the chart's files.
 #[test]
 fn the_presets_are_those_of_the_chart() {
     let folder =

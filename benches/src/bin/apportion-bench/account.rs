@@ -1,4 +1,4 @@
-//! An account without an agent: the pages that an agent would have made, with room for everything.
+//! An account without an agent: the pages that an agent would create, with room for everything.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ fn at(folder: &Path, name: &str) -> Result<CString> {
     Ok(CString::new(folder.join(name).as_os_str().as_bytes())?)
 }
 
-/// Makes an account of one card in an empty folder.
+/// Creates an account for one card in an empty folder.
 pub(crate) fn create(folder: &Path, card: [u8; 16]) -> Result<()> {
     let card = NewCard {
         uuid: CardUuid(card),
@@ -27,7 +27,7 @@ pub(crate) fn create(folder: &Path, card: [u8; 16]) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless something was charged: a hook that does nothing is quick.
+/// Fails if nothing was charged: a hook that does nothing is fast.
 pub(crate) fn was_charged(folder: &Path) -> Result<()> {
     let usage = UsageMap::open(&at(folder, USAGE_FILE)?).map_err(|error| anyhow!("{error}"))?;
     let peak = usage.usage().used(0).peak;

@@ -1,4 +1,4 @@
-//! What one call costs more with the library: the middle of many batches, round by round.
+//! The extra cost of one call with the library: the median of many batches, in each round.
 
 use anyhow::Result;
 
@@ -7,11 +7,11 @@ use crate::setup::{BenchDriver, BenchSetup};
 use crate::table::{PairedSamples, heading};
 use crate::worker::WorkerTask;
 
-/// One measured call; the budget is for the driver that does nothing, in nanoseconds.
+/// One measured call. The budget in nanoseconds applies to the driver that does nothing.
 struct MeasuredCall {
     what: &'static str,
     work: WorkerTask,
-    /// How many other processes are in the account, and do nothing.
+    /// How many idle processes share the account.
     others: usize,
     budget: f64,
 }
@@ -91,7 +91,7 @@ const ROWS: &[MeasuredCall] = &[
     },
 ];
 
-/// What is asked beside the program's own call, in nanoseconds: the two changes of the capture mode.
+/// The budget, in nanoseconds, for what a hook adds to the program's own call: two changes of the capture mode.
 const GUARD: f64 = 20.0;
 
 /// Prints every pair on both drivers.
@@ -111,7 +111,7 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Both are measured with the library, which changes the mode where the driver knows modes.
+/// Both runs use the library. It changes the capture mode only if the driver has modes.
 fn guard(setting: &BenchSetup, rounds: usize) -> Result<PairedSamples> {
     let mut pair = PairedSamples::default();
     let middle = |driver| -> Result<f64> {
@@ -124,7 +124,7 @@ fn guard(setting: &BenchSetup, rounds: usize) -> Result<PairedSamples> {
     Ok(pair)
 }
 
-/// Measures in turns, so that what disturbs the machine disturbs both.
+/// Measures in turns, so that a disturbance of the machine affects both.
 fn pair(
     setting: &BenchSetup,
     row: &MeasuredCall,

@@ -1,8 +1,7 @@
 //! Many processes that allocate and free from one account at once.
 //!
-//! With more processes than processors the clock also counts waiting for a processor, which is not the
-//! hook's doing; the processor time of an operation is, so that is what the budget is held against.
-//! The clock's figures stand beside it.
+//! With more processes than CPUs, wall-clock time includes waiting for a CPU, which is not the hook's doing. So the
+//! budget applies to the CPU time of an operation. The wall-clock figures stand beside it.
 
 use anyhow::{Result, bail};
 
@@ -11,7 +10,7 @@ use crate::setup::{BenchDriver, BenchSetup, answer};
 use crate::table::{PairedSamples, heading, time};
 use crate::worker::{WorkerOutput, WorkerTask};
 
-/// Who allocates and frees at once.
+/// The processes that allocate and free at once.
 struct ContentionCase {
     what: &'static str,
     work: WorkerTask,
@@ -74,7 +73,7 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Starts all, lets them begin together, and collects what they say.
+/// Starts all workers, lets them begin together, and collects their figures.
 fn at_once(
     setting: &BenchSetup,
     row: &ContentionCase,

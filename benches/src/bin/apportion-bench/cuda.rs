@@ -1,4 +1,4 @@
-//! The few driver functions that a measured process calls, found as most programs find them.
+//! The few driver functions that a measured process calls, resolved as most programs do.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ macro_rules! functions {
         }
 
         impl Cuda {
-            /// Loads the driver and looks its functions up.
+            /// Loads the driver and resolves its functions.
             pub(crate) fn open() -> Result<Self> {
                 // SAFETY: a driver library runs nothing at load that this program could disturb.
                 let library = unsafe { Library::new("libcuda.so.1") }?;
@@ -53,7 +53,7 @@ functions! {
     launch_kernel = "cuLaunchKernel" (function: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: usize, arguments: *mut c_void, extra: *mut c_void);
 }
 
-/// A call that the measurement rests on succeeds.
+/// Fails unless a call that the measurement depends on succeeded.
 pub(crate) fn must(what: &str, code: i32) -> Result<()> {
     ensure!(code == 0, "{what} returned {code}");
     Ok(())
@@ -79,7 +79,7 @@ impl Cuda {
 
     /// A kernel that does nothing.
     pub(crate) fn kernel(&self) -> Result<usize> {
-        /// Drivers stop compiling for the oldest cards one day.
+        /// Newer drivers stop compiling for the oldest cards.
         const IMAGES: [&CStr; 2] = [
             c".version 8.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n",
             c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n",
@@ -99,21 +99,21 @@ impl Cuda {
         Ok(function)
     }
 
-    /// What the driver calls free, in bytes.
+    /// The free memory that the driver reports, in bytes.
     pub(crate) fn free_memory(&self) -> Result<usize> {
         let (mut free, mut total) = (0, 0);
         must("cuMemGetInfo_v2", (self.memory_info)(&mut free, &mut total))?;
         Ok(free)
     }
 
-    /// Makes a further context and destroys it; the one before is current again.
+    /// Creates another context and destroys it. The previous one is current again.
     pub(crate) fn make_and_destroy_context(&self) -> Result<()> {
         let mut context = 0;
         must("cuCtxCreate_v2", (self.context_create)(&mut context, 0, 0))?;
         must("cuCtxDestroy_v2", (self.context_destroy)(context))
     }
 
-    /// Waits for what was launched.
+    /// Waits for all launched work.
     pub(crate) fn synchronize(&self) -> i32 {
         (self.synchronise)()
     }
@@ -123,7 +123,7 @@ impl Cuda {
         (self.wait)(0)
     }
 
-    /// Allocates; where.
+    /// Allocates. Returns the address.
     pub(crate) fn take(&self, bytes: usize) -> Result<u64> {
         let mut address = 0;
         must("cuMemAlloc_v2", (self.alloc)(&mut address, bytes))?;
@@ -135,12 +135,12 @@ impl Cuda {
         (self.free)(address)
     }
 
-    /// Allocates for good.
+    /// Allocates and never frees.
     pub(crate) fn keep(&self, bytes: usize) -> i32 {
         (self.alloc)(&mut 0, bytes)
     }
 
-    /// Asks for what the account refuses; a driver alone may give it, and gets it back.
+    /// Allocates more than the account allows. A driver without the library may succeed; then the memory is freed.
     pub(crate) fn alloc_too_much(&self, bytes: usize) -> i32 {
         const OUT_OF_MEMORY: i32 = 2;
         let mut address = 0;
@@ -163,7 +163,7 @@ impl Cuda {
         (self.alloc_async)(&mut address, bytes, 0) | (self.free_async)(address, 0)
     }
 
-    /// Asks how much memory there is.
+    /// Queries free and total memory.
     pub(crate) fn ask_memory(&self) -> i32 {
         let (mut free, mut total) = (0, 0);
         (self.memory_info)(&mut free, &mut total)

@@ -1,10 +1,10 @@
-//! What Apportion costs a program: every figure is a pair, with the library and without it, measured in
-//! turns in one run.
+//! What Apportion costs a program. Every figure is a pair, with the library and without it, measured in turns in one
+//! run.
 //!
-//! Three sections: single calls, contention for one account, and starts. Calls go to a driver that does
-//! nothing (so the difference is the hook) and to the simulated driver (so the ratio is realistic). The
-//! budgets of the design stand beside the figures; nothing here fails when one is missed, because a
-//! busy machine is not a bug. Processes that measure are this program again (`worker`).
+//! Three sections: single calls, contention for one account, and starts. Calls go to a driver that does nothing (so the
+//! difference is the hook) and to the simulated driver (so the ratio is realistic). The design's budgets are printed
+//! with the figures. A missed budget fails nothing, because a busy machine is not a bug. The measuring processes are
+//! this program again (`worker`).
 
 use std::process::ExitCode;
 
@@ -81,7 +81,7 @@ fn perform(arguments: &BenchArguments) -> Result<()> {
     Ok(())
 }
 
-/// What the figures were measured in.
+/// The conditions of the measurement.
 fn surroundings(rounds: usize) -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! One process that measures all that GPU-Virt-Bench asks of single calls, by that benchmark's public definitions
-//! and with code of our own, so that a card gives the figures of one side in one start.
+//! One process that measures everything that GPU-Virt-Bench defines for single calls. The definitions are that
+//! benchmark's, the code is ours. One start gives all figures of one side.
 //!
 //! | here | there | what |
 //! | --- | --- | --- |
@@ -20,7 +20,7 @@ use crate::cuda::{Cuda, must};
 use crate::quantiles::SampleQuantiles;
 use crate::worker::{KIB, OTHERS, batches, nanoseconds};
 
-/// Nanoseconds of one operation each: the middle of many.
+/// Nanoseconds of one operation each: the median of many.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CallMetrics {
     first_use: f64,
@@ -34,16 +34,16 @@ pub(crate) struct CallMetrics {
 }
 
 const MIB: usize = 1 << 20;
-/// How many pieces of 1 MiB are held at most at a time.
+/// The maximum number of 1 MiB pieces that are held at a time.
 const PIECES: usize = 64;
 /// How long allocations and frees are measured.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Contexts take long to make.
+/// Creating contexts takes long, so there are few.
 const CONTEXTS: usize = 3;
-/// A refusal by a driver may take long, too.
+/// A driver's refusal may take long, too.
 const REFUSALS: usize = 32;
 
-/// Measures everything; `begun` is when the driver was not loaded yet.
+/// Measures everything. `begun` is before the driver was loaded.
 pub(crate) fn measure(cuda: &Cuda, begun: Instant) -> Result<CallMetrics> {
     cuda.enter()?;
     must("an allocation", cuda.alloc_and_free(4 * KIB))?;
@@ -74,7 +74,7 @@ fn middle(samples: Vec<f64>) -> f64 {
     SampleQuantiles::of(samples).middle
 }
 
-/// Allocations and frees, each kind timed as a row of many.
+/// Allocations and frees apart: each sample times a run of one kind.
 fn apart(cuda: &Cuda) -> Result<(f64, f64)> {
     let (mut allocs, mut frees) = (Vec::new(), Vec::new());
     let (end, mut held) = (Instant::now() + PERIOD, Vec::with_capacity(PIECES));
@@ -93,7 +93,7 @@ fn apart(cuda: &Cuda) -> Result<(f64, f64)> {
     Ok((middle(allocs), middle(frees)))
 }
 
-/// Asks for more than there is.
+/// Requests more than there is.
 fn refused(cuda: &Cuda) -> Result<f64> {
     let too_much = cuda.free_memory()? + 64 * MIB;
     let mut samples = Vec::new();
@@ -106,7 +106,7 @@ fn refused(cuda: &Cuda) -> Result<f64> {
     Ok(middle(samples))
 }
 
-/// Further contexts of this process.
+/// The time to create and destroy another context of this process.
 fn context(cuda: &Cuda) -> Result<f64> {
     let mut samples = Vec::new();
     for _ in 0..CONTEXTS {

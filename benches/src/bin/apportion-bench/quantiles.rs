@@ -1,20 +1,20 @@
-//! Many samples as three numbers.
+//! Many samples as three quantiles.
 
 use serde::{Deserialize, Serialize};
 
-/// The middle, and where the outer tenths begin.
+/// The median, and the 10th and 90th percentiles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SampleQuantiles {
-    /// One sample in ten is below.
+    /// The 10th percentile.
     pub(crate) low: f64,
-    /// Half of them are.
+    /// The median.
     pub(crate) middle: f64,
-    /// Nine in ten are.
+    /// The 90th percentile.
     pub(crate) high: f64,
 }
 
 impl SampleQuantiles {
-    /// Of any number of samples; of none it is zero.
+    /// The quantiles of any number of samples; zeros for none.
     pub(crate) fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let at = |tenth: usize| {

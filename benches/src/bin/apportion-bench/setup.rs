@@ -1,4 +1,4 @@
-//! What a measured process runs in: which driver, and with or without the library.
+//! The environment of a measured process: which driver, and with or without the library.
 
 use std::env;
 use std::io::Read;
@@ -23,7 +23,7 @@ use crate::worker::{WorkerOutput, WorkerTask};
 pub(crate) enum BenchDriver {
     /// Returns at once.
     Null,
-    /// The same without the modes of stream capture, like drivers before CUDA 10.1.
+    /// The same without stream capture modes, like drivers before CUDA 10.1.
     Modeless,
     /// The simulated machine.
     Simulated,
@@ -37,10 +37,10 @@ pub(crate) struct BenchSetup {
     daemon: Child,
 }
 
-/// Those that have an account each.
+/// The drivers that have an account each.
 const DRIVERS: [BenchDriver; 2] = [BenchDriver::Null, BenchDriver::Simulated];
-/// What a driver without modes lacks, and a name that nobody asks for, of the same length and the same hash (33 times
-/// what came before, and the character), so that the library's own table of symbols still holds.
+/// The function that a driver without modes lacks, and an unused name to replace it with. Both have the same length and
+/// the same GNU hash (33 times the hash so far, plus the character), so the library's symbol table stays valid.
 const EXCHANGE: (&[u8], &[u8]) = (
     b"cuThreadExchangeStreamCaptureMode",
     b"cuThreadExchangeStreamCaptureNNde",
@@ -62,7 +62,7 @@ impl BenchSetup {
             );
         }
         let folder = TempDir::new()?;
-        // Cargo leaves it here for whatever in the package is built.
+        // Cargo puts it here while it builds the package.
         let null = profile.join("deps/libapportion_null_driver.so");
         ensure!(null.exists(), "{} is not there", null.display());
         std::fs::create_dir(folder.path().join("null"))?;
@@ -169,7 +169,7 @@ impl BenchSetup {
         Ok(command)
     }
 
-    /// A worker that runs as soon as its input ends.
+    /// A worker that starts to measure as soon as its input ends.
     pub(crate) fn worker(
         &self,
         work: WorkerTask,
@@ -185,7 +185,7 @@ impl BenchSetup {
             .context("failed to start a worker")
     }
 
-    /// So many processes that hold something in the account of a driver until this is dropped.
+    /// This many processes that hold memory in a driver's account until the result is dropped.
     pub(crate) fn others(&self, count: usize, driver: BenchDriver) -> Result<ChildProcesses> {
         let mut others = ChildProcesses(Vec::new());
         for _ in 0..count {
@@ -200,7 +200,7 @@ impl BenchSetup {
         Ok(others)
     }
 
-    /// Runs a worker to its end.
+    /// Runs a worker to its end and returns its samples.
     pub(crate) fn samples(
         &self,
         work: WorkerTask,
@@ -216,7 +216,7 @@ impl BenchSetup {
     }
 }
 
-/// The driver that does nothing, with a function of another name in place of the one that changes modes.
+/// The driver that does nothing, with the function that changes modes renamed.
 fn without_modes(driver: &[u8]) -> Result<Vec<u8>> {
     let (name, other) = EXCHANGE;
     let mut driver = driver.to_vec();
@@ -238,7 +238,7 @@ fn without_modes(driver: &[u8]) -> Result<Vec<u8>> {
     Ok(driver)
 }
 
-/// Processes that end when this is dropped.
+/// Processes that are killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ChildProcesses(Vec<Child>);
 
@@ -246,13 +246,13 @@ impl Drop for ChildProcesses {
     fn drop(&mut self) {
         for mut other in self.0.drain(..) {
             drop(other.stdin.take());
-            // One that is gone already needs no ending.
+            // A process that has ended already needs no kill.
             let _ = other.wait();
         }
     }
 }
 
-/// What a worker printed before it ended.
+/// Ends a worker's input and returns what it prints.
 pub(crate) fn answer(worker: &mut Child) -> Result<WorkerOutput> {
     drop(worker.stdin.take());
     let output = worker.stdout.take().context("a worker's output is piped")?;
@@ -264,7 +264,7 @@ pub(crate) fn answer(worker: &mut Child) -> Result<WorkerOutput> {
 
 impl Drop for BenchSetup {
     fn drop(&mut self) {
-        // One that is gone already needs no ending.
+        // A process that has ended already needs no kill.
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }

@@ -1,4 +1,4 @@
-//! What the start of a process costs more: one that never uses CUDA, and one that does for the first time.
+//! The extra cost of starting a process that never uses CUDA, and of the first use of CUDA.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::worker::WorkerTask;
 
 /// A program that does nothing.
 const NOTHING: &str = "/bin/true";
-/// Processes of each kind in a round.
+/// The number of processes of each kind in a round.
 const STARTS: usize = 60;
 const FIRST_USES: usize = 6;
 
@@ -58,7 +58,7 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds from before the start of a program that does nothing to after its end.
+/// Nanoseconds from the start to the end of a program that does nothing.
 fn nothing(setting: &BenchSetup, hooked: bool) -> Result<f64> {
     took(setting.command(Path::new(NOTHING), BenchDriver::Null, hooked))
 }

@@ -1,8 +1,8 @@
-//! One line for each pair: without, with, how many times, the difference, its spread, the budget.
+//! One line for each pair: without, with, ratio, difference, spread, budget.
 
 use crate::quantiles::SampleQuantiles;
 
-/// The same measured without and with the library, round by round.
+/// The same operation measured without and with the library, in each round.
 #[derive(Debug, Default)]
 pub(crate) struct PairedSamples {
     /// Nanoseconds without.
@@ -11,7 +11,7 @@ pub(crate) struct PairedSamples {
     pub(crate) with: Vec<f64>,
 }
 
-/// Prints what a section is about, and what the columns are.
+/// Prints the title and the columns of a section.
 pub(crate) fn heading(title: &str) {
     println!("\n{title}");
     println!(
@@ -46,7 +46,7 @@ impl PairedSamples {
     }
 }
 
-/// Nanoseconds as a person reads them.
+/// Nanoseconds in a readable unit.
 pub(crate) fn time(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
         size if size < 1e3 => format!("{nanoseconds:.1} ns"),

@@ -1,4 +1,4 @@
-//! The measured process: does one thing over and over, and prints what each took as one JSON line.
+//! The measured process. It repeats one operation and prints the times as one JSON line.
 
 use std::hint::black_box;
 use std::io::Read;
@@ -14,14 +14,14 @@ use crate::cuda::{Cuda, must};
 use crate::metrics::{self, CallMetrics};
 use crate::quantiles::SampleQuantiles;
 
-/// What is done over and over.
+/// The repeated operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WorkerTask {
     /// Allocating and freeing 4 KiB
     AllocSmall,
     /// Allocating and freeing 2 MiB
     AllocLarge,
-    /// Allocating and freeing 4 KiB while ten thousand others are held
+    /// Allocating and freeing 4 KiB while ten thousand other allocations are held
     AllocAmong,
     /// Allocating and freeing 4 KiB in stream order
     AllocAsync,
@@ -29,17 +29,17 @@ pub(crate) enum WorkerTask {
     MemoryInfo,
     /// Asking for more than the limit, which is less than the card
     Refused,
-    /// Asking for all but a little of the limit, which others have a little more of
+    /// Asking for almost all of the limit while other processes hold a little more than the rest
     RefusedBeside,
     /// Waiting for a stream whose memory pool is charged
     Wait,
-    /// Holding something, and saying so, until the input ends
+    /// Holding memory, and reporting it, until the input ends
     Stay,
     /// Launching a kernel that does nothing
     Launch,
     /// Opening and closing a library that stays loaded
     Open,
-    /// The same for one that is to look at itself first
+    /// The same for a library that must resolve symbols in itself first
     OpenDeep,
     /// Allocating and freeing 2 MiB for a second from when the input ends
     Contend,
@@ -47,9 +47,9 @@ pub(crate) enum WorkerTask {
     ContendThreads,
     /// Loading the driver and making the first allocation, once
     FirstUse,
-    /// Saying which card is the first, once
+    /// Printing the UUID of the first card, once
     Card,
-    /// Everything that GPU-Virt-Bench asks of single calls
+    /// Everything that GPU-Virt-Bench measures of single calls
     Metrics,
 }
 
@@ -58,11 +58,11 @@ pub(crate) enum WorkerTask {
 pub(crate) enum WorkerOutput {
     /// Nanoseconds of one operation in each batch.
     Samples(Vec<f64>),
-    /// Nanoseconds of single operations and the processor time of one.
+    /// Nanoseconds of single operations, and the CPU time of one.
     Contended {
-        /// Of a sample of operations, by the clock.
+        /// Wall-clock time of a sample of operations.
         clock: SampleQuantiles,
-        /// Of all, by the processor.
+        /// CPU time of one operation, averaged over all.
         processor: f64,
     },
     /// The first card.
@@ -75,16 +75,16 @@ pub(crate) enum WorkerOutput {
 const RTLD_DEEPBIND: i32 = 8;
 /// How long one worker measures.
 const PERIOD: Duration = Duration::from_millis(250);
-/// How long it contends.
+/// How long it measures under contention.
 const CONTENTION: Duration = Duration::from_secs(1);
-/// A batch is about this long, so that reading the clock does not show.
+/// The duration of a batch, so that reading the clock does not show.
 const BATCH: Duration = Duration::from_micros(200);
 pub(crate) const KIB: usize = 1 << 10;
-/// Above the limit of the account and below the size of its card.
+/// Above the account's limit and below the card's memory.
 const TOO_MUCH: usize = 768 << 30;
-/// The limit, less half of what [`OTHERS_HOLD`] comes to in 63 processes.
+/// The limit, less half of what 63 processes with [`OTHERS_HOLD`] hold.
 const TOO_MUCH_BESIDE: usize = (512 << 30) - (63 << 20);
-/// What a process that stays in the account holds.
+/// What each process with `WorkerTask::Stay` holds.
 const OTHERS_HOLD: usize = 2 << 20;
 /// How many other allocations a process holds.
 pub(crate) const OTHERS: usize = 10_000;
@@ -142,7 +142,7 @@ pub(crate) fn measure(work: WorkerTask) -> Result<()> {
     Ok(())
 }
 
-/// Opens and closes a library of glibc that stays loaded; not zero if that fails.
+/// Opens and closes a library of glibc that stays loaded. Returns 0 on success.
 fn open_and_close(flags: i32) -> i32 {
     // SAFETY: the library runs nothing at load.
     let opened = unsafe { Library::open(Some("librt.so.1"), flags) };
@@ -179,7 +179,7 @@ pub(crate) fn batches(mut operation: impl FnMut() -> i32) -> Result<Vec<f64>> {
     Ok(samples)
 }
 
-/// Threads that begin when the input ends.
+/// Runs threads that begin when the input ends.
 fn contend(cuda: &Cuda, threads: usize) -> Result<WorkerOutput> {
     cuda.enter()?;
     must("an allocation", cuda.alloc_and_free(2048 * KIB))?;
@@ -203,7 +203,7 @@ fn contend(cuda: &Cuda, threads: usize) -> Result<WorkerOutput> {
     Ok(WorkerOutput::Contended { clock, processor })
 }
 
-/// Every operation is timed, and one in sixteen kept; the processor time of each beside them.
+/// Times every operation and keeps one of 16. Also returns the CPU time of one operation.
 fn alone_in_thread(cuda: &Cuda) -> Result<(Vec<f64>, f64)> {
     cuda.enter()?;
     let (begun, processor) = (Instant::now(), processor_time()?);
@@ -221,7 +221,7 @@ fn alone_in_thread(cuda: &Cuda) -> Result<(Vec<f64>, f64)> {
     Ok((samples, spent / count as f64))
 }
 
-/// Nanoseconds that this thread has been on a processor.
+/// The CPU time of this thread, in nanoseconds.
 fn processor_time() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")
         .context("failed to read this thread's processor time")?;

@@ -1,18 +1,18 @@
-//! Nodes with bodies: graphs that run on a condition. The driver says what the bodies are when such a node is made,
-//! and older ones never again; so that is kept until the node, or the graph that it is in, is destroyed.
+//! Conditional nodes, whose bodies are graphs. The driver returns the bodies when the node is created; older drivers
+//! never return them again. So they are remembered until the node, or its graph, is destroyed.
 
 use crate::fallible_map::FallibleMap;
 
-/// Where the driver keeps the bodies of a node, and how many there are.
+/// Where the driver keeps the bodies of a node, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConditionalBodies {
-    /// The address of the first.
+    /// The address of the first body.
     pub at: u64,
-    /// How many.
+    /// The number of bodies.
     pub count: u32,
 }
 
-/// The nodes of a process.
+/// The conditional nodes of a process.
 #[derive(Debug, Default)]
 pub struct ConditionalNodes(FallibleMap<u64, (u64, ConditionalBodies)>);
 
@@ -23,7 +23,7 @@ impl ConditionalNodes {
         self.0.iter().next().is_none()
     }
 
-    /// Enters a node of a graph.
+    /// Records a node of a graph.
     pub fn enter(&mut self, node: u64, graph: u64, bodies: ConditionalBodies) {
         self.0.enter(node, (graph, bodies));
     }
@@ -34,12 +34,12 @@ impl ConditionalNodes {
         self.0.get(node).map(|(_, bodies)| *bodies)
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     pub fn take(&mut self, node: u64) -> Option<ConditionalBodies> {
         self.0.remove(node).map(|(_, bodies)| bodies)
     }
 
-    /// Takes out a node of a graph; to be called until there is none.
+    /// Removes one node of a graph. Call it until there is none.
     pub fn take_in(&mut self, graph: u64) -> Option<ConditionalBodies> {
         let found = self.0.remove_where(|_, (of, _)| *of == graph);
         found.map(|(_, (_, bodies))| bodies)

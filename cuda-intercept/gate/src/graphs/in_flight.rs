@@ -1,8 +1,8 @@
-//! Launches of graphs that allocate and may still run, by the event behind each.
+//! Launches of graphs that allocate and may still run, with the event behind each.
 //!
-//! A launch is entered before the driver is asked, without an event, and then counts as running: of two that begin
-//! at once each sees the other. Several threads may ask the driver about one event; it is forgotten when the last
-//! of them has its answer. Launches of one graph run one after the other, so only the last of each is kept.
+//! A launch is recorded before the driver call, without an event, and then counts as running: of two launches that
+//! begin at once, each sees the other. Several threads may query one event; the last of them destroys it. Launches of
+//! one graph run one after the other, so only the last of each graph is kept.
 
 use crate::Card;
 use crate::fallible_map::FallibleMap;
@@ -12,11 +12,11 @@ use crate::fallible_map::FallibleMap;
 pub struct GraphLaunch {
     /// The executable graph.
     pub exec: u64,
-    /// The stream that it was launched into.
+    /// The stream of the launch.
     pub stream: u64,
     /// The card.
     pub card: Card,
-    /// What it takes there.
+    /// The memory that it takes there.
     pub bytes: u64,
 }
 
@@ -49,8 +49,9 @@ impl InFlightLaunches {
         self.last
     }
 
-    /// It was launched: `event` happens when it is done. Without one nobody can tell, and it counts as done.
-    /// Returns an event of one before that is of no use any more; to be called until there is none.
+    /// The driver was called: `event` completes when the launch is done. Without an event the launch counts as done,
+    /// because its end would be unknown. Returns an earlier event that is no longer needed; call it until there is
+    /// none.
     pub fn launched(&mut self, number: u64, event: Option<u64>) -> Option<u64> {
         let flight = match self.all.get_mut(number) {
             Some(entry) if event.is_some() => {
@@ -72,7 +73,8 @@ impl InFlightLaunches {
         idle.and_then(|(_, entry)| entry.event)
     }
 
-    /// The next launch after a number, and its event if it is to be asked about; ends with [`InFlightLaunches::asked`].
+    /// The next launch after a number, and its event if that should be queried; ends with
+    /// [`InFlightLaunches::asked`].
     pub fn ask_after(&mut self, after: u64) -> Option<(u64, GraphLaunch, Option<u64>)> {
         let later = self.all.iter().map(|(at, _)| at).filter(|at| *at > after);
         let number = later.min()?;
@@ -81,7 +83,7 @@ impl InFlightLaunches {
         Some((number, entry.flight, entry.event))
     }
 
-    /// The driver was asked about a launch. Returns the event that is of no use any more.
+    /// The driver was queried about a launch. Returns the event that is no longer needed.
     pub fn asked(&mut self, number: u64, is_over: bool) -> Option<u64> {
         let entry = self.all.get_mut(number)?;
         entry.askers = entry.askers.saturating_sub(1);

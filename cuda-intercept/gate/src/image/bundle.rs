@@ -1,13 +1,13 @@
-//! Bundles: one program for several cards, of which the driver takes what fits best.
+//! Bundles: one program for several cards, of which the driver takes the best fit.
 //!
-//! Which it takes depends on the card and on the driver, so the largest stands for all. They are compiled
-//! from one source, so their variables are the same and their code is of about one length. Where there is a
-//! cubin, the text that stands beside it for cards to come is not compiled, and only its variables count.
+//! The choice depends on the card and on the driver, so the largest entry stands for all. All entries are compiled
+//! from one source, so they have the same variables and similar amounts of code. If there is a cubin, the PTX beside
+//! it, which is meant for later cards, is not compiled, and only its variables count.
 //!
-//! # Decision: what is packed is unpacked once
-//! Packing hides variables without content, which can be of any size. So one packed entry is unpacked and read,
-//! a cubin where there is one, and its variables stand for those of all. LZ4 is; for zstd, which newer compilers
-//! use, there is no decoder that neither panics nor allocates without being able to fail, so its variables do not count.
+//! # Decision: compressed entries are decompressed
+//! Compression hides variables without content, which can have any size. So one compressed entry, a cubin if there is
+//! one, is decompressed and read, and its variables stand for those of all. That works for LZ4. For zstd, which newer
+//! compilers use, no decoder avoids panics and reports failed allocations, so its variables do not count.
 
 use alloc::vec::Vec;
 
@@ -15,12 +15,12 @@ use super::{BUNDLE, ImageFootprint, Reader, cubin, lz4, text, u16_at, u32_at, u6
 
 /// Kinds of an entry.
 const TEXT: u16 = 1;
-/// Flags of an entry whose content is compressed, by LZ4 or by zstd.
+/// Flags of an entry whose content is compressed, by LZ4 or zstd.
 const LZ4: u64 = 0x2000;
 const COMPRESSED: u64 = LZ4 | 0x8000;
-/// The head of an entry is at least so long.
+/// The minimum length of an entry's header.
 const HEAD: u32 = 64;
-/// Text, or what is unpacked, that is longer than this is not read for its variables.
+/// PTX or decompressed content that is longer is not searched for variables.
 const LONGEST: u64 = 64 << 20;
 
 /// Reads a bundle.
@@ -59,7 +59,7 @@ pub fn bundle(read: &Reader<'_>) -> Option<ImageFootprint> {
     let seen = binary.unwrap_or_default().variables.max(source.variables);
     let code = binary.map_or(source.code, |binary| binary.code);
     let hidden_code = hidden.map(|(image, whole)| {
-        // Of the others as much is no code as of this one.
+        // Assume that the other entries contain as much besides code as this one.
         let rest = whole.saturating_sub(image.code);
         code.saturating_sub(rest).max(image.code)
     });
@@ -70,7 +70,7 @@ pub fn bundle(read: &Reader<'_>) -> Option<ImageFootprint> {
     })
 }
 
-/// What stands behind one head.
+/// The content behind one header.
 fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<ImageFootprint> {
     let bytes = u64_at(read, head.checked_add(8)?)?;
     if u64_at(read, head.checked_add(40)?)? & COMPRESSED != 0 {
@@ -97,7 +97,7 @@ fn source(read: &Reader<'_>, bytes: u64) -> Option<ImageFootprint> {
     copied(read, 0, bytes.min(LONGEST)).map(|copy| text(&copy))
 }
 
-/// A part of the image. Whoever only says that there is much does not get the memory for it.
+/// Copies a part of the image. The last byte is read first, so that a false length gets no memory.
 fn copied(read: &Reader<'_>, at: u64, bytes: u64) -> Option<Vec<u8>> {
     if let Some(last) = bytes.checked_sub(1) {
         read(at.checked_add(last)?, &mut [0]).then_some(())?;
@@ -106,7 +106,7 @@ fn copied(read: &Reader<'_>, at: u64, bytes: u64) -> Option<Vec<u8>> {
     read(at, &mut copy).then_some(copy)
 }
 
-/// So many bytes.
+/// A buffer of this many bytes.
 fn room(bytes: u64) -> Option<Vec<u8>> {
     let length = usize::try_from(bytes).ok()?;
     let mut room = Vec::new();
@@ -115,7 +115,7 @@ fn room(bytes: u64) -> Option<Vec<u8>> {
     Some(room)
 }
 
-/// What stands behind the head of a packed entry, unpacked, and how long that says it is.
+/// The decompressed content behind the header of a compressed entry, and its stated length.
 fn unpacked(read: &Reader<'_>, head: u64) -> Option<(ImageFootprint, u64)> {
     let content = head.checked_add(u64::from(u32_at(read, head.checked_add(4)?)?))?;
     let bytes = u64::from(u32_at(read, head.checked_add(16)?)?);
@@ -158,7 +158,7 @@ mod tests {
 
     const UNPACKED: u64 = 64 << 10;
 
-    /// A bundle of contents with their kinds and flags; each says that it is so long unpacked.
+    /// A bundle of contents with their kinds and flags. Each states the same decompressed length.
     fn bundled(entries: &[(u16, u64, Vec<u8>)]) -> Vec<u8> {
         let mut rest = Vec::new();
         for (kind, flags, content) in entries {
@@ -219,7 +219,7 @@ mod tests {
         let largest = std::cell::Cell::new(0);
         for (kind, flags) in [(1, 0), (2, 0x2000), (1, 0x2000)] {
             let mut all = bundled(&[(kind, flags, b".global .b8 a[8];".to_vec())]);
-            // The head says 64 MiB, packed and unpacked.
+            // The header claims 64 MiB, compressed and decompressed.
             for at in [24, 32, 72] {
                 all[at..at + 4].copy_from_slice(&(64_u32 << 20).to_le_bytes());
             }

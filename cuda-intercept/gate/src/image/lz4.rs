@@ -1,18 +1,18 @@
-//! A block of LZ4, unpacked: what it has stands in the format's description (`lz4_Block_format.md` of the LZ4 project).
+//! Decompresses an LZ4 block; the format is described in `lz4_Block_format.md` of the LZ4 project.
 //!
 //! # Decision: our own
-//! The decoders that there are index their input, and code that can panic is not let into other people's programs. This
-//! one asks for every byte; what makes no sense is no block.
+//! The existing decoders index their input, and code that can panic must not run inside other people's programs. This
+//! one checks every byte; input that makes no sense is no block.
 
-/// So much of a length stands in its first half byte; more follows.
+/// The largest length that fits into the first half byte; more bytes follow.
 const LONG: usize = 15;
-/// The shortest piece that is repeated.
+/// The shortest match.
 const SHORTEST: usize = 4;
 
-/// How many bytes one packed byte becomes at most: a further byte of a length.
+/// The most bytes that one compressed byte can become: a further byte of a length.
 pub(super) const MOST: u64 = 255;
 
-/// Unpacks a block into `into`; returns how many bytes there were.
+/// Decompresses a block into `into` and returns the number of bytes.
 #[must_use]
 pub(super) fn unpack(packed: &[u8], into: &mut [u8]) -> Option<usize> {
     let mut input = packed.iter().copied();
@@ -23,7 +23,7 @@ pub(super) fn unpack(packed: &[u8], into: &mut [u8]) -> Option<usize> {
             *into.get_mut(done)? = input.next()?;
             done = done.checked_add(1)?;
         }
-        // The last piece is not followed by one to repeat.
+        // No match follows the last literals.
         let Some(low) = input.next() else {
             return Some(done);
         };

@@ -1,10 +1,9 @@
-//! PTX: the variables that it declares, found without understanding the rest.
+//! PTX: finds the variables that it declares, without parsing the rest.
 //!
-//! A variable is a statement with `.global` or `.const` as a word of its own, a type, and a name with or
-//! without brackets: `.visible .global .align 4 .b8 table[256][4] = {1, 2};`. Loads and stores have the
-//! space inside a longer word (`ld.global.u32`), and parameters say `.param` before they say what they
-//! point to. An array without a length has as many elements as it is given. What is `.extern` lies in
-//! another image.
+//! A variable is a statement with `.global` or `.const` as a separate word, a type, and a name with or without
+//! brackets: `.visible .global .align 4 .b8 table[256][4] = {1, 2};`. Loads and stores have the state space inside a
+//! longer word (`ld.global.u32`), and parameters name `.param` before what they point to. An array without a length
+//! has as many elements as its initializer. An `.extern` variable lies in another image.
 
 use super::{ImageFootprint, padded};
 
@@ -20,7 +19,8 @@ pub fn text(text: &[u8]) -> ImageFootprint {
     let mut statements = PtxStatements(text).peekable();
     while let Some(statement) = statements.next() {
         if let Some(variable) = PtxVariable::declared(statement) {
-            // Elements stand between the braces of an initializer, which end the statement for us.
+            // The elements stand between the braces of an initializer, which this parser treats as the end of the
+            // statement.
             let given = statements.peek().copied().unwrap_or_default();
             let bytes = variable.bytes(given);
             image.variables = image.variables.saturating_add(padded(bytes));
@@ -29,7 +29,7 @@ pub fn text(text: &[u8]) -> ImageFootprint {
     image
 }
 
-/// A declaration: the size of an element, and how many there are unless that is counted.
+/// A declaration: the size of an element, and the number of elements unless the initializer decides it.
 struct PtxVariable {
     element: u64,
     count: Option<u64>,
@@ -62,7 +62,7 @@ impl PtxVariable {
     }
 }
 
-/// The product of what stands in brackets before an initializer; `None` for a bracket with nothing in it.
+/// The product of the dimensions in brackets before an initializer; `None` if a bracket is empty.
 fn dimensions(statement: &[u8]) -> Option<u64> {
     let head = statement.split(|byte| *byte == b'=').next()?;
     let mut product = 1_u64;
@@ -73,7 +73,7 @@ fn dimensions(statement: &[u8]) -> Option<u64> {
     Some(product)
 }
 
-/// `12`, `0x1F`, `017` or `0b11`, with or without a `U` behind it; what is none of them is too much.
+/// `12`, `0x1F`, `017` or `0b11`, with or without a trailing `U`. Anything else counts as too large.
 fn number(digits: &[u8]) -> Option<u64> {
     let digits = digits.strip_suffix(b"U").unwrap_or(digits);
     if digits.is_empty() {
@@ -94,7 +94,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     Some(parsed.unwrap_or(u64::MAX))
 }
 
-/// `.b8`, `.f16x2` and their like; textures and samplers are words that the driver fills in.
+/// `.b8`, `.f16x2` and the like. Textures and samplers are words that the driver fills in.
 fn element_bytes(word: &[u8]) -> Option<u64> {
     match word {
         b".texref" | b".surfref" | b".samplerref" => return Some(64),
@@ -120,7 +120,7 @@ fn words(statement: &[u8]) -> impl Iterator<Item = &[u8]> {
     statement.split(is_between).filter(|word| !word.is_empty())
 }
 
-/// What stands between semicolons and braces, without comments before it.
+/// The text between semicolons and braces, without leading comments.
 struct PtxStatements<'a>(&'a [u8]);
 
 impl<'a> Iterator for PtxStatements<'a> {
@@ -144,7 +144,7 @@ impl<'a> Iterator for PtxStatements<'a> {
     }
 }
 
-/// What follows a mark.
+/// The text after a mark.
 fn after<'a>(text: &'a [u8], mark: &[u8]) -> &'a [u8] {
     let at = text.windows(mark.len()).position(|found| found == mark);
     let rest = at.and_then(|at| text.get(at.saturating_add(mark.len())..));

@@ -1,15 +1,12 @@
 //! How a pool ends: with its last allocation.
 //!
-//! The driver forgets the name of a pool that is destroyed and lets the allocations from it live until they
-//! are freed; only then is its memory taken back. Nobody can ask what such a pool reserves, so it stays
-//! charged for what it was, and all of that is given back with the last allocation. For that every
-//! allocation from a pool is entered by its address.
+//! The driver forgets the handle of a destroyed pool, but its allocations live until they are freed. Only then is the
+//! pool's memory freed. Such a pool cannot be queried, so its last charge stays, and all of it is uncharged with the
+//! last allocation. For that, every allocation from a pool is recorded by its address.
 //!
-//! A last free that is only asked for, in the order of a stream, is over when the stream gets there: see
-//! `late`.
+//! If the last free is only queued in a stream, it is over when the stream gets there: see `deferred_frees`.
 //!
-//! A driver may give a new pool the handle of one that is destroyed, so here pools go by numbers of our
-//! own.
+//! A driver may give a new pool the handle of a destroyed one. So pools have numbers of our own here.
 
 use crate::fallible_map::FallibleMap;
 
@@ -22,14 +19,14 @@ pub struct EndingPool {
     id: PoolId,
 }
 
-/// An allocation from a pool that was taken out of the books.
+/// A pool allocation that was removed from the table.
 #[derive(Clone, Copy, Debug)]
 pub struct RemovedPooled {
     address: u64,
     home: PoolOrigin,
 }
 
-/// Where an allocation came from.
+/// The pool that an allocation came from.
 #[derive(Clone, Copy, Debug)]
 struct PoolOrigin {
     pool: u64,
@@ -39,11 +36,11 @@ struct PoolOrigin {
 #[derive(Debug)]
 struct RetiredPool {
     pool: PoolEntry,
-    /// Whether the driver has done it.
+    /// Whether the driver has destroyed it.
     is_destroyed: bool,
 }
 
-/// What outlives the names of pools.
+/// What outlives the handles of pools.
 #[derive(Debug, Default)]
 pub(super) struct RetiredPools {
     /// Pools that are destroyed or being destroyed.
@@ -53,8 +50,8 @@ pub(super) struct RetiredPools {
 }
 
 impl PoolTable {
-    /// The allocation that a growth was for has been made, at an address; or not. Says what is to be given
-    /// back for a pool that was only waiting for it, or for what was freed unseen at this address before.
+    /// The allocation for which the pool grew was made at an address, or failed. Returns what to uncharge for a pool
+    /// that was only waiting for it, or for an allocation at this address whose free was not seen.
     #[must_use]
     pub fn made(&mut self, growth: PoolGrowth, address: Option<u64>) -> PoolSettlement {
         let home = PoolOrigin {
@@ -69,7 +66,7 @@ impl PoolTable {
         stale.map_or(PoolSettlement::Even, |stale| self.freed(stale))
     }
 
-    /// Takes an allocation out, before the driver is asked to free it.
+    /// Removes an allocation, before the driver is asked to free it.
     pub fn take(&mut self, address: u64) -> Option<RemovedPooled> {
         let home = self.ends.allocations.remove(address)?;
         Some(RemovedPooled { address, home })
@@ -80,13 +77,13 @@ impl PoolTable {
         self.ends.allocations.enter(pooled.address, pooled.home);
     }
 
-    /// The driver freed it: says what is to be given back if its pool was only waiting for it.
+    /// The driver freed it. Returns what to uncharge if its pool was only waiting for it.
     #[must_use]
     pub fn freed(&mut self, pooled: RemovedPooled) -> PoolSettlement {
         self.let_go(pooled.home)
     }
 
-    /// Notes that the driver is about to be asked to destroy a pool.
+    /// The driver is about to be asked to destroy a pool.
     pub fn begin_destroy(&mut self, pool: u64) -> Option<EndingPool> {
         let entry = self.by_handle.remove(pool)?;
         let id = entry.id;
@@ -105,7 +102,7 @@ impl PoolTable {
         }
     }
 
-    /// The driver destroyed it: says what is to be given back if no allocation from it lives.
+    /// The driver destroyed it. Returns what to uncharge if no allocation from it is left.
     #[must_use]
     pub fn destroyed(&mut self, doomed: EndingPool) -> PoolSettlement {
         if let Some(ending) = self.ends.ending.get_mut(doomed.id) {
@@ -114,7 +111,7 @@ impl PoolTable {
         self.end(doomed.id)
     }
 
-    /// The driver says that there is no such pool, nor then what was allocated from it.
+    /// The driver reports that there is no such pool. So its allocations are gone too.
     #[must_use]
     pub fn vanished(&mut self, pool: u64) -> PoolSettlement {
         let Some(gone) = self.by_handle.remove(pool) else {
@@ -124,7 +121,7 @@ impl PoolTable {
         gone.gone()
     }
 
-    /// One allocation less.
+    /// Counts one allocation less.
     fn let_go(&mut self, home: PoolOrigin) -> PoolSettlement {
         let named = self.by_handle.get_mut(home.pool);
         match named.filter(|pool| pool.id == home.id) {
@@ -141,7 +138,7 @@ impl PoolTable {
         }
     }
 
-    /// Takes a pool out that is over.
+    /// Removes a pool that has ended.
     fn end(&mut self, id: PoolId) -> PoolSettlement {
         let ending = self.ends.ending.get(id);
         let is_over = ending.is_some_and(|ending| ending.is_destroyed && ending.pool.live == 0);

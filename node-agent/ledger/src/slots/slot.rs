@@ -1,11 +1,11 @@
-//! One slot: its name, and how far it has come.
+//! One slot: its name and its state.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::allocation::AllocationId;
 
-/// The number of a slot, from one. It is written `s-0001`, the kubelet's device id and the name of the
+/// The number of a slot, from one. It is written `s-0001`, which is also the kubelet's device id and the name of the
 /// CDI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u16);
@@ -19,7 +19,7 @@ impl fmt::Display for SlotId {
 impl FromStr for SlotId {
     type Err = String;
 
-    /// Reads what `Display` writes and nothing else, so that a slot has one name.
+    /// Accepts only what `Display` writes, so that a slot has one name.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text
             .strip_prefix("s-")
@@ -30,35 +30,35 @@ impl FromStr for SlotId {
     }
 }
 
-/// How far a slot has come.
+/// The state of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nobody's.
+    /// No pod has it.
     #[default]
     Free,
     /// The kubelet gave it to a container that has not started.
     Handed,
-    /// The grant of this pod stands behind it.
+    /// The grant of this pod is written.
     Prepared {
         /// The pod's UID.
         pod: String,
-        /// What the pod was given.
+        /// The pod's allocation.
         allocation: AllocationId,
     },
-    /// The pod has left it and its allocation is not yet let go.
+    /// The pod has left, and its allocation still exists.
     Draining {
         /// The pod's UID.
         pod: String,
-        /// What the pod was given.
+        /// The pod's allocation.
         allocation: AllocationId,
     },
 }
 
 impl SlotState {
-    /// All words of [`SlotState::word`].
+    /// All values of [`SlotState::word`].
     pub const WORDS: [&str; 4] = ["free", "handed", "prepared", "draining"];
 
-    /// How far it has come, in one word.
+    /// The state in one word, for metrics.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

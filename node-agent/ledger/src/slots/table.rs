@@ -1,4 +1,4 @@
-//! All slots, and the one way to change them.
+//! All slots, and the one function that changes them.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::allocation::AllocationId;
 /// Something that happened to slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotEvent {
-    /// A grant lay on disk when the agent started, and its allocation lives.
+    /// A grant was on disk when the agent started, and its allocation still exists.
     Found {
-        /// The slot that it is for.
+        /// The slot.
         slot: SlotId,
-        /// The pod that it is for.
+        /// The pod's UID.
         pod: String,
-        /// What it grants.
+        /// The allocation that it grants.
         allocation: AllocationId,
     },
     /// The kubelet gives a slot to some container.
@@ -25,28 +25,28 @@ pub enum SlotEvent {
         slot: SlotId,
         /// The pod's UID.
         pod: String,
-        /// What the pod was given.
+        /// The pod's allocation.
         allocation: AllocationId,
     },
-    /// All slots that the kubelet says are held, with the UIDs of the pods.
+    /// All slots in use according to the kubelet, with the UIDs of their pods.
     Held(BTreeMap<SlotId, String>),
-    /// The ledger has let an allocation go.
+    /// The ledger has removed an allocation.
     Gone(AllocationId),
 }
 
 /// What the agent must do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotEffect {
-    /// Write the slot's grant, or write it again.
+    /// Write or rewrite the slot's grant.
     Write {
         /// The slot.
         slot: SlotId,
-        /// What it grants.
+        /// The allocation that it grants.
         allocation: AllocationId,
     },
-    /// Take the slot's grant away.
+    /// Remove the slot's grant.
     Remove(SlotId),
-    /// Tell the kubelet which slots can be had.
+    /// Tell the kubelet which slots are healthy.
     List,
     /// The slot cannot be prepared.
     Refuse(SlotRefusal),
@@ -58,7 +58,7 @@ pub enum SlotRefusal {
     /// There is no such slot.
     #[error("this node has no slot {0}")]
     Unknown(SlotId),
-    /// The pod before has not gone altogether.
+    /// Processes of the previous pod are still running.
     #[error("processes of pod {pod}, the previous holder of slot {slot}, are still running")]
     Draining {
         /// The slot.
@@ -66,7 +66,7 @@ pub enum SlotRefusal {
         /// The pod's UID.
         pod: String,
     },
-    /// Another pod is there.
+    /// Another pod holds it.
     #[error("slot {slot} is in use by pod {pod}")]
     Taken {
         /// The slot.
@@ -80,12 +80,12 @@ pub enum SlotRefusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotTable {
     slots: BTreeMap<SlotId, SlotState>,
-    /// How many there are to be; those beyond have been found, and go with their pods.
+    /// The configured number. Slots beyond it were found on disk and are dropped when their pods leave.
     count: u16,
 }
 
 impl SlotTable {
-    /// So many free slots.
+    /// A table of `count` free slots.
     #[must_use]
     pub fn new(count: u16) -> Self {
         let slots = (1..=count).map(|number| (SlotId(number), SlotState::Free));
@@ -95,14 +95,14 @@ impl SlotTable {
         }
     }
 
-    /// Each slot and whether it can be offered.
+    /// Each slot, and whether it can be offered to the kubelet.
     pub fn offers(&self) -> impl Iterator<Item = (SlotId, bool)> + '_ {
         let offer =
             |(id, slot): (&SlotId, &SlotState)| (*id, !matches!(slot, SlotState::Draining { .. }));
         self.slots.iter().map(offer)
     }
 
-    /// The slots that have a grant, with what it grants.
+    /// The slots with a grant, and the allocation that each grants.
     pub fn prepared(&self) -> impl Iterator<Item = (SlotId, &AllocationId)> + '_ {
         self.slots.iter().filter_map(|(id, slot)| match slot {
             SlotState::Prepared { allocation, .. } => Some((*id, allocation)),
@@ -110,7 +110,7 @@ impl SlotTable {
         })
     }
 
-    /// How many slots have come how far, in one word each.
+    /// The number of slots in each state, by `SlotState::word`.
     #[must_use]
     pub fn tally(&self) -> BTreeMap<&'static str, usize> {
         let mut tally = BTreeMap::from(SlotState::WORDS.map(|word| (word, 0)));
@@ -137,7 +137,7 @@ impl SlotTable {
         self.slots.get(&id)
     }
 
-    /// Enters what happened and says what must be done.
+    /// Applies an event and returns what the agent must do.
     #[must_use]
     pub fn apply(&mut self, event: SlotEvent) -> Vec<SlotEffect> {
         let mut effects = match event {
@@ -159,7 +159,7 @@ impl SlotTable {
         effects
     }
 
-    /// Takes out the slots beyond the present number that nobody has any more.
+    /// Drops free slots beyond the configured number.
     fn retire(&mut self) -> Option<SlotEffect> {
         let before = self.slots.len();
         let count = self.count;
@@ -168,14 +168,14 @@ impl SlotTable {
         (self.slots.len() < before).then_some(SlotEffect::List)
     }
 
-    /// A slot beyond the present number stays until its pod has left it; no new pod gets it.
+    /// Slots beyond the configured number are accepted, too: they stay until their pods leave, and get no new pod.
     fn found(&mut self, id: SlotId, pod: String, allocation: AllocationId) -> Vec<SlotEffect> {
         self.slots
             .insert(id, SlotState::Prepared { pod, allocation });
         Vec::new()
     }
 
-    /// The kubelet gives out only what it holds to be free, so the pod before has left it.
+    /// The kubelet gives out only slots that it holds to be free, so the previous pod has left.
     fn handed(&mut self, id: SlotId) -> Vec<SlotEffect> {
         let Some(slot) = self.slots.get_mut(&id) else {
             return vec![SlotEffect::Refuse(SlotRefusal::Unknown(id))];
@@ -256,7 +256,7 @@ impl SlotTable {
     }
 }
 
-/// The pod has left its slot.
+/// Marks that the pod has left its slot.
 fn leave(id: SlotId, slot: &mut SlotState) -> Vec<SlotEffect> {
     if let SlotState::Prepared { pod, allocation } = std::mem::take(slot) {
         *slot = SlotState::Draining { pod, allocation };

@@ -1,4 +1,4 @@
-//! Giving a pod its cards, once it is known which pod has the devices.
+//! Plans the cards of a pod once it is known which pod holds the devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,38 +11,38 @@ use crate::allocation::{AllocationId, AllocationOwner, AllocationPhase};
 use crate::ledger::Ledger;
 use crate::topology::GpuTopology;
 
-/// What must be done for a pod to have its cards, in this order.
+/// The steps that give a pod its cards, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeCardPlan {
-    /// Holds that make room for it.
+    /// Holds to release first, to make room.
     pub release: Vec<AllocationId>,
-    /// The key and the cards of an allocation to make, if one is.
+    /// The key and the cards of the allocation to make, if one is needed.
     pub ask: Option<(String, Vec<CardUuid>)>,
-    /// What is reserved for it and to be committed.
+    /// Reservations for the pod, to be committed.
     pub commit: Vec<AllocationId>,
 }
 
-/// Why a device cannot have a card.
+/// Why a device cannot get a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WholeCardRefusal {
     /// There is no such device.
     #[error("this node has no whole GPU {0}")]
     Unknown(WholeCardId),
-    /// There are not enough cards with nothing on them.
+    /// There are not enough idle cards.
     #[error("asked for {}; {idle} of {cards} GPUs are idle{}", CardCount(*asked), HolderList(holders))]
     NoCard {
-        /// How many were wanted.
+        /// How many were requested.
         asked: usize,
-        /// How many there are to give.
+        /// How many are idle.
         idle: usize,
-        /// How many there are.
+        /// How many the node has.
         cards: usize,
-        /// Who has something of the others.
+        /// The names of all allocations.
         holders: Vec<String>,
     },
 }
 
-/// How many holders a refusal names.
+/// The most holders that a refusal names.
 const NAMED: usize = 4;
 
 struct CardCount(usize);
@@ -89,7 +89,7 @@ impl WholeCardRefusal {
 }
 
 impl Ledger {
-    /// The cards that a pod has whole or that are reserved for it, in the order of its devices.
+    /// The whole cards that a pod has or has reserved, in the order of its devices.
     #[must_use]
     pub fn cards_of(&self, pod: &str) -> Vec<CardUuid> {
         let its = self.whole_of_pods().filter(|(_, of)| *of == pod);
@@ -97,7 +97,7 @@ impl Ledger {
             .collect()
     }
 
-    /// The allocation of one of these cards.
+    /// The pod's allocation that contains this card.
     #[must_use]
     pub fn whole_with(&self, pod: &str, card: CardUuid) -> Option<&AllocationId> {
         let mut its = self.whole_of_pods().filter(|(_, of)| *of == pod);
@@ -105,11 +105,11 @@ impl Ledger {
             .map(|(allocation, _)| &allocation.id)
     }
 
-    /// How a pod gets cards for its devices: those that are reserved for it, those that were held for the
-    /// devices, and others where these do not suffice.
+    /// Plans the cards for a pod's devices: first those reserved for the pod, then those held for the devices, then
+    /// idle ones.
     ///
     /// # Errors
-    /// If there are not enough.
+    /// If there are not enough idle cards.
     pub fn plan_whole(
         &self,
         topology: &GpuTopology,
@@ -130,6 +130,7 @@ impl Ledger {
                 .collect();
             let mut free = idle(self, topology);
             free.extend(&must);
+            // Devices without a held card get the idle cards that fit the others best.
             let missing = held.iter().filter(|card| card.is_none()).count();
             let best = topology.best(&free, &must, must.len() + missing);
             let mut others = best.into_iter().filter(|card| !must.contains(card));

@@ -1,9 +1,9 @@
 //! Cards that another device plugin gave to a pod.
 //!
-//! They are in the book so that nobody else gets anything of them, until the pod has left: also where the
-//! plugin is gone and the pod has yet to use its card. The kubelet counts these pods' devices among the other
-//! plugin's, so they are none of [`Wholes`](super::WholeCardTable). A card of which somebody has a share already was
-//! given twice before anybody here could know; the book keeps who was first.
+//! The ledger records them so that no other pod gets part of them until the pod has left. That holds even if the
+//! plugin is gone, or the pod has not used its card yet. The kubelet counts these devices under the other plugin's
+//! resource, so they are not in the [`WholeCardTable`](super::WholeCardTable). If somebody already has a share of
+//! such a card, it was allocated twice before the agent could know. The ledger keeps the first allocation.
 
 use apportion_abi::CardUuid;
 
@@ -11,10 +11,10 @@ use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPha
 use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, NoticeKind};
 use crate::ledger::Ledger;
 
-/// What the keys of such allocations begin with.
+/// The prefix of the keys of such allocations.
 const TAKEN: &str = "other-plugin/";
 
-/// Whether another plugin gave it.
+/// Whether another device plugin made the allocation.
 pub(super) fn is_of_others(allocation: &Allocation) -> bool {
     allocation.key.starts_with(TAKEN)
 }
@@ -34,7 +34,7 @@ impl Ledger {
         let grants: Vec<CardGrant> = free
             .filter_map(|card| {
                 let mut grant = CardGrant::new(*card, self.card(*card)?.capacity.allocatable());
-                // What its processes use already is no offence.
+                // What its processes already use is no offence.
                 grant.allowed = apportion_abi::Bytes(u64::MAX);
                 Some(grant)
             })

@@ -1,4 +1,4 @@
-//! Which devices are handed out and which can be had.
+//! Which whole-card devices the kubelet has handed out, and which can be offered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,46 +13,46 @@ use crate::ledger::Ledger;
 use crate::slots::SlotTable;
 use crate::topology::GpuTopology;
 
-/// How long the kubelet may take from asking for a device to saying whose it is.
+/// How long the kubelet may take from `Allocate` until it reports the device's pod.
 const SETTLES_IN: Duration = Duration::from_secs(10);
 
-/// A device as the kubelet is told of it.
+/// A device as it is listed to the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WholeCardOffer {
-    /// Its name.
+    /// Its device id.
     pub id: WholeCardId,
-    /// The card that stands behind it now, where one does.
+    /// The card behind it now, if any.
     pub card: Option<CardUuid>,
-    /// Whether it can be had, or is held and works.
+    /// Whether it is reported as healthy: it is available, or it is held and its card works.
     pub is_offered: bool,
 }
 
-/// How far a device has come that is not nobody's.
+/// The state of a device that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WholeCardState {
-    /// The kubelet asked for it and has not said for whom.
+    /// The kubelet allocated it and has not reported the pod.
     Handed { since: EpochMillis },
-    /// It is this pod's, by UID.
+    /// This pod holds it, by UID.
     Held { pod: String },
 }
 
-/// The devices that somebody has.
+/// The devices in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WholeCardTable {
     standing: BTreeMap<WholeCardId, WholeCardState>,
 }
 
-/// What follows from what the kubelet said.
+/// What follows from a report of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WholeCardUpdate {
-    /// Holds that are needed no more.
+    /// Holds that are no longer needed.
     pub release: Vec<AllocationId>,
-    /// Pods that have all their devices and not all their cards.
+    /// Pods that have all their devices but not all their cards.
     pub give: Vec<String>,
 }
 
 impl WholeCardTable {
-    /// What an earlier agent handed out.
+    /// Restores the devices that an earlier agent handed out, from their holds in the ledger.
     #[must_use]
     pub fn resume(ledger: &Ledger) -> Self {
         let handed = |since| WholeCardState::Handed { since };
@@ -63,8 +63,8 @@ impl WholeCardTable {
         }
     }
 
-    /// Enters which pod, by UID, has which devices, for all pods if `is_complete`. Whose the contested ones
-    /// are cannot be said; they stay as they are.
+    /// Records which pod, by UID, holds which devices; of all pods if `is_complete`. Contested devices have no
+    /// certain pod and keep their state.
     #[must_use]
     pub fn seen(
         &mut self,
@@ -85,7 +85,8 @@ impl WholeCardTable {
             let pod = pod.clone();
             self.standing.insert(*id, WholeCardState::Held { pod });
         }
-        // A pod is admitted container by container: it has all its devices when it got no more.
+        // The kubelet admits a pod container by container. A pod has all its devices once their number stops
+        // growing.
         let pods: BTreeSet<&String> = held.values().collect();
         let is_waiting = |pod: &&&String| {
             let ids = self.ids_of(pod);
@@ -123,7 +124,7 @@ impl WholeCardTable {
             .collect()
     }
 
-    /// How many devices pods hold.
+    /// The number of devices that pods hold.
     #[must_use]
     pub fn held(&self) -> usize {
         let held = self.standing.values();
@@ -131,10 +132,10 @@ impl WholeCardTable {
             .count()
     }
 
-    /// The kubelet hands devices out: which cards to hold for them.
+    /// The kubelet allocates devices. Returns the cards to hold for them.
     ///
     /// # Errors
-    /// If there are no such devices or no cards for them.
+    /// If there is no such device, or not enough cards.
     pub fn hand(
         &mut self,
         now: EpochMillis,
@@ -151,12 +152,14 @@ impl WholeCardTable {
         let has_hold = |id: &&WholeCardId| ledger.holds().any(|(of, _)| of == **id);
         let new: Vec<WholeCardId> = ids.iter().filter(|id| !has_hold(id)).copied().collect();
         let mut holds = BTreeMap::new();
+        // First choice: the device's usual card, if it is idle.
         for id in &new {
             let card = usual.get(id).copied().flatten();
             if let Some(card) = card.filter(|card| ledger.is_idle(*card)) {
                 holds.insert(*id, card);
             }
         }
+        // The other devices get the idle cards that fit these best.
         let taken: BTreeSet<CardUuid> = holds.values().copied().collect();
         let best = topology.best(&idle(ledger, topology), &taken, new.len());
         let mut others = best.into_iter().filter(|card| !taken.contains(card));
@@ -170,6 +173,7 @@ impl WholeCardTable {
                 None => bare.push(id),
             }
         }
+        // Devices without a card need one that is about to become free. If there are too few, nothing is handed out.
         let before = self.standing.clone();
         let handed = |id: &WholeCardId| (*id, WholeCardState::Handed { since: now });
         self.standing.extend(ids.iter().map(handed));
@@ -182,7 +186,7 @@ impl WholeCardTable {
         Ok(holds.into_iter().collect())
     }
 
-    /// Every device, as the kubelet is to be told of it.
+    /// All devices, as the kubelet is told of them.
     #[must_use]
     pub fn offers(
         &self,
@@ -208,8 +212,8 @@ impl WholeCardTable {
             .collect()
     }
 
-    /// Each device with its card: that of its holder, that which is held for it, or one that is to be had,
-    /// if possible the card of the same number.
+    /// Each device with its card: its holder's card, the card held for it, or an available card, if possible the one
+    /// with the same number.
     fn usual(
         &self,
         ledger: &Ledger,
@@ -227,6 +231,7 @@ impl WholeCardTable {
 
         let mut to_be_had = idle(ledger, topology);
         to_be_had.extend(self.awaited(ledger, slots));
+        // Some of these cards are promised to devices that were handed out without one.
         let mut left = to_be_had.len().saturating_sub(self.bare(ledger).count());
         let is_nobodys = |id: &WholeCardId| !self.standing.contains_key(id);
         for (id, card) in own.iter().filter(|(id, _)| is_nobodys(id)) {
@@ -246,7 +251,7 @@ impl WholeCardTable {
         all
     }
 
-    /// The devices that somebody has, with the cards that are settled.
+    /// The devices in use whose cards are known.
     fn mapped<'a>(
         &'a self,
         ledger: &'a Ledger,
@@ -276,7 +281,7 @@ impl WholeCardTable {
         ids.filter(move |id| !with.contains(id))
     }
 
-    /// The cards of pods that have yet to get their devices.
+    /// The cards of pods that have not got their devices yet.
     fn awaited(&self, ledger: &Ledger, slots: &SlotTable) -> Vec<CardUuid> {
         let mut skip: BTreeMap<&str, usize> = BTreeMap::new();
         let mut awaited = Vec::new();
@@ -298,13 +303,13 @@ impl WholeCardTable {
     }
 }
 
-/// The cards that nobody has anything of.
+/// The cards on which nobody holds anything.
 pub(super) fn idle(ledger: &Ledger, topology: &GpuTopology) -> BTreeSet<CardUuid> {
     let cards = topology.cards().iter().copied();
     cards.filter(|card| ledger.is_idle(*card)).collect()
 }
 
-/// How many cards are given back and not yet empty.
+/// The number of whole cards that are released but still in use.
 fn leaving(ledger: &Ledger) -> usize {
     let all = ledger.allocations.values();
     let leaving = all.filter(|of| of.is_whole && of.state == AllocationPhase::Draining);

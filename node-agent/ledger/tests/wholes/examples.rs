@@ -1,4 +1,4 @@
-//! What shares and whole cards are to each other, one rule at a time.
+//! How shares and whole cards affect each other, one rule at a time.
 
 use crate::*;
 

@@ -1,5 +1,5 @@
-//! Shares and whole cards from one book, a kubelet that counts devices, and an agent that is killed: no
-//! card is ever given to two, and what the kubelet may hand out can be given.
+//! Shares and whole cards from one ledger, a kubelet that counts devices, and an agent that is killed: no card is
+//! ever given to two pods, and every offered device can be given.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn card(number: usize) -> CardUuid {
     CardUuid([u8::try_from(number).unwrap_or_default() % CARDS; 16])
 }
 
-/// A node: its agent's book, and what its kubelet has.
+/// A node: the agent's ledger and the kubelet's state.
 struct WholeCardNode {
     ledger: Ledger,
     wholes: WholeCardTable,
@@ -90,14 +90,14 @@ impl WholeCardNode {
         }
     }
 
-    /// A scheduler reserves whole cards for a pod that the kubelet has yet to admit.
+    /// The scheduler reserves whole cards for a pod that the kubelet has not admitted yet.
     fn reserve_whole(&mut self, number: usize) {
         self.pods += 1;
         let pod = format!("placed-{}", self.pods);
         let _ = self.reserve(&pod, &[card(number)], ALL);
     }
 
-    /// The kubelet hands out any devices that it may, to a pod that was placed by name, or to another one.
+    /// The kubelet allocates any offered devices, to a pod with a reservation or to another one.
     fn admit(&mut self, choice: usize, count: usize, placed: bool) {
         let offers = self
             .wholes
@@ -111,7 +111,7 @@ impl WholeCardNode {
         let shift = choice % free.len();
         free.rotate_left(shift);
         let ids = &free[..count];
-        // The kubelet may not have heard yet of what has changed since.
+        // The kubelet may not know the latest changes yet.
         self.look();
         let offers = self
             .wholes
@@ -228,7 +228,7 @@ impl WholeCardNode {
         }
     }
 
-    /// The next agent has the ledger and asks the kubelet.
+    /// The next agent has the ledger and polls the kubelet.
     fn restart(&mut self) {
         self.wholes = WholeCardTable::resume(&self.ledger);
         self.look();

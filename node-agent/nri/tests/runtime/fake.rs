@@ -1,5 +1,4 @@
-//! A container runtime's side of the plugin interface: as much of it as a plugin can tell apart from a
-//! real one.
+//! The runtime's side of NRI, as far as a plugin can distinguish it from a real runtime.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,10 +10,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-/// How long a plugin may take to answer; a real runtime throws it out after that.
+/// How long a plugin may take to answer; a real runtime then drops it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many containers go into one part of what is told.
+/// How many containers are in one part of the synchronization.
 const PART: usize = 16;
 
 /// A runtime that waits for plugins.
@@ -23,12 +22,12 @@ pub(crate) struct FakeNriRuntime {
     valid: i32,
 }
 
-/// A plugin that is connected.
+/// A connected plugin.
 pub(crate) struct ConnectedPlugin {
     socket: UnixStream,
     decoder: FrameDecoder,
     stream: u32,
-    /// Stops between any two pieces that it writes.
+    /// Whether to pause between any two pieces that it writes.
     pub(crate) is_halting: bool,
 }
 
@@ -44,7 +43,7 @@ impl FakeNriRuntime {
             .expect("the plugin wishes for what is known")
     }
 
-    /// Registers, configures and synchronises a plugin; none if it wants an event that is not known.
+    /// Registers, configures and synchronizes a plugin; `None` if the plugin requests an unknown event.
     pub(crate) async fn try_accept(&self, running: &[wire::Container]) -> Option<ConnectedPlugin> {
         let accepted = timeout(REGISTRATION_TIMEOUT, self.listener.accept()).await;
         let (socket, _) = accepted

@@ -1,5 +1,5 @@
-//! The plugin against a runtime over a real socket, in a real runtime's order and with its faults: it
-//! closes on events that it does not know, splits what it tells, restarts, sends garbage, falls silent.
+//! The plugin against a runtime over a real socket, in a real runtime's order and with its faults: it closes the
+//! connection on unknown events, splits messages, restarts, sends garbage, falls silent.
 
 mod fake;
 
@@ -16,11 +16,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Every event that a runtime of today knows, and that one from before the validation does.
+/// All events that a current runtime knows, and those of one from before validation.
 const NEW: i32 = (1 << 14) - 1;
 const OLD: i32 = (1 << 13) - 1;
 
-/// A plugin that runs, what it knows and what it tells.
+/// A running plugin, the grants that it sees and the events that it sends.
 struct RunningPlugin {
     grants: watch::Sender<Arc<Grants>>,
     news: mpsc::Receiver<NriEvent>,

@@ -1,4 +1,4 @@
-//! The pods that the API server has for a node, followed until it is not to be had.
+//! Watches the pods of a node through the API server, as long as it is reachable.
 
 use std::collections::BTreeMap;
 use std::future;
@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::{NodePods, PodFacts, RETRY, facts};
 use crate::failure::chain;
 
-/// Follows the pods of the node. Without its name nothing can be asked.
+/// Watches the pods of the node. Without the node's name nothing can be asked.
 pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<NodePods>) {
     let Some(node) = node else {
         warn!(
@@ -47,7 +47,7 @@ async fn events(client: Client, node: &str, pods: &watch::Sender<NodePods>) {
                 is_failing = false;
                 enter(event, &mut listed, pods);
             }
-            // The watcher goes on by itself, after a while.
+            // The watcher retries by itself.
             Err(error) if !is_failing => {
                 is_failing = true;
                 warn!(

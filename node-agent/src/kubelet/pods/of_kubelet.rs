@@ -1,9 +1,9 @@
-//! The pods as the kubelet itself has them, from its pods API (KEP-4188): known as soon as the kubelet acts on
-//! them, and without an API server.
+//! The pods from the kubelet's own pods API (KEP-4188): known as soon as the kubelet acts on them, and without an
+//! API server.
 //!
-//! A pod is deleted there when none of its containers runs or will run again, whether or not the API server
-//! still has it. The kubelet encodes pods as Kubernetes does; what the agent reads of them becomes the same
-//! object that the API server gives.
+//! The API reports a pod as deleted when none of its containers runs or will run again, even if the API server still
+//! has it. The kubelet encodes pods as Kubernetes does. The fields that the agent reads are converted to the API
+//! server's `Pod` type.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,19 +22,19 @@ use tracing::{debug, info, warn};
 
 use super::{NodePods, PodFacts, facts};
 
-/// How often a kubelet that does not serve its pods is asked again: it may have been replaced.
+/// How often to try a kubelet that does not serve the API: it may be upgraded.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Events = Streaming<WatchPodsEvent>;
 
-/// Where a kubelet serves its pods, below its folder.
+/// The socket of the pods API, in the kubelet's folder.
 pub(super) fn socket(dir: &Path) -> PathBuf {
     dir.join("pods-api/pods-api.sock")
 }
 
-/// What happens to the pods, if the kubelet says so.
+/// Opens the watch, if the kubelet serves it.
 pub(super) async fn open(socket: &Path) -> Option<Events> {
     if !socket.exists() {
         return None;
@@ -50,7 +50,7 @@ pub(super) async fn open(socket: &Path) -> Option<Events> {
     tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
 }
 
-/// The same, once the kubelet says so.
+/// Waits until the kubelet serves the watch.
 pub(super) async fn opened(socket: &Path) -> Events {
     loop {
         tokio::time::sleep(ASK_EVERY).await;
@@ -60,7 +60,7 @@ pub(super) async fn opened(socket: &Path) -> Events {
     }
 }
 
-/// Enters what happens until the kubelet falls silent.
+/// Applies the events until the watch ends.
 pub(super) async fn follow(mut events: Events, pods: &watch::Sender<NodePods>) {
     let mut listed = Some(BTreeMap::new());
     loop {
@@ -75,7 +75,7 @@ pub(super) async fn follow(mut events: Events, pods: &watch::Sender<NodePods>) {
     }
 }
 
-/// `listed` is what was said before the first list was complete.
+/// Applies an event. `listed` collects the pods until the first list is complete.
 fn enter(
     event: WatchPodsEvent,
     listed: &mut Option<BTreeMap<String, Arc<PodFacts>>>,
@@ -115,7 +115,7 @@ fn pod(pod: wire::Pod) -> core::Pod {
 }
 
 fn metadata(of: wire::ObjectMeta) -> meta::ObjectMeta {
-    // When it ends does not matter, but that it does.
+    // Only whether it is being deleted matters, not since when.
     let ends = of
         .deletion_timestamp
         .map(|_| meta::Time(k8s_openapi::jiff::Timestamp::default()));

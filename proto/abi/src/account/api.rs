@@ -1,6 +1,6 @@
-//! Which family of calls was refused memory: few words, for those who look for what a program tried.
+//! API families, by which refusals are counted: a few words that show what a program tried.
 //!
-//! A family is a place in the account's words, so the order is part of the layout and new ones come behind.
+//! A family has a fixed place in the account's words. So the order is part of the layout, and new families go last.
 
 /// A family of calls that take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub enum ApiFamily {
     Array,
     /// Modules and libraries.
     Module,
-    /// Contexts, graphs, launches, settings, and whatever programs do not tell apart.
+    /// Contexts, graphs, launches, settings, and everything that programs do not tell apart.
     Other,
 }
 
 impl ApiFamily {
-    /// All, in the order of their counters; the last one has none of its own.
+    /// All families, in the order of their counters. The last one has no counter of its own.
     pub const ALL: [Self; 7] = [
         Self::Alloc,
         Self::Managed,
@@ -33,7 +33,7 @@ impl ApiFamily {
         Self::Other,
     ];
 
-    /// What people and metrics call it.
+    /// The name in output and metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl ApiFamily {
         }
     }
 
-    /// The word and the addend of its counter.
+    /// The index of the word with its counter, and what to add to it.
     pub(super) const fn counter(self) -> Option<(usize, u64)> {
         const LOW: u64 = 1;
         const HIGH: u64 = 1 << 32;

@@ -1,17 +1,16 @@
-//! Pages that their other owner may take away.
+//! Protects against pages that the other side may take away.
 //!
-//! Whoever can write a mapped file can also truncate it, and the next touch of a page beyond its new end is a
-//! bus error: a program under a limit could end the agent that way. No check before the touch can help, as
-//! the file may be cut right after. So the agent maps accounts *guarded*: the signal's handler puts empty
-//! memory of the agent's own in the place of the mapping, and the touch goes on with zeroes. The mapping is
-//! then [`MappingGuard::is_damaged`], and its owner does not look at it again. A bus error anywhere else is what it
-//! was before.
+//! A process that can write a mapped file can also truncate it. The next access beyond the new end is a bus error, so
+//! a program with a limit could kill the agent. A check before the access does not help, because the file may be
+//! truncated right after it. So the agent maps accounts *guarded*: the signal handler replaces the mapping with empty
+//! memory of the agent, and the access continues with zeroes. The mapping is then [`MappingGuard::is_damaged`], and
+//! its owner stops using it. All other bus errors behave as before.
 //!
 //! # Decision: a guard, not copies
-//! The agent also takes the slots of the dead out, by compare-exchange against programs that do the same;
-//! copies made with `pread` could be read but not exchanged, and `pwrite` would overwrite a slot that has
-//! just gone to another process. Sealed memory files cannot be truncated, but cannot be mounted into a
-//! container either. The guard keeps one code for both sides of the page, the one that `loom` has seen.
+//! The agent also retires the slots of dead processes, by compare-exchange against programs that do the same. Copies
+//! made with `pread` could be read but not exchanged, and `pwrite` would overwrite a slot that has just gone to
+//! another process. Sealed memory files cannot be truncated, but cannot be mounted into a container either. The guard
+//! keeps the same code for both sides of the page, which is the code that `loom` has checked.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -19,14 +18,14 @@ use core::ptr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// The most mappings that are guarded at the same time: two for each account of a node.
+/// The most mappings that can be guarded at once: two for each account of a node.
 const MOST: usize = 8192;
-/// An entry that is taken and not yet filled in. No mapping starts here.
+/// Marks an entry that is taken but not filled in. No mapping starts at this address.
 const TAKEN: usize = 1;
 
 /// One guarded mapping.
 struct GuardEntry {
-    /// Where it starts; 0 for a free entry.
+    /// The start of the mapping; 0 for a free entry.
     /// Written by: its owner. Read by: the handler. AcqRel.
     start: AtomicUsize,
     /// Written by: its owner, before `start`. Read by: the handler. Relaxed, ordered by `start`.
@@ -43,21 +42,21 @@ static ENTRIES: [GuardEntry; MOST] = [const {
     }
 }; MOST];
 
-/// What the signal did before. Written once, before our handler is in place.
+/// The previous signal action. Written once, before our handler is installed.
 struct PreviousHandler(core::cell::UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: it is written under `STATE` by the one thread that installs the handler, and only read after.
+// SAFETY: only the thread that installs the handler writes it, under `STATE`; afterwards it is only read.
 unsafe impl Sync for PreviousHandler {}
 
 static BEFORE: PreviousHandler =
     PreviousHandler(core::cell::UnsafeCell::new(MaybeUninit::uninit()));
 
 /// 0, then [`TAKEN`] while a thread installs the handler, then [`INSTALLED`].
-/// Written by: who guards first. Read by: everyone who guards. AcqRel.
+/// Written by: the first thread that guards. Read by: all that guard. AcqRel.
 static STATE: AtomicUsize = AtomicUsize::new(0);
 const INSTALLED: usize = 2;
 
-/// The guard of one mapping, for as long as it lives. It must end before the mapping does.
+/// The guard of one mapping while it lives. It must end before the mapping does.
 #[derive(Debug)]
 pub(super) struct MappingGuard(usize);
 
@@ -77,7 +76,7 @@ impl MappingGuard {
         Some(Self(at))
     }
 
-    /// Whether the mapping is no longer the file.
+    /// Whether the mapping no longer shows the file.
     pub(super) fn is_damaged(&self) -> bool {
         let entry = ENTRIES.get(self.0);
         entry.is_none_or(|entry| entry.is_damaged.load(Acquire))
@@ -99,9 +98,10 @@ impl GuardEntry {
         start > TAKEN && inside < self.size.load(Relaxed)
     }
 
-    /// Puts empty memory in place of the mapping.
+    /// Replaces the mapping with empty memory.
     fn replace(&self) -> bool {
-        // SAFETY: the range is a live mapping: its owner touches it right now, and ends the guard before it.
+        // SAFETY: the range is a live mapping: its owner accesses it right now, and ends the guard before the
+        // mapping.
         let replaced = unsafe {
             libc::mmap(
                 self.start.load(Acquire) as *mut c_void,
@@ -127,7 +127,7 @@ fn install() {
         let mut ours: libc::sigaction = unsafe { core::mem::zeroed() };
         ours.sa_sigaction = handle as *const () as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: only asks; the place is ours alone until the handler is in place.
+        // SAFETY: only reads the action; no other thread uses the place until the handler is installed.
         unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), BEFORE.0.get().cast()) };
         // SAFETY: the handler calls nothing that is not allowed in one.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) };
@@ -140,19 +140,19 @@ extern "C" fn handle(signal: c_int, told: *mut libc::siginfo_t, _: *mut c_void) 
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the location is valid for the calling thread.
     let kept = unsafe { *errno };
-    // SAFETY: the kernel passes what it has to say, as was asked for.
+    // SAFETY: the kernel passes a `siginfo_t`, as `SA_SIGINFO` requests.
     let told = unsafe { &*told };
-    // SAFETY: a bus error has an address; one that somebody sent has another word there, which is not used.
+    // SAFETY: a bus error has an address. A signal sent by a process has another value there, which is not used.
     let address = unsafe { told.si_addr() } as usize;
     let is_error = told.si_code > 0;
     let guarded = ENTRIES
         .iter()
         .find(|entry| is_error && entry.contains(address));
     if !guarded.is_some_and(GuardEntry::replace) {
-        // SAFETY: what the signal did before was asked for before this handler was in place.
+        // SAFETY: the previous action was read before this handler was installed.
         unsafe { libc::sigaction(signal, BEFORE.0.get().cast(), ptr::null_mut()) };
         if !is_error {
-            // A touch happens again by itself; what was sent does not.
+            // A faulting access repeats by itself; a sent signal does not.
             // SAFETY: raising has no preconditions.
             unsafe { libc::raise(signal) };
         }

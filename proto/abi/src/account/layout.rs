@@ -1,21 +1,21 @@
-//! The bytes of the account files: who writes and who reads each word.
+//! The layout of the account files: who writes and who reads each word.
 //!
-//! Every structure is a multiple of 64 bytes, so that no two writers share a cache line. Words are
-//! native-endian; the files never leave the machine. A change here is a new [`LAYOUT_VERSION`].
+//! Every structure is a multiple of 64 bytes, so that no two writers share a cache line. Words are native-endian; the
+//! files never leave the machine. A change here needs a new [`LAYOUT_VERSION`].
 //!
 //! # Decision: one version so far
-//! A word that was always zero can get a meaning without a new version, if zero means what was so before, as
-//! `further_reserve`, `denied_by`, `modules` and the words of shares did; so agent and library of different releases understand each other. A new version is
-//! for what cannot be said that way. An agent that meets one which it does not read leaves the account to its
-//! programs, who keep their limits, and says so; accounts of version 1 are recorded in `tests/files` and
-//! read for ever.
+//! A word that was always zero can get a meaning without a new version, if zero means the old behaviour.
+//! `further_reserve`, `denied_by`, `modules` and the words of shares did so. Thus agents and libraries of different
+//! releases understand each other. A new version is for changes that cannot be made that way. An agent that meets a
+//! version which it cannot read reports it and leaves the account to its programs, which keep their limits. Accounts
+//! of version 1 are recorded in `tests/files` and stay readable for ever.
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU64, fence};
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, fence};
 
-/// The version of both layouts. A program that meets another version leaves the account alone.
+/// The version of both layouts. A program does not use an account of another version.
 pub const LAYOUT_VERSION: u32 = 1;
 /// The most cards that one account can name.
 pub const MAX_CARDS: usize = 64;
@@ -33,7 +33,7 @@ pub(super) const LIMITS_MAGIC: u64 = u64::from_be_bytes(*b"APPLIMIT");
 #[cfg(not(loom))]
 pub(super) const USAGE_MAGIC: u64 = u64::from_be_bytes(*b"APPUSAGE");
 
-/// The start of either file. Written once, before the file gets its name; read at opening.
+/// The header of either file. Written once, before the file gets its name; read when it is opened.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -42,8 +42,8 @@ pub(super) struct AccountHeader {
     pub(super) version: u32,
     pub(super) cards: u32,
     pub(super) size: u64,
-    /// Zeroes. They are named so that they are written: what the writer's stack held there would be for every
-    /// program under a limit to read.
+    /// Zeroes. They have a name so that they are written: otherwise every program with a limit could read what the
+    /// writer's stack held there.
     pub(super) unused: [u64; 5],
 }
 
@@ -52,15 +52,15 @@ pub(super) struct AccountHeader {
 #[repr(C, align(64))]
 pub struct CardLimit {
     /// The card's UUID ([`crate::CardUuid::to_words`]).
-    /// Written by: agent, once, before the file has its name. Read by: every look-up.
+    /// Written by: agent, once, before the file has its name. Read by: every lookup.
     pub uuid: [u64; 2],
     /// The card's physical memory in bytes. Written by: agent, once. Read by: memory queries.
     pub total: u64,
     /// The limit in bytes.
     /// Written by: agent at allocation and resize. Read by: every charge. Release/Acquire.
     pub(super) limit: AtomicU64,
-    /// Bytes to claim for a process's contexts on this card.
-    /// Written by: agent when it learns better. Read by: the first context of a process. Relaxed.
+    /// Bytes to claim for a process's first context on this card.
+    /// Written by: agent when it learns a better value. Read by: the first context of a process. Relaxed.
     pub(super) context_reserve: AtomicU64,
     /// Bytes that the driver uses for these processes beyond what they claimed.
     /// Written by: agent tick. Read by: every charge and query. Release/Acquire.
@@ -68,8 +68,8 @@ pub struct CardLimit {
     /// Counts the agent's writes to this card's words.
     /// Written by: agent after each change. Read by: diagnosis. Release/Acquire with `limit`.
     pub(super) generation: AtomicU64,
-    /// Bytes to claim for each further context of a process on this card; 0 where that is not known, as
-    /// agents write that know only the first, and then it is as much as for the first.
+    /// Bytes to claim for each further context of a process on this card. 0 if unknown, as agents write that only
+    /// know the first context's bytes; then each one claims as much as the first.
     /// Written by: agent when it learns it. Read by: further contexts of a process. Relaxed.
     pub(super) further_reserve: AtomicU64,
 }
@@ -78,7 +78,8 @@ pub struct CardLimit {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CardUse {
-    /// The largest use that a charge saw. Written by: charges (max). Read by: agent. Relaxed.
+    /// The largest use that a charge saw.
+    /// Written by: charges (max). Read by: agent. Relaxed.
     pub(super) peak: AtomicU64,
     /// Charges that were refused. Written by: refusals (add). Read by: agent. Relaxed.
     pub(super) denied: AtomicU64,
@@ -87,35 +88,35 @@ pub struct CardUse {
     /// Bytes of the last refusal. Written by: refusals. Read by: agent. Relaxed.
     pub(super) last_denied: AtomicU64,
     /// One above the highest place that a share of memory on this card ever had.
-    /// Written by: who enters shares (max). Read by: every sum. AcqRel.
+    /// Written by: processes that enter shares (max). Read by: every sum. AcqRel.
     pub(super) shares: AtomicU64,
-    /// The refusals of each [`super::ApiFamily`], two to a word, low half first. What `denied` has beyond them is
-    /// of no family, as all is in accounts whose programs count none.
+    /// The refusals of each [`super::ApiFamily`], two in each word, low half first. Refusals in `denied` beyond these
+    /// have no family; in accounts whose programs do not count families, that is all of them.
     /// Written by: refusals (add). Read by: agent. Relaxed.
     pub(super) denied_by: [AtomicU64; 3],
 }
 
-/// Who owns a slot, and one share, which has nothing to do with that slot: see `shares`.
+/// The owner of a slot, and one share, which is unrelated to that slot: see `shares`.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SlotHead {
     /// Generation (high 32 bits) and pid (low 32 bits, 0 = free), see [`super::SlotOwner`].
     /// Written by: registration and retirement (compare-exchange). Read by: both. AcqRel.
     pub(super) state: AtomicU64,
-    /// Generation (high 16 bits) and start time of the process in clock ticks since boot
-    /// (`/proc/<pid>/stat` field 22). Of another generation: not yet known.
-    /// Written by: the owner at registration. Read by: whoever asks if it is dead. Release/Acquire.
+    /// Generation (high 16 bits) and start time of the process in clock ticks since boot (`/proc/<pid>/stat` field
+    /// 22). With another generation, the start time is not known yet.
+    /// Written by: the owner at registration. Read by: processes that check whether it is dead. Release/Acquire.
     pub(super) start_time: AtomicU64,
-    /// Generation and inode of the owner's pid namespace; a pid means nothing outside it. Written and
-    /// read as `start_time`.
+    /// Generation and inode of the owner's pid namespace. A pid means nothing outside its namespace. Written and read
+    /// like `start_time`.
     pub(super) pid_namespace: AtomicU64,
-    /// Who holds the share, 0 = free. It is void once the slot that it names has another generation.
-    /// Written by: who takes or leaves the place (compare-exchange). Read by: every sum. AcqRel.
+    /// The holder of the share, 0 = free. The share is void once the slot that it names has another generation.
+    /// Written by: processes that take or leave the place (compare-exchange). Read by: every sum. AcqRel.
     pub(super) holder: AtomicU64,
-    /// What the shared memory is known by.
-    /// Written by: the holder, before it says that it holds. Read by: sums. Ordered by `holder`.
+    /// The key of the shared memory.
+    /// Written by: the holder, before it sets `holder`. Read by: sums. Ordered by `holder`.
     pub(super) key: AtomicU64,
-    /// The card (high 16 bits) and the bytes (low 48 bits). Written and read as `key`.
+    /// The card (high 16 bits) and the bytes (low 48 bits). Written and read like `key`.
     pub(super) amount: AtomicU64,
 }
 
@@ -123,20 +124,21 @@ pub struct SlotHead {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SlotCard {
-    /// Generation (high 16 bits) and bytes held or about to be asked of the driver (low 48 bits).
-    /// Written by: the owner (add, subtract), retirement (to zero, only in its generation).
-    /// Read by: every charge of every process. Published before the sum by a SeqCst fence.
+    /// Generation (high 16 bits) and bytes that are held or about to be requested from the driver (low 48 bits).
+    /// Written by: the owner (add, subtract), retirement (to zero, only in its generation). Read by: every charge of
+    /// every process. Published before the sum by a SeqCst fence.
     pub(super) claimed: AtomicU64,
     /// The part of `claimed` that is a reserve for contexts. Written by: owner. Read by: agent.
     pub(super) reserve: AtomicU64,
-    /// Bytes of charges that are not decided yet. Written by: owner. Read by: refused charges, to
-    /// tell a race from a full account. AcqRel.
+    /// Bytes of charges that are not decided yet.
+    /// Written by: owner. Read by: refused charges, to tell a race from a full account. AcqRel.
     pub(super) pending: AtomicU64,
-    /// The largest `claimed` since the agent last reset it. Written by: owner (max), agent (reset).
-    /// Read by: agent, to tell memory of the driver from a charge that came and went. Relaxed.
+    /// The largest `claimed` since the agent last reset it.
+    /// Written by: owner (max), agent (reset). Read by: agent, to tell the driver's memory from a charge that came
+    /// and went. Relaxed.
     pub(super) high: AtomicU64,
-    /// The part of `claimed` that is code and its variables; 0 where programs do not say. Written by: owner.
-    /// Read by: agent.
+    /// The part of `claimed` that is code and its variables; 0 if programs do not report it.
+    /// Written by: owner. Read by: agent.
     pub(super) modules: AtomicU64,
 }
 

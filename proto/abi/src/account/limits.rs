@@ -1,9 +1,9 @@
 //! Reading and writing a card's limit.
 //!
-//! The same words seen from both sides: the agent stores, the program loads. A query and a charge use
-//! the same [`CardLimit::limits`], so a program can never be shown a limit that is not the one it is held to.
-//! It is a whole number of [`SHARE_UNIT`](crate::SHARE_UNIT) whatever was stored: an agent of an earlier release stored the bytes of
-//! a fraction as they came.
+//! Both sides use the same words: the agent stores, the program loads. A query and a charge use the same
+//! [`CardLimit::limits`], so a program never sees another limit than the one that applies. The limit is always a
+//! whole number of [`SHARE_UNIT`](crate::SHARE_UNIT), whatever was stored: agents of earlier releases stored the
+//! exact bytes of a fraction.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -21,7 +21,7 @@ pub struct LimitSnapshot {
     pub overhead: Bytes,
     /// Bytes to claim for a process's first context on the card.
     pub context_reserve: Bytes,
-    /// Bytes to claim for each further one: as many as for the first where nobody knows better.
+    /// Bytes to claim for each further context; as many as for the first if unknown.
     pub further_reserve: Bytes,
     /// The card's physical memory.
     pub total: Bytes,
@@ -41,13 +41,13 @@ impl CardLimit {
         card
     }
 
-    /// Which card.
+    /// The card's UUID.
     #[must_use]
     pub fn card(&self) -> CardUuid {
         CardUuid::from_words(self.uuid)
     }
 
-    /// The limits as they stand now.
+    /// The current limits.
     #[must_use]
     pub fn limits(&self) -> LimitSnapshot {
         let context_reserve = Bytes(self.context_reserve.load(Relaxed));
@@ -76,21 +76,20 @@ impl CardLimit {
         self.generation.fetch_add(1, AcqRel);
     }
 
-    /// Publishes what the driver uses beyond what was claimed.
+    /// Publishes how much the driver uses beyond what was claimed.
     pub fn set_overhead(&self, overhead: Bytes) {
         if self.overhead.swap(overhead.0, AcqRel) != overhead.0 {
             self.generation.fetch_add(1, AcqRel);
         }
     }
 
-    /// Publishes what a process's first context on this card will claim.
+    /// Publishes how much a process's first context on this card will claim.
     pub fn set_context_reserve(&self, reserve: Bytes) {
         self.context_reserve.store(reserve.0, Relaxed);
         self.generation.fetch_add(1, AcqRel);
     }
 
-    /// Publishes what each further context of a process on this card will claim; `None` where it is not
-    /// known.
+    /// Publishes how much each further context of a process on this card will claim; `None` if unknown.
     pub fn set_further_reserve(&self, reserve: Option<Bytes>) {
         let reserve = reserve.unwrap_or_default();
         self.further_reserve.store(reserve.0, Relaxed);

@@ -1,12 +1,12 @@
-//! Opening, creating and mapping the two files.
+//! Opens, creates and maps the two files.
 //!
-//! Works without the standard library: the preloaded library opens accounts inside other people's
-//! programs. Opening checks magic, version, number of cards and size against the file's real size
-//! before anything is read through the mapping; a file that is not exactly right is an error, never a
-//! guess. Files are created complete under a temporary name and renamed, so no reader sees a half.
+//! This works without the standard library, because the preloaded library opens accounts inside other people's
+//! programs. Opening checks magic, version, number of cards and size against the file's real size before anything is
+//! read through the mapping. A file that is not exactly right is an error. Files are created complete under a
+//! temporary name and renamed, so no reader sees a partial file.
 //!
-//! A program can damage its own `usage` file, and truncate it: the agent maps it guarded (`guard`), the
-//! program does not, as it would only spite itself.
+//! A program can damage and truncate its own `usage` file. The agent maps it guarded (`guard`). The program does not,
+//! because it would only harm itself.
 
 use core::ffi::CStr;
 
@@ -21,7 +21,7 @@ use crate::uuid::CardUuid;
 /// A card of a new account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewCard {
-    /// Which card.
+    /// The card's UUID.
     pub uuid: CardUuid,
     /// Its physical memory.
     pub total: Bytes,
@@ -39,8 +39,8 @@ pub struct LimitsMap {
 }
 
 impl LimitsMap {
-    /// Maps an existing file read-only, as a limited program does. Storing through the result of
-    /// [`LimitsMap::cards`] is then a fault; only the agent stores.
+    /// Maps an existing file read-only, as a limited program does. A store through the result of [`LimitsMap::cards`]
+    /// is then a fault; only the agent stores.
     ///
     /// # Errors
     /// The file cannot be opened or mapped, or is not a `limits` file of this layout.
@@ -49,7 +49,7 @@ impl LimitsMap {
         Ok(Self { mapping, cards })
     }
 
-    /// Maps an existing file for writing, guarded, as an agent does that takes over from another.
+    /// Maps an existing file for writing, guarded, as an agent does that takes over from another agent.
     ///
     /// # Errors
     /// As [`LimitsMap::open`].
@@ -79,13 +79,13 @@ impl LimitsMap {
         })
     }
 
-    /// Whether the file was cut under the mapping, which then shows zeroes for good.
+    /// Whether the file was truncated under the mapping, which then shows zeroes for good.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.mapping.is_damaged()
     }
 
-    /// The cards, in the order in which the account names them.
+    /// The cards, in the account's order.
     #[must_use]
     pub fn cards(&self) -> &[CardLimit] {
         self.mapping.slice(size_of::<AccountHeader>(), self.cards)
@@ -109,7 +109,7 @@ impl UsageMap {
         Ok(Self { mapping, cards })
     }
 
-    /// As [`UsageMap::open`], guarded, as the agent does. A link is not followed.
+    /// Like [`UsageMap::open`], but guarded, as the agent needs it. Symbolic links are not followed.
     ///
     /// # Errors
     /// As [`UsageMap::open`].
@@ -119,14 +119,14 @@ impl UsageMap {
         Ok(Self { mapping, cards })
     }
 
-    /// Whether the file was cut under the mapping, which then shows zeroes for good.
+    /// Whether the file was truncated under the mapping, which then shows zeroes for good.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.mapping.is_damaged()
     }
 
-    /// Creates a new, empty file for so many cards, which must not exist yet. It is its maker's alone (mode 0600)
-    /// until the maker gives it to the programs' user.
+    /// Creates a new, empty file for this many cards, which must not exist yet. Only its creator can access it (mode
+    /// 0600) until the creator gives it to the programs' user.
     ///
     /// # Errors
     /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
@@ -136,13 +136,13 @@ impl UsageMap {
         Ok(Self { mapping, cards })
     }
 
-    /// How many cards the file has words for.
+    /// The number of cards in the file.
     #[must_use]
     pub const fn cards(&self) -> usize {
         self.cards
     }
 
-    /// Where this process has it mapped.
+    /// The address at which this process has mapped it.
     #[must_use]
     pub fn address(&self) -> usize {
         self.mapping.start.addr().get()

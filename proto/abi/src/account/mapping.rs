@@ -1,4 +1,4 @@
-//! A file in memory: opened, checked, created and mapped. The only place that knows descriptors.
+//! A file in memory: opened, checked, created and mapped. Only this module handles descriptors.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -16,7 +16,7 @@ use super::layout::{
 pub enum AccountOpenError {
     /// A system call failed: its name and `errno`.
     System(&'static str, i32),
-    /// The file is no account file of this kind, or its size is not what its header says.
+    /// The file is not an account file of this kind, or its size differs from what its header says.
     NotAnAccount,
     /// The file has another layout version.
     Version(u32),
@@ -57,7 +57,7 @@ unsafe impl Sync for FileMapping {}
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // Its range may be another's as soon as it is unmapped.
+        // The guard goes first: another mapping may get the range as soon as it is unmapped.
         drop(self.guard.take());
         // SAFETY: `start` and `size` are what `mmap` returned and was asked for; nobody else unmaps them.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.size) };
@@ -76,7 +76,7 @@ struct FileDescriptor(i32);
 
 impl Drop for FileDescriptor {
     fn drop(&mut self) {
-        // SAFETY: the descriptor was opened by `Fd::open` and is closed only here.
+        // SAFETY: the descriptor was opened by `FileDescriptor::open` and is closed only here.
         unsafe { libc::close(self.0) };
     }
 }
@@ -109,8 +109,8 @@ impl FileDescriptor {
         usize::try_from(stat.st_size).map_err(|_| AccountOpenError::NotAnAccount)
     }
 
-    /// Takes the pages now. A hole would be filled by the first touch, and on a full file system that is a bus
-    /// error in the program that touches it.
+    /// Allocates the pages now. A hole would be filled by the first access, and on a full file system that is a bus
+    /// error in the program.
     fn allocate(&self, size: usize) -> Result<(), AccountOpenError> {
         loop {
             // SAFETY: the descriptor is open for writing.
@@ -123,7 +123,7 @@ impl FileDescriptor {
     }
 
     fn map(&self, size: usize, protection: i32) -> Result<FileMapping, AccountOpenError> {
-        // SAFETY: a new shared mapping of an open descriptor at an address of the kernel's choice.
+        // SAFETY: a new shared mapping of an open descriptor at an address that the kernel chooses.
         let start = unsafe {
             libc::mmap(
                 core::ptr::null_mut(),
@@ -228,7 +228,7 @@ impl FileMapping {
         Ok(mapping)
     }
 
-    /// Makes the file valid: until now its magic was zero and no reader accepted it.
+    /// Makes the file valid. Until now its magic was zero, so no reader accepted it.
     pub(super) fn publish(&self, magic: u64) {
         // SAFETY: the magic is the first word of the mapping and aligned as one.
         let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast()) };

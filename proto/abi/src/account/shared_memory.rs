@@ -1,22 +1,22 @@
-//! Memory that several processes of one account hold: it is one piece of the card, and counts once for as
-//! long as any of them lives and holds it.
+//! Memory that several processes of one account hold. It is one piece of the card, and counts once for as long as any
+//! of them lives and holds it.
 //!
-//! The process that made it has charged it, and says so here before it shows it to others (an *offer*, which
-//! is paid for by the owner's own claim). Who imports it *joins* before it asks the driver, and claims
-//! nothing. When the maker gives it up or dies while others hold it, nobody's claim stands for it any more:
-//! then it counts by itself, as part of every sum, until the last holder has left.
+//! The process that made it has charged it, and records that here before any other process can know the memory (an
+//! *offer*, which the owner's own claim pays for). A process that imports it *joins* before it calls the driver, and
+//! claims nothing. If the maker releases it or dies while others hold it, no claim covers it any more. Then it counts
+//! by itself, as part of every sum, until the last holder has left.
 //!
 //! # Decision: derived, not moved
-//! Moving the charge from the maker's slot to an heir's takes two steps, and whoever does it may be killed
-//! between them; the maker may be dead already. So nothing is moved. A share says who holds it, and counts
-//! if its holder is in the account and no offer with the same key is. Retiring a slot makes all shares
-//! of its owner void by that very act, as they carry the generation of the claim that is emptied.
+//! To move the charge from the maker's slot to another's takes two steps, and the process that does it may be killed
+//! in between; the maker may be dead already. So nothing is moved. A share records its holder, and counts if the
+//! holder is in the account and no offer has the same key. Retiring a slot voids all shares of its owner in the same
+//! step, because they carry the generation of the claim that is emptied.
 //!
-//! A sum reads the claims first and the shares after, and a maker withdraws its offer before its claim: memory
-//! may be counted twice for an instant, never not at all.
+//! A sum reads the claims first and the shares afterwards, and a maker withdraws its offer before its claim. So
+//! memory may be counted twice for an instant, but never not at all.
 //!
-//! The shares lie in the unused words of the slots' heads, with which they have nothing else to do; where
-//! they are zero there are none. When all places are taken, further memory is not followed.
+//! The shares lie in the unused words of the slots' heads, but are unrelated to those slots; zeroes mean that there
+//! are none. When all places are taken, further memory is not tracked.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -25,10 +25,10 @@ use super::slot::{SlotOwner, bytes_of, tag_of, tagged};
 use super::usage::AccountUsage;
 use crate::units::Bytes;
 
-/// Flags of a holder's word; below them the slot (32 bits up) and the generation of its claims.
+/// Flags of a holder's word. Below them are the slot (32 bits up) and the generation of its claims.
 const TAKEN: u64 = 1 << 63;
 const PAID: u64 = 1 << 62;
-/// Its other words are not written yet.
+/// The share's other words are not written yet.
 const BEGUN: u64 = 1 << 61;
 
 /// A process's hold on shared memory.
@@ -39,13 +39,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// The same as two words, for books that need not know what they are.
+    /// The hold as two words, for code that does not need to know their meaning.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
         [self.place as u64, self.holder]
     }
 
-    /// What the words stand for.
+    /// The hold from its two words.
     #[must_use]
     pub const fn from_words([place, holder]: [u64; 2]) -> Self {
         let place = place as usize;
@@ -53,18 +53,18 @@ impl Share {
     }
 }
 
-/// What came of joining.
+/// The outcome of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinOutcome {
-    /// It is held: the driver may be asked.
+    /// The memory is held; the driver may be called.
     Joined(Share),
-    /// Nobody in the account offers or holds it: it is not this account's memory.
+    /// No process of the account offers or holds it: the memory belongs to no process of this account.
     Unknown,
-    /// Its maker has given it up, and the limit has no room for it.
+    /// Its maker has released it, and the limit has no room for it.
     Refused,
 }
 
-/// A share as it stands.
+/// A share as read at one moment.
 #[derive(Clone, Copy)]
 struct HoldSnapshot {
     place: usize,
@@ -90,14 +90,15 @@ const fn named(holder: u64) -> (usize, u64) {
 }
 
 impl AccountUsage<'_> {
-    /// Says that memory which `owner` has charged is about to be shown to others, under a key that all who
-    /// hold it will know. `None` if there is no place left.
+    /// Records that memory which `owner` has charged is about to be shared, under a key that all its holders will
+    /// know. `None` if no place is left.
     #[must_use]
     pub fn offer(&self, owner: SlotOwner, card: usize, key: u64, bytes: Bytes) -> Option<Share> {
         self.enter_share(owner, PAID, card, key, bytes)
     }
 
-    /// Makes `owner` a holder of what somebody in the account offers or holds. `limits` gives a card's.
+    /// Makes `owner` a holder of memory that some process of the account offers or holds. `limits` returns a card's
+    /// limit.
     #[must_use]
     pub fn join<'l>(
         &self,
@@ -112,7 +113,7 @@ impl AccountUsage<'_> {
         let Some(share) = self.enter_share(owner, 0, known.card, key, bytes) else {
             return JoinOutcome::Unknown;
         };
-        // Either the maker sees this share, or this sees that its offer is gone.
+        // Either the maker sees this share, or this process sees that the offer is gone.
         fence(SeqCst);
         if self.seen().any(|seen| seen.key == key && seen.is_paid()) {
             return JoinOutcome::Joined(share);
@@ -128,7 +129,7 @@ impl AccountUsage<'_> {
         JoinOutcome::Refused
     }
 
-    /// Gives a hold up: after the driver has, and before the claim of who made an offer is taken back.
+    /// Drops a hold: after the driver has released the memory, and before the claim behind an offer is withdrawn.
     pub fn leave(&self, share: Share) {
         if let Some(head) = self.heads.get(share.place) {
             let _ = head
@@ -138,8 +139,8 @@ impl AccountUsage<'_> {
         fence(SeqCst);
     }
 
-    /// What counts on a card by itself, as its maker is gone and others hold it. With `of`, only what is
-    /// counted for that process.
+    /// Memory on a card that counts by itself, because its maker is gone and others hold it. With `of`, only the part
+    /// that is counted for that process.
     pub(super) fn orphaned(&self, card: usize, of: Option<SlotOwner>) -> Bytes {
         let used = self.cards.get(card).map(|card| card.shares.load(Acquire));
         if used.unwrap_or_default() == 0 {
@@ -151,7 +152,7 @@ impl AccountUsage<'_> {
         counts.map(|seen| Bytes(seen.bytes)).sum()
     }
 
-    /// Whether an offer, or a holder in an earlier place, stands for the same memory.
+    /// Whether an offer, or a holder in an earlier place, accounts for the same memory.
     fn is_counted_elsewhere(&self, one: &HoldSnapshot) -> bool {
         let mut same = self.seen().filter(|other| other.key == one.key);
         same.any(|other| other.is_paid() || other.place < one.place)
@@ -162,8 +163,8 @@ impl AccountUsage<'_> {
         self.seen_of(None)
     }
 
-    /// All shares, or those of one holder. Who asks for one holder after the other looks at each share so often that
-    /// those of others must cost no more than a word: a tenant can fill all places.
+    /// All shares, or those of one holder. A caller that asks for one holder after the other reads each share many
+    /// times. So the shares of other holders must cost no more than one word: a tenant can fill all places.
     fn seen_of(&self, of: Option<SlotOwner>) -> impl Iterator<Item = HoldSnapshot> + '_ {
         let used = self.cards.iter().map(|card| card.shares.load(Acquire));
         let used = usize::try_from(used.max().unwrap_or(0)).unwrap_or(usize::MAX);
@@ -189,7 +190,7 @@ impl AccountUsage<'_> {
         })
     }
 
-    /// Whether the holder was not retired since.
+    /// Whether the holder has not been retired.
     fn is_in(&self, holder: u64, card: usize) -> bool {
         let (slot, tag) = named(holder);
         self.claim_word(slot, card)

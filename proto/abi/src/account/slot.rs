@@ -1,16 +1,16 @@
-//! Slots: how a process enters an account and how it is taken out after its death.
+//! Slots: how a process enters an account, and how it is removed after its death.
 //!
-//! A slot's state word is its generation and the pid of its owner. Both entering and retiring are one
-//! compare-exchange, so each happens once however many try. The generation also stands in the high bits
-//! of every `claimed` word of the slot: a retirement that was overtaken by a new owner finds another
-//! generation there and changes nothing.
+//! A slot's state word holds its generation and the pid of its owner. Registration and retirement are one
+//! compare-exchange each, so each happens once, however many processes try. The generation is also in the high bits
+//! of every `claimed` word of the slot. So a retirement that was overtaken by a new owner finds another generation
+//! there and changes nothing.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::usage::AccountUsage;
 use crate::units::Bytes;
 
-/// A process's hold on one slot: valid as long as the slot has this state.
+/// A process's ownership of a slot, valid as long as the slot has this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotOwner {
     pub(super) slot: usize,
@@ -30,7 +30,7 @@ impl SlotOwner {
         self.state as u32
     }
 
-    /// A number that no other hold on any slot of the account has: the slot's, and above it its generation.
+    /// A number that no other ownership of a slot in this account has: the slot's number, with its generation above.
     #[must_use]
     pub const fn number(self) -> u64 {
         ((self.state >> 32) << 16) | (self.slot as u64 & 0xffff)
@@ -40,12 +40,12 @@ impl SlotOwner {
         (self.state >> 32) & 0xffff
     }
 
-    /// A word that is the owner's word for as long as the slot has this generation.
+    /// A word that belongs to the owner for as long as the slot has this generation.
     const fn stamp(self, word: u64) -> u64 {
         tagged(self.tag(), bytes_of(word))
     }
 
-    /// The owner's word, or 0 where an earlier owner's still stands.
+    /// The owner's word, or 0 if an earlier owner's is still there.
     const fn stamped(self, word: u64) -> u64 {
         if tag_of(word) == self.tag() {
             bytes_of(word)
@@ -55,7 +55,7 @@ impl SlotOwner {
     }
 }
 
-/// What a process says of itself when it enters an account.
+/// The identity that a process registers in an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessRegistration {
     /// Its pid (`getpid`), not zero.
@@ -69,9 +69,9 @@ pub struct ProcessRegistration {
 /// A process that is in an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredProcess {
-    /// The hold, for [`AccountUsage::retire`].
+    /// Its ownership of the slot, for [`AccountUsage::retire`].
     pub owner: SlotOwner,
-    /// What it said of itself. The start time is 0 for an instant after it entered.
+    /// The registered identity. The start time is 0 for an instant after registration.
     pub registration: ProcessRegistration,
 }
 
@@ -88,7 +88,7 @@ pub(super) const fn bytes_of(word: u64) -> u64 {
 }
 
 impl AccountUsage<'_> {
-    /// Enters a process. `None` when all slots are taken.
+    /// Registers a process. `None` if all slots are taken.
     #[must_use]
     pub fn register(&self, who: ProcessRegistration) -> Option<SlotOwner> {
         for (slot, head) in self.heads.iter().enumerate() {
@@ -121,7 +121,7 @@ impl AccountUsage<'_> {
         None
     }
 
-    /// Whether this hold is still the slot's: false once somebody retired it.
+    /// Whether the slot still has this owner; false once somebody retired it.
     #[must_use]
     pub fn holds(&self, owner: SlotOwner) -> bool {
         let head = self.heads.get(owner.slot);
@@ -150,9 +150,9 @@ impl AccountUsage<'_> {
             })
     }
 
-    /// Takes a process out of the account with all that it holds: a process that leaves, or one that is
-    /// known to be dead. Any number may try, at any time; the slot is emptied once. Returns the bytes
-    /// that this call took out, over all cards.
+    /// Removes a process with everything that it holds: because it leaves, or is known to be dead. Any number of
+    /// processes may try, at any time; the slot is emptied once. Returns the bytes that this call removed, over all
+    /// cards.
     pub fn retire(&self, owner: SlotOwner) -> Bytes {
         let Some(head) = self.heads.get(owner.slot) else {
             return Bytes::ZERO;
@@ -160,7 +160,7 @@ impl AccountUsage<'_> {
         if head.state.load(Acquire) != owner.state {
             return Bytes::ZERO;
         }
-        // With the next generation's tag the claims are closed to this owner, should it live after all.
+        // The next generation's tag closes the claims to this owner, in case it is still alive.
         let next_tag = (owner.tag() + 1) & 0xffff;
         let taken = self.claims_of(owner.slot).map(|card| {
             let empty = |word| (tag_of(word) == owner.tag()).then_some(tagged(next_tag, 0));

@@ -1,8 +1,7 @@
-//! Charging: publish, add up, keep or take back.
+//! Charging: publish the claim, sum up, keep it or take it back.
 //!
-//! See the module above for why the order is this one. Everything is lock-free: no step waits for
-//! another process, except that a charge which may only have lost a race tries again a bounded number
-//! of times before it is refused.
+//! The module above explains this order. Everything is lock-free: no step waits for another process. A charge that
+//! may only have lost a race is retried a bounded number of times before it is refused.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -11,7 +10,7 @@ use super::layout::{AtomicU64, CardLimit, CardUse, SlotCard, SlotHead, fence};
 use super::slot::{SlotOwner, bytes_of, tag_of, tagged};
 use crate::units::Bytes;
 
-/// How often a charge that may have lost a race is tried before it is refused.
+/// How many times a charge that may have lost a race is tried.
 #[cfg(not(loom))]
 const ATTEMPTS: u32 = 64;
 #[cfg(loom)]
@@ -25,7 +24,7 @@ const MOST: u64 = (1 << 48) - 1;
 pub struct AccountUsage<'a> {
     pub(super) cards: &'a [CardUse],
     pub(super) heads: &'a [SlotHead],
-    /// One per slot and card, slot by slot.
+    /// One for each slot and card, slot by slot.
     pub(super) claims: &'a [SlotCard],
     /// One above the highest slot that was ever taken.
     /// Written by: registration (max). Read by: every sum. AcqRel.
@@ -35,20 +34,20 @@ pub struct AccountUsage<'a> {
 /// The outcome of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeOutcome {
-    /// The bytes are claimed; the driver may be asked.
+    /// The bytes are claimed; the driver may be called.
     Granted,
     /// The limit would be exceeded. Nothing is claimed.
     Refused,
-    /// The slot was retired behind its owner's back: register again, claim again what is held.
+    /// Another process retired the slot: register again, and claim again what is held.
     Lost,
 }
 
-/// What a card is charged with, at one moment.
+/// The charges on a card, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardCharges {
-    /// Sum of what all processes claimed, reserves for contexts included.
+    /// The sum of all processes' claims, including reserves for contexts.
     pub claimed: Bytes,
-    /// The part of it that is a reserve for contexts.
+    /// The part of `claimed` that is a reserve for contexts.
     pub reserve: Bytes,
     /// The largest use that a charge saw.
     pub peak: Bytes,
@@ -60,12 +59,12 @@ pub struct CardCharges {
     pub last_denied: Bytes,
     /// The refusals by family, in the order of [`ApiFamily::ALL`].
     pub denied_by: [u64; ApiFamily::ALL.len()],
-    /// The part of what is claimed that is code and its variables.
+    /// The part of `claimed` that is code and its variables.
     pub modules: Bytes,
 }
 
 impl<'a> AccountUsage<'a> {
-    /// Puts the words of a `usage` file together: one `CardUse` a card, one head a slot, one claim a
+    /// Assembles the words of a `usage` file: one `CardUse` for each card, one head for each slot, one claim for each
     /// slot and card.
     #[must_use]
     pub const fn new(
@@ -104,8 +103,7 @@ impl<'a> AccountUsage<'a> {
         self.claims.iter().skip(card).step_by(cards).take(used)
     }
 
-    /// The sum of what all processes have claimed on a card, and of what they hold there and nobody's claim
-    /// stands for.
+    /// The sum of all processes' claims on a card, plus shared memory there that no claim covers.
     #[must_use]
     pub fn claimed(&self, card: usize) -> Bytes {
         let claims = self.on_card(card);
@@ -114,9 +112,9 @@ impl<'a> AccountUsage<'a> {
         claimed.plus(self.orphaned(card, None))
     }
 
-    /// Claims `ask` on a card if everything claimed, the overhead and `ask` together stay within the
-    /// limit. Counts no denial: the caller may yet trim, retire the dead and try again
-    /// ([`AccountUsage::deny`] when it gives up).
+    /// Claims `ask` on a card if all claims, the overhead and `ask` together stay within the limit. A refusal is not
+    /// counted: the caller may still trim, retire dead processes and try again ([`AccountUsage::deny`] when it gives
+    /// up).
     #[must_use]
     pub fn charge(
         &self,
@@ -137,6 +135,7 @@ impl<'a> AccountUsage<'a> {
                 mine.pending.fetch_sub(ask.0, AcqRel);
                 return ChargeOutcome::Lost;
             }
+            // Of two racing charges at least one sees the other's claim.
             fence(SeqCst);
             let sum = self.claimed(card);
             let now = limits.limits();
@@ -148,6 +147,7 @@ impl<'a> AccountUsage<'a> {
             let undecided: Bytes = self.on_card(card).map(pending_in).sum();
             withdraw(mine, owner, ask);
             mine.pending.fetch_sub(ask.0, AcqRel);
+            // If it fits without the undecided claims of others, this charge may only have lost a race.
             let decided = sum.minus(undecided.minus(ask));
             if decided.plus(now.overhead) > now.limit {
                 return ChargeOutcome::Refused;
@@ -157,8 +157,8 @@ impl<'a> AccountUsage<'a> {
         ChargeOutcome::Refused
     }
 
-    /// Claims without asking whether it fits: for memory that is already taken and must be counted.
-    /// Returns false when the slot was retired behind its owner's back.
+    /// Claims without checking the limit, for memory that is already taken and must be counted. Returns false if
+    /// another process has retired the slot.
     #[must_use]
     pub fn claim_anyway(&self, owner: SlotOwner, card: usize, taken: Bytes) -> bool {
         let Some(mine) = self.claim_word(owner.slot, card) else {
@@ -171,22 +171,22 @@ impl<'a> AccountUsage<'a> {
         done
     }
 
-    /// Gives back what a charge took. Call it after the driver has freed the memory.
+    /// Takes a charge off. Call it after the driver has freed the memory.
     pub fn uncharge(&self, owner: SlotOwner, card: usize, freed: Bytes) {
         if let Some(mine) = self.claim_word(owner.slot, card) {
             withdraw(mine, owner, freed);
         }
     }
 
-    /// Says how much of the owner's claim is a reserve for contexts (for the agent's accounting; the
-    /// bytes themselves are charged and uncharged like any others).
+    /// Records how much of the owner's claim is a reserve for contexts. This is for the agent's accounting; the bytes
+    /// are charged and uncharged like all others.
     pub fn set_reserve(&self, owner: SlotOwner, card: usize, reserve: Bytes) {
         if let Some(mine) = self.claim_word(owner.slot, card) {
             mine.reserve.store(reserve.0, Release);
         }
     }
 
-    /// Says how much of the owner's claim is code and its variables, as [`AccountUsage::set_reserve`] does of
+    /// Records how much of the owner's claim is code and its variables, like [`AccountUsage::set_reserve`] for
     /// contexts.
     pub fn set_modules(&self, owner: SlotOwner, card: usize, modules: Bytes) {
         if let Some(mine) = self.claim_word(owner.slot, card) {
@@ -194,7 +194,7 @@ impl<'a> AccountUsage<'a> {
         }
     }
 
-    /// Counts a refusal that reached the program.
+    /// Counts a refusal that the program sees.
     pub fn deny(&self, card: usize, api: ApiFamily, ask: Bytes) {
         if let Some(card) = self.cards.get(card) {
             if let Some((word, one)) = api.counter()
@@ -208,7 +208,7 @@ impl<'a> AccountUsage<'a> {
         }
     }
 
-    /// What a card is charged with.
+    /// The charges on a card.
     #[must_use]
     pub fn used(&self, card: usize) -> CardCharges {
         let Some(words) = self.cards.get(card) else {
@@ -226,8 +226,8 @@ impl<'a> AccountUsage<'a> {
         }
     }
 
-    /// What one process has claimed on a card, with what counts for it of memory whose maker is gone, and
-    /// the part of it that is a reserve for contexts.
+    /// What one process has claimed on a card, including shared memory that counts for it because the maker is gone;
+    /// and the part of it that is a reserve for contexts.
     #[must_use]
     pub fn claimed_by(&self, owner: SlotOwner, card: usize) -> (Bytes, Bytes) {
         self.claim_word(owner.slot, card)
@@ -243,8 +243,8 @@ impl<'a> AccountUsage<'a> {
             })
     }
 
-    /// Whether a process may count on a card: its slot claims something there, or there is memory that several hold,
-    /// which may count for any of them once others are gone.
+    /// Whether a process may count on a card: its slot has a claim there, or there is shared memory, which may count
+    /// for any of its holders once others are gone.
     #[must_use]
     pub fn may_count(&self, owner: SlotOwner, card: usize) -> bool {
         let claim = self.claim_word(owner.slot, card);
@@ -253,8 +253,8 @@ impl<'a> AccountUsage<'a> {
         claimed > 0 || shares.unwrap_or_default() > 0
     }
 
-    /// The largest claim of a process on a card since the last call; starts the next period at what it
-    /// claims now. For the agent only.
+    /// The largest claim of a process on a card since the last call. The next period starts with its current claim.
+    /// For the agent only.
     #[must_use]
     pub fn take_high(&self, owner: SlotOwner, card: usize) -> Bytes {
         let (claimed, _) = self.claimed_by(owner, card);
@@ -272,19 +272,19 @@ impl<'a> AccountUsage<'a> {
     }
 }
 
-/// What of a slot's claim is a reserve; that of a process which is gone was taken out with its claim.
+/// The part of a slot's claim that is a reserve. A dead process's reserve was removed with its claim.
 fn reserve_in(claim: &SlotCard) -> Bytes {
     let claimed = bytes_of(claim.claimed.load(Acquire));
     Bytes(claim.reserve.load(Acquire).min(claimed))
 }
 
-/// What of a slot's claim is code, as [`reserve_in`].
+/// The part of a slot's claim that is code, like [`reserve_in`].
 fn modules_in(claim: &SlotCard) -> Bytes {
     let claimed = bytes_of(claim.claimed.load(Acquire));
     Bytes(claim.modules.load(Acquire).min(claimed))
 }
 
-/// The refusals by family. What no family counted is the last one's.
+/// The refusals by family. Refusals without a family count for the last one.
 fn denied_by(words: &CardUse) -> [u64; ApiFamily::ALL.len()] {
     let mut left = words.denied.load(Relaxed);
     ApiFamily::ALL.map(|api| {
@@ -298,14 +298,14 @@ fn denied_by(words: &CardUse) -> [u64; ApiFamily::ALL.len()] {
     })
 }
 
-/// What of a slot's claim is not decided yet. A process that was killed in a charge leaves its mark in a
+/// The part of a slot's claim that is not decided yet. A process that was killed in a charge leaves its mark in a
 /// slot that is empty by now.
 fn pending_in(claim: &SlotCard) -> Bytes {
     let claimed = bytes_of(claim.claimed.load(Acquire));
     Bytes(claim.pending.load(Acquire).min(claimed))
 }
 
-/// Adds to the owner's claim unless the slot went to a later generation.
+/// Adds to the owner's claim, unless the slot has a later generation.
 fn publish(mine: &SlotCard, owner: SlotOwner, ask: Bytes) -> bool {
     let added = |word| {
         let bytes = bytes_of(word).saturating_add(ask.0).min(MOST);
@@ -314,7 +314,7 @@ fn publish(mine: &SlotCard, owner: SlotOwner, ask: Bytes) -> bool {
     mine.claimed.fetch_update(AcqRel, Acquire, added).is_ok()
 }
 
-/// Takes from the owner's claim unless the slot went to a later generation.
+/// Takes from the owner's claim, unless the slot has a later generation.
 fn withdraw(mine: &SlotCard, owner: SlotOwner, freed: Bytes) {
     let taken = |word| {
         let bytes = bytes_of(word).saturating_sub(freed.0);
@@ -323,15 +323,15 @@ fn withdraw(mine: &SlotCard, owner: SlotOwner, freed: Bytes) {
     let _ = mine.claimed.fetch_update(AcqRel, Acquire, taken);
 }
 
-/// A maximum that writes only when it must: the common case is one load of a shared line.
+/// Raises a maximum, and writes only if it must: the common case is one load of a shared cache line.
 fn raise(word: &AtomicU64, to: u64) {
     if word.load(Relaxed) < to {
         word.fetch_max(to, Relaxed);
     }
 }
 
-/// Lets the other charge decide first. Slots wait for different times, so that two that collided do
-/// not collide for ever.
+/// Lets the other charge decide first. Slots wait for different times, so that two that collided do not collide for
+/// ever.
 fn pause(owner: SlotOwner, attempt: u32) {
     #[cfg(loom)]
     {
@@ -344,7 +344,7 @@ fn pause(owner: SlotOwner, attempt: u32) {
             core::hint::spin_loop();
         }
         if attempt > 8 {
-            // The other may wait for this processor.
+            // The other process may be waiting for this processor.
             // SAFETY: yielding has no preconditions.
             unsafe { libc::sched_yield() };
         }

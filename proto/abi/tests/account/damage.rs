@@ -1,4 +1,5 @@
-//! What a tenant writes into its own page changes nothing of another's, and keeps nobody who reads it for long.
+//! Whatever a tenant writes into its own page, it changes nothing of another's, and cannot keep a reader busy for
+//! long.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,12 +13,12 @@ use crate::{TestAccount, account, c_path};
 
 const CARDS: usize = 2;
 const LINE: usize = 64;
-/// Where the lines of the cards, of the slots' heads and of the claims begin, and where the page ends.
+/// The first lines of the cards, of the slots' heads and of the claims, and the end of the page.
 const USES: usize = 2;
 const HEADS: usize = USES + CARDS;
 const CLAIMS: usize = HEADS + SLOTS;
 const END: usize = CLAIMS + SLOTS * CARDS;
-/// Flags of a share's holder: taken, and not paid by a claim.
+/// A flag of a share's holder: taken, and no claim pays for it.
 const TAKEN: u64 = 1 << 63;
 
 #[derive(Clone, Debug)]
@@ -28,11 +29,11 @@ enum DamageStep {
         word: usize,
         value: u64,
     },
-    /// It makes its page longer or shorter, and then as long as it was.
+    /// It truncates or extends its page, and restores the old length.
     Cut {
         bytes: u64,
     },
-    /// The other charges, gives back or is refused.
+    /// The other process charges, uncharges or is refused.
     Charge {
         card: usize,
         mib: u64,
@@ -44,7 +45,7 @@ enum DamageStep {
     Deny {
         card: usize,
     },
-    /// The agent reads both, and takes out those that it believes dead.
+    /// The agent reads both, and retires processes that it considers dead.
     Tick {
         dead: usize,
     },
@@ -63,7 +64,7 @@ fn value() -> impl Strategy<Value = u64> {
 }
 
 fn step() -> impl Strategy<Value = DamageStep> {
-    // The first slots, where most happens, and all of the page.
+    // The first slots, where most happens, and the whole page.
     let line = prop_oneof![0..HEADS + 4, CLAIMS..CLAIMS + 8, 0..END];
     prop_oneof![
         8 => (line, 0..8_usize, value()).prop_map(|(line, word, value)| DamageStep::Write { line, word, value }),
@@ -75,7 +76,7 @@ fn step() -> impl Strategy<Value = DamageStep> {
     ]
 }
 
-/// What the other's numbers must be: counted here, without a page.
+/// The expected numbers of the other process, counted without a page.
 #[derive(Debug, Default)]
 struct UsageModel {
     claimed: u64,
@@ -110,9 +111,9 @@ fn page(account: &TestAccount) -> File {
         .unwrap()
 }
 
-/// As the agent looks at an account. Every third of its processes is believed dead.
+/// Reads an account as the agent does. Every third of its processes is considered dead.
 fn tick(account: &TestAccount, dead: usize) {
-    // The page was cut under an earlier mapping, perhaps; a page that is no longer one is not opened.
+    // The page may have been truncated under an earlier mapping. A damaged page is not opened.
     let Ok(mapped) = UsageMap::adopt(&c_path(&account.dir.join("usage"))) else {
         return;
     };
@@ -158,7 +159,7 @@ proptest! {
                     let limit = &other.limits.cards()[card];
                     let charged = usage.charge(owner, card, Bytes::from_mib(mib), limit);
                     prop_assert_eq!(charged, models[card].charge(mib));
-                    // The tenant's own program goes on with whatever stands in its page.
+                    // The tenant's own program continues with whatever its page holds.
                     let _ = own.usage.usage().charge(program, card, Bytes::from_mib(mib), limit);
                 }
                 DamageStep::Uncharge { card, mib } => {
@@ -186,8 +187,8 @@ proptest! {
     }
 }
 
-/// Each slot taken, and in each place a share that nobody pays for. Each process was compared with each pair of
-/// shares, which took minutes.
+/// Every slot is taken, and every place holds a share that no claim pays for. Each process was once compared with
+/// each pair of shares, which took minutes.
 #[test]
 fn a_page_full_of_nonsense_keeps_no_reader_for_long() {
     let account = account(1);

@@ -1,4 +1,4 @@
-//! What an account is on disk: what is no account, what is cut under its readers, and what an earlier version
+//! The account's files: what is not an account, what is truncated under its readers, and what an earlier version
 //! wrote.
 
 use std::fs::File;
@@ -55,7 +55,7 @@ fn refuses_files_that_are_not_whole_accounts() {
     assert!(matches!(newer, Err(AccountOpenError::Version(9))));
 }
 
-/// What was read is zero, and the account that was cut is the only one that is damaged.
+/// The truncated account reads as zero, and only that one is damaged.
 #[test]
 fn a_file_that_is_cut_under_a_guarded_mapping_reads_as_zero() {
     let (cut, whole) = (account(1), account(1));
@@ -121,7 +121,7 @@ fn recorded(dir: &Path) {
 
 #[test]
 fn an_account_of_version_1_is_read_for_ever() {
-    // For its folder alone.
+    // Only for its folder.
     let other = account(1);
     recorded(&other.dir);
     let limits = LimitsMap::adopt(&c_path(&other.dir.join("limits"))).unwrap();
@@ -143,7 +143,7 @@ fn an_account_of_version_1_is_read_for_ever() {
     assert_eq!(processes.len(), 1);
     let owner = processes[0].owner;
     assert_eq!(owner.pid(), 18359);
-    // And it goes on from there.
+    // Charges continue from there.
     let charged = usage.usage().charge(owner, 0, Bytes::from_mib(616), card);
     assert!(matches!(charged, ChargeOutcome::Granted), "{charged:?}");
     let beyond = usage.usage().charge(owner, 0, Bytes(1), card);

@@ -1,4 +1,4 @@
-//! The account as its two sides use it: through files, from several processes' points of view.
+//! The account as its two sides use it: through files, by several processes.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may")]
 
@@ -148,7 +148,7 @@ fn a_limit_below_use_refuses_and_keeps_what_is_held() {
     assert_eq!(account.charge(owner, 1), ChargeOutcome::Granted);
 }
 
-/// As agents of earlier releases wrote it for a fraction.
+/// Agents of earlier releases wrote such limits for a fraction.
 #[test]
 fn a_limit_that_is_no_whole_number_of_units_holds_as_one() {
     let account = account(1);
@@ -239,7 +239,7 @@ fn takes_as_many_processes_as_there_are_slots_and_no_more() {
     assert_eq!(account.usage.usage().register(who), None);
 }
 
-/// Threads that charge and free at random, never above the limit as seen by a ledger of their own.
+/// Threads charge and free at random, and stay within the limit by their own count.
 #[test]
 fn many_chargers_never_hold_more_than_the_limit() {
     let account = account(1);

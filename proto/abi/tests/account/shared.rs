@@ -1,4 +1,4 @@
-//! Memory that several processes hold: it counts once, for as long as one of them has it.
+//! Memory that several processes hold counts once, for as long as one of them holds it.
 
 use apportion_abi::Bytes;
 use apportion_abi::account::{ChargeOutcome, JoinOutcome, SlotOwner};
@@ -22,7 +22,7 @@ fn memory_that_two_processes_hold_counts_once() {
         unreachable!("it is offered and paid for");
     };
     assert_eq!(account.claimed(), 60);
-    // The maker gives it up, the other holds it: it counts, for the other.
+    // The maker releases it and the other holds it, so it counts for the other.
     usage.leave(offered);
     usage.uncharge(maker, 0, Bytes::from_mib(60));
     assert_eq!(account.claimed(), 60);
@@ -49,7 +49,7 @@ fn what_the_dead_held_with_others_counts_until_all_are_gone() {
     assert_eq!(account.claimed(), 60);
     usage.retire(two);
     assert_eq!(account.claimed(), 0);
-    // The places of the dead are taken again, as often as one likes.
+    // The places of dead holders are reused without limit.
     for _ in 0..3000 {
         let maker = account.enter(14);
         let _ = usage.offer(maker, 0, 6, Bytes::from_mib(60)).unwrap();

@@ -1,4 +1,4 @@
-//! What holds for any pod.
+//! Properties of every pod.
 
 use apportion_admission::limits::growing;
 use apportion_admission::strict::StrictBounds;

@@ -1,4 +1,4 @@
-//! The pod that the other files make variants of.
+//! The pod that the other files vary.
 
 use apportion_admission::{AdmissionSettings, GpuDelivery, Pod, RequestBelowLimit, validate};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Shares as resources that others count.
+//! Shares as Kubernetes resources.
 
 use apportion_admission::{AdmissionSettings, Pod, mutate};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn counting() -> AdmissionSettings {
     }
 }
 
-/// What the containers of a pod request after it was completed, in the order main, side, fetch.
+/// What the containers of a pod request after mutation, in the order main, side, fetch.
 fn requested(annotations: Value) -> [Value; 3] {
     let mut pod = pod(annotations);
     mutate(&mut pod, &counting(), 1).expect("it can be completed");
@@ -83,7 +83,7 @@ fn a_container_requests_what_its_annotations_ask_for() {
 fn nobody_is_counted_for_another_amount_than_the_share() {
     let with = |annotations: Value, limits: Value| -> Pod {
         let mut pod = limited(annotations, limits);
-        // Whoever wrote it keeps what was written, and is told of it.
+        // An amount that was set by hand is kept, and reported by validation.
         let _ = mutate(&mut pod, &counting(), 1);
         pod
     };

@@ -1,4 +1,4 @@
-//! Limits above the request, and what KAI 0.18 and later let a pod ask for beside memory.
+//! Limits above the request, and what KAI 0.18 and later let a pod request besides memory.
 
 use apportion_abi::{Bytes, Share};
 use apportion_admission::{
@@ -21,7 +21,7 @@ fn charging() -> AdmissionSettings {
     }
 }
 
-/// The shares of a pod that is taken.
+/// The shares of an admitted pod.
 fn shares(annotations: Value) -> Vec<Share> {
     let asked = request::read(&pod(annotations)).expect("it is a request");
     asked.iter().map(|one| one.request.share).collect()
@@ -43,7 +43,7 @@ fn a_request_that_is_the_limit_is_the_share() {
             json!({"gpu-memory": "2048", (REQUEST): "2Gi"}),
             memory(2048),
         ),
-        // And takes it, where both are there.
+        // If both are present, KAI takes the container's.
         (
             json!({"gpu-fraction": "0.5", (REQUEST): "2Gi"}),
             memory(2048),

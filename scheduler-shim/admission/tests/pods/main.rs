@@ -1,4 +1,4 @@
-//! Pods on their way in: KAI's table of rules, what a bound pod keeps, and what must hold for any pod.
+//! Admission of pods: KAI's table of rules, what a bound pod keeps, and properties of every pod.
 
 mod any_pod;
 mod build;

@@ -1,4 +1,4 @@
-//! Every rule by its sentence.
+//! Every rule by its message.
 
 use apportion_abi::{Bytes, Share};
 use apportion_admission::strict::StrictBounds;

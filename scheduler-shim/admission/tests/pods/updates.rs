@@ -1,4 +1,4 @@
-//! What may change once a pod is there.
+//! What may change in an existing pod.
 
 use apportion_admission::{AdmissionSettings, validate_update};
 use serde_json::json;

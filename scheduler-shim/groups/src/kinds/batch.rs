@@ -1,7 +1,7 @@
-//! Jobs and the CronJobs that make them.
+//! Jobs, and the CronJobs that create them.
 //!
-//! A Job's pods start one by one unless an annotation says how many must start together: its parallelism
-//! alone does not mean that they need each other.
+//! A Job's pods start one by one unless an annotation sets how many must start together: parallelism alone does not
+//! mean that they need each other.
 
 use crate::error::{GroupingError, counted};
 use crate::group::DerivedPodGroup;
@@ -17,8 +17,8 @@ const JOB: RequiredResource = RequiredResource {
     name: "jobs.batch",
 };
 
-/// Older versions made a group for a pod and named it after the pod; while one is there, it stays the
-/// pod's group, since a running pod does not change groups.
+/// Older versions made one group per pod, named after the pod. While such a group exists, it stays the pod's group,
+/// since a running pod does not change groups.
 pub(crate) fn job(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -34,8 +34,8 @@ pub(crate) fn job(
     Ok(group)
 }
 
-/// Each run is a group. How many of its pods must start together is not asked: the annotation of a CronJob's template
-/// reaches its Jobs, but KAI reads it of Jobs alone that nothing owns.
+/// Each run is a group. The minimum annotation is not read here: a CronJob's template passes it to its Jobs, but
+/// KAI reads it only on Jobs that nothing owns.
 pub(crate) fn cron_job(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -51,7 +51,7 @@ pub(crate) fn cron_job(
     Ok(workload.owned_by(found).plain(row.priority))
 }
 
-/// Whether a group of this name is there and this cluster keeps such groups.
+/// Whether a group of this name exists and this cluster keeps such groups.
 pub(crate) fn is_kept(workload: &GroupingInput<'_>, name: &str) -> bool {
     let find = || {
         workload
@@ -61,7 +61,7 @@ pub(crate) fn is_kept(workload: &GroupingInput<'_>, name: &str) -> bool {
     workload.settings.keeps_old_names && find().is_some()
 }
 
-/// How many pods (or parts) must start together, if the owner's annotation says so.
+/// How many pods (or parts) must start together, by the owner's annotation.
 pub(crate) fn annotated_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, GroupingError> {
     let key = ANNOTATION_MIN_MEMBER;
     let Some(text) = owner.given_annotation(key) else {
@@ -72,7 +72,7 @@ pub(crate) fn annotated_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, Gr
     counted(owner, key, count.into()).map(Some)
 }
 
-/// The same where none is too few.
+/// The same, but zero and less are refused.
 pub(crate) fn positive_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, GroupingError> {
     let key = ANNOTATION_MIN_MEMBER;
     let too_few = || GroupingError::field(owner, key, "it must be >= 1");

@@ -1,7 +1,7 @@
-//! Grove: a pod's label names its PodGang, which says everything, with parts and where they shall be.
+//! Grove: a pod's label names its PodGang, which has everything: subgroups and topology constraints.
 //!
-//! What people write on the topmost owner (a PodCliqueSet) does not reach the gang, so its labels and annotations
-//! hold where the gang's say nothing. A label of either goes before what the gang's spec says.
+//! Metadata of the topmost owner (a PodCliqueSet) does not reach the gang, so its labels and annotations apply
+//! where the gang has none. A label of either wins over the gang's spec.
 
 use crate::duration::parse_duration;
 use crate::error::GroupingError;
@@ -61,7 +61,7 @@ fn topology_name(gang: ObjectView<'_>) -> &str {
         .unwrap_or_default()
 }
 
-/// Takes over the labels and annotations that the group lacks.
+/// Copies the labels and annotations that the group lacks.
 fn inherit(group: &mut DerivedPodGroup, owner: ObjectView<'_>) {
     for (key, value) in texts(owner, "labels") {
         group.labels.entry(key).or_insert(value);
@@ -71,7 +71,7 @@ fn inherit(group: &mut DerivedPodGroup, owner: ObjectView<'_>) {
     }
 }
 
-/// Applies what labels and annotations say, once they are together.
+/// Applies the merged labels and annotations.
 fn apply_metadata(group: &mut DerivedPodGroup, gang: ObjectView<'_>) -> Result<(), GroupingError> {
     if let Some(class) = group.labels.get(LABEL_PRIORITY) {
         class.clone_into(&mut group.priority_class);
@@ -99,7 +99,7 @@ fn apply_metadata(group: &mut DerivedPodGroup, gang: ObjectView<'_>) -> Result<(
     Ok(())
 }
 
-/// The placement that a gang or a part of it asks for.
+/// The topology constraint of a gang or a part of it.
 fn constraint(
     part: ObjectView<'_>,
     path: &[&str],

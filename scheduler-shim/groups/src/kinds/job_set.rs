@@ -1,7 +1,7 @@
-//! JobSets: a tree of two levels, one subgroup a replicated job and below it one a replica.
+//! JobSets: a tree of two levels, a subgroup per replicated job and below it one per replica.
 //!
-//! All replicated jobs must start together, unless they start in order: then the first must be able to
-//! start before the second has a pod. Within a replica all pods of its parallelism start together.
+//! All replicated jobs must start together, unless they start in order: then the first must be able to start before
+//! the second has a pod. Within a replica, as many pods as its parallelism start together.
 
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ pub(crate) fn group(
     }
 }
 
-/// What an older version made of the JobSet, while any such group is there: no parts, and where the replicated jobs
+/// What an older version made of the JobSet, while such a group exists: no subgroups and, if the replicated jobs
 /// start in order, a group for each.
 fn flat(
     workload: &GroupingInput<'_>,
@@ -119,7 +119,7 @@ fn leaves(
     let topology = topology.some().filter(|wish| !wish.name.is_empty());
     let members = match stated {
         Some(members) => members,
-        // Nobody counts the members of a replica that does not exist.
+        // A replica that does not exist has no members to count.
         None if replicas == 0 => 0,
         None => counted(owner, "parallelism", parallelism)?,
     };
@@ -131,7 +131,7 @@ fn leaves(
     Ok((0..replicas).map(leaf).collect())
 }
 
-/// Puts the pod into the replica that its labels name.
+/// Adds the pod to the replica that its labels name.
 fn assign(pod: ObjectView<'_>, parts: &mut [DerivedSubGroup]) -> Result<(), GroupingError> {
     let job = label(pod, REPLICATED_JOB)?;
     let index = label(pod, JOB_INDEX)?;

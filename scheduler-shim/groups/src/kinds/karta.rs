@@ -1,8 +1,8 @@
-//! Kinds that no row knows, by the Karta definition that describes them.
+//! Kinds without a row, by the Karta definition that describes them.
 //!
-//! A Karta is a tree of components, of which each says by expressions over the owner how many replicas
-//! it has, and by expressions over a pod which pods are its own. Its gang instructions come in two forms: one
-//! group with components as subgroups, or (deprecated) several groups of pods that share some key.
+//! A Karta is a tree of components. Each has expressions over the owner for its number of replicas, and expressions
+//! over a pod that select its pods. The gang instructions have two forms: one group with components as subgroups,
+//! or (deprecated) several groups of pods that share some key.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ mod expression;
 use component::KartaComponents;
 use expression::JqExpression;
 
-/// The longest name of an object.
+/// The maximum length of an object's name.
 const MAX_NAME: usize = 253;
 
 pub(crate) fn group(
@@ -36,7 +36,7 @@ pub(crate) fn group(
     }
 }
 
-/// The Karta of the owner's kind, with its gang instructions; none if there are several.
+/// The Karta of the owner's kind, with its gang instructions; `None` if there are several.
 fn definition<'a>(workload: &GroupingInput<'a>) -> Option<(ObjectView<'a>, ObjectView<'a>)> {
     let owner = workload.owner;
     let kartas = workload.settings.kartas.iter().map(ObjectView::new);
@@ -107,7 +107,7 @@ fn placement(topology: ObjectView<'_>) -> Result<DerivedTopologyConstraint, Grou
         .ok_or(GroupingError::Constraint("a preferred or required level"))
 }
 
-/// A listed component with all that is part of it. It must say how many pods that is.
+/// A listed component with all its children. Its number of pods must be stated.
 fn sub_group(
     workload: &GroupingInput<'_>,
     part: ObjectView<'_>,
@@ -124,7 +124,8 @@ fn sub_group(
     Ok(part.holding(workload.pod, components.holds(name, workload.pod)?))
 }
 
-/// The group of the nearest member that the pod's component is, or is part of, and whose filters the pod passes.
+/// The group of the nearest member whose component is the pod's or a parent of it, and whose filters the pod
+/// passes.
 fn keyed(
     workload: &GroupingInput<'_>,
     mut group: DerivedPodGroup,

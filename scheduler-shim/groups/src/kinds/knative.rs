@@ -1,7 +1,7 @@
-//! Knative services: the pods of a revision start together, as many as its smallest scale.
+//! Knative services: as many pods of a revision start together as its minimum scale.
 //!
-//! Where gangs are off, or where the pods of the revision are in groups of their own (an older version
-//! put them there), every pod is a group.
+//! If gangs are off, or the pods of the revision are in groups of their own (made by an older version), every pod
+//! is a group.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub(crate) fn service(
     let revision = workload
         .objects
         .need(&REVISION, workload.namespace(), name)?;
-    // What a revision says about eviction, delays and placement has never been part of its group.
+    // A revision's settings for eviction, delay and topology have never been part of its group.
     let mut group = DerivedPodGroup {
         preemptibility: None,
         preemption_delay: None,
@@ -52,7 +52,7 @@ pub(crate) fn service(
     Ok(group)
 }
 
-/// Whether the revision's pods are in groups of their own: in several groups, or in one that a pod owns.
+/// Whether the revision's pods have groups of their own: several groups, or one that a pod owns.
 fn is_split(workload: &GroupingInput<'_>, revision: ObjectView<'_>) -> Result<bool, GroupingError> {
     let namespace = revision.namespace();
     let siblings = workload.objects.pods(namespace);
@@ -85,7 +85,7 @@ fn is_of_pod(group: ObjectView<'_>) -> Result<bool, GroupingError> {
     }
 }
 
-/// A service that may scale to zero needs no pod; a scale that is no number is the usual one.
+/// A service that may scale to zero needs no pod. An invalid scale counts as the default.
 fn min_scale(revision: ObjectView<'_>) -> Result<u32, GroupingError> {
     let stated = MIN_SCALE
         .iter()

@@ -1,6 +1,6 @@
 //! Jobs that are a map of roles (Kubeflow's training operator): all replicas of all roles start together.
 //!
-//! A run policy that states a minimum knows better than the sum.
+//! A minimum in the run policy wins over the sum.
 
 use crate::error::{GroupingError, counted};
 use crate::group::DerivedPodGroup;
@@ -10,7 +10,7 @@ use crate::workload::GroupingInput;
 
 const RUN_POLICY: [&str; 4] = ["spec", "runPolicy", "schedulingPolicy", "minAvailable"];
 
-/// For kinds whose groups have no parts.
+/// For kinds whose groups have no subgroups.
 pub(crate) fn no_parts(
     _: &GroupingInput<'_>,
     _: &mut DerivedPodGroup,
@@ -35,7 +35,7 @@ impl ReplicaRoles<'_> {
         Ok(group)
     }
 
-    /// A role that says no number, or none, is a mistake; one below zero may be made up for by another.
+    /// A missing or zero number of replicas is an error; a negative one may be made up for by another role.
     fn sum(&self, owner: ObjectView<'_>) -> Result<i64, GroupingError> {
         let path = ["spec", self.field];
         let missing = || GroupingError::unset(owner, &path.join("."));
@@ -63,7 +63,7 @@ impl ReplicaRoles<'_> {
     }
 }
 
-/// How many replicas a role has, where it must have some.
+/// The number of replicas of a role that must have some.
 pub(crate) fn some_replicas(
     owner: ObjectView<'_>,
     field: &str,

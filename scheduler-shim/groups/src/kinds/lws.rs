@@ -1,7 +1,7 @@
 //! LeaderWorkerSets: each group of a leader and its workers is a gang.
 //!
-//! Where workers wait for the leader to be ready, the leader starts alone, and the gang is whole only once
-//! it is placed. A group may be cut into segments (`segmented`).
+//! If workers wait for the leader to be ready, the leader starts alone, and the gang is whole only once it is
+//! placed. A group may be split into segments (`segmented`).
 
 use crate::error::{GroupingError, counted};
 use crate::group::{DerivedPodGroup, DerivedSubGroup};
@@ -41,7 +41,7 @@ pub(crate) fn group(
         group.min_member = 1;
         group.sub_groups = vec![leader(pod)];
     } else {
-        // While the set changes its size, the pods of one group know theirs.
+        // While the set is being resized, each pod carries the size of its own group.
         let own = pod.annotation(SIZE).and_then(|size| size.parse().ok());
         let size = own.filter(|_| waits).unwrap_or(size);
         group.min_member = counted(owner, "size", size)?;
@@ -54,7 +54,7 @@ pub(crate) fn group(
     Ok(group)
 }
 
-/// The pods of one group.
+/// The number of pods of one group.
 fn size(owner: ObjectView<'_>) -> Result<i64, GroupingError> {
     let field = SIZE_FIELD.join(".");
     match owner.whole(&SIZE_FIELD)? {
@@ -64,7 +64,7 @@ fn size(owner: ObjectView<'_>) -> Result<i64, GroupingError> {
     }
 }
 
-/// The index of a pod in its group; the leader's is zero.
+/// The index of a pod in its group; the leader has zero.
 fn worker_index(pod: ObjectView<'_>) -> Result<Option<i64>, GroupingError> {
     let said = pod.given_label(WORKER_INDEX);
     said.map(|said| segments::index(pod, said)).transpose()
@@ -78,7 +78,7 @@ fn leader(pod: ObjectView<'_>) -> DerivedSubGroup {
     DerivedSubGroup::leaf(LEADER, 1).holding(pod, is_leader(pod))
 }
 
-/// The parts of one group of `size` pods.
+/// The subgroups of one group of `size` pods.
 pub fn sub_groups(
     owner: ObjectView<'_>,
     pod: ObjectView<'_>,

@@ -1,7 +1,7 @@
-//! MPIJobs, whose launcher may be made only once its workers are ready.
+//! MPIJobs, whose launcher may be created only after its workers are ready.
 //!
-//! Such a launcher cannot be part of the gang before it exists: the workers would wait for it, and it for
-//! them. One that is being deleted counts as none, since its successor waits for the workers again.
+//! Such a launcher cannot be part of the gang before it exists: the workers would wait for it, and it for them. A
+//! launcher that is being deleted does not count, since its successor waits for the workers again.
 
 use crate::error::{GroupingError, counted};
 use crate::group::DerivedPodGroup;
@@ -23,8 +23,8 @@ pub(crate) fn refine(
     Ok(())
 }
 
-/// The members that must start together, of `members` with the launcher: without it while it waits for
-/// the workers.
+/// How many of `members`, launcher included, must start together: without the launcher while it waits for the
+/// workers.
 pub fn without_delayed_launcher(
     job: ObjectView<'_>,
     objects: &ObjectStore,
@@ -38,7 +38,7 @@ pub fn without_delayed_launcher(
     counted(job, "minAvailable", i64::from(members) - launchers)
 }
 
-/// Whether a pod is there that launches the job and is not being deleted.
+/// Whether the job has a launcher pod that is not being deleted.
 pub fn launcher_exists(job: ObjectView<'_>, objects: &ObjectStore) -> bool {
     let is_launcher = |pod: ObjectView<'_>| {
         pod.given_label(JOB_NAME) == Some(job.name())

@@ -1,4 +1,4 @@
-//! Groups about single pods: a pod that nothing owns, a pod of a service, and Spark's executors.
+//! Groups of single pods: a pod that nothing owns, a pod of a service, and Spark's executors.
 
 use crate::error::GroupingError;
 use crate::group::{DerivedPodGroup, PodGroupOwner};
@@ -33,7 +33,7 @@ fn spark_selector(pod: ObjectView<'_>) -> Option<&str> {
     pod.given_label(SPARK_SELECTOR)
 }
 
-/// One group for the owner, on its terms alone: what is between it and the pod is not asked.
+/// One group for the owner, on its terms alone: owners between it and the pod don't count.
 pub(crate) fn of_owner(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn of_owner(
     Ok(workload.plain(row.priority))
 }
 
-/// Replicas of a service do not need each other: each is a group, on the terms of the common owner.
+/// Replicas of a service do not need each other: each is a group, on the terms of the topmost owner.
 pub(crate) fn each_alone(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,

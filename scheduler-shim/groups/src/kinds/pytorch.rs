@@ -1,7 +1,7 @@
-//! PyTorchJobs: a part for the master and one for the workers, which may be cut into segments.
+//! PyTorchJobs: a subgroup for the master and one for the workers, which may be split into segments.
 //!
-//! Of an elastic job's minimum the master has its part, and the workers have the rest. Segments that are needed for
-//! that rest must start whole; the others are elastic.
+//! An elastic job's minimum covers the master first, then workers. Segments needed for those workers must start
+//! whole; the others are elastic.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 const MASTER: &str = "master";
 const WORKER: &str = "worker";
-/// Who states a minimum, the last first.
+/// The fields with a minimum; the first that is set counts.
 const MINIMA: [&[&str]; 2] = [
     &["spec", "runPolicy", "schedulingPolicy", "minAvailable"],
     &["spec", "elasticPolicy", "minReplicas"],
@@ -54,7 +54,7 @@ fn plays(pod: ObjectView<'_>, role: &str) -> bool {
     pod.label(REPLICA_TYPE) == Some(role)
 }
 
-/// The parts of the workers, of whom `members` must start together.
+/// The subgroups of the workers, of which `members` must start together.
 fn workers(
     workload: &GroupingInput<'_>,
     spec: &Value,
@@ -85,7 +85,7 @@ fn workers(
     }
 }
 
-/// What the pod says, else the template of the workers.
+/// The segment size: from the pod, else from the template of the workers.
 fn segment_size(pod: ObjectView<'_>, spec: ObjectView<'_>) -> Result<Option<i64>, GroupingError> {
     let path = [
         "template",
@@ -110,11 +110,11 @@ fn own_segment(pod: ObjectView<'_>, size: i64) -> Result<Option<i64>, GroupingEr
     segments::index(pod, said).map(|index| Some(index / size))
 }
 
-/// Workers that are cut into segments.
+/// Workers split into segments.
 struct WorkerSegments {
     number: u32,
     size: i64,
-    /// The pods of the last one.
+    /// The number of pods of the last segment.
     last: i64,
     own: Option<i64>,
     wish: Option<DerivedTopologyConstraint>,

@@ -1,6 +1,6 @@
-//! Ray: the head and the least number of workers of each group start together.
+//! Ray: the head and the minimum number of workers of each group start together.
 //!
-//! A RayJob and a RayService name the RayCluster that runs for them, and it is the cluster that has pods.
+//! A RayJob or a RayService names the RayCluster that runs for it; the cluster has the pods.
 
 use crate::error::{GroupingError, counted};
 use crate::group::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, members};
@@ -46,7 +46,7 @@ pub(crate) fn service(
     of_cluster(row, workload, named_cluster(workload, OF_SERVICE)?)
 }
 
-/// The cluster that the first of these fields names which is there at all.
+/// The cluster that the first of these fields that is set names.
 fn named_cluster<'a>(
     workload: &GroupingInput<'a>,
     paths: &[&[&str]],
@@ -106,7 +106,7 @@ fn parts(cluster: ObjectView<'_>) -> Result<Vec<DerivedSubGroup>, GroupingError>
     Ok(parts)
 }
 
-/// Whether a group has no workers for now. The operator calls the field `suspend`, KAI `suspended`.
+/// Whether a group has no workers for now. The operator's field is `suspend`, KAI's is `suspended`.
 fn is_suspended(group: ObjectView<'_>) -> Result<bool, GroupingError> {
     let field = "suspended";
     match group.field(&[field])? {
@@ -117,8 +117,8 @@ fn is_suspended(group: ObjectView<'_>) -> Result<bool, GroupingError> {
     }
 }
 
-/// The workers of a group that must start together: its minimum, or all where it states none. A replica may span
-/// several hosts. `None` if the group needs none.
+/// The workers of a group that must start together: its minimum, or all without one. A replica may span several
+/// hosts. `None` if the group needs none.
 fn least_workers(
     cluster: ObjectView<'_>,
     group: ObjectView<'_>,
@@ -142,7 +142,8 @@ fn least_workers(
     counted(cluster, "numOfHosts", replicas.saturating_mul(hosts)).map(Some)
 }
 
-/// Where the pods of a group shall be. A level without a topology is a mistake, a topology without a level no wish.
+/// The topology constraint of a group. A level without a topology is an error; a topology without a level asks
+/// nothing.
 fn placement(
     cluster: ObjectView<'_>,
     group: ObjectView<'_>,

@@ -1,7 +1,7 @@
 //! Owners that only wrap another one: the next owner below decides.
 //!
-//! What people write on the wrapper (queue, priority) is meant for what it wraps, so its labels and annotations
-//! go down where nothing else is said, and so do the cluster's defaults for the wrapper's kind.
+//! Queue and priority on the wrapper are meant for what it wraps. So its labels and annotations are passed down
+//! where nothing else is set, and so are the cluster's defaults for the wrapper's kind.
 
 use serde_json::{Map, Value};
 
@@ -13,8 +13,8 @@ use crate::object::ObjectView;
 use crate::table::{OwnerKindEntry, row_of};
 use crate::workload::GroupingInput;
 
-/// The chain goes on without the skipped owner. What it passes down is seen by the rule of the next owner; where that
-/// kind has none, and the terms of all owners count, only the defaults are.
+/// Continues the chain without the skipped owner. The rule of the next owner sees all that is passed down. If that
+/// kind has no rule, so that the terms of all owners count, those include only the defaults.
 pub(crate) fn below(
     _: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -43,7 +43,7 @@ pub(crate) fn below(
     group_by(row_of(owner), &inner)
 }
 
-/// The whole object, where only its metadata is in the chain.
+/// The whole object, if the chain has only its metadata.
 fn whole<'a>(workload: &GroupingInput<'a>, partial: ObjectView<'a>) -> ObjectView<'a> {
     let namespace = match partial.namespace() {
         "" => workload.namespace(),
@@ -55,7 +55,7 @@ fn whole<'a>(workload: &GroupingInput<'a>, partial: ObjectView<'a>) -> ObjectVie
         .unwrap_or(partial)
 }
 
-/// Copies the labels and annotations of a skipped owner down, where `next` has none of that key.
+/// Copies the labels and annotations of a skipped owner to `next`, except for keys that it has.
 pub fn inherit_from_skipped(next: &mut Value, skipped: ObjectView<'_>) {
     for field in ["labels", "annotations"] {
         let given = skipped.map(&["metadata", field]).into_iter().flatten();
@@ -91,7 +91,7 @@ fn child<'a>(object: &'a mut Value, field: &str) -> Option<&'a mut Map<String, V
     child_of(object.as_object_mut()?, field).as_object_mut()
 }
 
-/// The object in a field, made if the field is absent or null.
+/// The object in a field; created if the field is absent or null.
 fn child_of<'a>(object: &'a mut Map<String, Value>, field: &str) -> &'a mut Value {
     let child = object.entry(field).or_insert(Value::Null);
     if child.is_null() {

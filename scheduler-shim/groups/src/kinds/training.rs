@@ -8,7 +8,7 @@ use crate::workload::GroupingInput;
 
 const NODE_COUNT: [&str; 5] = ["spec", "job", "options", "envs", "AZUREML_NODE_COUNT"];
 
-/// An Azure ML job says in an environment variable how many nodes it runs on.
+/// An Azure ML job has its number of nodes in an environment variable.
 pub(crate) fn aml_job(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -21,7 +21,7 @@ pub(crate) fn aml_job(
     Ok(group)
 }
 
-/// The pods of a run.ai job may be trials of a search, each a group of its own: a pod's name begins with its trial's.
+/// Pods of a run.ai job may be trials of a search, each a group of its own. A pod's name begins with its trial's.
 pub(crate) fn runai_job(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
@@ -40,7 +40,7 @@ pub(crate) fn runai_job(
     Ok(group)
 }
 
-/// Earlier versions named a group after the pod where several ran at once, else after the job.
+/// Older versions named a group after the pod if several ran at once, else after the job.
 fn old_name<'a>(workload: &GroupingInput<'a>) -> &'a str {
     let at_once = workload.owner.whole(&["spec", "parallelism"]);
     match at_once.ok().flatten() {

@@ -1,4 +1,4 @@
-//! Jobs, sets of jobs, and what wraps them.
+//! Jobs, JobSets, and their wrappers.
 
 use serde_json::{Value, json};
 
@@ -92,7 +92,7 @@ fn the_jobs_of_an_ordered_job_set_start_one_by_one() {
         (group.name.as_str(), group.min_sub_group),
         ("pg-o-7-a", None)
     );
-    // So do those of its other replicated jobs: a JobSet is in one form or the other.
+    // So do those of the other replicated jobs: a JobSet has one form or the other.
     let other = case.label("jobset.sigs.k8s.io/replicatedjob-name", "b");
     assert_eq!(other.group().name, "pg-o-7-b");
 }
@@ -157,7 +157,7 @@ fn the_rule_below_a_wrapper_sees_what_the_wrapper_says() {
         ("gold", "set")
     );
     assert_eq!(group.topology.name, "dc");
-    // Of two wrappers the lower one decides, and the upper one fills up.
+    // Of two wrappers, the lower one wins, and the upper one adds what is missing.
     let inner = with(
         owner("argoproj.io/v1alpha1", "Workflow", json!({})),
         "labels",

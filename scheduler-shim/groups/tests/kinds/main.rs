@@ -1,4 +1,4 @@
-//! The kinds as people write them, and the group that each becomes.
+//! Owners as people write them, and the group that each gets.
 
 mod batch;
 mod case;

@@ -1,10 +1,10 @@
-//! The kinds without a rule of their own, row by row: how many pods must start together, and how important they are.
+//! Kinds without a rule of their own, row by row: how many pods must start together, and the priority class.
 
 use serde_json::{Value, json};
 
 use crate::case::{GroupingCase, class, owner};
 
-/// Owners of which one pod is enough, and the priority class of their groups.
+/// Owners with a minimum of one pod, and the priority class of their groups.
 const PLAIN: &[(&str, &str, &str)] = &[
     ("v1", "ReplicationController", "train"),
     ("apps/v1", "ReplicaSet", "train"),
@@ -27,7 +27,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("example.org/v1", "Unheard", "train"),
 ];
 
-/// Owners that leave it to what is below them.
+/// Owners that leave the decision to what is below them.
 const WRAPPERS: &[(&str, &str)] = &[
     ("argoproj.io/v1alpha1", "Workflow"),
     ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
@@ -85,7 +85,7 @@ fn jobs_of_single_vendors_say_it_their_own_way() {
         let complaint = job(nodes).complaint();
         assert!(complaint.contains("AZUREML_NODE_COUNT"), "{complaint}");
     }
-    // Each trial of a search is a group. An older version made one of the job, or of each pod of several at once.
+    // Each trial of a search is a group. An older version made one per job, or one per pod if several ran at once.
     let group = |at_once: u32, kept: &str| {
         let job = owner("run.ai/v1", "RunaiJob", json!({"parallelism": at_once}));
         let old = json!({"kind": "PodGroup", "metadata": {"name": kept, "namespace": "lab"}});

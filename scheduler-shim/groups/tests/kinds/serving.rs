@@ -1,4 +1,4 @@
-//! Services and sets of leaders and workers.
+//! Services and LeaderWorkerSets.
 
 use apportion_groups::GroupPreemptibility;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn a_leader_is_in_the_first_segment_or_beside_them() {
         .label("leaderworkerset.sigs.k8s.io/worker-index", index)
         .group()
     };
-    // Six pods in threes: the leader takes a worker's place.
+    // Six pods in segments of three: the leader takes a worker's place.
     let even = group(6, 3, "LeaderWorker", "3");
     let expected = [
         ("segment-0", 0, 0),
@@ -64,7 +64,7 @@ fn a_leader_is_in_the_first_segment_or_beside_them() {
         ("workers", 2, 0),
     ];
     assert_eq!(parts(&even), expected);
-    // Seven: it comes on top.
+    // Seven pods: the leader comes on top.
     let odd = group(7, 3, "LeaderWorker", "3");
     let expected = [
         ("segment-0", 0, 0),
@@ -78,7 +78,7 @@ fn a_leader_is_in_the_first_segment_or_beside_them() {
         parts(&beside),
         [("leader", 1, 0), ("segment-0", 3, 0), ("segment-1", 3, 1)]
     );
-    // Where one segment has all pods, the leader is one of them.
+    // If one segment has all pods, the leader is one of them.
     let single = group(4, 3, "LeaderWorker", "0");
     let expected = [("segment-0", 0, 0), ("leader", 1, 1), ("workers", 3, 0)];
     assert_eq!(parts(&single), expected);
@@ -196,7 +196,7 @@ fn a_gang_of_grove_says_everything() {
     assert_eq!((group.name.as_str(), group.min_member), ("pg-g-3", 3));
     assert_eq!(parts(&group), [("inner", 0, 0), ("a", 2, 1), ("b", 1, 0)]);
     assert_eq!(group.sub_groups[0].min_sub_group, Some(2));
-    // What the topmost owner says fills up, and a label goes before the gang's spec.
+    // The topmost owner's metadata fills gaps, and a label wins over the gang's spec.
     let mut labelled = case(&gang);
     labelled.owners[0]["metadata"]["labels"] = json!({"priorityClassName": "build",
         "kai.scheduler/preemptibility": "preemptible"});

@@ -1,4 +1,4 @@
-//! What a group takes from labels, annotations and defaults, and groups that somebody else makes.
+//! What a group takes from labels, annotations and defaults, and groups made by somebody else.
 
 use apportion_groups::{GroupPreemptibility, Grouping, KindDefaults, ObjectView};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn any_owner_without_a_rule_is_one_group_in_which_one_pod_is_enough() {
 fn a_pod_that_nothing_owns_is_its_own_group() {
     let mut case = GroupingCase::of(Value::Null);
     case.owners.clear();
-    // In lists the API server leaves out the kind.
+    // In lists, the API server omits the kind.
     case.pod["kind"] = Value::Null;
     let group = case.group();
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_priority_class_that_does_not_exist_is_passed_over() {
         GroupingCase::of(named.clone()).group().priority_class,
         "train"
     );
-    // The owner's label hides what the pod says; a second owner without one lets it through.
+    // The owner's label hides the pod's; a second owner without a label lets the pod's count.
     let mut on_pod = GroupingCase::of(named.clone())
         .label("priorityClassName", "y")
         .beside(class("y"));
@@ -162,7 +162,7 @@ fn a_group_that_somebody_else_makes_is_left_to_them() {
     let external = |name: &str| Ok(Grouping::External(Some(name.to_owned())));
     let skipped = set().annotation("kai.scheduler/skip-podgrouper", "true");
     assert_eq!(skipped.grouping(), Ok(Grouping::External(None)));
-    // It may come after its pods.
+    // The group may be created after its pods.
     assert_eq!(
         set().annotation("pod-group-name", "mine").grouping(),
         external("mine")
@@ -170,7 +170,7 @@ fn a_group_that_somebody_else_makes_is_left_to_them() {
     let mine = json!({"kind": "PodGroup", "metadata": {"name": "mine", "namespace": "lab"}});
     let named = set().annotation("pod-group-name", "mine").beside(mine);
     assert_eq!(named.grouping(), external("mine"));
-    // One of the same name in another namespace is another one; ours, deleted, is made again.
+    // Our own group is made again if it was deleted.
     let ours = set().annotation("pod-group-name", "pg-o-7");
     assert_eq!(ours.group().name, "pg-o-7");
 }

@@ -1,4 +1,4 @@
-//! Jobs of roles, Ray, and kinds that a Karta describes.
+//! Jobs with roles, Ray, and kinds described by a Karta.
 
 use serde_json::{Value, json};
 

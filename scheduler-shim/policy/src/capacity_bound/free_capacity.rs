@@ -1,6 +1,6 @@
-//! What is free in the cluster, kept from one search to the next.
+//! What is free in the cluster, cached across searches.
 //!
-//! The sum is made of sums of a few nodes each, so that a touched node costs its own and no error adds up.
+//! The total is a sum of sums over blocks of nodes. A changed node costs only its block, and no error adds up.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::capacity_bound::ResourceVector;
 use crate::changed_nodes::ChangeCursor;
 use crate::session::Session;
 
-/// How many nodes are summed together.
+/// Nodes in a block.
 const BLOCK: usize = 64;
 
 /// What is free, or being released.
@@ -18,7 +18,7 @@ pub(crate) struct FreeCapacity {
     seen: ChangeCursor,
     /// By node.
     free: Vec<ResourceVector>,
-    /// By so many nodes.
+    /// By block.
     sums: Vec<ResourceVector>,
     total: ResourceVector,
     with_cards: BTreeSet<usize>,
@@ -30,7 +30,7 @@ impl FreeCapacity {
         self.free[node]
     }
 
-    /// What is free in all.
+    /// What is free on all nodes together.
     pub(crate) fn total(&self) -> ResourceVector {
         self.total
     }
@@ -90,7 +90,7 @@ impl Session<'_> {
     /// What is free now.
     pub(crate) fn ground(&self) -> Rc<FreeCapacity> {
         let mut ground = self.ground.borrow_mut();
-        // Nobody holds it while it changes, so nothing is copied.
+        // No caller holds an `Rc` across a change, so nothing is copied.
         Rc::make_mut(&mut ground).catch_up(self);
         Rc::clone(&ground)
     }

@@ -1,4 +1,4 @@
-//! How many places there are for the tasks of a job without anybody leaving, kept from one search to the next.
+//! How many places there are for the tasks of a job if nobody leaves, cached across searches.
 
 use std::rc::Rc;
 
@@ -6,16 +6,16 @@ use crate::capacity_bound::{FreeCapacity, ResourceVector, TaskClass};
 use crate::changed_nodes::ChangeCursor;
 use crate::session::Session;
 
-/// For how many kinds of jobs they are kept.
+/// How many entries are kept.
 const KEPT: usize = 8;
 
-/// Places for so many tasks of some kinds.
+/// Places for a number of tasks of some classes.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacementCounts {
     kinds: Vec<Rc<TaskClass>>,
     tasks: usize,
     seen: ChangeCursor,
-    /// By node: the least that any of the tasks would take; none where none of them could ever be.
+    /// By node: the least that any of the tasks takes; `None` where none of them could ever run.
     least: Vec<Option<ResourceVector>>,
     by_node: Vec<i64>,
     sum: i64,
@@ -62,24 +62,24 @@ impl PlacementCounts {
         }
     }
 
-    /// How many there would be on a node with so much free.
+    /// How many places a node has with `free` resources.
     fn on(&self, node: usize, free: ResourceVector) -> i64 {
         self.least[node].map_or(0, |least| free.times(least, self.tasks as f64))
     }
 
-    /// How many more there would be on a node with so much free.
+    /// How many more places a node has with `free` resources.
     pub(crate) fn gained(&self, node: usize, free: ResourceVector) -> i64 {
         self.on(node, free) - self.by_node[node]
     }
 
-    /// How many there are.
+    /// How many places all nodes have.
     pub(crate) fn sum(&self) -> i64 {
         self.sum
     }
 }
 
 impl Session<'_> {
-    /// The places for so many tasks of these kinds.
+    /// The places for `tasks` tasks of these classes.
     pub(crate) fn places_for(
         &self,
         kinds: Vec<Rc<TaskClass>>,

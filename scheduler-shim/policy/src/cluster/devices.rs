@@ -1,23 +1,23 @@
-//! Cards one by one, NUMA zones and claims on devices: what a node has beside counts, and what pods name instead
-//! of counting.
+//! Cards one by one, NUMA zones and resource claims: what a node has besides counts, and what pods name instead of
+//! counting.
 
 use apportion_abi::Bytes;
 
 use super::Node;
 
-/// A card that is known.
+/// A card of a node, known by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListedCard {
     /// Its name, unique on its node.
     pub name: String,
-    /// What can be given of it.
+    /// Its allocatable memory.
     pub memory: Bytes,
-    /// Whether it can be given at all.
+    /// Whether it can be allocated.
     pub is_healthy: bool,
 }
 
 impl Node {
-    /// How many whole cards it has to give.
+    /// How many whole cards it can allocate.
     #[must_use]
     pub fn card_count(&self) -> i64 {
         if self.listed.is_empty() {
@@ -27,7 +27,7 @@ impl Node {
         i64::try_from(healthy.count()).unwrap_or(i64::MAX)
     }
 
-    /// The allocatable memory of its cards that can be given, each size once, the smallest first.
+    /// The allocatable memory of its healthy cards, each size once, the smallest first.
     #[must_use]
     pub fn card_sizes(&self) -> Vec<Bytes> {
         let healthy = self.listed.iter().filter(|card| card.is_healthy);
@@ -40,7 +40,7 @@ impl Node {
         sizes
     }
 
-    /// Adds amounts to what is available in zones, by their names, `count` times.
+    /// Adds `count` times the amounts to what is available in zones, by zone name.
     pub fn add_to_zones(&mut self, amounts: &[(String, ZoneAmounts)], count: i64) {
         for (name, amounts) in amounts {
             for zone in self.zones.iter_mut().filter(|zone| zone.name == *name) {
@@ -49,7 +49,7 @@ impl Node {
         }
     }
 
-    /// The allocatable memory of the card of that name.
+    /// The allocatable memory of the card with that name.
     #[must_use]
     pub fn size_of(&self, card: &str) -> Bytes {
         let found = self.listed.iter().find(|listed| listed.name == card);
@@ -57,7 +57,7 @@ impl Node {
     }
 }
 
-/// How strictly the kubelet aligns what a pod asks for with NUMA zones.
+/// How strictly the kubelet aligns a pod with NUMA zones (kubelet's `topologyManagerPolicy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaPolicy {
     /// Not at all.
@@ -65,9 +65,9 @@ pub enum NumaPolicy {
     None,
     /// As well as it can.
     BestEffort,
-    /// In as few zones as could ever do, or not.
+    /// In the fewest zones that could ever do, or the pod is refused.
     Restricted,
-    /// In one zone, or not.
+    /// In one zone, or the pod is refused.
     SingleNode,
 }
 
@@ -103,7 +103,7 @@ pub struct NumaZone {
     pub available: ZoneAmounts,
 }
 
-/// What is aligned with zones; a resource of which no zone has any is not.
+/// Amounts that are aligned with zones. A resource that no zone has is not aligned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ZoneAmounts {
     /// Processor time, in milli-CPU.
@@ -125,13 +125,13 @@ impl ZoneAmounts {
         }
     }
 
-    /// Whether there is as much of everything.
+    /// Whether it has at least as much of everything.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         other.cpu <= self.cpu && other.memory <= self.memory && other.cards <= self.cards
     }
 
-    /// The lesser of each, at least nothing.
+    /// The smaller of each, at least zero.
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         Self {
@@ -160,7 +160,7 @@ impl ZoneAmounts {
     }
 }
 
-/// A claim on devices that pods name instead of counting cards.
+/// A resource claim: devices that pods name instead of counting cards.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceClaim {
     /// Its name.
@@ -175,7 +175,7 @@ pub struct ResourceClaim {
     pub is_of_cards: bool,
     /// Whether it was made for one pod, which may use it whatever its queue.
     pub is_for_one_pod: bool,
-    /// Where its devices are, once they have been given.
+    /// The node of its devices, once they are allocated.
     pub node: Option<String>,
     /// How many pods it is reserved for.
     pub consumers: usize,

@@ -1,4 +1,4 @@
-//! The choices of whoever runs the scheduler.
+//! The settings of the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,38 +20,39 @@ pub enum PlacementStrategy {
     ByName,
 }
 
-/// Which of the nodes with a shared card that has room a share prefers.
+/// Which node a share prefers, among those with a shared card that has room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedCardPreference {
-    /// The one where the fullest card with room is, so that large holes stay for those who need them.
+    /// The node with the fullest card that has room, so that large holes stay for those who need them.
     #[default]
     BestFit,
     /// All of them alike, as KAI does.
     Any,
-    /// None of them: a card may as well be opened.
+    /// No preference: opening a card is as good.
     NoMatter,
-    /// The one, with or without such a card, where the least of what is free becomes useless to the pods that there
-    /// are, by how many there are of each kind; pods with whole cards go by that, too.
+    /// The node, with or without such a card, where the least free capacity becomes useless to the pods of the
+    /// cluster, weighted by how much each kind of pod requests. Pods with whole cards go by that, too.
     LeastFragments,
 }
 
-/// What KAI does and the policy does otherwise. Nobody wants these ways: they tell which difference from KAI comes of what.
+/// Where KAI differs from the policy. Nobody needs these settings to run: with them, a comparison finds the cause
+/// of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KaiBehavior {
     /// A job that got its place in a step may lose it again in the same step.
     TakesBack,
-    /// A part of a job finds no room in a domain that is wider than the one that all its nodes are in.
+    /// A part of a job finds no room in a required domain that is wider than the one that holds all nodes.
     NarrowsDomains,
     /// A pod that is about to leave counts for the affinity of others and for its own.
     CountsLeaving,
-    /// A gang lacks pods where any of its sets does, also where it needs only some of them.
+    /// A gang is stale if any of its sets lacks pods, even if it needs only some of its sets.
     NeedsAllSets,
-    /// An elastic job of which pods were evicted has one turn to be placed again: it gets its minimum or one pod, and
+    /// After an eviction, an elastic job gets one turn to be placed again: it gets its minimum or one pod, and
     /// loses the rest although there is room.
     ReturnsOnce,
 }
 
-/// The choices of whoever runs the scheduler.
+/// The settings of the policy.
 #[derive(Clone, Debug)]
 pub struct PolicySettings {
     /// How a pod with cards chooses its node.
@@ -64,11 +65,11 @@ pub struct PolicySettings {
     pub keeps_kinds_apart: bool,
     /// Whether a node where the pod fits now beats one where it has to wait.
     pub prefers_free: bool,
-    /// Which of the nodes with a shared card that has room a share prefers.
+    /// Which node a share prefers, among those with a shared card that has room.
     pub shared_cards: SharedCardPreference,
     /// Whether queues have quotas, limits and fair shares.
     pub has_quotas: bool,
-    /// Whether jobs go by priority.
+    /// Whether jobs are ordered by priority.
     pub by_priority: bool,
     /// Whether jobs below their minimum go before those above.
     pub minimum_first: bool,
@@ -78,26 +79,26 @@ pub struct PolicySettings {
     pub allows_claims: bool,
     /// How the surplus is divided.
     pub division: DivisionSettings,
-    /// How much fuller than its sibling's, in parts, a reclaiming queue may make its fair share.
+    /// A queue above its fair share may reclaim only while its saturation times this is below its sibling's.
     pub saturation_multiplier: f64,
-    /// Whether victims of a reclaim may be moved instead of ended.
+    /// Whether victims of a reclaim may be moved instead of evicted.
     pub consolidating_reclaim: bool,
-    /// How many jobs consolidation may look at; no bound where not given.
+    /// How many victims consolidation may consider for one job; no bound if not given.
     pub max_consolidated: Option<usize>,
-    /// How often, in one action, pods are held against nodes or counted as victims. Once it is spent some more jobs get
-    /// a hundredth of it each. Where KAI looks at the clock this is counted, so that a plan does not depend on it.
+    /// How often one action may check a pod against a node or count it as a victim. After that, some more jobs get
+    /// a hundredth of it each. KAI looks at the clock here; counting makes a plan independent of time.
     pub search_effort: u64,
-    /// In what the policy decides as KAI although its own way is better.
+    /// Where the policy decides as KAI does although its own way is better.
     pub as_kai: BTreeSet<KaiBehavior>,
-    /// How many of the jobs that wait in each queue an action looks at; all where not given.
+    /// How many waiting jobs of each queue an action looks at; all if not given.
     pub queue_depth: BTreeMap<Action, usize>,
     /// How long a gang may go on with too few pods.
     pub grace: StalenessGracePeriod,
-    /// Where the minimum run time against reclaim is found.
+    /// How the minimum run time against reclaim is resolved.
     pub resolution: MinRuntimeResolution,
-    /// The minimum run time where no queue has one: against preemption.
+    /// The minimum run time against preemption, if no queue has one.
     pub preempt_min_runtime: Duration,
-    /// The minimum run time where no queue has one: against reclaim.
+    /// The minimum run time against reclaim, if no queue has one.
     pub reclaim_min_runtime: Duration,
 }
 
@@ -134,7 +135,7 @@ impl Default for PolicySettings {
 }
 
 impl PolicySettings {
-    /// Whether the policy goes a way of KAI's that is not its own.
+    /// Whether the policy behaves like KAI in this respect.
     pub(crate) fn goes(&self, way: KaiBehavior) -> bool {
         self.as_kai.contains(&way)
     }

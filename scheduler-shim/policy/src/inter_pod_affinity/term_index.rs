@@ -1,15 +1,15 @@
-//! Which searches find a pod, without holding it against each.
+//! Finds the searches that match a pod without trying each of them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::cluster::{LabelRequirement, PodAffinityTerm};
 
-/// Searches by a label that their pods must have.
+/// Searches by a label that matching pods must have.
 pub(super) struct TermIndex<'w> {
     wanted: &'w [Cow<'w, PodAffinityTerm>],
     by_label: BTreeMap<(&'w str, &'w str), Vec<usize>>,
-    /// Those that ask for no value of any label.
+    /// Searches that ask for no value of any label.
     others: Vec<usize>,
 }
 
@@ -25,7 +25,7 @@ impl<'w> TermIndex<'w> {
             others: Vec::new(),
         };
         for (search, wanted) in wanted.iter().enumerate() {
-            // The rarest label tells most: all searches may name one namespace, and few the same application.
+            // The rarest label filters best: all searches may name one namespace, but few the same application.
             let rarest = values(wanted).min_by_key(|values| {
                 values
                     .clone()
@@ -44,7 +44,7 @@ impl<'w> TermIndex<'w> {
         finder
     }
 
-    /// The searches that find a pod with these labels.
+    /// The searches that match a pod with these labels.
     pub(super) fn finding(&self, labels: &BTreeMap<String, String>) -> Vec<usize> {
         let by_label = labels
             .iter()
@@ -59,7 +59,7 @@ impl<'w> TermIndex<'w> {
     }
 }
 
-/// For each label of which a search names the values: the label with each of them.
+/// For each label for which a search lists values: the label with each value.
 fn values(
     wanted: &PodAffinityTerm,
 ) -> impl Iterator<Item = impl Iterator<Item = (&str, &str)> + Clone> {

@@ -1,47 +1,46 @@
-//! Which evictions a plan may have, and who is held back by that.
+//! Which evictions a plan may make, and which jobs are held back by that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::session::Session;
 
-/// A job that may not make others leave in this step, because it would be in vain.
+/// A job that may not evict in this step, because it would be in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBackJob {
     /// The job.
     pub job: String,
-    /// The jobs that would get the place before it; none where too many plans were tried to say.
+    /// The jobs that would get the place before it; empty if too many plans were tried to tell.
     pub by: Vec<String>,
 }
 
-/// Jobs that may not make others leave, and who would get the place before each; unknown for those that were never
-/// tried.
+/// Jobs that may not evict, and the jobs that would get the place before each; `None` if the job was never tried.
 pub(crate) type BarredJobs = BTreeMap<usize, Option<BTreeSet<usize>>>;
 
-/// Which evictions a plan may have.
+/// Which evictions a plan may make.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum EvictionCaution {
-    /// All that the rules of the queues allow, as in KAI.
+    /// All that the queue rules allow, as in KAI.
     #[default]
     None,
-    /// Those for jobs that are not barred, of jobs that would not push out lesser ones in turn.
+    /// Those for jobs that are not barred, except of jobs that would evict lesser ones in turn.
     Cautious(BarredJobs),
-    /// Those for jobs that are not barred; but nobody only moves: nobody has a claim to another place for others.
+    /// Those for jobs that are not barred, without consolidation: no claim entitles a job to move others.
     Bold(BarredJobs),
 }
 
 impl EvictionCaution {
-    /// Whether a job may evict others.
+    /// Whether a job may not evict others.
     pub(crate) fn bars(&self, job: usize) -> bool {
         self.barred()
             .is_some_and(|barred| barred.contains_key(&job))
     }
 
-    /// Whether jobs may be moved together.
+    /// Whether consolidation may run.
     pub(crate) fn may_move(&self) -> bool {
         !matches!(self, Self::Bold(_))
     }
 
-    /// Whether jobs stay that would push out lesser ones in turn.
+    /// Whether jobs are spared that would evict lesser ones in turn.
     pub(crate) fn spares(&self) -> bool {
         matches!(self, Self::Cautious(_))
     }
@@ -55,7 +54,7 @@ impl EvictionCaution {
 }
 
 impl Session<'_> {
-    /// The jobs that wait and may not make others leave in this step, by name.
+    /// The waiting jobs that may not evict in this step, by name.
     #[must_use]
     pub fn held_back(&self) -> Vec<HeldBackJob> {
         let name = |job: &usize| self.jobs[*job].job.name.clone();
@@ -72,7 +71,7 @@ impl Session<'_> {
             .collect()
     }
 
-    /// The jobs that may not evict, and those that did not because they would have taken a job that is spared.
+    /// The jobs that may not evict, and those that found only victims that are spared.
     pub(super) fn withheld(&self) -> BarredJobs {
         let mut held = self.caution.barred().cloned().unwrap_or_default();
         let waits = |job: usize| self.is_waiting(&self.jobs[job].view);

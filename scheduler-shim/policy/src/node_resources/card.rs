@@ -1,11 +1,11 @@
-//! A card of which shares are given, what a pod wants of it, and what a pod has.
+//! A shared card, what a pod asks of it, and what a pod has.
 
 use apportion_abi::{Bytes, CardCapacity, SHARE_UNIT, Share};
 
 /// The key of a shared card; unique in the session.
 pub(crate) type CardKey = u32;
 
-/// A card of which shares are given.
+/// A card that pods share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedCard {
     pub(super) held: u64,
@@ -14,12 +14,12 @@ pub(crate) struct SharedCard {
 }
 
 impl SharedCard {
-    /// Whether it is one card less to give now.
+    /// Whether pods hold any of it now, so that it is no idle card.
     pub(crate) fn is_occupied(self) -> bool {
         self.held + self.releasing > 0
     }
 
-    /// How many cards more are to be had once everyone has left who is leaving.
+    /// How many more whole cards there are when all leaving pods are gone.
     pub(super) fn freed(self) -> i64 {
         if self.is_occupied() {
             i64::from(self.stays() == 0)
@@ -28,18 +28,18 @@ impl SharedCard {
         }
     }
 
-    /// What stays or will be on it: the choice of a card must be the same before and after those have left
-    /// who are leaving.
+    /// What stays or will be on it. The choice of a card must be the same before and after the leaving pods are
+    /// gone.
     pub(crate) fn stays(self) -> u64 {
         self.held + self.reserved
     }
 
-    /// The part of it that stays or will be taken, of `whole`.
+    /// The part of `whole` that stays or will be taken.
     pub(crate) fn fullness(self, whole: Bytes) -> f64 {
         self.stays() as f64 / whole.0.max(1) as f64
     }
 
-    /// Whether `ask` fits beside what stays, on a card that somebody stays on.
+    /// Whether `ask` fits beside what stays, on a card where something stays.
     pub(super) fn has_room(self, whole: Bytes, ask: Bytes) -> bool {
         self.stays() > 0 && self.stays().saturating_add(ask.0) <= whole.0
     }
@@ -53,16 +53,16 @@ impl SharedCard {
 /// A share of some cards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CardShareRequest {
-    /// Of each.
+    /// The share of each.
     pub(crate) share: Share,
-    /// Of how many.
+    /// The number of cards.
     pub(crate) devices: usize,
-    /// The smallest card that may be taken: on a smaller one, bytes count for more than a queue has left.
+    /// The smallest card that may be used: on a smaller one, bytes count for more than a queue has left.
     pub(crate) smallest: Bytes,
 }
 
 impl CardShareRequest {
-    /// What is taken of a card of this size; none where such a card is not for it, also because the share would be
+    /// What is taken of a card of this size; `None` if such a card can't be used, also because the share would be
     /// less there than the smallest that an agent gives.
     pub(crate) fn of(&self, size: Bytes) -> Option<Bytes> {
         let bytes = self.on(size);
@@ -70,7 +70,7 @@ impl CardShareRequest {
         (self.smallest <= size && bytes <= size && is_share).then_some(bytes)
     }
 
-    /// What is taken of a card of this size by who is there already.
+    /// What a pod that is already on a card of this size takes of it.
     pub(crate) fn on(&self, size: Bytes) -> Bytes {
         let capacity = CardCapacity {
             total: size,
@@ -85,6 +85,6 @@ impl CardShareRequest {
 pub(crate) struct CardAssignment {
     /// Those that it shares.
     pub(crate) shared: Vec<CardKey>,
-    /// How many it has alone of each size; nothing where the cards of the node are only counted.
+    /// How many it has alone, by size class; empty if the cards of the node are only counted.
     pub(crate) whole: Vec<i64>,
 }

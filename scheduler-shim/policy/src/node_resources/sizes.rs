@@ -1,8 +1,7 @@
-//! The cards of a node whose cards are known one by one: how many of each size can be had.
+//! The cards of a node whose cards are known one by one: how many of each size are available.
 //!
-//! Cards of one size are alike, so those that nobody shares stay a count, one for each size; which of them a
-//! pod gets is settled when everything is decided. A card that is out of order is no card to have, and who is on
-//! it keeps no other from anybody.
+//! Cards of one size are interchangeable, so unshared cards stay a count per size. Which of them a pod gets is
+//! settled at the end. An unhealthy card is not available, and the pods on it take nothing from others.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +21,14 @@ struct SizeClass {
 }
 
 impl SizeClass {
-    /// How many can be had now, and how many once everyone has left who is leaving.
+    /// How many are available now, and how many when all leaving pods are gone.
     fn had(&self) -> (i64, i64) {
         let soon = (self.idle + self.releasing).max(0);
         (self.idle.clamp(0, soon), soon)
     }
 }
 
-/// Of which size a card is, and its place among those that can be had.
+/// The size of a card, and its size class if it is available.
 #[derive(Clone, Copy, Debug)]
 struct ClassifiedCard {
     size: Bytes,
@@ -83,7 +82,7 @@ impl CardSizes {
         self.classes.iter().position(|class| class.size == size)
     }
 
-    /// Enters a card that can be had.
+    /// Records the size class of an available card.
     pub(crate) fn know(&mut self, card: CardKey, class: usize) {
         if let Some(found) = self.classes.get(class) {
             let (size, class) = (found.size, Some(class));
@@ -91,7 +90,7 @@ impl CardSizes {
         }
     }
 
-    /// Enters a card that nobody can have.
+    /// Records a card that can't be allocated.
     pub(crate) fn know_dead(&mut self, card: CardKey, size: Bytes) {
         self.known
             .insert(card, ClassifiedCard { size, class: None });
@@ -102,7 +101,7 @@ impl CardSizes {
         self.known.get(&card).map(|known| known.size)
     }
 
-    /// The place of a card's size; none for a card that nobody can have.
+    /// The size class of a card; `None` if it can't be allocated.
     pub(crate) fn class_of(&self, card: CardKey) -> Option<usize> {
         self.known.get(&card)?.class
     }
@@ -115,7 +114,7 @@ impl CardSizes {
         }
     }
 
-    /// How many cards can be had alone, now or once everyone has left who is leaving.
+    /// How many whole cards are available, now or when all leaving pods are gone.
     pub(crate) fn whole(&self, only_now: bool) -> i64 {
         let had = self.classes.iter().map(SizeClass::had);
         had.map(|(now, soon)| if only_now { now } else { soon })
@@ -132,14 +131,14 @@ impl CardSizes {
             .sum()
     }
 
-    /// How many cards there are that could ever hold the share.
+    /// How many cards could ever hold the share.
     pub(crate) fn fitting(&self, share: &CardShareRequest) -> i64 {
         let classes = self.classes.iter();
         let fitting = classes.filter(|class| share.of(class.size).is_some());
         fitting.map(|class| class.total).sum()
     }
 
-    /// The cards that a share could open, by the place of their size, and whether somebody has to leave first.
+    /// The cards that a share could open: the size class, and whether others must leave first.
     pub(crate) fn openings(&self, share: &CardShareRequest) -> Vec<(usize, bool)> {
         let most = i64::try_from(share.devices).unwrap_or(i64::MAX);
         let classes = self.classes.iter().enumerate();
@@ -152,7 +151,7 @@ impl CardSizes {
             .collect()
     }
 
-    /// So many cards, of the smallest sizes that can be had; none where there are too few.
+    /// The `count` smallest cards that are available, by size class; `None` if there are too few.
     pub(crate) fn take(&self, count: i64, only_now: bool) -> Option<Vec<i64>> {
         let mut left = count;
         let take = |class: &SizeClass| {

@@ -1,7 +1,6 @@
-//! What tasks ask of queues, and what they are charged for.
+//! What tasks ask of queues, and what they are charged.
 //!
-//! Before a node is chosen bytes of a card are a part of some card; afterwards they are a part of the cards that
-//! they are on.
+//! Before a node is chosen, bytes count as a part of some card; afterwards as a part of the cards that they are on.
 
 use apportion_abi::Bytes;
 
@@ -11,7 +10,7 @@ use crate::node_resources::{CardAssignment, CardKey};
 use crate::session::Session;
 
 impl Session<'_> {
-    /// What a task is charged for where cards have so much memory.
+    /// What a task is charged on cards with this memory.
     pub(crate) fn charged(&self, task: usize, card: Bytes) -> ResourceAmounts {
         let facts = &self.tasks[task];
         let mut amounts = facts.task.amounts(card);
@@ -19,14 +18,14 @@ impl Session<'_> {
         amounts
     }
 
-    /// What a task is charged for where it is.
+    /// The charge of a task on its node.
     pub(crate) fn charge(&self, task: usize) -> Option<ResourceAmounts> {
         let standing = &self.standings[task];
         let node = standing.node?;
         Some(self.charge_at(task, node, &standing.cards))
     }
 
-    /// What a task is charged for with these cards of a node. Bytes are charged by the cards that they are on.
+    /// What a task is charged with these cards of a node. Bytes are charged by the cards that they are on.
     pub(super) fn charge_at(
         &self,
         task: usize,
@@ -51,7 +50,7 @@ impl Session<'_> {
         amounts
     }
 
-    /// What tasks are charged for at least: on the largest cards.
+    /// The least that tasks are charged: on the largest cards.
     pub(crate) fn least_charge(&self, tasks: &[usize]) -> ResourceAmounts {
         let charges = tasks.iter();
         charges
@@ -65,14 +64,14 @@ impl Session<'_> {
         facts.claimed_cards > 0 || facts.task.wants_cards()
     }
 
-    /// What tasks ask of a queue before a node is chosen, bytes of a card counted as parts of the smallest.
+    /// What tasks ask of a queue before a node is chosen; bytes count as parts of the smallest card that fits.
     pub(crate) fn wants(&self, tasks: &[usize]) -> ResourceAmounts {
         tasks.iter().map(|&task| self.tasks[task].wants).sum()
     }
 }
 
 impl Task {
-    /// What it is charged for where cards have so much memory.
+    /// What it is charged on cards with this memory.
     #[must_use]
     pub fn amounts(&self, card: Bytes) -> ResourceAmounts {
         ResourceAmounts::new(

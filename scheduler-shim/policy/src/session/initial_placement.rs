@@ -1,8 +1,8 @@
-//! Who is where when a session opens, and on which cards.
+//! Where tasks are when a session opens, and on which cards.
 //!
-//! A pod may name the cards that it is on. Where the cards of its node are known one by one, a name among them
-//! is that card; any other name is some card of the node, the same one for everybody who names it. Who names
-//! nothing comes last and takes what the others leave.
+//! A pod may name the cards that it is on. Where the cards of its node are known one by one, a known name is that
+//! card. Any other name is some card of the node, the same one for all pods that use the name. Pods that name no
+//! card come last and take what the others leave.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::node_resources::{CardAssignment, CardKey, CardShareRequest};
 use crate::session::open::find;
 use crate::session::{Session, TaskState};
 
-/// Puts every task where it is.
+/// Puts every task on its node and cards.
 pub(super) fn seat(session: &mut Session<'_>) {
     let mut keys: BTreeMap<(usize, String), CardKey> = BTreeMap::new();
     for (task, facts) in session.tasks.iter().enumerate() {
@@ -43,7 +43,7 @@ pub(super) fn seat(session: &mut Session<'_>) {
             standing.zones = held
                 .filter_map(|(name, amounts)| Some((zones.find(name)?, *amounts)))
                 .collect();
-            // What is available excludes it already; it is about to be booked.
+            // `available` excludes it already, and `replace` is about to take it again.
             if standing.status != TaskStatus::Releasing {
                 zones.book(&standing.zones, -1);
             }
@@ -53,7 +53,7 @@ pub(super) fn seat(session: &mut Session<'_>) {
     }
 }
 
-/// Enters a card under its name, if it is known by that.
+/// Records the size of a card, if its name is known.
 fn know(session: &mut Session<'_>, node: usize, name: &str, key: CardKey) {
     let mut listed = session.nodes[node].listed.iter();
     let Some(card) = listed.find(|card| card.name == name) else {
@@ -83,7 +83,7 @@ fn names_no_card(session: &Session<'_>, task: usize) -> bool {
     wants && !facts.on.iter().any(is_named)
 }
 
-/// The cards of a task that is on a node.
+/// The cards that a task has on its node.
 fn taken(
     session: &mut Session<'_>,
     keys: &BTreeMap<(usize, String), CardKey>,
@@ -126,7 +126,7 @@ fn place(session: &mut Session<'_>, node: usize, share: CardShareRequest, key: C
     session.stocks[node].sizes.know(key, class);
 }
 
-/// How many cards of each size a pod has alone: those that it names, then the smallest that are left.
+/// How many cards of each size a pod has alone: those that it names, then the smallest of the rest.
 fn whole(session: &Session<'_>, named: &[CardKey], node: usize, count: i64) -> Vec<i64> {
     let sizes = &session.stocks[node].sizes;
     let mut whole = vec![0; sizes.count()];
@@ -145,7 +145,7 @@ fn whole(session: &Session<'_>, named: &[CardKey], node: usize, count: i64) -> V
     whole
 }
 
-/// A card for a share that names none: one of its own, or where none is idle the emptiest.
+/// A card for a share that names none: a new one, or the emptiest if none is idle.
 fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest) -> CardKey {
     let stock = &session.stocks[node];
     let opening = match stock.sizes.is_listed() {
@@ -170,7 +170,7 @@ fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest)
     }
 }
 
-/// Notes what a task holds or waits for with its queue.
+/// Adds what a task holds or waits for to the request of its queue.
 fn request(session: &mut Session<'_>, task: usize) {
     let facts = &session.tasks[task];
     let status = session.standings[task].status;

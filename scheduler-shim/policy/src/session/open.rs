@@ -1,4 +1,4 @@
-//! Opening a session: everything sorted, numbered and booked.
+//! Opens a session: sorts, numbers and counts everything.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::numa::NumaZones;
 use crate::session::{ClaimFacts, JobFacts, Session, TaskFacts, TaskState, initial_placement};
 use crate::tree::QueueTree;
 
-/// Cards of no more than this say nothing about the sizes of cards.
+/// Card memory up to this does not count as a card size.
 const UNKNOWN_SIZE: Bytes = Bytes::from_mib(100);
 
 pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
@@ -142,7 +142,7 @@ fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeState {
     }
 }
 
-/// What queues can divide of a node.
+/// What a node adds to the resources that queues divide.
 fn capacity(node: &Node) -> ResourceAmounts {
     let partitions: f64 = node
         .partitions
@@ -153,7 +153,7 @@ fn capacity(node: &Node) -> ResourceAmounts {
     ResourceAmounts::new(node.cpu_millis as f64, node.memory as f64, cards)
 }
 
-/// How many parts of a card a partition is: the number before the `g` of its profile.
+/// How many cards a partition counts for: the number before the `g` of its profile.
 fn parts_of(profile: &str) -> f64 {
     let name = profile.rsplit('-').next().unwrap_or(profile);
     let parts = name.split_once('g').map(|(parts, _)| parts.parse());
@@ -161,7 +161,7 @@ fn parts_of(profile: &str) -> f64 {
 }
 
 impl TaskGpuRequest {
-    /// How many cards it counts for, where a card has so much memory.
+    /// How many cards it counts for, if a card has this memory.
     #[must_use]
     pub fn count(&self, card: Bytes) -> f64 {
         match self {
@@ -196,7 +196,7 @@ fn find_claim(session: &Session<'_>, name: &str) -> Option<usize> {
         .ok()
 }
 
-/// Numbers the claims; the devices of those that were given are cards of their own.
+/// Numbers the claims. Devices that were given to a claim become cards of their own.
 fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
     let mut claims: Vec<&ResourceClaim> = cluster.claims.iter().collect();
     claims.sort_by(|left, right| left.name.cmp(&right.name));
@@ -214,7 +214,7 @@ fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
 }
 
 impl Session<'_> {
-    /// The smallest cards of the cluster on which a task could be; of all of them where it could be on none.
+    /// The smallest cards of the cluster that could hold a task; the smallest of all if none could.
     fn smallest_for(&self, task: &Task) -> Bytes {
         let (smallest, _) = self.card_sizes;
         let asked = match &task.cards {
@@ -231,7 +231,7 @@ impl Session<'_> {
 
 /// Cards of a node for a claim, the smallest that no other claim has.
 fn claimed_cards(session: &mut Session<'_>, node: usize, devices: i64) -> Vec<CardKey> {
-    // No node has as many cards as a claim may say that it has.
+    // A claim may state more devices than any node has cards.
     let devices = devices.min(session.stocks[node].total.cards);
     let before = session
         .claims
@@ -269,7 +269,7 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             .then_with(|| left.name.cmp(&right.name))
     });
     for task in tasks {
-        // A task of a set that the job does not have can't be placed, as in KAI.
+        // A task of an unknown set can't be placed, as in KAI.
         let Some(set) = tree.set(&task.set) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! The ways in which a task changes its standing: it is evicted, bound, or has a place kept for it.
+//! How a task changes its state: it is evicted, bound, or gets a reservation.
 
 use crate::cluster::TaskStatus;
 use crate::node_resources::{CardAssignment, CardKey};
@@ -6,20 +6,20 @@ use crate::numa::ZoneAssignment;
 use crate::session::{Session, SessionCheckpoint, TaskState};
 
 impl Session<'_> {
-    /// A key for a card of a node that nobody shares yet, of the size at that place where sizes are known.
+    /// A key for a card of a node that nobody shares yet, of this size class if sizes are known.
     pub(crate) fn new_card(&mut self, node: usize, class: usize) -> CardKey {
         let key = self.next_key();
         self.stocks[node].sizes.know(key, class);
         key
     }
 
-    /// A key that no card has.
+    /// A new key.
     pub(super) fn next_key(&mut self) -> CardKey {
         self.next_card += 1;
         self.next_card
     }
 
-    /// Ends a task that runs; one that only waits for its place loses it.
+    /// Evicts a task that runs; one that only waits for its place loses it.
     pub(crate) fn evict(&mut self, task: usize) {
         let standing = self.standings[task].clone();
         let evicted = match (standing.status, standing.leaves) {
@@ -41,7 +41,7 @@ impl Session<'_> {
         self.set(task, evicted);
     }
 
-    /// What a task would take of the zones of a node; none when the node would not admit it.
+    /// What a task would take of the zones of a node; `None` if the node would not admit it.
     pub(crate) fn zones_for(&self, task: usize, node: usize) -> Option<ZoneAssignment> {
         let zones = &self.stocks[node].zones;
         if zones.count() == 0 {
@@ -66,7 +66,7 @@ impl Session<'_> {
         );
     }
 
-    /// Reserves a place for a task; one that was evicted from there in what is being tried stays instead.
+    /// Reserves a place for a task. If it was tentatively evicted from the same place, it stays instead.
     pub(crate) fn reserve(&mut self, task: usize, node: usize, cards: CardAssignment) {
         let zones = self.zones_for(task, node).unwrap_or_default();
         let standing = &self.standings[task];

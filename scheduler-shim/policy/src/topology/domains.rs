@@ -1,4 +1,4 @@
-//! The tree of domains that a topology makes of the nodes.
+//! The tree of domains of a topology.
 //!
 //! A node that lacks one of the labels is outside the topology.
 
@@ -8,7 +8,7 @@ use crate::choose::DOMAIN;
 use crate::cluster::{ClusterTopology, Node};
 use crate::topology::by_fullness;
 
-/// Nodes that share the labels down to some level.
+/// Nodes with the same labels down to some level.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopologyDomain {
     /// The values of the labels, joined.

@@ -1,4 +1,4 @@
-//! What must be true of a cluster at any time.
+//! Invariants of any cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use apportion_policy::cluster::{ListedCard, Node, Task, TaskGpuRequest, TaskStat
 use apportion_policy::{Cluster, Decision};
 use proptest::prelude::*;
 
-/// What the tasks that run hold of each card, and how many cards of each node are left: at least nothing.
+/// No card, and no node, has more taken by running tasks than it has.
 pub(crate) fn check_cards(cluster: &Cluster) -> Result<(), TestCaseError> {
     for node in &cluster.nodes {
         let mut shared: BTreeMap<&str, u64> = BTreeMap::new();
@@ -45,7 +45,7 @@ pub(crate) fn check_cards(cluster: &Cluster) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Where cards are known, everybody has some that are in order, and nobody has what another has alone.
+/// If cards are known one by one, tasks have healthy ones only, and no task has a card that another has alone.
 fn check_names(
     node: &Node,
     whole: i64,
@@ -66,7 +66,7 @@ fn check_names(
     Ok(())
 }
 
-/// How many cards a task counts for: bytes by the cards that they are on.
+/// How many cards a task counts for; bytes count by the cards that they are on.
 fn charged(task: &Task, node: &Node) -> f64 {
     let TaskGpuRequest::Shared { share, .. } = &task.cards else {
         return task.cards.count(Bytes::ZERO);
@@ -106,7 +106,7 @@ pub(crate) fn check_queues(cluster: &Cluster) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Pods that are moved have a place while they wait for it.
+/// Every gang is whole. Moved pods count as placed while they wait for their place.
 pub(crate) fn check_gangs(cluster: &Cluster, decisions: &[Decision]) -> Result<(), TestCaseError> {
     let is_promised = |name: &str| {
         let mut decisions = decisions.iter();

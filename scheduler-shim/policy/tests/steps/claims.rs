@@ -1,6 +1,6 @@
-//! Whoever has a claim is served in the end, or the plan names who holds it back; nobody leaves in vain.
+//! A job with a claim is served in the end, or the plan names what holds it back. No pod is evicted in vain.
 //!
-//! Half of the jobs settle first. Then the others arrive and make claims on what is taken.
+//! Half of the jobs settle first. Then the others arrive and claim what is taken.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::rounds::carry_on;
 
 const ROUNDS: usize = 20;
 
-/// Goes on until nothing starts or ends.
+/// Carries on until nothing starts or ends.
 fn settle(cluster: &mut Cluster) -> Result<(), TestCaseError> {
     for _ in 0..ROUNDS {
         let mut decisions = plan(NOW, cluster).decisions();
@@ -28,7 +28,7 @@ fn settle(cluster: &mut Cluster) -> Result<(), TestCaseError> {
     Err(TestCaseError::fail("it has not settled"))
 }
 
-/// A cluster at rest after the second half of its jobs arrived, and who ran before that.
+/// The cluster at rest after the second half of its jobs arrived, and the pods that ran before that.
 fn after_arrivals(mut cluster: Cluster) -> Result<(Cluster, BTreeSet<String>), TestCaseError> {
     let late = cluster.jobs.split_off(cluster.jobs.len() / 2);
     settle(&mut cluster)?;
@@ -47,7 +47,7 @@ fn running(cluster: &Cluster) -> BTreeSet<String> {
     running.map(|task| task.name.clone()).collect()
 }
 
-/// What KAI's actions decide, which do not look ahead. Who only moves others together has no claim to their places.
+/// What KAI's actions decide without lookahead. Consolidation is left out: it gives no claim to a place.
 fn decided_at_once(cluster: &Cluster) -> Vec<Decision> {
     let mut session = Session::open(NOW, cluster);
     for action in Action::ALL
@@ -75,12 +75,12 @@ fn claimants(cluster: &Cluster) -> BTreeSet<String> {
         Decision::Reserve { job, .. } => Some(job),
         _ => None,
     });
-    // Victims that only move have a reserved place, too.
+    // Victims that are only moved have a reserved place, too.
     let claimants = reserved.filter(|job| !evicted.contains(job));
     claimants.cloned().collect()
 }
 
-/// The same, but nobody may be evicted for these jobs.
+/// The same cluster, but these jobs may not evict.
 fn kept_from_evicting(cluster: &Cluster, jobs: &BTreeSet<&str>) -> Cluster {
     let mut kept = cluster.clone();
     for job in &mut kept.jobs {
@@ -91,7 +91,7 @@ fn kept_from_evicting(cluster: &Cluster, jobs: &BTreeSet<&str>) -> Cluster {
     kept
 }
 
-/// Where KAI's actions come to rest; nowhere, when they evict and start the same pods for ever.
+/// Where KAI's actions come to rest; `None` if they evict and start the same pods forever.
 fn rest_without_looking_ahead(mut cluster: Cluster) -> Option<Cluster> {
     for _ in 0..ROUNDS {
         let mut decisions = decided_at_once(&cluster);
@@ -104,7 +104,7 @@ fn rest_without_looking_ahead(mut cluster: Cluster) -> Option<Cluster> {
     None
 }
 
-/// Only whole cards and jobs of one pod, so that all ways to make room can be counted.
+/// Only whole cards and jobs of one pod, so that all ways to make room can be enumerated.
 fn plain(mut cluster: Cluster) -> Cluster {
     for job in &mut cluster.jobs {
         job.tasks.truncate(1);
@@ -133,7 +133,7 @@ proptest! {
         let (cluster, _) = after_arrivals(cluster)?;
         let held_back = plan(NOW, &cluster).held_back();
         let held_back: BTreeSet<&str> = held_back.iter().map(|one| one.job.as_str()).collect();
-        // Others may find room only because those evict that are held back.
+        // Others may find room only because the held-back jobs evict.
         for job in claimants(&kept_from_evicting(&cluster, &held_back)) {
             prop_assert!(held_back.contains(job.as_str()), "{} waits, unsaid: {:?}", job, held_back);
         }
@@ -153,7 +153,7 @@ proptest! {
         let (cluster, _) = after_arrivals(plain(cluster))?;
         let held_back = plan(NOW, &cluster).held_back();
         for job in cluster.jobs.iter().filter(|job| job.tasks[0].status == TaskStatus::Pending) {
-            // Its queue holds no more with it than with the other, so no rule of any queue is in the way.
+            // Its queue holds no more with it than with the other job, so no queue rule forbids it.
             let gives_way = |other: &Job| {
                 other.queue == job.queue
                     && other.tasks[0].status == TaskStatus::Running
@@ -166,7 +166,7 @@ proptest! {
                     held_back.iter().any(|one| one.job == job.name),
                     "{} waits, unsaid: {:?}", job.name, held_back
                 );
-                // It is true: whoever leaves for it, it would not be the one that comes.
+                // The claim is true: whichever victim leaves, this job would not get the place.
                 let mut tried = cluster.clone();
                 let evict = Decision::Evict {
                     job: victim.name.clone(),
@@ -180,7 +180,7 @@ proptest! {
     }
 }
 
-/// The jobs that wait at rest although KAI's actions, which do not look ahead, serve them in the end.
+/// The jobs that wait at rest although KAI's actions, without lookahead, serve them in the end.
 fn passed_over(cluster: Cluster) -> Result<Vec<String>, TestCaseError> {
     let (cluster, _) = after_arrivals(cluster)?;
     let Some(end) = rest_without_looking_ahead(cluster.clone()) else {
@@ -194,7 +194,7 @@ fn passed_over(cluster: Cluster) -> Result<Vec<String>, TestCaseError> {
     Ok(jobs.map(|job| job.name.clone()).collect())
 }
 
-/// The same clusters each time: of twenty thousand others one had such a job, because nothing else came to rest.
+/// The same clusters each time. Of twenty thousand others, one had such a job, because nothing else came to rest.
 #[test]
 fn who_would_be_served_without_looking_ahead_is_served() {
     let mut runner = TestRunner::deterministic();

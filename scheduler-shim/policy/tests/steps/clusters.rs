@@ -50,7 +50,7 @@ fn cards() -> impl Strategy<Value = TaskGpuRequest> {
     ]
 }
 
-/// A job that waits: its queue, priority, pods, minimum and what each pod wants.
+/// A waiting job: its queue, priority, pods, minimum and what each pod asks for.
 fn job() -> impl Strategy<Value = (usize, i32, usize, usize, TaskGpuRequest, u64)> {
     let priority = prop::sample::select(vec![50, 50, 50, 75, 100, 125]);
     (
@@ -63,7 +63,7 @@ fn job() -> impl Strategy<Value = (usize, i32, usize, usize, TaskGpuRequest, u64
     )
 }
 
-/// A node whose cards are counted, or known one by one: of several sizes, and some of them out of order.
+/// A node whose cards are counted, or known one by one with several sizes and some unhealthy.
 fn node() -> impl Strategy<Value = Node> {
     let host = || Node {
         cpu_millis: 64_000,

@@ -1,4 +1,4 @@
-//! What every step of the policy promises, over random clusters that are carried on round after round.
+//! Properties of every step of the policy, over random clusters that are carried on round after round.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 mod checks;

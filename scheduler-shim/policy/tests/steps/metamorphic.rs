@@ -1,4 +1,4 @@
-//! Changes to a cluster after which the same must be decided.
+//! Changes to a cluster that must not change the decisions.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn grow_task(task: &mut Task) {
     }
 }
 
-/// The same cluster, where no share is rounded: what is rounded at one size may not be at twice that size.
+/// The same cluster with no share that needs rounding: rounding at one size may not occur at twice that size.
 fn unrounded(mut cluster: Cluster) -> Cluster {
     for task in cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
         if let TaskGpuRequest::Shared {
@@ -40,7 +40,7 @@ fn unrounded(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// The same cluster of larger machines and larger pods.
+/// The same cluster with larger machines and larger pods.
 fn grown(cluster: &Cluster) -> Cluster {
     let mut grown = cluster.clone();
     for node in &mut grown.nodes {
@@ -56,7 +56,7 @@ fn grown(cluster: &Cluster) -> Cluster {
     grown
 }
 
-/// The same cluster with a node that has nothing to give and queues in which nobody waits.
+/// The same cluster with an empty node and queues without waiting jobs.
 fn with_nothing_more(cluster: &Cluster) -> Cluster {
     let mut more = cluster.clone();
     more.nodes.push(Node {

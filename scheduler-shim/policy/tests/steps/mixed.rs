@@ -8,7 +8,7 @@ use apportion_policy::{Cluster, Decision, step};
 
 use super::clusters::{NOW, queue, quota};
 
-/// Cards of so many GiB, named by their place; none is a card that is out of order.
+/// Cards of these sizes in GiB, named by their index; `None` is an unhealthy card.
 fn node(name: &str, cards: &[Option<u64>]) -> Node {
     let card = |(place, size): (usize, &Option<u64>)| ListedCard {
         name: format!("{name}{place}"),
@@ -41,7 +41,7 @@ fn half() -> TaskGpuRequest {
     }
 }
 
-/// A job of one pod, on these cards of the node that their names begin with if there are any.
+/// A job of one pod, on these cards of the node with which their names begin, if any.
 fn job(name: &str, cards: TaskGpuRequest, on: &[&str]) -> Job {
     let task = Task {
         name: name.to_owned(),
@@ -82,7 +82,7 @@ fn cluster(nodes: Vec<Node>, jobs: Vec<Job>) -> Cluster {
     }
 }
 
-/// What was decided, one line each.
+/// The decisions, one line each.
 fn decided(cluster: &Cluster) -> Vec<String> {
     let line = |decision| match decision {
         Decision::Evict { task, .. } => format!("evict {task}"),
@@ -116,7 +116,7 @@ fn a_card_out_of_order_is_not_given_and_its_holders_take_no_other() {
 
 #[test]
 fn the_smallest_hole_is_counted_in_bytes_whatever_the_size_of_the_card() {
-    // A half of 24 GiB leaves less than two thirds of 80 GiB do.
+    // Half of 24 GiB leaves less than two thirds of 80 GiB.
     let nodes = vec![node("a", &[Some(80)]), node("b", &[Some(24)])];
     let jobs = vec![
         job("on-large", memory(50, 1), &["a0"]),

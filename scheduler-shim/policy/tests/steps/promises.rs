@@ -1,4 +1,4 @@
-//! The promises, kept in any cluster.
+//! Properties that hold in any cluster.
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{Job, Node, PodSet, SubGroupSet, Task, TaskGpuRequest, TaskStatus};

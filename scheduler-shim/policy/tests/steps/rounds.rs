@@ -8,7 +8,7 @@ fn task_of<'c>(cluster: &'c mut Cluster, name: &str) -> &'c mut Task {
     tasks.into_iter().find(|task| task.name == name).unwrap()
 }
 
-/// Does what was decided: what is bound runs, what is evicted is made anew and waits.
+/// Carries out the decisions: bound pods run, evicted pods are recreated and wait.
 pub(crate) fn carry_on(cluster: &mut Cluster, decisions: &[Decision]) {
     for decision in decisions {
         match decision {

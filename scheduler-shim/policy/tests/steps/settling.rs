@@ -1,4 +1,4 @@
-//! Clusters that did not settle: whoever came to a place was made to leave it again, for ever.
+//! Clusters that once did not settle: each job that got a place was evicted from it again, forever.
 
 use apportion_abi::{Bytes, GpuFraction, Share};
 use apportion_policy::cluster::{Job, ListedCard, Node, PodSet, SubGroupSet, Task, TaskGpuRequest};
@@ -9,7 +9,7 @@ use super::rounds::carry_on;
 
 const ROUNDS: usize = 20;
 
-/// A node with cards of so many thousand MiB.
+/// A node with cards of these sizes, in thousand MiB.
 fn node(name: &str, cards: &[u64]) -> Node {
     let card = |(place, size): (usize, &u64)| ListedCard {
         name: format!("gpu-{place}"),
@@ -58,8 +58,8 @@ fn part(text: &str, devices: u32) -> TaskGpuRequest {
     }
 }
 
-/// A queue with a quota of two cards and one with all that is left of them, both of which want more than
-/// there is on the cards that are large enough.
+/// A queue with a quota of two cards and one with the rest. Both want more than there is on the cards that are
+/// large enough.
 fn tight() -> Cluster {
     let bytes = TaskGpuRequest::Shared {
         share: Share::Memory(Bytes::from_mib(751)),

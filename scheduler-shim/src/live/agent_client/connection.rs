@@ -1,8 +1,8 @@
-//! One HTTP/2 connection to an agent, and nothing around it.
+//! One HTTP/2 connection to an agent, without a queue and without reconnects.
 //!
-//! A `tonic` channel queues requests before the connection and makes a new one where that is lost. Here requests
-//! to an agent come one after the other, and [`Agent::part`](super::AgentEndpoint::part) is what is done about a lost
-//! connection; so both would only cost: ten kilobytes for each node of the cluster.
+//! A `tonic` channel queues requests until it is connected, and reconnects by itself. Here the caller sends requests
+//! one after the other, and [`AgentEndpoint::part`](super::AgentEndpoint::part) drops a lost connection. So both
+//! would only cost memory: ten kilobytes per node of the cluster.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,15 +17,15 @@ use tonic::body::Body;
 use tower::Service;
 use tracing::debug;
 
-/// How often a quiet connection is tried, and how long the answer may take.
+/// Interval of the keep-alive pings, and how long their answer may take.
 const TRIED: Duration = Duration::from_secs(10);
 
-/// The connection. It ends when nobody holds it.
+/// The connection. It closes when its last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentConnection(SendRequest<Body>);
 
 impl AgentConnection {
-    /// Speaks HTTP/2 over a stream that stands.
+    /// Starts HTTP/2 on a connected stream.
     pub(super) async fn over<S>(stream: S) -> hyper::Result<Self>
     where
         S: Read + Write + Send + Unpin + 'static,

@@ -1,9 +1,8 @@
-//! One write starts a pod: its binding, which carries what is to be read on the pod.
+//! One write starts a pod: its binding, which also carries annotations and labels for the pod.
 //!
-//! The API server merges a binding's annotations into the pod, and from Kubernetes 1.35 on its labels, too. One
-//! that leaves the labels out is found out by its first answers: the pods by which that is learned get them after
-//! their binding, all others before it. Both writes name the pod's UID, so that they never hit a later pod of
-//! the same name.
+//! The API server merges a binding's annotations into the pod, and since Kubernetes 1.35 its labels, too. The first
+//! bindings with labels show whether it does. If it does not, their pods get the labels after the binding, and all
+//! later pods before it. Both writes name the pod's UID, so they never hit a later pod of the same name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -25,30 +24,30 @@ use crate::objects::numa;
 
 pub(super) type Texts = BTreeMap<String, String>;
 
-/// Whoever binds.
+/// Binds pods.
 #[derive(Clone)]
 pub(super) struct PodBinder {
     client: Client,
-    /// Whether labels of a binding reach its pod, once that was seen.
+    /// Whether a binding's labels reach its pod; unset until that was seen.
     carries_labels: Arc<OnceLock<bool>>,
-    /// Whether KAI's label for the cards of a pod is written, which KAI's binder takes for one of its own.
+    /// Whether to write KAI's label for the cards of a pod. KAI's binder takes a pod with it for one of its own.
     serves_kai: bool,
 }
 
-/// What a binding writes on its pod.
+/// The metadata that a binding writes on its pod.
 #[derive(Clone, Copy)]
 pub(super) struct BindingMetadata<'w> {
     pub(super) cards: &'w [(String, u64)],
-    /// What kind of cards it got; nothing without cards.
+    /// The kind of cards it got; `None` without cards.
     pub(super) received: Option<&'w str>,
-    /// What it will have of which NUMA zones.
+    /// What it is expected to get from each NUMA zone.
     pub(super) zones: &'w [(String, ZoneAmounts)],
     pub(super) joins: Option<&'w GroupMembership>,
 }
 
 impl PodBinder {
-    /// For pods of schedulers of these names. KAI's binder deletes each pod with its label that it has no reservation
-    /// for, whoever scheduled it: so nobody gets the label where KAI's name is not ours, and KAI may be there.
+    /// `names` are the scheduler names that this process serves. KAI's binder deletes each pod that has its label but
+    /// none of its reservations, whoever scheduled it. So the label is written only if KAI's name is among `names`.
     pub(super) fn new(client: Client, names: &[String]) -> Self {
         Self {
             client,
@@ -57,7 +56,7 @@ impl PodBinder {
         }
     }
 
-    /// Binds a pod, with what is written on it.
+    /// Binds a pod and writes its metadata.
     pub(super) async fn bind(
         &self,
         node: &str,
@@ -84,7 +83,7 @@ impl PodBinder {
         }
     }
 
-    /// Looks whether labels were carried, and makes up for it where they were not.
+    /// Checks whether the binding's labels reached the pod, and writes them if they did not.
     async fn learn(
         &self,
         pods: &Api<Pod>,
@@ -155,7 +154,7 @@ impl BindingMetadata<'_> {
         labels
     }
 
-    /// The cards that a pod shares with others.
+    /// KAI's labels for the cards that a pod shares with others.
     fn shared(self) -> impl Iterator<Item = (String, String)> {
         let is_one = self.cards.len() == 1;
         self.cards.iter().map(move |(card, _)| match is_one {
@@ -165,7 +164,7 @@ impl BindingMetadata<'_> {
     }
 }
 
-/// The part of its group that a pod is in.
+/// The label for a pod's subgroup.
 pub(super) fn membership_labels(membership: &GroupMembership) -> Texts {
     let part = membership.part.iter();
     part.map(|part| (LABEL_SUBGROUP.to_owned(), part.clone()))

@@ -1,8 +1,8 @@
-//! What can be said later: that a pod was scheduled.
+//! Events that can wait: that a pod was scheduled.
 //!
-//! It is one write for each pod, as dear as the binding that it tells of, and nobody acts on it. So the pods
-//! of a burst are bound first: while bindings are under way it is said slowly, and at once where they are not. What
-//! a burst leaves behind is bounded; past that the oldest word stands and the newest is not said.
+//! Each is one write per pod, as expensive as the binding itself, and nobody acts on it. So the pods of a burst are
+//! bound first: while bindings are in flight these events are sent slowly, otherwise at once. The queue is bounded.
+//! When it is full, the oldest events stay and the newest is dropped.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use tracing::warn;
 
 use crate::live::event::PodRef;
 
-/// How many words may wait.
+/// How many events may wait.
 const ROOM: usize = 10_000;
-/// How long after a binding others are thought to follow it.
+/// How long after a binding the next one is expected.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long a word waits at most once it is its turn.
+/// The longest delay of an event that is next in the queue.
 const SLOWLY: Duration = Duration::from_millis(50);
 
-/// A pod, and what is said about it.
+/// A pod, and its event's message.
 pub(super) type DeferredEvent = (PodRef, String);
 
-/// Who has something to say later.
+/// Queues events, and is told about bindings.
 #[derive(Clone)]
 pub(super) struct DeferredEventSender {
     words: mpsc::Sender<DeferredEvent>,
     bound: watch::Sender<Instant>,
 }
 
-/// The words in their order, and when they may be said.
+/// The queued events, and when they may be sent.
 pub(super) struct DeferredEvents {
     words: mpsc::Receiver<DeferredEvent>,
     bound: watch::Receiver<Instant>,
@@ -46,7 +46,7 @@ pub(super) fn later() -> (DeferredEventSender, DeferredEvents) {
 }
 
 impl DeferredEventSender {
-    /// Takes in what is to be said.
+    /// Queues an event.
     pub(super) fn say(&self, pod: PodRef, message: String) {
         if let Err(mpsc::error::TrySendError::Full((pod, _))) = self.words.try_send((pod, message))
         {
@@ -54,20 +54,20 @@ impl DeferredEventSender {
         }
     }
 
-    /// Waits until something that nobody waits for may be written.
+    /// Waits until a write of low priority may be sent.
     pub(super) async fn turn(&self) {
         let bound = *self.bound.borrow();
         sleep_until(turn(Instant::now(), bound)).await;
     }
 
-    /// Notes that a binding ended.
+    /// Records that a binding ended.
     pub(super) fn bound(&self) {
         self.bound.send_replace(Instant::now());
     }
 }
 
 impl DeferredEvents {
-    /// The next word, when it may be said; `None` when nobody is left who has any.
+    /// Waits until the next event may be sent; `None` when there are no senders left.
     pub(super) async fn next(&mut self) -> Option<DeferredEvent> {
         let word = self.words.recv().await?;
         let bound = *self.bound.borrow();
@@ -76,7 +76,7 @@ impl DeferredEvents {
     }
 }
 
-/// When the next word may be said, after a binding that ended then.
+/// When the next event may be sent, if the last binding ended at `bound`.
 fn turn(now: Instant, bound: Instant) -> Instant {
     (bound + QUIET).min(now + SLOWLY)
 }

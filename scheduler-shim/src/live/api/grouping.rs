@@ -1,8 +1,8 @@
-//! What is written about pod groups: their objects, the mark on their pods, and that pods are missing.
+//! Writes about pod groups: their objects, the mark on their pods, and the event that pods are missing.
 //!
-//! Nobody waits for any of it, and there may be as much of it as there are pods. So it has a few requests of its own,
-//! and while pods are bound it is written slowly, but for the few groups that are made with their bindings. A right that is missing is said once, not once for each
-//! pod, and then asked for again now and then: somebody may grant it.
+//! Nobody waits for these writes, and there may be as many as pods. So they have a few requests of their own, and are
+//! slow while pods are bound. Only the few groups that are created with their bindings don't wait. A missing
+//! permission is logged once, not once per pod, and then tried again now and then: somebody may grant it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,25 +27,25 @@ use crate::live::grouper::{GroupMembership, GroupWrite};
 use crate::objects::group_objects::{API_VERSION, KIND};
 use apportion_abi::names::ANNOTATION_GROUP;
 
-/// How many of these requests may be under way.
+/// How many of these requests may be in flight.
 const AT_ONCE: usize = 8;
-/// How long nothing is asked after the API server said that it may not be.
+/// Pause after the API server forbade a write.
 const REFUSED_FOR: Duration = Duration::from_secs(15);
 
-/// Whoever writes about groups.
+/// Writes about pod groups.
 #[derive(Clone)]
 pub(super) struct GroupWriter {
     client: Client,
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
     later: DeferredEventSender,
-    /// Until when nothing is asked, by what may not be done.
+    /// No writes before this time; set while they are forbidden.
     refused: Arc<Mutex<Option<Instant>>>,
 }
 
-/// Why something was not written.
+/// Why a write failed.
 enum GroupWriteError {
-    /// The API server lets nobody like us write it.
+    /// This scheduler has no permission, or the kind does not exist.
     Forbidden(String),
     /// It failed for this object.
     Failed(String),
@@ -66,7 +66,7 @@ impl GroupWriter {
         }
     }
 
-    /// Writes, and says whether that is done.
+    /// Performs a write. Returns whether it succeeded.
     pub(super) async fn write(&self, write: GroupWrite) -> bool {
         let Ok(_turn) = self.free.acquire().await else {
             return false;
@@ -118,7 +118,7 @@ impl GroupWriter {
             serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
         match groups.create(&PostParams::default(), &object).await {
             Ok(_) => Ok(()),
-            // Somebody was faster: what it says is looked at when it shows.
+            // Somebody else created it. Its content is checked when the watch shows it.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(problem) => Err(problem),
         }
@@ -136,7 +136,7 @@ impl GroupWriter {
             .await;
         match done {
             Ok(_) => Ok(()),
-            // It is gone, or another one has its name.
+            // The pod is gone, or another one has its name.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
             Err(problem) => Err(problem),
         }
@@ -216,8 +216,8 @@ fn why_not(problem: kube::Error) -> GroupWriteError {
     }
 }
 
-/// Whether nobody like us may do it, or there is no such kind; not whether this object was refused, as by a policy or
-/// because its namespace ends.
+/// Whether the permission or the kind is missing. That a policy refused this object, or that its namespace is
+/// terminating, does not count.
 fn is_missing_right(status: &Status) -> bool {
     let has_no_right = status.code == 403 && status.message.contains(" cannot ");
     let lacks = |text| status.message.contains(text);

@@ -1,4 +1,4 @@
-//! Nothing is asked of the API server while the lease may be another's.
+//! No request goes to the API server while another scheduler may hold the lease.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use tokio::time::sleep_until;
 
 use crate::live::leader_election::LeadershipDeadline;
 
-/// Whether we lead.
+/// Tells whether this scheduler leads.
 #[derive(Clone, Debug)]
 pub(crate) struct LeadershipGuard(LeadershipDeadline);
 
@@ -15,12 +15,12 @@ impl LeadershipGuard {
         Self(until)
     }
 
-    /// Whether we do now.
+    /// Whether it leads now.
     pub(crate) fn is_so(&self) -> bool {
         Instant::now() < *self.0.borrow()
     }
 
-    /// Waits until we do.
+    /// Waits until it leads.
     pub(super) async fn begins(&self) {
         let mut until = self.0.clone();
         while Instant::now() >= *until.borrow_and_update() {
@@ -30,7 +30,7 @@ impl LeadershipGuard {
         }
     }
 
-    /// Waits until we do not.
+    /// Waits until it no longer leads.
     async fn ends(&self) {
         let mut until = self.0.clone();
         loop {
@@ -47,7 +47,8 @@ impl LeadershipGuard {
         }
     }
 
-    /// Does something while we lead. Where that ends before it is done it is dropped, and nobody knows what came of it.
+    /// Runs an action while this scheduler leads. If leadership ends first, the action is dropped and its outcome is
+    /// unknown.
     pub(crate) async fn only<T>(&self, action: impl Future<Output = T>) -> Option<T> {
         self.begins().await;
         tokio::select! {

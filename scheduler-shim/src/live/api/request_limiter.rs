@@ -1,10 +1,10 @@
-//! How many requests to the API server are under way at once, by how fast it answers.
+//! Limits the concurrent requests to the API server by how fast it answers.
 //!
-//! A scheduler that fills a cluster can make the API server slow for everybody. So the number grows while answers
-//! are as quick as they can be, and is halved when they take much longer than that, or fail. An API server that is
-//! slow all the time, as one far away, is not: there is nothing to gain from asking it less.
+//! A scheduler that fills a cluster can make the API server slow for everybody. So the limit grows while answers are
+//! quick, and is halved when they take much longer than the quickest ones, or fail. An API server that is always
+//! slow, such as one far away, is not throttled: fewer requests would not make it faster.
 //!
-//! Words about pods and statuses take few of these turns, so that they never hold up bindings and evictions.
+//! Events and statuses get few of the permits, so they never hold up bindings and evictions.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How many requests may be under way at most, and at least.
+/// The highest and the lowest limit of concurrent requests.
 const MOST: usize = 64;
 const LEAST: usize = 8;
-/// How many of them may be words and statuses.
+/// How many of them may be events and statuses.
 const WORDS: usize = 6;
-/// What takes no longer than this is never slow.
+/// An answer within this time is never slow.
 const QUICK: Duration = Duration::from_millis(500);
-/// What takes so many times as long as the quickest answer is slow.
+/// An answer that takes this many times as long as the quickest one is slow.
 const SLOW: u32 = 4;
-/// For how long the quickest answer is remembered; in two parts, of which one is filled.
+/// The quickest answer is remembered in windows of this length. The current window and the one before it count.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// What a request is for.
@@ -33,14 +33,14 @@ pub(super) enum RequestPurpose {
     Word,
 }
 
-/// How many requests may be under way.
+/// The limit of concurrent requests.
 #[derive(Debug)]
 struct ConcurrencyWindow {
     size: usize,
-    /// Quick answers since it last changed.
+    /// Quick answers since the size last changed.
     quick: usize,
     shrunk: Option<Instant>,
-    /// The quickest answers of the last times, each with when that time began.
+    /// The quickest answer of each window, with the window's start.
     floors: VecDeque<(Instant, Duration)>,
 }
 
@@ -54,7 +54,7 @@ impl ConcurrencyWindow {
         }
     }
 
-    /// Notes how long an answer took; none came where that is `None`.
+    /// Records the latency of an answer; `None` if none came.
     fn note(&mut self, now: Instant, took: Option<Duration>) {
         let floor = took.map(|took| self.floor(now, took));
         let is_quick = took
@@ -68,7 +68,7 @@ impl ConcurrencyWindow {
             }
             return;
         }
-        // Those that were under way together tell of one slowness.
+        // Requests that were in flight together show the same slowness.
         let pause = took.unwrap_or_default().max(QUICK);
         if self.shrunk.is_none_or(|at| now >= at + pause) {
             self.size = (self.size / 2).max(LEAST);
@@ -77,7 +77,7 @@ impl ConcurrencyWindow {
         }
     }
 
-    /// The quickest answer lately, this one among them.
+    /// The quickest recent answer, including this one.
     fn floor(&mut self, now: Instant, took: Duration) -> Duration {
         while self
             .floors
@@ -95,17 +95,17 @@ impl ConcurrencyWindow {
     }
 }
 
-/// The turns.
+/// Hands out the permits.
 #[derive(Debug)]
 pub(super) struct RequestLimiter {
     free: Semaphore,
     words: Semaphore,
     window: Mutex<ConcurrencyWindow>,
-    /// Turns that there are; more than the window has until they end.
+    /// Permits that exist. When the limit shrinks, the surplus is retired as requests end.
     out: Mutex<usize>,
 }
 
-/// The right to one request.
+/// The permit for one request.
 #[derive(Debug)]
 pub(super) struct RequestPermit<'a> {
     turns: &'a RequestLimiter,
@@ -123,7 +123,7 @@ impl RequestLimiter {
         }
     }
 
-    /// Waits for a turn.
+    /// Waits for a permit.
     pub(super) async fn turn(&self, purpose: RequestPurpose) -> RequestPermit<'_> {
         let word = match purpose {
             RequestPurpose::Decision => None,
@@ -136,7 +136,7 @@ impl RequestLimiter {
         }
     }
 
-    /// Notes how long an answer took; none came where that is `None`.
+    /// Records the latency of an answer; `None` if none came.
     pub(super) fn note(&self, took: Option<Duration>) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         window.note(Instant::now(), took);
@@ -147,7 +147,7 @@ impl RequestLimiter {
         }
     }
 
-    /// Takes a turn away, if there are more than there may be.
+    /// Whether there are more permits than the limit. If so, counts one as retired.
     fn is_too_many(&self) -> bool {
         let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,12 +175,12 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// An API server that answers so many requests in a second, each after some time at least.
+    /// Simulates an API server with this many answers per second and this least latency.
     fn settled(rate: u64, least: Duration) -> (usize, Duration) {
         let (mut window, mut now) = (ConcurrencyWindow::new(), Instant::now());
         let (mut took, mut rested) = (least, now);
         for _ in 0..4_000 {
-            // Now and then it has nothing else to do.
+            // Now and then it is idle.
             if now >= rested {
                 window.note(now, Some(least));
                 rested += REMEMBERED;

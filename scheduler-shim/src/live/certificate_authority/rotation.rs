@@ -1,10 +1,9 @@
-//! The authority that signs the certificates of scheduler and agents, and how one follows the other.
+//! The CA that signs the certificates of scheduler and agents, and its rotation.
 //!
-//! Pure: what was kept and the time give what is to be kept. One number, the life of a certificate, sets
-//! everything else. An authority lives four of them. When two are left the next one is made and trusted;
-//! it signs only after a quarter of a life, when everybody has heard of it; and the one before is trusted
-//! until it ends, long after the last certificate that it signed. So at no moment does anybody meet a
-//! certificate whose authority is new to him.
+//! Pure: the stored state and the time give the new state. The lifetime of a certificate sets everything else. A CA
+//! lives four such lifetimes. When two are left, the next CA is made and trusted. It signs only after a quarter of a
+//! lifetime, when everybody knows it. The previous CA is trusted until it expires, long after the last certificate
+//! that it signed. So nobody ever meets a certificate whose CA is new to them.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,33 +13,33 @@ use rcgen::{
 };
 use x509_parser::pem::Pem;
 
-/// Clocks of other machines may be behind.
+/// How far other clocks may be behind.
 const SKEW: Duration = Duration::from_secs(60 * 60);
 
-/// An authority, as PEM.
+/// A CA, as PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CaKeyPair {
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
 
-/// All that is kept.
+/// The stored state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CaRotation {
-    /// Signs.
+    /// Signs now.
     pub(crate) current: CaKeyPair,
-    /// Is trusted and will sign; empty mostly.
+    /// Is trusted and will sign later; mostly empty.
     pub(crate) next: CaKeyPair,
-    /// Has signed what is still in use; its key is gone.
+    /// Has signed certificates that are still in use; its key is gone.
     pub(crate) previous: String,
 }
 
-/// Whose certificate is signed.
+/// The role of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateUsage {
-    /// One that asks.
+    /// The scheduler's: a TLS client.
     Client,
-    /// One that answers.
+    /// An agent's: a TLS server.
     Server,
 }
 
@@ -49,7 +48,7 @@ pub(crate) enum CertificateUsage {
 #[error("failed to create a certificate")]
 pub(crate) struct CertificateSigningError(#[from] rcgen::Error);
 
-/// What is to be kept now.
+/// The state to store now.
 pub(crate) fn renewed(
     kept: &CaRotation,
     life: Duration,
@@ -63,8 +62,8 @@ pub(crate) fn renewed(
     if !is_usable(&kept.next) || !lives(&kept.next.certificate, life) {
         kept.next = CaKeyPair::default();
     }
-    // Too short, as where certificates are to live longer from now on; what it signed is good all the same.
-    // Or there is none, and who has a certificate asks for another.
+    // The current CA is unusable, or would expire before a certificate signed now, as after the lifetime was raised.
+    // What a usable one has signed stays trusted.
     if !is_usable(&kept.current) || !lives(&kept.current.certificate, life) {
         let next = match kept.next.certificate.is_empty() {
             true => made(life, now)?,
@@ -78,7 +77,7 @@ pub(crate) fn renewed(
     if kept.next.certificate.is_empty() && !lives(&kept.current.certificate, life * 2) {
         kept.next = made(life, now)?;
     }
-    // It ends four lives after it was made.
+    // A CA expires four lifetimes after it was made.
     let is_known = !lives(&kept.next.certificate, life * 4 - life / 4);
     if !kept.next.certificate.is_empty() && is_known {
         let before = std::mem::replace(&mut kept.current, std::mem::take(&mut kept.next));
@@ -107,7 +106,7 @@ fn made(life: Duration, now: SystemTime) -> Result<CaKeyPair, CertificateSigning
 }
 
 impl CaRotation {
-    /// Whom everybody is to trust, as PEM.
+    /// All CA certificates to trust, as PEM.
     pub(crate) fn authorities(&self) -> String {
         [
             &self.current.certificate,
@@ -147,12 +146,12 @@ fn is_usable(authority: &CaKeyPair) -> bool {
     KeyPair::from_pem(&authority.key).is_ok() && ends(&authority.certificate).is_some()
 }
 
-/// Whether the first certificate of a PEM text is good until then.
+/// Whether the first certificate of a PEM text is still valid then.
 fn is_good(pem: &str, until: SystemTime) -> bool {
     ends(pem).is_some_and(|end| end > until)
 }
 
-/// When the first certificate of a PEM text ends.
+/// When the first certificate of a PEM text expires.
 fn ends(pem: &str) -> Option<SystemTime> {
     let pem = Pem::iter_from_buffer(pem.as_bytes()).next()?.ok()?;
     let end = pem.parse_x509().ok()?.validity().not_after.timestamp();

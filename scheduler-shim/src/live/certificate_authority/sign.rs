@@ -1,8 +1,8 @@
-//! Agents' requests for certificates, approved and signed.
+//! Approves and signs the agents' CertificateSigningRequests.
 //!
-//! Whose agent asks is the API server's word: it notes with each request who made it, and for which node
-//! the token was issued. Names inside the request are not read, so an agent can't have another node's name.
-//! What is refused is refused with a sentence on the request, and stays refused.
+//! The API server says whose agent asks: with each request it records who made it, and for which node the token was
+//! issued. Names inside the request are not read, so an agent can't get another node's name. A denied request carries
+//! the reason and stays denied.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -27,10 +27,10 @@ use super::CaSettings;
 use super::rotation::{CaRotation, CertificateUsage};
 use crate::live::agent_workers::chain;
 
-/// The claim of a token that says for which node it was issued.
+/// The extra field of a request's user with the node that the token was issued for.
 const NODE: &str = "authentication.kubernetes.io/node-name";
 
-/// How often, and how long after one another, an answer is tried to be written.
+/// How often, and at which interval, an answer is tried.
 const TRIES: usize = 5;
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -64,7 +64,7 @@ pub(super) async fn sign(
             continue;
         };
         let kept = signs.borrow().clone();
-        // No other event need come for a request that was not answered.
+        // There may be no further event for an unanswered request.
         for _ in 0..TRIES {
             if answer(&requests, &request, &terms, &kept).await {
                 open.answered(&request);
@@ -75,16 +75,16 @@ pub(super) async fn sign(
     }
 }
 
-/// Which requests wait for an answer. What is watched may be older than our own answer: the approval is shown before the
-/// certificate, and what is signed then would be another certificate.
+/// Which requests still need an answer. The watch may lag behind our own writes: it shows the approval before the
+/// certificate, and to sign again then would make another certificate.
 #[derive(Debug, Default)]
 struct OpenCertificateRequests {
-    /// The UIDs of requests that were answered and that may still be shown without their answer.
+    /// UIDs of answered requests that the watch may still show without their answer.
     answered: BTreeSet<String>,
 }
 
 impl OpenCertificateRequests {
-    /// The request of an event, if it waits for an answer.
+    /// The request of an event, if it needs an answer.
     fn of(&mut self, event: Event<Request>) -> Option<Request> {
         match event {
             Event::Apply(request) | Event::InitApply(request) => {
@@ -109,7 +109,7 @@ impl OpenCertificateRequests {
     }
 }
 
-/// Whether nobody has said anything about it, or it was approved and not signed.
+/// Whether it is undecided, or approved but not signed.
 fn is_open(request: &Request) -> bool {
     let Some(status) = &request.status else {
         return true;
@@ -121,7 +121,7 @@ fn is_open(request: &Request) -> bool {
             .all(|condition| condition.type_ == "Approved")
 }
 
-/// Whether the answer was written.
+/// Signs or denies a request. Returns whether the answer was written.
 async fn answer(
     requests: &Api<Request>,
     request: &Request,
@@ -182,7 +182,7 @@ fn condition(request: &Request, kind: &str, message: &str) -> Condition {
     })
 }
 
-/// The node whose agent asks, or why nobody gets anything.
+/// The node whose agent asks, or why the request is denied.
 fn asking(request: &Request, agents: &str) -> Result<String, String> {
     let spec = &request.spec;
     let user = spec.username.as_deref().unwrap_or_default();
@@ -254,7 +254,7 @@ mod tests {
         let mut another = shown.clone();
         another.metadata.uid = Some("two".to_owned());
         assert!(of(&mut open, Event::Apply(another)));
-        // A new list shows what is so.
+        // A new list is up to date.
         assert!(!of(&mut open, Event::Init));
         assert!(of(&mut open, Event::InitApply(shown.clone())));
         open.answered(&shown);

@@ -1,4 +1,4 @@
-//! What a connection to an agent is made with.
+//! The TLS configuration for connections to agents.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::CaError;
 
-/// Shows this certificate and trusts these authorities, all PEM.
+/// Presents this certificate and trusts these CAs, all PEM.
 pub(super) fn client(
     certificate: &str,
     key: &str,

@@ -1,4 +1,4 @@
-//! An agent's book: what it takes in and what it refuses, as the real one does.
+//! An agent's ledger: it accepts and refuses as the real one does.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! The first and the last word about a pod, in whatever order the API server and an agent say it.
+//! The start and the end of a pod, in whatever order the API server and an agent report them.
 
 use super::*;
 
 impl FakeCluster {
-    /// Starts all pods. The API server's answer to a binding comes before or after what it shows.
+    /// Starts all pods. The API server's answer to a binding comes before or after the watch shows it.
     fn start_all(&mut self, is_answer_first: bool, phase: &str) {
         while let Some(event) = self.events.pop_front() {
             self.tell(event);
@@ -33,7 +33,7 @@ impl FakeCluster {
         }
     }
 
-    /// What agents are asked to take in.
+    /// How many allocations agents are asked for.
     fn allocations(&self) -> usize {
         let asked = self.agents.values().flat_map(|agent| &agent.effects);
         let is_allocation =
@@ -41,7 +41,7 @@ impl FakeCluster {
         asked.filter(is_allocation).count()
     }
 
-    /// An agent gives back all that it holds, and says so.
+    /// An agent releases all allocations, and reports that.
     fn give_back(&mut self, node: &str) {
         let agent = self.agents.get_mut(node).expect("it is there");
         agent.held.clear();
@@ -79,7 +79,7 @@ fn what_an_agent_gave_back_is_not_taken_again_while_the_end_of_its_pod_is_on_its
     let effects = world.model.decide(world.now);
     world.queue(effects);
     assert_eq!(world.allocations(), 0, "nor is it at the next look");
-    // A pod that runs for longer than any end takes has lost what it had.
+    // A pod that still runs after this time did not end: its allocation was lost.
     world.now += Duration::from_secs(30);
     let effects = world.model.decide(world.now);
     world.queue(effects);

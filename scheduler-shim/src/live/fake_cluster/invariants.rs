@@ -1,4 +1,4 @@
-//! What must hold in the world: at every moment, and once it has come to rest.
+//! What must always hold, and what must hold once nothing is in flight.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{AgentAllocationState, CARD, CARDS, FakeCluster, uuid};
 use crate::objects::cards;
 
 impl FakeCluster {
-    /// What the API server says about the cards and what agents have in their books: never more on one than it has.
+    /// No card is overcommitted, neither by what bound pods say nor in the agents' ledgers.
     pub(super) fn is_within_cards(&self) -> bool {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| Self::is_bound(pod)) {
@@ -26,7 +26,7 @@ impl FakeCluster {
         sums.values().chain(books.values()).all(|sum| *sum <= CARD)
     }
 
-    /// Both books agree, and nobody waits who would fit.
+    /// API server and agents agree, and no single pod waits that would fit.
     pub(super) fn check(&self) {
         let mut free: Vec<u64> = Vec::new();
         for (node, agent) in &self.agents {

@@ -1,4 +1,4 @@
-//! Anything at all, in any order.
+//! Random steps in random order.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl FakeCluster {
     }
 }
 
-/// How many steps are taken in all; more where somebody has the time.
+/// How many cases to run. `APPORTION_STEPS` sets the number of steps in all.
 pub(super) fn cases() -> u32 {
     let steps = std::env::var("APPORTION_STEPS")
         .ok()

@@ -1,8 +1,8 @@
-//! A reclaim in which every answer may be late and overtake others: nobody is evicted in vain.
+//! A reclaim in which answers are late and overtake each other: nobody is evicted in vain.
 //!
-//! One queue holds all cards; pods of the other, which has half of them as its quota, come. Each of them needs the
-//! room of one victim, so as many must be evicted as on a cluster where everything is answered at once: a victim
-//! that ends, a release that is under way and a binding without an answer are not one more need.
+//! One queue holds all cards. Then pods of the other come, whose quota is half of them. Each needs the room of one
+//! victim, so as many must be evicted as if every answer came at once. A victim that is terminating, a release in
+//! flight and an unanswered binding are not one more need.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{CARDS, FakeCluster, NODES, PodRef, SchedulerEvent, queue};
 
-/// Shares of which a card takes several, and a whole card.
+/// Shares of which several fit on a card, and a whole card.
 const SHARES: [u64; 5] = [20, 25, 30, 50, 100];
 
 impl FakeCluster {
@@ -33,14 +33,14 @@ impl FakeCluster {
         self.events.push_back(SchedulerEvent::Evicted(pod));
     }
 
-    /// The kubelet has ended a pod that was evicted.
+    /// The kubelet has ended an evicted pod.
     pub(super) fn end(&mut self, which: usize) {
         let name = self.ending.remove(which);
         let which = self.pods.keys().position(|known| *known == name);
         self.delete(which.expect("it runs until its kubelet has ended it"));
     }
 
-    /// Delivers an event; those of one watch and of one agent stay in their order.
+    /// Delivers an event. Those of one watch and of one agent stay in order.
     fn deliver(&mut self, which: usize) {
         let source = |event: &SchedulerEvent| match event {
             SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_) | SchedulerEvent::Listed(..) => {
@@ -55,7 +55,7 @@ impl FakeCluster {
         self.tell(event.expect("it was found there"));
     }
 
-    /// A full cluster of the first queue, and how many of these shares it holds.
+    /// A cluster filled by the first queue, and how many of these shares it holds.
     fn full(share: u64) -> (Self, usize) {
         let all = NODES.len() * CARDS;
         let quota = i64::try_from(all / 2).expect("it is small");
@@ -110,7 +110,7 @@ fn late() -> impl Strategy<Value = DelayedStep> {
 struct ReclaimCase {
     share: u64,
     wanted: usize,
-    /// Whether a controller makes a pod anew that was evicted.
+    /// Whether a controller recreates evicted pods.
     is_replaced: bool,
 }
 
@@ -131,7 +131,7 @@ impl FakeCluster {
                 }
             }
             DelayedStep::Failed(which) => {
-                // An eviction that is refused is another victim's turn, rightly.
+                // Only bindings fail here. A refused eviction would rightly lead to another victim.
                 let which = within(*which, self.api.len());
                 let is_binding =
                     |which: &usize| matches!(self.api[*which], super::SchedulerEffect::Bind { .. });

@@ -26,7 +26,7 @@ fn nobody_gets_a_place_while_the_scheduler_is_stopped() {
         world.tell(SchedulerEvent::Applied(config(false)));
         world.create(50, false);
         world.settle();
-        // Programs under other names follow no Config.
+        // Programs without KAI's names follow no Config.
         assert_eq!(bound(&world), usize::from(!follows));
         world.tell(SchedulerEvent::Applied(config(true)));
         world.settle();

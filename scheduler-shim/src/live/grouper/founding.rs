@@ -1,7 +1,7 @@
-//! Groups of pods that start now: a few are made at once, so that who follows a pod's annotation finds its group.
+//! Groups of pods that start now. A few are created at once, so that readers of a pod's annotation find its group.
 //!
-//! In a burst that would be as many requests as bindings, at the worst time. So only the first few of a round are made
-//! at once; the others are made when the bindings are done.
+//! In a burst that would be as many requests as bindings, at the worst time. So only the first few of a round are
+//! created at once, the others after the bindings.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::{GroupWrite, PodGroupMode, WriteSubject};
 use crate::live::event::{PodRef, SchedulerEffect};
 use crate::live::model::ClusterModel;
 
-/// How many groups of a round are made at once.
+/// How many groups of a round are created at once.
 const AT_ONCE: usize = 16;
 
 impl ClusterModel {
-    /// Makes the groups of the first of these pods, as far as they are missing.
+    /// Creates the groups of the first of these pods, if they are missing.
     pub(crate) fn found_groups<'s>(
         &mut self,
         now: Duration,

@@ -1,4 +1,4 @@
-//! What is written about groups, and how often: the model alone, with an API server that is a map.
+//! What is written about groups, and how often. Only the model is real; the API server is a map.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl GrouperCluster {
         let _ = self.model.apply(self.now, SchedulerEvent::Applied(json));
     }
 
-    /// What is written now; the answer to each is given, and what was written shows if it succeeds.
+    /// One round of writes, all answered. If they succeed, the watch shows them.
     fn round(&mut self, succeeds: bool) -> Vec<GroupWrite> {
         self.now += Duration::from_secs(1);
         let effects = self.model.write_groups(self.now);
@@ -99,7 +99,7 @@ impl GrouperCluster {
     }
 }
 
-/// As the API server merges.
+/// A merge patch, as the API server applies it.
 fn merge(into: &mut Value, change: &Value) {
     for (key, value) in change.as_object().into_iter().flatten() {
         match value {
@@ -173,7 +173,7 @@ fn a_gang_gets_one_object_with_its_parts_and_follows_its_owner() {
     };
     assert_eq!((part(0), part(2)), (json!("master"), json!("worker")));
 
-    // Others decide about the queue; the owner about the rest.
+    // Others own the queue and `markUnschedulable`; the rest follows the owner.
     let mut moved = group;
     moved["spec"]["queue"] = "other".into();
     moved["spec"]["markUnschedulable"] = true.into();

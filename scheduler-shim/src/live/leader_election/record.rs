@@ -1,4 +1,4 @@
-//! What a Lease says.
+//! The content of a Lease.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-/// What the lease says once it is ours, or still is.
+/// The record that takes or renews the lease.
 pub(super) fn of(identity: &str, valid: Duration, before: Option<&LeaseSpec>) -> LeaseSpec {
     let now = || MicroTime(Timestamp::now());
     let holder = before.and_then(|spec| spec.holder_identity.as_deref());
@@ -26,8 +26,7 @@ pub(super) fn of(identity: &str, valid: Duration, before: Option<&LeaseSpec>) ->
     }
 }
 
-/// Which leadership this is: it grows with each change of the holder, and also when somebody deletes the
-/// lease, which begins to count anew.
+/// The term. It grows with each change of the holder, and also when the lease was deleted and its count starts again.
 pub(super) fn term(lease: &Lease) -> u64 {
     let made = lease.metadata.creation_timestamp.as_ref();
     let made = made.map_or(0, |made| made.0.as_second());
@@ -42,7 +41,7 @@ pub(super) fn holder(lease: &Lease) -> Option<String> {
     holder.filter(|holder| !holder.is_empty())
 }
 
-/// For how long its holder is left alone.
+/// How long the record is valid after a renewal.
 pub(super) fn valid(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref();
     let seconds = seconds.and_then(|spec| spec.lease_duration_seconds);

@@ -1,38 +1,37 @@
-//! For how long the lease is surely ours, and for how long the next record says that it is.
+//! Until when the lease is certainly ours, and for how long the next record is valid.
 //!
-//! The holder writes into its record how long others leave it alone. While the API server answers at once that is
-//! short, so that a leader that died is soon followed; the slower it answers, the longer, so that slow answers alone
-//! take the lease from nobody. As in Kubernetes' own components the holder stops two thirds into that time.
+//! The holder writes into its record how long others must wait. While the API server answers quickly that is short,
+//! so that a dead leader is soon replaced. The slower the answers, the longer it is, so that slow answers alone cost
+//! nobody the lease. As in Kubernetes' own components, the holder stops two thirds into that time.
 //!
-//! # Why there are never two
 //! Others count from when they first see a record, which is after the holder asked for it; the holder counts from
-//! when it asked. Who takes the lease replaces the very record that it waited out, so a record that it has not seen
-//! protects the holder as well. A request without an answer may have been granted: it never makes the time longer,
-//! and from the moment that it is sent it may make it shorter.
+//! when it asked. To take the lease is to replace the very version that was waited out, so a newer record protects
+//! the holder even if it was not seen. A request without an answer may have been granted: it never makes the holder's
+//! time longer, and may make it shorter from the moment that it is sent.
 
 use std::time::{Duration, Instant};
 
-/// While the API server is slow, a record is valid for up to this long; longer only if that was asked for.
+/// The longest validity of a record while the API server is slow, unless a longer one was configured.
 const SLOWEST: Duration = Duration::from_secs(15);
-/// How many answers have to fit into the time that a record is valid for.
+/// How many answers must fit into the validity of a record.
 const ANSWERS: u32 = 8;
-/// How long an answer is awaited at least before it is asked again.
+/// The shortest timeout of a renewal.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the holder knows about its time.
+/// The holder's view of its time.
 #[derive(Debug)]
 pub(super) struct LeaseTenure {
     least: Duration,
     longest: Duration,
-    /// How long an answer takes lately.
+    /// The recent latency of answers.
     latency: Duration,
-    /// For how long the record is valid that was written last.
+    /// The validity of the last record written.
     written: Duration,
     until: Instant,
 }
 
 impl LeaseTenure {
-    /// The lease is not ours yet.
+    /// Without the lease.
     pub(super) fn new(now: Instant, least: Duration) -> Self {
         Self {
             least,
@@ -43,27 +42,27 @@ impl LeaseTenure {
         }
     }
 
-    /// How long the next record is to be valid: full seconds, as the record has them.
+    /// The validity of the next record, in full seconds, as the record has them.
     fn next(&self) -> Duration {
         let wanted = (self.latency * ANSWERS).clamp(self.least, self.longest);
         Duration::from_secs(wanted.as_secs() + u64::from(wanted.subsec_nanos() > 0))
     }
 
-    /// A record is asked for now; says for how long it is to be valid.
+    /// A record is requested now. Returns its validity.
     pub(super) fn asks(&mut self, now: Instant) -> Duration {
         let next = self.next();
         self.until = self.until.min(now + deadline(next));
         next
     }
 
-    /// It was written.
+    /// The record was written.
     pub(super) fn granted(&mut self, asked: Instant, answered: Instant, valid: Duration) {
         self.heard(answered - asked);
         self.written = valid;
         self.until = asked + deadline(valid);
     }
 
-    /// Some answer took so long, or did not come within that.
+    /// An answer took this long, or did not come within this time.
     pub(super) fn heard(&mut self, took: Duration) {
         self.latency = took.max(self.latency * 3 / 4);
     }
@@ -73,18 +72,18 @@ impl LeaseTenure {
         self.until
     }
 
-    /// How long after an answer it is asked again.
+    /// The pause between an answer and the next renewal.
     pub(super) fn period(&self) -> Duration {
         self.written / 3
     }
 
-    /// How long an answer is awaited.
+    /// The timeout of a renewal.
     pub(super) fn patience(&self) -> Duration {
         (self.latency * 2).clamp(PATIENCE, deadline(self.longest))
     }
 }
 
-/// When the holder of a record that is valid for so long stops.
+/// How long after its request the holder of such a record stops.
 fn deadline(valid: Duration) -> Duration {
     valid * 2 / 3
 }
@@ -97,11 +96,11 @@ mod tests {
 
     const LEAST: Duration = Duration::from_secs(3);
 
-    /// What an API server grants, and another who watches it and counts.
+    /// An API server that grants renewals, and another scheduler that waits for the lease.
     fn live(latencies: &[(u64, u64)]) -> Result<(), TestCaseError> {
         let start = Instant::now();
         let (mut now, mut tenure) = (start, LeaseTenure::new(start, LEAST));
-        // The earliest moment at which another could take what was written last. Nobody waits at first.
+        // The earliest moment at which another could take the lease. At first nobody waits.
         let mut free = start + Duration::from_secs(3600);
         for &(there, back) in latencies {
             let (there, back) = (Duration::from_millis(there), Duration::from_millis(back));
@@ -109,7 +108,7 @@ mod tests {
             prop_assert!(tenure.until() <= free, "the record of before still counts");
             let written = now + there;
             if written >= free {
-                // Another took it, and the API server refuses to replace its record.
+                // Another took it, so the API server refuses the renewal.
                 return Ok(());
             }
             free = written + valid;
@@ -137,7 +136,7 @@ mod tests {
         }
     }
 
-    /// How long the lease was not surely ours while every answer took so long.
+    /// How long the lease was not certainly ours, at this latency.
     fn lost(latency: Duration) -> Duration {
         let start = Instant::now();
         let (mut now, mut tenure) = (start, LeaseTenure::new(start, LEAST));

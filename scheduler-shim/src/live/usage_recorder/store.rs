@@ -1,7 +1,7 @@
-//! Where the note of what queues used lies: a `ConfigMap` beside the lease, named after it.
+//! Stores the usage history in a `ConfigMap` beside the lease, named after it.
 //!
-//! It is read until that succeeds, so that a history is not written over because an API server was slow. Who may not
-//! read it is told so, once, and shares by what is seen from now on.
+//! It is read until that succeeds, so that a slow API server costs no history. A missing permission is logged once,
+//! and only what is seen from now on counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::options::SchedulerRunOptions;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After which it is asked again.
+/// How long until the next try.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Reads and writes the note.
+/// Reads and writes the history.
 #[derive(Clone)]
 pub(crate) struct UsageRecordStore {
     objects: Api<ConfigMap>,
@@ -31,7 +31,7 @@ pub(crate) struct UsageRecordStore {
 }
 
 impl UsageRecordStore {
-    /// The note of the schedulers that share a lease.
+    /// The history of the schedulers that share a lease.
     pub(crate) fn new(client: Client, asked: &SchedulerRunOptions) -> Self {
         Self {
             objects: Api::namespaced(client, &asked.lease_namespace),
@@ -39,7 +39,7 @@ impl UsageRecordStore {
         }
     }
 
-    /// Sends what was noted before.
+    /// Reads the stored history and sends it as an event.
     pub(crate) async fn recall(self, answers: UnboundedSender<SchedulerEvent>) {
         let mut told = String::new();
         let found = loop {
@@ -60,7 +60,7 @@ impl UsageRecordStore {
         let _ = answers.send(SchedulerEvent::UsedBefore(text));
     }
 
-    /// Writes it, in place of the one of before.
+    /// Replaces the stored history.
     pub(crate) async fn write(&self, text: String) {
         let object = ConfigMap {
             metadata: ObjectMeta {

@@ -63,7 +63,7 @@ prop_compose! {
     }
 }
 
-/// As the API server merges, and as it leaves out what is empty.
+/// A merge patch, as the API server applies it.
 fn merge(into: &mut Value, change: &Value) {
     for (key, value) in change.as_object().into_iter().flatten() {
         match value {

@@ -1,4 +1,4 @@
-//! What is kept from round to round says the same as reading everything anew would, whatever came and went.
+//! The cache gives the same as parsing everything again, whatever came and went.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::objects::inventory::ObjectInventory;
 use crate::objects::object_warnings::ObjectWarnings;
 use crate::objects::snapshot::snapshot;
 
-/// Whom a pod may belong to: nobody, a group that it names, and owners of all sorts.
+/// What a pod may belong to: nothing, a group that it names, and owners of all sorts.
 const MAKERS: u8 = 6;
 
 fn owned(kind: &str, version: &str) -> Value {
@@ -52,7 +52,7 @@ fn pod(name: u8, way: u8) -> Value {
     pod
 }
 
-/// One of all objects that there may be, in one of the ways that it may be.
+/// One of the possible objects, in one of its variants.
 fn object(which: u8, way: u8) -> Value {
     let named = |version: &str, kind: &str, name: &str| {
         json!({"apiVersion": version, "kind": kind,

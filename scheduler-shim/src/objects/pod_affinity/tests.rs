@@ -4,7 +4,7 @@ use super::*;
 use crate::objects::inventory::ObjectInventory;
 use crate::objects::namespaces::NamespaceResolver;
 
-/// What a pod of the namespace `team` with these labels and these words says.
+/// The task of a pod in the namespace `team`, and the warnings.
 fn read(labels: &Value, spec: &Value) -> (Task, Vec<String>) {
     let pod = json!({"kind": "Pod", "spec": spec,
         "metadata": {"name": "p", "namespace": "team", "labels": labels}});
@@ -14,7 +14,7 @@ fn read(labels: &Value, spec: &Value) -> (Task, Vec<String>) {
     (task, remarks.collect())
 }
 
-/// What a term of required anti-affinity asks of labels.
+/// The label requirements of a required anti-affinity term.
 fn asked(term: &Value) -> Vec<(String, LabelRequirement)> {
     let mut term = term.clone();
     term["topologyKey"] = "zone".into();

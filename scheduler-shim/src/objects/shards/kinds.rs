@@ -1,4 +1,4 @@
-//! Nodes for pods with GPUs and nodes for all others, as their labels say: KAI's `restrict-node-scheduling`.
+//! Keeps pods with GPUs and all others on nodes labelled for them: KAI's `restrict-node-scheduling`.
 //!
 //! A node without either label takes no pod, and its GPUs count for nobody's share.
 
@@ -8,12 +8,13 @@ use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
 /// KAI's labels, of which only the presence counts.
 const FOR_GPUS: &str = "node-role.kubernetes.io/gpu-worker";
 const FOR_OTHERS: &str = "node-role.kubernetes.io/cpu-worker";
-/// What a label becomes that pods ask for: its value says nothing. No node can have such a label itself.
+/// Internal labels that pods require instead, because the values of KAI's labels say nothing. No node can have them
+/// itself.
 const TAKES_GPU_PODS: &str = "(takes pods with GPUs)";
 const TAKES_OTHER_PODS: &str = "(takes other pods)";
 const YES: &str = "yes";
 
-/// Lets pods go only to nodes with the label of their kind.
+/// Restricts pods to nodes with the label of their kind.
 pub(super) fn keep_apart(cluster: &mut Cluster) {
     for node in &mut cluster.nodes {
         for (label, mark) in [(FOR_GPUS, TAKES_GPU_PODS), (FOR_OTHERS, TAKES_OTHER_PODS)] {
@@ -33,7 +34,7 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
     }
 }
 
-/// Why a node is not for a pod: the label that it lacks.
+/// Why a node does not take a pod: the label that it lacks.
 pub(crate) fn refused(task: &Task, node: &Node) -> Option<String> {
     let mut wished = task.node_affinity.iter().map(|(mark, _)| mark.as_str());
     let lacks = |mark: &&str| !node.labels.contains_key(*mark);

@@ -1,16 +1,16 @@
-//! Queues as if there were no departments: KAI's `full-hierarchy-fairness` set to false.
+//! Treats queues as if there were no departments: KAI's `full-hierarchy-fairness` set to false.
 //!
-//! Each queue with a parent shares the cluster with all the others, below one queue without bounds. Queues without a
-//! parent, and their quotas and limits, count for nothing then.
+//! All queues with a parent share the cluster below one unlimited queue. Queues without a parent then count for
+//! nothing, with their quotas and limits.
 
 use std::time::Duration;
 
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{Queue, Quota};
 
-/// What KAI calls the one parent.
+/// KAI's name for the one parent.
 const PARENT: &str = "default";
-/// Nothing compares it with another.
+/// It is compared with no other queue.
 const PRIORITY: i32 = 0;
 
 /// Puts all queues with a parent below one queue.

@@ -1,8 +1,8 @@
-//! What a Config says of the programs themselves, where the chart gave them the names of KAI's.
+//! What a Config says about the programs themselves, if the chart gave them the names of KAI's.
 //!
-//! KAI's operator writes its Deployments anew. Here the chart writes them, and a Config changes three things of them:
-//! whether the scheduler runs, from which secrets images are pulled, and whether pods may choose their GPUs. What was
-//! changed is noted on each Deployment, so that it can be taken back, and so is the generation of the Config.
+//! KAI's operator rewrites its Deployments. Here the chart writes them, and a Config changes three things: whether
+//! the scheduler runs, the image pull secrets, and whether pods may choose their GPUs. Each Deployment records what
+//! was changed, so that it can be undone, and the generation of the Config.
 
 use apportion_abi::names::{
     ANNOTATION_CONFIG_GENERATION as GENERATION, ANNOTATION_CONFIG_REPLICAS as REPLICAS,
@@ -16,16 +16,16 @@ use crate::objects::inventory::ObjectInventory;
 /// The Deployment that a Config stops.
 const SCHEDULER: &str = "kai-scheduler-default";
 const WEBHOOK: &str = "admission";
-/// All of them. The second one is the scheduler, too; it leads while the first is stopped, and decides nothing.
+/// All Deployments. The second one is a scheduler, too: it leads while the first is stopped, and decides nothing.
 pub(crate) const DEPLOYMENTS: [&str; 3] = [SCHEDULER, "binder", WEBHOOK];
 /// The Config that counts.
 pub(crate) const CONFIG: &str = "kai-config";
 
-/// The option of the webhook, as KAI writes it, and as the chart does.
+/// The webhook's option, as KAI writes it, and as the chart does.
 const BLOCKS: &str = "--block-nvidia-visible-devices=true";
 const BLOCKS_ANYWAY: &str = "--block-visible-devices";
 
-/// Fields of a Config that say where its programs are, and nothing else.
+/// Fields of a Config that only say where its programs are.
 const NEEDLESS: &[&str] = &["namespace"];
 const ENABLED: &str = "/scheduler/service/enabled";
 const PULL_SECRETS: &str = "/global/additionalImagePullSecrets";
@@ -55,7 +55,7 @@ impl DesiredPrograms {
         }
     }
 
-    /// What has to change of a Deployment, as a merge patch; nothing if it is as wanted.
+    /// The merge patch for a Deployment; `None` if it is as wanted.
     pub(crate) fn change(&self, deployment: &Value) -> Option<Value> {
         let name = deployment["metadata"]["name"].as_str()?;
         let old = ObjectView::new(deployment);
@@ -103,7 +103,7 @@ impl DesiredPrograms {
         Some(json!({"metadata": {"annotations": notes, "resourceVersion": version}, "spec": spec}))
     }
 
-    /// The pull secrets that a pod is to have, and those that it has because of the Config.
+    /// The pull secrets that a pod should have, and those that come from the Config.
     fn secrets(&self, template: &Value, added: Option<&str>) -> (Value, Option<String>) {
         let added: Vec<&str> = added
             .into_iter()
@@ -144,13 +144,13 @@ impl DesiredPrograms {
     }
 }
 
-/// Whether the Config wants that nobody schedules.
+/// Whether the Config stops all scheduling.
 pub(crate) fn are_stopped(inventory: &ObjectInventory) -> bool {
     let config = inventory.find(super::CONFIG.1, "", CONFIG);
     config.is_some_and(|config| DesiredPrograms::by(config.json()).is_stopped)
 }
 
-/// Whether the Deployments of a namespace follow a Config as it is now.
+/// Whether the Deployments of a namespace follow the Config's current generation.
 pub(crate) fn follow(config: ObjectView<'_>, inventory: &ObjectInventory, namespace: &str) -> bool {
     let wanted = DesiredPrograms::by(config.json()).generation.to_string();
     let mut found = DEPLOYMENTS
@@ -159,7 +159,8 @@ pub(crate) fn follow(config: ObjectView<'_>, inventory: &ObjectInventory, namesp
     found.all(|one| one.annotation(GENERATION) == Some(&wanted))
 }
 
-/// What of a Config is not in effect. Without programs of KAI's names only what is so anyway is.
+/// The settings of a Config that are not in effect. Without programs under KAI's names, only those that hold anyway
+/// are in effect.
 pub(crate) fn unsupported(config: ObjectView<'_>, has_programs: bool) -> Vec<String> {
     let mut unsupported = Vec::new();
     let fields = config.json()["spec"].as_object().into_iter().flatten();

@@ -38,7 +38,7 @@ pub(crate) fn lack(
     }
 }
 
-/// Whether partitions that are left suffice, by what the pods of the node hold.
+/// Whether the remaining partitions suffice, given what the pods of the node hold.
 fn has_partitions(books: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool {
     let TaskGpuRequest::Partitions(asked) = &task.cards else {
         return true;
@@ -92,7 +92,7 @@ fn lack_of_memory(
         let message = "asked for less than 2 MiB of a GPU, the smallest share".to_owned();
         return Some((UnmetRequirement::Kind, message));
     }
-    // Cards that are counted have room where they are idle; those that are known are looked at one by one.
+    // Counted cards have room if they are idle. Listed ones are checked one by one.
     let mut roomy = match node.listed.is_empty() {
         true => idle.max(0),
         false => 0,
@@ -103,7 +103,7 @@ fn lack_of_memory(
             total: size,
             reserved: Bytes::ZERO,
         };
-        // The cards have names and no identities here; a shortfall is told with the name.
+        // Cards have names and no UUIDs here. The message uses the name.
         let ask = CardRequest {
             card: CardUuid([0; 16]),
             bytes: share_of(task, size),
@@ -116,7 +116,7 @@ fn lack_of_memory(
     if roomy >= devices {
         return None;
     }
-    // One that others will give back is closer than one that is too small.
+    // One that others will release is closer than one that is too small.
     let closest = shortfalls.into_iter().max_by_key(|(card, shortfall)| {
         let helps = shortfall.waiting_helps();
         (helps, shortfall.free, Reverse(card.clone()))
@@ -145,7 +145,7 @@ fn lack_of_memory(
     Some((UnmetRequirement::GpuMemory, message))
 }
 
-/// The cards of a node that somebody shares, and where they are known all that are in order: with their memory.
+/// The shared cards of a node, and all healthy ones that are listed, with memory and holders.
 fn cards(books: &DecidedCluster<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Holder>)> {
     let shared = books.shared(&node.name).into_iter();
     let is_dead = |name: &String| {
@@ -166,7 +166,7 @@ fn cards(books: &DecidedCluster<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Hol
         .collect()
 }
 
-/// That a node has too few cards to spare.
+/// The message that a node has too few idle cards.
 fn too_few(task: &Task, node: &Node, idle: i64) -> String {
     let asked = formatting::cards(task);
     let dead = node.listed.iter().filter(|card| !card.is_healthy).count();

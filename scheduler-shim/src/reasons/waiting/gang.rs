@@ -1,7 +1,7 @@
-//! Which pods of a job have to start together, and whether they are all there.
+//! Which pods of a job must start together, and whether they all exist.
 //!
-//! A group may need some of its members only, as many as it says, and so may each group in it. What it lacks is counted
-//! as the policy does: the pods without which too few members would be satisfied.
+//! A group may need only some of its members, and so may each group in it. What it lacks is counted as the policy
+//! does: the pods without which too few members would be satisfied.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use apportion_policy::cluster::{Job, PodSet, SubGroupSet, Task, TaskStatus};
 
 use super::DecidedCluster;
 
-/// The one set of a group without parts.
+/// The only set of a group without subgroups.
 const WHOLE: &str = "default";
 
 /// A job's gang.
 pub(crate) struct WaitingGang<'a> {
     job: &'a Job,
     sets: Vec<&'a PodSet>,
-    /// Why it can't be tried at all: pods of it do not exist.
+    /// Why it can't be tried: some of its pods do not exist.
     pub(crate) unready: Option<String>,
     /// The waiting pods by set.
     waits: BTreeMap<&'a str, Vec<&'a Task>>,
-    /// How many have a place, by set.
+    /// How many pods have a place, by set.
     placed: BTreeMap<&'a str, usize>,
-    /// The waiting pods that it lacks to its minimum.
+    /// The waiting pods that are missing to its minimum.
     next: Vec<&'a Task>,
 }
 
 impl<'a> WaitingGang<'a> {
-    /// Of all pods of a job.
+    /// The gang of a job.
     pub(crate) fn of(books: &DecidedCluster<'_>, job: &'a Job) -> Self {
         let sets = sets(&job.root);
         let mut waits: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
@@ -51,13 +51,14 @@ impl<'a> WaitingGang<'a> {
         together
     }
 
-    /// The sets of which none is the task's, if so.
+    /// The names of all sets, if the task is in none of them.
     pub(crate) fn strange(&self, task: &Task) -> Option<String> {
         let names: Vec<&str> = self.sets.iter().map(|set| set.name.as_str()).collect();
         (!names.contains(&task.set.as_str())).then(|| names.join(", "))
     }
 
-    /// The pods that have to start together with this one: what its gang lacks, or its part of it, or itself alone.
+    /// The pods that must start together with this one: what its gang lacks, else what its subgroup lacks, else
+    /// itself alone.
     pub(crate) fn with(&self, task: &'a Task) -> Vec<&'a Task> {
         if !self.next.is_empty() {
             return self.next.clone();
@@ -69,7 +70,7 @@ impl<'a> WaitingGang<'a> {
         }
     }
 
-    /// What the outermost part around a set lacks that lacks anything.
+    /// What a set's outermost subgroup lacks that lacks anything.
     fn lacking_around(&self, group: &SubGroupSet, set: &str) -> Vec<&'a Task> {
         let of_group = self.lacking(group).unwrap_or_default();
         if !of_group.is_empty() {
@@ -83,7 +84,7 @@ impl<'a> WaitingGang<'a> {
         inner.map_or_else(Vec::new, |inner| self.lacking_around(inner, set))
     }
 
-    /// The waiting pods that a group lacks; none if too few exist.
+    /// The waiting pods that a group lacks; `None` if too few exist.
     fn lacking(&self, group: &SubGroupSet) -> Option<Vec<&'a Task>> {
         let inner = group.groups.iter().map(|inner| self.lacking(inner));
         let own = group.sets.iter().map(|set| self.lacking_of_set(set));
@@ -117,7 +118,7 @@ fn wanted(group: &SubGroupSet) -> usize {
     group.min_members.unwrap_or(all)
 }
 
-/// How many pods of a set exist, and how many of those wait for their gates.
+/// How many pods of a set exist, and how many of those are gated.
 fn counts(job: &Job, set: &PodSet) -> (usize, usize) {
     let tasks = || job.tasks.iter().filter(|task| task.set == set.name);
     let exist = tasks().filter(|task| task.status.is_alive()).count();

@@ -1,4 +1,4 @@
-//! Pods that must start together and must not be together: on one port of a host, or apart by their own anti-affinity.
+//! Pods that must start together but apart: because of a host port, or of their own anti-affinity.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::DecidedCluster;
 use super::unschedulable::NodeView;
 use crate::objects::pod_affinity;
 
-/// Why a gang does not fit although one of its pods would: its pods keep apart, and the nodes with room for one of them
-/// are in too few domains.
+/// Why a gang does not fit although one of its pods would: its pods keep apart, and the nodes with room are in too
+/// few domains.
 pub(crate) fn too_few_domains(
     books: &DecidedCluster<'_>,
     gang: &[&Task],

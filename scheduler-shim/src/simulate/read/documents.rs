@@ -1,16 +1,15 @@
-//! Text to values: YAML documents, JSON, and lists of either.
+//! Parses text into values: YAML documents, JSON, and lists of either.
 //!
-//! # Decision: bounds
-//! Reading YAML takes longer than JSON, and for deep nesting so much longer that a file of 200 kB took 20 seconds. So
-//! YAML has a bound of its own in size, and text that is nested deeper than objects ever are is refused before it is
-//! read ([`nesting`]). Aliases have a bound in the reader.
+//! To parse YAML takes longer than JSON, and for deep nesting so much longer that a file of 200 kB took 20 seconds.
+//! So YAML has a size limit of its own, and text that is nested deeper than objects ever are is refused before it is
+//! parsed ([`nesting`]). The parser limits aliases.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::nesting::{self, DEEPEST};
 
-/// The largest YAML.
+/// The largest YAML text that is parsed.
 const LARGEST_YAML: usize = 64 << 20;
 
 /// The documents of a text.
@@ -33,7 +32,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Value>, String> {
     unchecked(text)
 }
 
-/// The documents of YAML that has been found harmless.
+/// The documents of YAML that passed these checks.
 pub(super) fn unchecked(text: &str) -> Result<Vec<Value>, String> {
     let documents = serde_norway::Deserializer::from_str(text);
     documents
@@ -42,7 +41,7 @@ pub(super) fn unchecked(text: &str) -> Result<Vec<Value>, String> {
         .collect()
 }
 
-/// A list becomes its items; those of a typed list (`PodList`) say nothing of their own kind.
+/// Replaces a list by its items. Those of a typed list (`PodList`) do not name their kind.
 pub(super) fn flatten(document: Value, objects: &mut Vec<Value>) {
     let mut document = match document {
         Value::Array(entries) => {

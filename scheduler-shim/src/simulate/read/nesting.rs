@@ -1,10 +1,10 @@
-//! How deep brackets are nested in YAML, found without reading it.
+//! Measures how deep brackets are nested in YAML, without parsing it.
 //!
-//! The reader's time grows with the square of the depth, and it looks at its own bound only when it has read all. So
-//! this goes over the text once, as the reader's scanner does: where a token begins, what it is, and where it ends.
-//! Only brackets count. Blocks nest by indentation, which costs the reader nothing beyond the text.
+//! The parser's time grows with the square of the depth, and it checks its own limit only when it has read
+//! everything. So this goes over the text once, as the parser's scanner does: where a token begins, what it is, and
+//! where it ends. Only brackets count. Blocks nest by indentation, which costs the parser nothing beyond the text.
 
-/// The deepest that is read: the bound of the readers for YAML and JSON.
+/// The deepest nesting that is read: the limit of the parsers for YAML and JSON.
 pub(super) const DEEPEST: usize = 128;
 
 /// Whether brackets are nested deeper than [`DEEPEST`].
@@ -18,16 +18,16 @@ pub(super) fn is_too_deep(text: &str) -> bool {
     true
 }
 
-/// Where the reader's scanner would be.
+/// The position at which the parser's scanner would be.
 struct YamlScanner<'a> {
     text: &'a [u8],
     at: usize,
     /// Where the line begins.
     line: usize,
     depth: usize,
-    /// The column of the innermost block, on whose entries the content of `|` is indented; -1 outside all.
+    /// The column of the innermost block, which the content of `|` must be indented beyond; -1 outside all.
     block: isize,
-    /// The column of the last token, which is a block's if a colon follows.
+    /// The column of the last token, where a block begins if a colon follows.
     key: isize,
 }
 
@@ -51,13 +51,13 @@ impl<'a> YamlScanner<'a> {
         isize::try_from(self.at - self.line).unwrap_or(isize::MAX)
     }
 
-    /// Whether a blank, or the end, is there.
+    /// Whether the byte there is a blank or the end.
     fn is_blank(&self, ahead: usize) -> bool {
         self.peek(ahead)
             .is_none_or(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0))
     }
 
-    /// Goes on to the next byte, which may begin a line.
+    /// Moves to the next byte, which may begin a line.
     fn step(&mut self) {
         if self.peek(0) == Some(b'\n') {
             self.line = self.at + 1;
@@ -84,7 +84,7 @@ impl<'a> YamlScanner<'a> {
         }
     }
 
-    /// Goes over blanks, comments and one token. False at the end.
+    /// Skips blanks, comments and one token. False at the end.
     fn token(&mut self) -> bool {
         self.skip_blanks();
         let Some(byte) = self.peek(0) else {
@@ -138,7 +138,7 @@ impl<'a> YamlScanner<'a> {
         true
     }
 
-    /// A token begins that may be a key.
+    /// Notes the start of a token that may be a key.
     fn begin(&mut self) {
         if self.depth == 0 {
             self.key = self.column();
@@ -164,7 +164,7 @@ impl<'a> YamlScanner<'a> {
         }
     }
 
-    /// A scalar without quotes, which may go on in lines that are indented more than its block.
+    /// Skips a scalar without quotes, which may go on in lines that are indented more than its block.
     fn plain(&mut self) {
         let is_flow = self.depth > 0;
         loop {
@@ -186,7 +186,7 @@ impl<'a> YamlScanner<'a> {
         }
     }
 
-    /// A scalar after `|` or `>`: the lines below that are indented more than the block it stands in.
+    /// Skips a scalar after `|` or `>`: the lines below that are indented more than its block.
     fn scalar_block(&mut self) {
         let mut indent = None;
         while let Some(byte) = self.peek(0).filter(|byte| !matches!(byte, b'\n' | b'#')) {

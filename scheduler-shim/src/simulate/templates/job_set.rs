@@ -1,7 +1,7 @@
-//! JobSets: each replica of each replicated job is a Job of so many pods.
+//! JobSets: each replica of each replicated job is a Job with several pods.
 //!
-//! Replicated jobs that start in order are made one after the other, each when the one before it is ready: at
-//! first there are the pods of the first.
+//! Replicated jobs that start in order are created one after the other, each when the one before it is ready. So at
+//! first only the first has pods.
 
 use apportion_groups::ObjectView;
 use serde_json::{Value, json};

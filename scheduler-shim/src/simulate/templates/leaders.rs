@@ -1,6 +1,6 @@
 //! LeaderWorkerSets: replicas of a leader and its workers.
 //!
-//! Where workers wait for their leader to be ready, there are only leaders at first.
+//! If workers wait for their leader to be ready, there are only leaders at first.
 
 use apportion_groups::ObjectView;
 use serde_json::{Value, json};

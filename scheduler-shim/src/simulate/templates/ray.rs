@@ -1,4 +1,4 @@
-//! Ray: a cluster of a head and groups of workers, and the cluster that a job or a service has made for it.
+//! Ray clusters: a head and groups of workers, and the cluster that a job or a service would create.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{MOST, count, list, pod};
 use crate::objects::inventory::ObjectInventory;
 
-/// Kinds that have a cluster made: where its spec is, and where its name is written.
+/// Kinds that create a cluster: where its spec is, and where its name is written.
 const MAKERS: &[(&str, &str, &[&str])] = &[
     ("RayJob", "/spec/rayClusterSpec", &["rayClusterName"]),
     (
@@ -18,7 +18,7 @@ const MAKERS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// The clusters that jobs and services would have made, and these with the names of their clusters.
+/// The clusters that jobs and services would create, and these with the names of their clusters.
 pub(super) fn clusters(inventory: &ObjectInventory) -> Vec<Value> {
     let makers = MAKERS.iter().flat_map(|(kind, spec, status)| {
         let all = inventory.all(kind);

@@ -1,7 +1,7 @@
-//! An image as one tar that every container tool reads: a layer, a configuration, and what names them by their
-//! digests, both as OCI says it (`index.json`) and as Docker does (`manifest.json`).
+//! An image as one tar that every container tool reads: a layer, a configuration, and the indexes that name them by
+//! digest, in OCI's form (`index.json`) and in Docker's (`manifest.json`).
 //!
-//! The same files give the same bytes: the order is that of the paths, times and owners are zero.
+//! The same files give the same bytes: entries are sorted by path, times and owners are zero.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use tar::{Builder, EntryType, Header};
 use super::ContainerImage;
 use super::files::{FileSource, ImageFiles};
 
-/// Folders that programs expect, even empty; the last is for everybody.
+/// Folders that programs expect, even if empty. The last one is writable for all.
 const FOLDERS: [&str; 5] = ["dev", "proc", "sys", "run", "tmp"];
 
 /// An image in a file.
@@ -25,7 +25,7 @@ const FOLDERS: [&str; 5] = ["dev", "proc", "sys", "run", "tmp"];
 pub struct ImageArchive {
     /// The file.
     pub path: PathBuf,
-    /// The digest of its manifest, `sha256:…`, by which a registry names it, too.
+    /// The digest of its manifest, `sha256:…`, by which registries name it too.
     pub digest: String,
 }
 
@@ -42,7 +42,7 @@ pub fn pack(image: &ContainerImage, folder: &Path) -> Result<ImageArchive> {
     Ok(ImageArchive { path, digest })
 }
 
-/// The SHA-256 of every file that `image` brings, links left out, by its place.
+/// The SHA-256 of every file of `image`, without links, by its path in the image.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -55,7 +55,7 @@ pub fn digests(image: &ContainerImage) -> Result<BTreeMap<PathBuf, String>> {
     digests.collect()
 }
 
-/// A file of the archive that others name by its digest.
+/// A file of the archive that others refer to by its digest.
 struct ImageBlob {
     digest: String,
     bytes: Vec<u8>,
@@ -71,7 +71,7 @@ impl ImageBlob {
         format!("blobs/sha256/{}", self.digest)
     }
 
-    /// As another file names it.
+    /// Its descriptor in another file.
     fn described(&self, kind: &str) -> Value {
         json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "size": self.bytes.len(),
             "digest": format!("sha256:{}", self.digest)})
@@ -102,7 +102,7 @@ fn write(image: &ContainerImage, path: &Path) -> Result<String> {
         "org.opencontainers.image.ref.name": version});
     let index = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
         "manifests": [named]});
-    // Docker's own list, for tools that know no other.
+    // Docker's own list, for tools that read no other.
     let list =
         json!([{"Config": config.path(), "RepoTags": [image.name], "Layers": [layer.path()]}]);
 
@@ -159,7 +159,7 @@ fn layer(files: &ImageFiles) -> Result<Vec<u8>> {
     Ok(tar.into_inner()?)
 }
 
-/// Every folder above a file, outer ones first.
+/// All parent folders of the files, outer ones first.
 fn folders(files: &ImageFiles) -> BTreeSet<PathBuf> {
     let above = files
         .0
@@ -194,7 +194,7 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
 mod tests {
     use super::*;
 
-    /// An image of one script and a link.
+    /// An image with one script and one link.
     fn image() -> ContainerImage {
         let mut files = ImageFiles::default();
         files.script(Path::new("/bin/hello"), "echo hello");

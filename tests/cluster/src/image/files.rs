@@ -1,5 +1,5 @@
-//! The files of an image, by their place in it. A program comes with every library that the machine's
-//! loader would map for it, at the very path where the loader looks.
+//! The files of an image, by path. A program brings every library that the machine's loader would map for it, at the
+//! path where the loader looks for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ pub(super) enum FileSource {
     Link(PathBuf),
 }
 
-/// A root file system in the making.
+/// A root file system under construction.
 #[derive(Clone, Debug, Default)]
 pub struct ImageFiles(pub(super) BTreeMap<PathBuf, FileSource>);
 
 impl ImageFiles {
-    /// The files that are copies: their places, and where they come from.
+    /// The files that are copies: their paths in the image, and their sources.
     pub fn copies(&self) -> impl Iterator<Item = (&Path, &Path)> {
         self.0.iter().filter_map(|(place, source)| match source {
             FileSource::Copy(from) => Some((place.as_path(), from.as_path())),
@@ -30,10 +30,10 @@ impl ImageFiles {
         })
     }
 
-    /// Puts the program or library `from` at `to`, and what it is linked to where it is linked from.
+    /// Puts the program or library `from` at `to`, and its libraries at their own paths.
     ///
     /// # Errors
-    /// If it is not there, or a library that it needs is not.
+    /// If it or one of its libraries does not exist.
     pub fn program(&mut self, from: &Path, to: &Path) -> Result<()> {
         let real =
             fs::canonicalize(from).with_context(|| format!("failed to find {}", from.display()))?;
@@ -51,10 +51,10 @@ impl ImageFiles {
         Ok(())
     }
 
-    /// Puts these libraries, as far as the machine has them, where the C library is.
+    /// Puts those of these libraries that the machine has beside the C library.
     ///
     /// # Errors
-    /// If the C library is not there yet.
+    /// If the C library is not in the image yet.
     pub(super) fn beside_libc(&mut self, names: &[&str]) -> Result<()> {
         let mut paths = self.0.keys();
         let libc = paths.find(|path| path.ends_with("libc.so.6"));
@@ -75,12 +75,12 @@ impl ImageFiles {
         self.0.insert(to.into(), FileSource::Text(text));
     }
 
-    /// Puts a program of one line of shell at `to`.
+    /// Puts a program at `to` that is one line of shell.
     pub fn script(&mut self, to: &Path, text: &'static str) {
         self.0.insert(to.into(), FileSource::Script(text));
     }
 
-    /// Puts everything below `from` below `to`, links as links.
+    /// Puts everything below `from` below `to`, and keeps links.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -103,7 +103,7 @@ impl ImageFiles {
     }
 }
 
-/// The libraries of `program`, as the machine's own loader finds them; none for a static one.
+/// The libraries of `program`, as the machine's own loader finds them. None for a static program.
 fn linked(program: &Path) -> Result<Vec<PathBuf>> {
     let told = Command::new("ldd")
         .arg(program)

@@ -1,15 +1,15 @@
-//! Stand-ins for the images that the examples name: what their programs do to a card's memory, and nothing
-//! else that they do.
+//! Stand-ins for the images of the examples. They use a card's memory as the real programs do, and do nothing else.
 
 use std::path::Path;
 
 use super::{ContainerImage, ENV, ImageFiles};
 
-/// What NVIDIA's runtime brings into a container on a real node: the size of the card, and what is used.
+/// NVIDIA's runtime brings `nvidia-smi` into containers on a real node. This one prints the card's total and used
+/// memory.
 const NVIDIA_SMI: &str = "exec victim nvml";
-/// vLLM takes 90 % of the memory that it is told of, and serves.
+/// vLLM takes 90 % of the memory that it sees, and serves.
 const VLLM: &str = "exec victim take 90 hold";
-/// Three vectors of the sample that adds two of them up.
+/// The three vectors of the vector addition sample.
 const VECTOR_ADD: &str = "exec victim alloc 196K alloc 196K alloc 196K sync";
 
 /// Name and entry point.
@@ -22,7 +22,7 @@ const STAND_INS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// The images, made of the programs that allocate.
+/// The images, made from the victim programs.
 pub(super) fn images(mut files: ImageFiles) -> impl Iterator<Item = ContainerImage> {
     for (name, line) in [
         ("nvidia-smi", NVIDIA_SMI),

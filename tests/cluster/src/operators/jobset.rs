@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{OperatorStart, free_port, webhooks};
 
-/// The label of pods of a JobSet: its webhook is asked about these pods only, as in its own manifests.
+/// The label of a JobSet's pods. The webhook is called only for them, as in JobSet's own manifests.
 const OF_SET: &str = "jobset.sigs.k8s.io/jobset-name";
 
 pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {

@@ -17,7 +17,7 @@ pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
         "--health-probe-bind-address=0",
         "--enable-leader-election=false",
     ]);
-    // Its init container asks for the head's name, which nobody answers without a network of pods.
+    // The init container resolves the head's name, which is impossible without a pod network.
     command.env("ENABLE_INIT_CONTAINER_INJECTION", "false");
     starting.begin(command)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::private_files::command_with;
 use super::{OperatorStart, free_port, webhooks};
 
-/// Where it looks for the certificate of its metrics, whatever its settings say.
+/// Where it looks for its metrics certificate, whatever its settings say.
 const CERTIFICATES: &str = "/etc/kueue/metrics/certs";
 /// The label of pods that Kueue admits.
 const QUEUED: &str = "kueue.x-k8s.io/queue-name";
@@ -26,7 +26,7 @@ pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
         starting.cluster.folder().path(),
     );
     command.arg("--config").arg(&settings);
-    // Its own API server, which needs a certificate and a port of its own.
+    // This feature is an extra API server, which would need a certificate and a port of its own.
     command.arg("--feature-gates=VisibilityOnDemand=false");
     starting.begin(command)?;
     starting.await_port(port)?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{OperatorStart, free_port, webhooks};
 
-/// The label of pods of a LeaderWorkerSet: its webhook is asked about these pods only, as in its own manifests.
+/// The label of a LeaderWorkerSet's pods. The webhook is called only for them, as in its own manifests.
 const OF_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 
 pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {

@@ -1,10 +1,10 @@
-//! Programs that look for their files at a fixed path. They see them there, and nobody else on this machine does.
+//! Runs programs that look for their files at a fixed path. Only they see the files there.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a program in a mount namespace of its own. The first folder of the path `$1` is a copy in memory there, with
-/// the folder `$2` at `$1`. The copy of `/tmp` is empty but for the folder `$3`, if that lies in it.
+/// Runs a program in its own mount namespace. There, the first folder of the path `$1` is a copy in memory, and the
+/// folder `$2` is mounted at `$1`. A copy of `/tmp` is empty except for the folder `$3`, if that is in it.
 const SCRIPT: &str = r#"
 set -e
 path=$1 files=$2 kept=$3
@@ -24,7 +24,7 @@ mount --rbind "$copy" "$top"
 exec "$@"
 "#;
 
-/// A command that runs `program`, which finds the folder `files` at `path`. It still finds the folder `kept`.
+/// A command that runs `program` with the folder `files` at `path`. The folder `kept` stays visible.
 pub(super) fn command_with(program: &Path, path: &str, files: &Path, kept: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args([

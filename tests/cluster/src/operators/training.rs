@@ -9,11 +9,12 @@ use serde_json::json;
 use super::private_files::command_with;
 use super::{GLANCE, OperatorStart, PATIENCE, free_port};
 
-/// Where it waits for the certificate of its webhook, which it makes itself and expects back by a mounted Secret.
+/// Where it waits for its webhook's certificate. It creates the certificate itself and expects it back through a
+/// mounted Secret.
 const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
 const NAMESPACE: &str = "kubeflow";
 const SECRET: &str = "training-operator-webhook-cert";
-/// Its webhook's configuration, in which it writes its CA.
+/// Its webhook configuration. It writes its CA there.
 const CONFIGURATION: &str = "validator.training-operator.kubeflow.org";
 
 pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
@@ -28,7 +29,7 @@ pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     ] {
         starting.install(&kinds.join(format!("kubeflow.org_{kind}.yaml")))?;
     }
-    // The webhook only refuses wrong jobs. Its certificate is for a Service, which this cluster could not reach.
+    // The webhook only rejects invalid jobs. Its certificate is for a Service, which is unreachable in this cluster.
     for object in [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": NAMESPACE}}),
@@ -48,7 +49,7 @@ pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     );
     command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
     command.arg(format!("--webhook-server-port={port}"));
-    // Its init container asks for the master's name, which nobody answers without a network of pods.
+    // The init container resolves the master's name, which is impossible without a pod network.
     let none = folder.join("init-containers.yaml");
     starting.cluster.folder().write(&none, "[]")?;
     command
@@ -56,7 +57,7 @@ pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
         .arg(none);
     starting.begin(command)?;
     let deadline = Instant::now() + PATIENCE;
-    // It waits for the certificate alone, so the key comes first.
+    // The operator waits only for the certificate, so write the key first.
     for file in ["tls.key", "tls.crt"] {
         loop {
             let text = of_secret(&starting, file)?;
@@ -72,7 +73,7 @@ pub(super) fn start(mut starting: OperatorStart<'_>) -> Result<()> {
     starting.await_port(port)
 }
 
-/// A file of the Secret; empty while the operator has not made it.
+/// A file of the Secret. Empty until the operator has created it.
 fn of_secret(starting: &OperatorStart<'_>, file: &str) -> Result<String> {
     let template = format!(
         r#"go-template={{{{with .data}}}}{{{{with index . "{file}"}}}}{{{{. | base64decode}}}}{{{{end}}}}{{{{end}}}}"#

@@ -1,4 +1,4 @@
-//! The webhooks of an operator, at a port of this machine.
+//! Installs the webhooks of an operator, at a port of this machine.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::OperatorStart;
 
-/// Applies the configurations of `manifests`, with those webhooks whose path `is_served` takes. Webhooks of pods are
-/// asked about pods with the label `of_pods` only: an operator that is gone would keep all pods of the cluster out.
+/// Applies the webhook configurations of `manifests`, with the webhooks whose path `is_served` accepts. Pod webhooks
+/// are called only for pods with the label `of_pods`: otherwise a stopped operator would block all pods of the cluster.
 pub(super) fn install(
     starting: &OperatorStart<'_>,
     manifests: &Path,
@@ -53,7 +53,7 @@ fn path(webhook: &Value) -> &str {
     path.unwrap_or_default()
 }
 
-/// The CA of the cluster, as a configuration wants it.
+/// The cluster's CA in the form of a webhook configuration.
 fn authority(starting: &OperatorStart<'_>) -> Result<String> {
     let file = starting.cluster.folder().certificate("ca");
     let file = format!("--from-file=ca={}", file.display());

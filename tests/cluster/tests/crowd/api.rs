@@ -1,5 +1,5 @@
-//! Plain requests to the API server, through one `kubectl proxy` that lives as long as the crowd. A program
-//! for each request would cost a small machine as much as the pods themselves.
+//! Plain requests to the API server through one `kubectl proxy` for the whole test. Starting a program for each request
+//! would cost a small machine as much as the pods do.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// The API server; the way to it ends with this value.
+/// The API server. Dropping this ends the proxy.
 pub(crate) struct ApiProxy {
     proxy: Child,
     socket: PathBuf,
@@ -33,7 +33,7 @@ impl ApiProxy {
         api
     }
 
-    /// The pods with the label, each as one object.
+    /// The pods with the label.
     pub(crate) fn pods(&self, selector: &str) -> Vec<Value> {
         let list = self.send("GET", &format!("{PODS}?labelSelector={selector}"), "");
         let list = list.filter(|(status, _)| *status == 200);
@@ -50,20 +50,20 @@ impl ApiProxy {
         assert!(is_taken, "the API server refuses a pod: {answer:?}");
     }
 
-    /// Deletes a pod, unless it has gone.
+    /// Deletes a pod, if it still exists.
     pub(crate) fn delete(&self, name: &str) {
         let answer = self.send("DELETE", &format!("{PODS}/{name}"), "");
         let is_taken = matches!(answer, Some((200 | 202 | 404, _)));
         assert!(is_taken, "the API server keeps {name}: {answer:?}");
     }
 
-    /// Deletes all pods with the label at once, whatever runs in them.
+    /// Deletes all pods with the label at once, even running ones.
     pub(crate) fn delete_all(&self, selector: &str) {
         let now = json!({"gracePeriodSeconds": 1}).to_string();
         let _ = self.send("DELETE", &format!("{PODS}?labelSelector={selector}"), &now);
     }
 
-    /// The status and the object of an answer; nothing where there is none.
+    /// The status and the body of an answer. None if there is no answer.
     fn send(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         let length = body.len();

@@ -1,9 +1,9 @@
-//! A crowd of pods through fifty slots of a real kubelet, in random order, the agent killed at random: each
-//! finds its own grant, and at the end the agent's books are the kubelet's.
+//! Many pods through fifty slots of a real kubelet, in random order, while the agent is killed at random. Each pod gets
+//! its own grant, and at the end the agent's records match the kubelet's.
 //!
-//! Each pod asks for a size that no other asks for and says what size it sees, so a grant on the wrong pod
-//! shows. While no agent answers the kubelet refuses pods for good; those come again, as a controller would
-//! have them. `APPORTION_CROWD_PODS=100` makes it a hundred pods.
+//! Each pod asks for a unique size and reports the size that it sees, so a grant on the wrong pod shows. While no agent
+//! answers, the kubelet rejects pods for good. The test creates those again, as a controller would.
+//! `APPORTION_CROWD_PODS=100` makes it a hundred pods.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -23,11 +23,11 @@ use pods::{CrowdPod, CrowdPodState, PodCrowd, PodLifetime, bytes};
 use slot_holders::{MEMORY, granted, kept_by_the_kubelet};
 
 const SLOTS: u16 = 50;
-/// So many pods wait beside those that have slots, so that no slot is left empty.
+/// So many pods wait in addition to those with slots, so that no slot stays free.
 const WAITING: usize = 20;
-/// How many pods live on until the books have been compared.
+/// How many pods keep running for the comparison of the records.
 const LAST: usize = 10;
-/// How long the crowd may stand still on a busy machine.
+/// How long there may be no progress on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const GLANCE: Duration = Duration::from_millis(500);
 
@@ -46,7 +46,7 @@ fn a_crowd_finds_its_own_grants_whatever_dies_and_the_books_agree_at_the_end() {
         let there = storm.crowd.look();
         storm.count(&there);
         storm.fill(there.len());
-        // On a fast machine chance alone may leave the agent alone.
+        // On a fast machine the agent might by chance never be killed, so force one kill.
         let is_due = storm.kills == 0 && 2 * storm.ended >= pods();
         if storm.dice.roll(15) == 0 || is_due {
             node.kill_agent();
@@ -67,11 +67,11 @@ fn a_crowd_finds_its_own_grants_whatever_dies_and_the_books_agree_at_the_end() {
     agree(&mut node, &storm.crowd);
 }
 
-/// The crowd, and how far it has come.
+/// The pods, and the progress so far.
 struct CrowdRun {
     crowd: PodCrowd,
     dice: SuiteRng,
-    /// The numbers that wait for room.
+    /// The numbers of the pods that are not created yet.
     waiting: Vec<usize>,
     ended: usize,
     kills: usize,
@@ -95,7 +95,7 @@ impl CrowdRun {
         }
     }
 
-    /// Enters who has come to an end, and lets some end before their time.
+    /// Counts pods that have ended, and selects some to end early.
     fn count(&mut self, there: &[CrowdPod]) {
         let mut over = Vec::new();
         for pod in there {
@@ -117,7 +117,7 @@ impl CrowdRun {
         self.crowd.remove(&over);
     }
 
-    /// Lets new pods in where there is room.
+    /// Creates new pods while there is room.
     fn fill(&mut self, there: usize) {
         let room = (usize::from(SLOTS) + WAITING).saturating_sub(there);
         let next = self.waiting.len().saturating_sub(room);
@@ -143,7 +143,7 @@ impl std::fmt::Display for CrowdRun {
     }
 }
 
-/// Pods that live on: all books have them, and nothing else.
+/// Checks with running pods that all records have these and nothing else.
 fn agree(node: &mut ManagedNode, crowd: &PodCrowd) {
     eventually("all others have gone", || crowd.look().is_empty());
     node.offers_slots();
@@ -182,7 +182,7 @@ fn agree(node: &mut ManagedNode, crowd: &PodCrowd) {
     });
 }
 
-/// A number of whole mebibytes as a metric says it.
+/// Whole mebibytes as a metric's value.
 fn exact(bytes: u64) -> f64 {
     bytes.to_string().parse().expect("digits")
 }

@@ -1,4 +1,4 @@
-//! The pods: each leaves a file that says what size of a card it saw.
+//! The pods: each writes a file with the size of its card.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,37 +9,37 @@ use serde_json::{Value, json};
 
 use crate::api::ApiProxy;
 
-/// A folder of the node in which each pod writes; it is in the cluster's folder, too.
+/// The folder of the node that the pods write to. It is visible in the cluster's folder too.
 const SAID: &str = "/run/apportion/crowd";
 const SELECTOR: &str = "app=crowd";
 
-/// What the pod with this number asks for, and no other pod.
+/// The size that only the pod with this number asks for.
 pub(crate) fn bytes(number: usize) -> u64 {
     mebibytes(number) * MIB
 }
 
-/// A share is a whole number of 2 MiB.
+/// A share is a multiple of 2 MiB.
 fn mebibytes(number: usize) -> u64 {
     10 + 2 * u64::try_from(number).unwrap_or_default()
 }
 
-/// How long a pod lives after it has said what it sees.
+/// How long a pod lives after it has written its file.
 #[derive(Clone, Copy)]
 pub(crate) enum PodLifetime {
     Seconds(usize),
     Stays,
 }
 
-/// How a pod stands.
+/// The state of a pod.
 #[derive(Debug)]
 pub(crate) enum CrowdPodState {
-    /// It waits, starts or runs.
+    /// It is pending or running.
     Live,
-    /// All of it has ended.
+    /// It has succeeded or failed.
     Ended,
-    /// The kubelet has not taken it.
+    /// The kubelet has rejected it.
     Refused,
-    /// It was deleted and has not gone yet.
+    /// It is being deleted.
     Leaving,
 }
 
@@ -55,12 +55,12 @@ impl CrowdPodState {
     }
 }
 
-/// No agent answered, or slots were not yet back from the pods before.
+/// The kubelet rejects a pod if no agent answers, or if earlier pods' slots are not free yet.
 fn is_refusal(reason: &str) -> bool {
     reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
 }
 
-/// A pod as the API server has it.
+/// A pod as the API server returns it.
 #[derive(Debug)]
 pub(crate) struct CrowdPod {
     pub(crate) number: usize,
@@ -69,11 +69,11 @@ pub(crate) struct CrowdPod {
     pub(crate) state: CrowdPodState,
 }
 
-/// All pods of the test; they go with it.
+/// All pods of the test. Dropping this deletes them.
 pub(crate) struct PodCrowd {
     api: ApiProxy,
     said: PathBuf,
-    /// A number that comes again has another name.
+    /// Makes the names unique: a pod that is created again has another name.
     rounds: std::cell::Cell<usize>,
 }
 
@@ -94,7 +94,7 @@ impl PodCrowd {
         }
     }
 
-    /// Makes a pod of each number.
+    /// Creates a pod of each number.
     pub(crate) fn create(&self, numbers: &[usize], mut life: impl FnMut() -> PodLifetime) {
         if numbers.is_empty() {
             return;
@@ -108,15 +108,15 @@ impl PodCrowd {
             .for_each(|pod| self.api.create(&pod));
     }
 
-    /// How all of them stand.
+    /// The states of all pods.
     pub(crate) fn look(&self) -> Vec<CrowdPod> {
         let pods = self.api.pods(SELECTOR);
         pods.iter().filter_map(member).collect()
     }
 
-    /// How large the pod's card was, as the pod itself saw it.
+    /// The size of the pod's card, as the pod itself saw it.
     pub(crate) fn said(&self, name: &str) -> Option<u64> {
-        // What is written at once is seen as a whole or not yet.
+        // One small write is seen either completely or not at all.
         let text = fs::read_to_string(self.said.join(name)).ok();
         let text = text.filter(|text| text.ends_with('\n'))?;
         let words = text.trim().strip_prefix("total 0 ");
@@ -124,7 +124,7 @@ impl PodCrowd {
         words.parse().ok()
     }
 
-    /// Deletes pods, whether they run or not.
+    /// Deletes pods, even running ones.
     pub(crate) fn remove(&self, pods: &[&CrowdPod]) {
         pods.iter().for_each(|pod| self.api.delete(&pod.name));
     }
@@ -133,7 +133,7 @@ impl PodCrowd {
 impl Drop for PodCrowd {
     fn drop(&mut self) {
         self.api.delete_all(SELECTOR);
-        // Whoever comes next finds a node where no slot is held.
+        // The next test needs a node without held slots.
         if !std::thread::panicking() {
             eventually("the crowd has gone", || self.look().is_empty());
         }

@@ -1,5 +1,5 @@
-//! The two books of who holds which slot: the kubelet's checkpoint, and the grants that the agent keeps on
-//! the node. What the ledger has is read from the agent's metrics, as people read it.
+//! The two records of slot holders: the kubelet's checkpoint, and the agent's grants on the node. The ledger's content
+//! is read from the agent's metrics, as people read it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,14 +7,14 @@ use std::fs;
 use apportion_cluster::managed::ManagedNode;
 use serde_json::Value;
 
-/// What a share may use, by pod.
+/// The limit of a share, by pod.
 pub(crate) const MEMORY: &str = "apportion_container_memory_limit_bytes";
 const RESOURCE: &str = "apportion.dev/gpu-slot";
 
 /// Each slot with the UID of its pod.
 pub(crate) type SlotHolders = BTreeMap<String, String>;
 
-/// The kubelet's own record.
+/// The holders in the kubelet's checkpoint.
 pub(crate) fn kept_by_the_kubelet(node: &ManagedNode) -> SlotHolders {
     let folder = node.cluster.folder().path();
     let text = fs::read(folder.join("kubelet/device-plugins/kubelet_internal_checkpoint"));
@@ -36,7 +36,7 @@ pub(crate) fn kept_by_the_kubelet(node: &ManagedNode) -> SlotHolders {
     .collect()
 }
 
-/// The grants on disk; one that goes while it is read is none.
+/// The holders in the grants on disk. A grant that disappears while it is read is skipped.
 pub(crate) fn granted(node: &ManagedNode) -> SlotHolders {
     let files = node
         .grants()

@@ -1,5 +1,5 @@
-//! Other owners of a node's GPUs on a real kubelet: a device plugin as NVIDIA's, and GPUs that a DRA driver offers. No GPU
-//! is given twice, whatever the agent's settings are.
+//! Other owners of a node's GPUs with a real kubelet: a device plugin like NVIDIA's, and a DRA driver. No GPU is given
+//! out twice, whatever the agent's settings are.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 mod plugin;
@@ -23,7 +23,7 @@ fn gpu_node(node: &ManagedNode) -> Value {
     serde_json::from_str(&node.kubectl(&get)).unwrap_or_default()
 }
 
-/// The UUIDs of the node's GPUs, in the order of their device files.
+/// The UUIDs of the node's GPUs, by device number.
 fn uuids(node: &ManagedNode) -> Vec<String> {
     let mut uuids = Vec::new();
     eventually("the GpuNode has its GPUs", || {
@@ -37,7 +37,7 @@ fn uuids(node: &ManagedNode) -> Vec<String> {
     uuids
 }
 
-/// What holds parts of a GPU, by pod.
+/// The pods with shares of a GPU.
 fn holders(node: &ManagedNode, uuid: &str) -> Vec<String> {
     let found = gpu_node(node);
     let mut cards = found["status"]["cards"].as_array().into_iter().flatten();
@@ -56,7 +56,7 @@ fn condition(node: &ManagedNode) -> (String, String) {
     (text("status"), text("reason"))
 }
 
-/// A pod that asks the other device plugin for a GPU.
+/// A pod that requests a GPU of the other device plugin.
 fn whole(node: &ManagedNode, name: &str) -> ManagedPod {
     node.pod(name, "sleep 600", |pod| {
         pod["metadata"]["annotations"] = json!({});
@@ -68,7 +68,7 @@ fn shared(node: &ManagedNode, name: &str) -> ManagedPod {
     node.pod(name, HOLD, |_| {})
 }
 
-/// The default of the chart is an agent that gives no GPU whole.
+/// An agent that gives out no whole GPUs, which is the chart's default.
 fn node_of_shares() -> ManagedNode {
     let node = ManagedNode::with(&["--whole-cards", "off"]);
     programs::install_kinds(&node.cluster);
@@ -98,14 +98,14 @@ fn beside_nvidias_device_plugin_no_gpu_is_given_twice_also_without_whole_gpus_of
             .contains("allocates GPUs of this node, so this agent grants none")
     });
     assert_eq!(late.logs("main"), "", "it had a GPU");
-    // What ran before goes on.
+    // Running pods keep running.
     assert_eq!(before.phase(), "Running");
 
     eventually("the GPU is its pod's", || {
         idle.iter().any(|uuid| holders(&node, uuid) == ["theirs"])
     });
 
-    // The plugin leaves, and its pod keeps its GPU.
+    // The plugin stops, and its pod keeps its GPU.
     drop(plugin);
     eventually("shares are given again", || condition(&node).0 == "True");
     let after = shared(&node, "after");
@@ -121,7 +121,7 @@ fn beside_nvidias_device_plugin_no_gpu_is_given_twice_also_without_whole_gpus_of
     }
 }
 
-/// What NVIDIA's DRA driver publishes of a node: each GPU under the number of its device file.
+/// What NVIDIA's DRA driver publishes for a node: each GPU under its device number.
 fn slice(node: &str, uuids: &[String]) -> Value {
     let device = |(number, uuid): (usize, &String)| {
         json!({"name": format!("gpu-{number}"), "attributes": {
@@ -133,7 +133,7 @@ fn slice(node: &str, uuids: &[String]) -> Value {
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
 }
 
-/// A slice that goes with the test: no agent gives anything while it is there.
+/// A ResourceSlice that is deleted with the test. The agent grants nothing while it exists.
 struct PublishedSlice(LocalCluster);
 
 impl PublishedSlice {
@@ -151,8 +151,7 @@ impl Drop for PublishedSlice {
     }
 }
 
-/// Which claim has which GPU the kubelet says, in the suite of `tests/kubelet`: its side of a driver's registration
-/// cannot be played here.
+/// `tests/kubelet` tests the kubelet's list of claims and their GPUs: a driver's registration cannot be simulated here.
 #[test]
 fn while_nvidias_dra_driver_offers_gpus_of_the_node_none_is_shared() {
     let node = node_of_shares();

@@ -1,4 +1,4 @@
-//! A device plugin that gives GPUs whole, as NVIDIA's does: the same socket, the same resource, the UUIDs as ids.
+//! A device plugin that gives out whole GPUs, like NVIDIA's: the same socket name, the same resource, UUIDs as ids.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 const SOCKET: &str = "nvidia-gpu.sock";
 const RESOURCE: &str = "nvidia.com/gpu";
 
-/// A plugin that the kubelet knows. It is gone when this is dropped.
+/// A registered plugin. Dropping this stops it.
 pub(crate) struct RivalPlugin {
     socket: PathBuf,
     runtime: Option<Runtime>,
@@ -35,7 +35,7 @@ impl Drop for RivalPlugin {
     }
 }
 
-/// Serves these GPUs to the kubelet whose folder this is.
+/// Offers these GPUs to the kubelet with this folder.
 pub(crate) fn start(kubelet: &std::path::Path, uuids: Vec<String>) -> RivalPlugin {
     let runtime = Runtime::new().unwrap();
     let folder = kubelet.join("device-plugins");
@@ -89,7 +89,7 @@ impl DevicePlugin for RivalPluginService {
         };
         let devices = self.uuids.iter().map(device).collect();
         let list = tokio_stream::once(Ok(ListAndWatchResponse { devices }));
-        // The kubelet takes the end of the list for the end of the plugin.
+        // If the list ends, the kubelet considers the plugin gone.
         let stream = list.chain(tokio_stream::pending());
         Ok(Response::new(Box::pin(stream)))
     }

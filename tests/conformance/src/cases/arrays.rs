@@ -1,4 +1,4 @@
-//! Arrays, whose size is in elements: a format, channels, and rows that may be none.
+//! Arrays. Their size is in elements: a format, channels, and rows. An array of one dimension has no rows.
 
 use crate::code::ResultCode;
 use crate::layout::{ArrayDescriptor, BYTES, FLOATS};

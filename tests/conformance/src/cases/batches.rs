@@ -1,17 +1,17 @@
-//! Many copies by one call: which attributes hold for which, and what is refused.
+//! Many copies in one call: which attributes apply to which copy, and what is refused.
 
 use crate::code::ResultCode;
 use crate::layout::{CopyAttributes, CopyOfRows};
 use crate::record::{CaseError, CaseReport};
 use crate::session::{DriverSession, must};
 
-/// The driver versions that brought batches, and their second signatures.
+/// The driver versions with batches, and with their second signatures.
 const BATCHES: i32 = 12080;
 const SECOND: i32 = 13000;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
 const PIECE: usize = 64;
-/// The place of no copy.
+/// The index that belongs to no copy.
 const NONE: usize = usize::MAX;
 
 pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
@@ -85,7 +85,7 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     must("cuMemFree_v2", cuda.free(memory))
 }
 
-/// Two bytes out of each of four rows.
+/// Copies two bytes from each of four rows.
 fn rows(
     report: &CaseReport,
     session: &DriverSession,

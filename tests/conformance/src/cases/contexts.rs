@@ -1,10 +1,10 @@
-//! Contexts: who keeps one alive, what ends with it, and what it costs.
+//! Contexts: what keeps one alive, what ends with it, and what it costs.
 
 use crate::code::ResultCode;
 use crate::record::{CaseError, CaseReport};
 use crate::session::{DriverSession, MIB, must};
 
-/// What the tests hold in a context that is about to end.
+/// The memory in a context that is about to end.
 const HELD: usize = 96 * MIB;
 
 pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
@@ -87,7 +87,7 @@ fn reset(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> 
 
 fn created(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let cuda = &session.cuda;
-    // A second context stays, so that the process does not leave the card.
+    // A second context stays, so that the process stays on the card.
     let primary = session.retain()?;
     let mut context = 0;
     let code = cuda.context_create(Some(&mut context), 0, session.device);

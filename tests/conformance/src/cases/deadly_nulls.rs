@@ -1,7 +1,7 @@
-//! NULL where real drivers end the process: no document says what happens, so it is only written down.
+//! NULL arguments that crash real drivers. No document says what happens, so the results are only recorded.
 //!
-//! Drivers 470 to 555 die of SIGSEGV in most of these calls. Each is made in a process of its own, so that its end is
-//! a fact and not the end of the case. None needs a card.
+//! Drivers 470 to 555 die of SIGSEGV in most of these calls. Each call has a process of its own, so that a crash is
+//! recorded and does not end the case. No card is needed.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::library::Cuda;
 use crate::record::{CaseError, CaseReport};
 use crate::session::start_without_card;
 
-/// A call, by what is said of it.
+/// The name of a call, and the call.
 type Call = (&'static str, fn(&Cuda) -> ResultCode);
 
 const CALLS: &[Call] = &[
@@ -61,12 +61,12 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     Ok(())
 }
 
-/// Makes one of the calls in this process, and prints what it returned.
+/// Makes one of the calls in this process and prints its result.
 pub(crate) fn perform(name: &str) -> Result<bool, String> {
     let call = CALLS.iter().find(|(known, _)| *known == name);
     let (_, call) = call.ok_or_else(|| format!("there is no call `{name}`"))?;
     let cuda = Cuda::open().map_err(|error| crate::suite::chain(&error))?;
-    // Where there is no card this fails, and the call says what it makes of that.
+    // Without a card this fails. The call is made anyway.
     let _ = cuda.init(0);
     println!("{}", call(&cuda));
     Ok(true)

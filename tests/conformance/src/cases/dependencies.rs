@@ -13,14 +13,14 @@ const GLOBAL: i32 = 0;
 const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
 const SET: u32 = 1;
-/// More than any graph of these cases has.
+/// More nodes than any graph of these cases has.
 const ROOM: usize = 8;
-/// The driver version that brought captures to graphs.
+/// The driver version with captures to an existing graph.
 const CAPTURE_TO_GRAPH: i32 = 12030;
-/// The one that brought the second `cuGraphExecUpdate`.
+/// The driver version with the second `cuGraphExecUpdate`.
 const SECOND_UPDATE: i32 = 12000;
 
-/// What a question about nodes gave: the array, of which it fills all, and the count.
+/// The result of a query for nodes: the whole array, and the count.
 fn asked(question: impl Fn(*mut usize, &mut usize) -> ResultCode) -> ([usize; ROOM], usize) {
     let (mut nodes, mut count) = ([usize::MAX; ROOM], ROOM);
     let code = question(nodes.as_mut_ptr(), &mut count);
@@ -30,7 +30,7 @@ fn asked(question: impl Fn(*mut usize, &mut usize) -> ResultCode) -> ([usize; RO
     }
 }
 
-/// Nodes as a question gives them, in any order: what is left of the array is null.
+/// The nodes of a query in any order. Unused entries are null.
 fn set(nodes: &[usize]) -> (Vec<usize>, usize) {
     let mut all = [0; ROOM];
     all[..nodes.len()].copy_from_slice(nodes);
@@ -219,14 +219,14 @@ impl StreamPair {
         )
     }
 
-    /// Puts one stream's work behind another's.
+    /// Makes one stream wait for another's work.
     fn follow(&self, behind: usize, stream: usize) -> Result<(), CaseError> {
         let cuda = &self.session.cuda;
         must("cuEventRecord", cuda.event_record(self.event, stream))?;
         must("cuStreamWaitEvent", cuda.stream_wait(behind, self.event, 0))
     }
 
-    /// The graph that a stream is captured into, and what its next node depends on.
+    /// The graph that a stream is captured into, and the dependencies of its next node.
     fn next(&self, stream: usize) -> Result<(usize, Vec<usize>), CaseError> {
         let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, null(), 0);
         let code = self.session.cuda.capture_info(
@@ -241,7 +241,7 @@ impl StreamPair {
         if count == 0 {
             return Ok((graph, Vec::new()));
         }
-        // SAFETY: the driver says that so many handles are there until the stream's next call.
+        // SAFETY: the driver guarantees that this many handles stay valid until the stream's next call.
         let nodes = unsafe { std::slice::from_raw_parts(nodes, count) };
         Ok((graph, nodes.to_vec()))
     }
@@ -311,7 +311,7 @@ pub(super) fn captured(report: &CaseReport) -> Result<(), CaseError> {
     }
 }
 
-/// A launch does the second fill before the first if the edge says so.
+/// If the edge says so, a launch does the second fill before the first.
 fn order(report: &CaseReport, streams: &StreamPair, graph: usize) -> Result<(), CaseError> {
     let cuda = &streams.session.cuda;
     let (nodes, count) = asked(|nodes, count| cuda.graph_nodes(graph, nodes, Some(count)));
@@ -336,7 +336,7 @@ fn order(report: &CaseReport, streams: &StreamPair, graph: usize) -> Result<(), 
 }
 
 impl StreamPair {
-    /// What a fill of the graph writes, by launching a copy that has nothing else.
+    /// The value that a fill node writes, found by launching a copy of only this node.
     fn value_of(&self, graph: usize, node: usize) -> Result<u8, CaseError> {
         let cuda = &self.session.cuda;
         let (mut copy, mut exec) = (0, 0);
@@ -355,7 +355,7 @@ impl StreamPair {
         self.launched(exec)
     }
 
-    /// What the memory holds after a launch.
+    /// The memory's content after a launch.
     fn launched(&self, exec: usize) -> Result<u8, CaseError> {
         let (cuda, mut seen) = (&self.session.cuda, [0_u8; 1]);
         must("cuGraphLaunch", cuda.graph_launch(exec, self.one))?;
@@ -366,7 +366,7 @@ impl StreamPair {
     }
 }
 
-/// Two fills that a program adds, changed by parameters and by another graph.
+/// Two fill nodes that a program adds, changed by parameters and by another graph.
 fn explicit(report: &CaseReport, streams: &StreamPair) -> Result<(), CaseError> {
     let (session, cuda) = (&streams.session, &streams.session.cuda);
     let mut context = 0;

@@ -1,9 +1,9 @@
-//! `cuGetProcAddress`: which entry point a name, a version and a flag lead to.
+//! `cuGetProcAddress`: the entry point for a name, a version and flags.
 //!
-//! Substituting hooks by returned pointer rests on one thing that no document promises: that what
-//! `cuGetProcAddress` returns is the address of an exported symbol. It is observed for every row.
+//! The hooks replace functions by the pointer that `cuGetProcAddress` returns. This works only if the pointer is the
+//! address of an exported symbol, which no document promises. So every row records it.
 //!
-//! No card is needed. Drivers before CUDA 12 have the function's first version only, which gives no status.
+//! No card is needed. Drivers before CUDA 12 have only the function's first version, which returns no status.
 
 use std::ffi::CString;
 
@@ -12,7 +12,7 @@ use crate::library::Cuda;
 use crate::record::{CaseError, CaseReport};
 use crate::session::{must, start_without_card};
 
-/// No per-thread variant; with per-thread variants.
+/// The flags for functions without and with per-thread default streams.
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 /// `CUdriverProcAddressQueryResult`.
@@ -68,22 +68,22 @@ const ROWS: &[(&str, i32, u64, &str)] = &[
     ("cuInit", 12000, LEGACY, "cuInit"),
 ];
 
-/// Names that exist only from a version on.
+/// Names that exist only since a version.
 const NEW: &[(&str, i32)] = &[
     ("cuMemAllocAsync", 11010),
     ("cuMemCreate", 10010),
     ("cuMemAllocManaged", 5000),
 ];
 
-/// What an output holds that was not written to.
+/// The value of an output that was not written.
 const UNTOUCHED: usize = 1;
 
-/// What was answered.
+/// The answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LookupAnswer {
     pub(super) code: ResultCode,
     pub(super) address: usize,
-    /// None from a driver that gives none.
+    /// None if the driver returns no status.
     pub(super) status: Option<i32>,
 }
 
@@ -94,7 +94,7 @@ impl LookupAnswer {
     }
 }
 
-/// Asks for one entry point, in the newest way that the driver has.
+/// Looks up one entry point, by the newest version of the function that the driver has.
 pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> LookupAnswer {
     let symbol = CString::new(name).expect("names have no NUL");
     let (mut address, mut status) = (UNTOUCHED, -1);
@@ -115,7 +115,7 @@ pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> LookupAn
     }
 }
 
-/// Asks the first version of the function.
+/// Uses the first version of the function.
 fn ask_first(cuda: &Cuda, name: &str, version: i32, flags: u64) -> LookupAnswer {
     let symbol = CString::new(name).expect("names have no NUL");
     let mut address = UNTOUCHED;
@@ -170,7 +170,7 @@ fn row(report: &CaseReport, cuda: &Cuda, name: &str, version: i32, flags: u64, s
     );
 }
 
-/// Names that there are not, and the outputs that may be left out.
+/// Names that do not exist, and optional outputs.
 fn wrong(report: &CaseReport, cuda: &Cuda, newest: i32) {
     for name in ["cuNoSuchFunction", "cuMemAlloc_v2", "malloc", ""] {
         let answer = ask(cuda, name, newest, LEGACY);
@@ -198,9 +198,9 @@ fn wrong(report: &CaseReport, cuda: &Cuda, newest: i32) {
     );
 }
 
-/// What no document decides. Drivers 470 to 555 take a version of the future, and one below 0, for the newest, take
-/// flags 3 for 2, find nothing for per-thread streams before version 7000, and leave the output of the first version
-/// of the function alone where they find nothing.
+/// Undocumented cases. Drivers 470 to 555 treat a version that is newer than their own or below 0 as the newest. They
+/// treat flags 3 as 2. They find no per-thread functions before version 7000. If the first version of the function
+/// finds nothing, it leaves the output unchanged.
 fn odd(report: &CaseReport, cuda: &Cuda, newest: i32) {
     let now = ask(cuda, "cuMemAlloc", newest, LEGACY);
     for (fact, version) in [

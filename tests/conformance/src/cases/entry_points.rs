@@ -1,7 +1,7 @@
-//! Every entry point that CUDA's headers name, asked for by `cuGetProcAddress`.
+//! Every entry point of CUDA's headers, looked up by `cuGetProcAddress`.
 //!
-//! Hooks are substituted by the pointer that the driver returns, and that finds a hook only if the
-//! pointer is that of an exported symbol. No document says so; this case counts where it is so.
+//! The hooks replace functions by the pointer that the driver returns. They recognize it only if it is the address of
+//! an exported symbol, which no document promises. This case counts how often it is.
 
 use crate::library::Cuda;
 use crate::record::{CaseError, CaseReport};

@@ -1,4 +1,4 @@
-//! Memory of graphs: when it becomes physical, how long it stays, and what makes it go.
+//! Graph memory: when it becomes physical, how long it stays, and what frees it.
 
 use crate::code::ResultCode;
 use crate::layout::AllocationNode;
@@ -8,7 +8,7 @@ use crate::session::{DriverSession, MIB, must};
 /// `CUgraphMem_attribute`.
 const USED: i32 = 0;
 const RESERVED: i32 = 2;
-/// What the graph of these cases allocates.
+/// The allocation of these cases' graphs.
 const BYTES: usize = 64 * MIB;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
@@ -25,12 +25,12 @@ fn attribute(session: &DriverSession, attribute: i32) -> Result<u64, CaseError> 
     Ok(value)
 }
 
-/// A graph with one allocation, which it frees or leaves; executable, with the address.
+/// An executable graph with one allocation, which it frees or keeps, and the address.
 fn graph(session: &DriverSession, frees: bool) -> Result<(usize, u64), CaseError> {
     graph_with(session, frees, 0)
 }
 
-/// The same, made executable with flags.
+/// The same, instantiated with flags.
 fn graph_with(session: &DriverSession, frees: bool, flags: u64) -> Result<(usize, u64), CaseError> {
     let cuda = &session.cuda;
     let (mut graph, mut first, mut second, mut exec) = (0, 0, 0, 0);
@@ -145,7 +145,7 @@ pub(super) fn freed_at_launch(report: &CaseReport) -> Result<(), CaseError> {
     report.holds("what it allocates is used once", is_once, used);
     let again = attribute(&session, RESERVED)?;
     report.equals("and reserved once", reserved, again);
-    // What it holds is not trimmed, and is there for the next launch.
+    // A trim keeps the memory in use and leaves it for the next launch.
     must("cuDeviceGraphMemTrim", cuda.graph_trim(session.device))?;
     launch(&session, exec)?;
     let after = attribute(&session, RESERVED)?;

@@ -13,12 +13,12 @@ const MULTIPROCESSORS: u32 = 1;
 const DEFAULT_STREAM: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
-/// The driver version that has all of it.
+/// The driver version with all functions used here.
 const GREEN: i32 = 12050;
-/// Those that brought identities, and splits by wishes.
+/// The driver versions with ids, and with splits by a list of wishes.
 const IDENTITIES: i32 = 12090;
 const WISHES: i32 = 13010;
-/// More than any split of these cases makes.
+/// More parts than any split of these cases makes.
 const ROOM: usize = 4;
 
 pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
@@ -90,7 +90,7 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     contexts(report, &session, primary, description, &groups[0])
 }
 
-/// Two parts: of eight multiprocessors, and of as many as there are.
+/// Two parts: one of eight multiprocessors, and one with all that are left.
 fn wishes(report: &CaseReport, session: &DriverSession, all: &SmResource) -> Result<(), CaseError> {
     let (mut groups, mut left) = ([SmResource::EMPTY; 2], SmResource::EMPTY);
     let mut wanted = [SmGroupParams::of(8), SmGroupParams::of(0)];
@@ -104,7 +104,7 @@ fn wishes(report: &CaseReport, session: &DriverSession, all: &SmResource) -> Res
     );
     report.observed("a split by wishes", code);
     if !code.succeeded() {
-        return Ok(()); // This card is too small for that.
+        return Ok(()); // This card is too small.
     }
     let [first, second] = groups.map(|group| group.multiprocessors);
     report.equals("a part is as large as was wished", 8, first);
@@ -141,7 +141,7 @@ fn contexts(
     );
     report.observed("a green context of a part", code);
     if !code.succeeded() {
-        return Ok(()); // No part of this card can be had.
+        return Ok(()); // This card does not support that.
     }
     let code = cuda.green_resource(green, Some(&mut own), MULTIPROCESSORS);
     must("cuGreenCtxGetDevResource", code)?;
@@ -166,7 +166,7 @@ fn contexts(
     must("cuGreenCtxDestroy", cuda.green_destroy(green))
 }
 
-/// What was asked of a green context so far, and who it is.
+/// Waiting for all work of a green context, and its id.
 fn events(report: &CaseReport, session: &DriverSession, green: usize) -> Result<(), CaseError> {
     let (cuda, mut event, mut version) = (&session.cuda, 0, 0);
     must("cuEventCreate", cuda.event_create(Some(&mut event), 0))?;

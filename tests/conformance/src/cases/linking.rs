@@ -1,4 +1,4 @@
-//! Linking: code in parts becomes an image that can be loaded.
+//! Linking: code in parts becomes one image that can be loaded.
 
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -43,7 +43,7 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     must("cuLinkDestroy", cuda.link_destroy(link))
 }
 
-/// The same without a part that is none.
+/// Links again, without the invalid part.
 fn fresh(report: &CaseReport, session: &DriverSession, start: i64) -> Result<(), CaseError> {
     let (cuda, mut link) = (&session.cuda, 0);
     let code = cuda.link_create(0, null_mut(), null_mut(), Some(&mut link));
@@ -61,7 +61,7 @@ fn fresh(report: &CaseReport, session: &DriverSession, start: i64) -> Result<(),
     must("cuLinkDestroy", cuda.link_destroy(link))
 }
 
-/// What was linked is loaded, and is all that its parts are.
+/// Loads the linked image, which has everything of its parts.
 fn loaded(
     report: &CaseReport,
     session: &DriverSession,

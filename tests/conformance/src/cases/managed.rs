@@ -1,5 +1,5 @@
-//! `cuMemAllocManaged`: memory with one address on both sides. The sizes stay small: a program that
-//! asks a real driver for more managed memory than the card has can take the card down.
+//! `cuMemAllocManaged`: memory with one address on host and card. The sizes stay small: a program that asks a real
+//! driver for more managed memory than the card has can crash the card.
 
 use std::ptr;
 
@@ -28,7 +28,7 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     let allocated = session.usage()? - before;
 
     let on_host = address as *mut u8;
-    // SAFETY: managed memory of `bytes` bytes is addressable from the host by its CUDA address.
+    // SAFETY: the host can access `bytes` bytes of managed memory at its CUDA address.
     unsafe { ptr::write_bytes(on_host, 0xa5, bytes) };
     must("cuCtxSynchronize", session.cuda.synchronize())?;
     let touched = session.usage()? - before;
@@ -57,14 +57,14 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     Ok(())
 }
 
-/// The driver version that brought batches of movements.
+/// The driver version with batched prefetches.
 const BATCHES: i32 = 13000;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
 const AT_ONCE: i32 = 89;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
 
-/// Two halves by one call, both to the card.
+/// Two halves in one call, both to the card.
 fn moved(
     report: &CaseReport,
     session: &DriverSession,

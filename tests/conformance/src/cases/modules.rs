@@ -1,4 +1,4 @@
-//! Code on the card: memory that a program takes without asking for any.
+//! Code on the card: memory that a program takes without an allocation call.
 
 use std::ffi::CStr;
 
@@ -6,7 +6,7 @@ use crate::code::ResultCode;
 use crate::record::{CaseError, CaseReport};
 use crate::session::{DriverSession, must};
 
-/// One kernel, and 32 MiB of a variable, in the assembly that every driver compiles.
+/// One kernel and a variable of 32 MiB, in PTX that every driver compiles.
 const IMAGE: &CStr = c".version 6.4\n.target sm_75\n.address_size 64\n\
     .visible .global .align 4 .b8 room[33554432];\n.visible .entry nothing() { ret; }\n";
 

@@ -1,4 +1,4 @@
-//! Nodes of graphs: what they are made of, asked for and changed; what a launch of each does.
+//! Graph nodes: their parameters, read and changed, and what each does at a launch.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ const RECORD: u32 = 7;
 const NO_SYNC: u32 = 1;
 const MOVE: u32 = 1;
 
-/// How often the host was called by a graph, and how many things have ended.
+/// How often a graph called the host, and how many user objects were destroyed.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 static ENDS: AtomicU32 = AtomicU32::new(0);
 
@@ -137,7 +137,7 @@ fn kernels(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError
     must("cuModuleUnload", cuda.module_unload(module))
 }
 
-/// Events and functions of the host.
+/// Event nodes and host functions.
 fn calls(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (cuda, graph) = (&session.cuda, new_graph(session)?);
     let mut events = [0; 3];
@@ -195,7 +195,7 @@ fn calls(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> 
     must("cuGraphDestroy", cuda.graph_destroy(graph))
 }
 
-/// A graph in a node is a copy.
+/// A child graph is a copy.
 fn children(report: &CaseReport, session: &DriverSession, memory: u64) -> Result<(), CaseError> {
     let (cuda, mut context) = (&session.cuda, 0);
     must("cuCtxGetCurrent", cuda.context_current(Some(&mut context)))?;
@@ -218,7 +218,7 @@ fn children(report: &CaseReport, session: &DriverSession, memory: u64) -> Result
     must("cuGraphDestroy", cuda.graph_destroy(graph))
 }
 
-/// A thing that a graph and what was made of it refer to.
+/// A user object with references from a graph and from its executable graph.
 fn objects(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (cuda, graph) = (&session.cuda, new_graph(session)?);
     let (mut object, mut node, nothing) = (0, 0, std::ptr::null_mut());
@@ -234,7 +234,7 @@ fn objects(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError
     let fact = "a thing lives as long as anything refers to it";
     report.equals(fact, 0, ENDS.load(Ordering::SeqCst));
     must("cuGraphExecDestroy", cuda.exec_destroy(exec))?;
-    // A thread of the driver's own may call the function.
+    // The driver may call the function in a thread of its own.
     let start = std::time::Instant::now();
     while ENDS.load(Ordering::SeqCst) == 0 && start.elapsed().as_secs() < 5 {
         std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! NULL in the place of an output. Programs do this by mistake and, for optional outputs, on purpose;
-//! what the driver makes of it is the same with and without a hook in between.
+//! NULL as an output. Programs pass it by mistake and, for optional outputs, on purpose. The driver's behaviour must be
+//! the same with and without a hook in between.
 
 use crate::code::ResultCode;
 use crate::record::{CaseError, CaseReport};

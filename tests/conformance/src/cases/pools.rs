@@ -1,4 +1,4 @@
-//! Stream-ordered allocation: what a pool reserves, what of it is used, and when it shrinks.
+//! Stream-ordered allocation: what a pool reserves, how much of it is used, and when it shrinks.
 
 use crate::code::ResultCode;
 use crate::layout::PoolProperties;
@@ -12,7 +12,7 @@ const RESERVED_HIGH: i32 = 6;
 const USED: i32 = 7;
 const USED_HIGH: i32 = 8;
 
-/// A pool and how to ask it.
+/// A pool and the queries about it.
 struct PoolProbe<'a> {
     session: &'a DriverSession,
     pool: usize,
@@ -46,7 +46,7 @@ impl PoolProbe<'_> {
         Ok(address)
     }
 
-    /// Frees in stream order and waits until the stream is there.
+    /// Frees in stream order and synchronizes the stream.
     fn free(&self, address: u64) -> Result<(), CaseError> {
         must("cuMemFreeAsync", self.session.cuda.free_async(address, 0))?;
         must("cuCtxSynchronize", self.session.cuda.synchronize())
@@ -193,8 +193,8 @@ pub(super) fn created(report: &CaseReport) -> Result<(), CaseError> {
     Ok(())
 }
 
-/// What `cuda.h` says of `cuMemPoolDestroy`: it returns at once, and what the pool has is released when no
-/// allocation from it is outstanding.
+/// `cuda.h` says that `cuMemPoolDestroy` returns at once, and that the pool's memory is released when no allocation is
+/// left.
 pub(super) fn destroyed_in_use(report: &CaseReport) -> Result<(), CaseError> {
     let session = DriverSession::start()?;
     let pool = create(&session)?;

@@ -1,4 +1,4 @@
-//! Memory and other processes: whose it is, and what becomes of it when its owner is killed.
+//! Memory of several processes: which process it is counted for, and what happens to it when its owner is killed.
 
 use std::io::{BufRead, BufReader, Error, Write};
 use std::process::{Child, Command, Stdio};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use crate::record::{CaseError, CaseReport};
 use crate::session::{DriverSession, MIB};
 
-/// What the second process holds.
+/// The memory of the second process.
 const HELD: usize = 512 * MIB;
-/// How long a driver may take to notice a death.
+/// How long a driver may take to notice that a process died.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The second process: allocates, says so, and stays until its input ends.
+/// The second process: allocates, reports it, and stays until its input ends.
 pub(crate) fn hold() -> Result<(), CaseError> {
     let session = DriverSession::start()?;
     session.alloc(HELD)?;

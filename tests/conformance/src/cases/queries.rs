@@ -1,4 +1,4 @@
-//! The same card seen through four queries.
+//! Four queries for the same card's memory.
 
 use serde_json::json;
 
@@ -50,7 +50,7 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     moving(report, &session)
 }
 
-/// An allocation moves all answers by the same amount.
+/// An allocation changes all answers by the same amount.
 fn moving(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let (free, total) = session.memory_info()?;
     let (nvml, _) = session.card_memory()?;

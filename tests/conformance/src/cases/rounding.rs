@@ -1,7 +1,7 @@
-//! What the driver takes from the card for what a program asks, as NVML counts it.
+//! How much memory the driver takes from the card for an allocation, as NVML counts it.
 //!
-//! No document says how the driver rounds, and charging by the byte asked for under-counts; the
-//! simulation follows what is known of it, and this case writes down what it is.
+//! No document says how the driver rounds, and charging only the requested bytes counts too little. The simulation
+//! follows what is known, and this case records the facts.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(super) fn run(report: &CaseReport) -> Result<(), CaseError> {
     Ok(())
 }
 
-/// How many of the smallest allocations share what the first one took.
+/// How many of the smallest allocations fit into the block of the first one.
 fn small(report: &CaseReport, session: &DriverSession) -> Result<(), CaseError> {
     let start = session.usage()?;
     let mut held = vec![session.alloc(1)?];

@@ -1,4 +1,4 @@
-//! Before there is anything: errors that programs probe for.
+//! Calls before initialisation, and errors that programs probe for.
 
 use std::ptr;
 

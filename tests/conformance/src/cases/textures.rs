@@ -1,4 +1,4 @@
-//! Texture and surface objects: what they are made of, and that they take nothing.
+//! Texture and surface objects: they return what they were made of, and take no memory.
 
 use crate::code::ResultCode;
 use crate::layout::{ArrayDescriptor, FLOATS, TextureResource, TextureSampling};

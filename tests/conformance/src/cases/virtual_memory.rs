@@ -8,7 +8,7 @@ use crate::layout::{FILE_DESCRIPTOR, HOST_NUMA, HandleProperties, Location, Read
 use crate::record::{CaseError, CaseReport};
 use crate::session::{DriverSession, must};
 
-/// A session, and a size that the driver takes.
+/// A session, and a size that is a multiple of the driver's granularity.
 struct VmmSession {
     session: DriverSession,
     properties: HandleProperties,

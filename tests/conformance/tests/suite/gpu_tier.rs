@@ -1,8 +1,8 @@
-//! The pack for a machine with a card, on the simulated driver: what runs when a card is lent for minutes must not
-//! be broken then.
+//! Tests the pack for a machine with a card, on the simulated driver. A card may be available for only a few minutes,
+//! so the pack must work at once.
 //!
-//! Each test copies the pack to a folder of its own and runs it with nothing in the environment but a `PATH`, so
-//! that it can't find anything of the checkout.
+//! Each test copies the pack to a folder of its own and runs it with only a `PATH` in its environment, so that it
+//! cannot find files of the checkout.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use crate::machine::{PROGRAM, end_of};
 
-/// Where `cargo xtask test` puts the pack that it makes.
+/// Names the pack that `cargo xtask test` has made.
 const PACK: &str = "APPORTION_GPU_PACK";
 
-/// What goes on for ever and leaves nothing for long when its shell is ended.
+/// Runs forever. When its shell is killed, its child ends soon after.
 const FOR_EVER: &str = "while :; do sleep 1; done";
 
 /// A copy of the pack.
@@ -49,7 +49,7 @@ impl PackCopy {
         self.0.path().join(name)
     }
 
-    /// Puts a shell script in the place of a program.
+    /// Replaces a program by a shell script.
     fn replace(&self, program: &str, script: &str) {
         let path = self.path("bin").join(program);
         fs::remove_file(&path).unwrap();
@@ -57,7 +57,7 @@ impl PackCopy {
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The script in a bare environment, with its records in `out`.
+    /// The pack's script in an empty environment, with its records in `out`.
     fn script(&self, arguments: &[&str]) -> Command {
         let mut run = Command::new(self.path("run"));
         run.env_clear()
@@ -73,7 +73,7 @@ impl PackCopy {
         run
     }
 
-    /// The record, out of the archive that anybody can unpack; `None` while there is none.
+    /// The record from the archive, unpacked by ordinary tools. `None` if there is no record yet.
     fn record(&self) -> Option<Value> {
         let archive = self.path("out/gpu-record.tar.gz");
         let mut tar = Command::new("tar");
@@ -82,7 +82,7 @@ impl PackCopy {
         serde_json::from_slice(&said.stdout).ok()
     }
 
-    /// What lives of the programs of this pack: process ids and command lines.
+    /// The running programs of this pack: process ids and command lines.
     fn left_running(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -95,7 +95,7 @@ impl PackCopy {
         found
     }
 
-    /// Ends what a run left that was killed itself.
+    /// Kills what is left of a run that was killed itself.
     fn end_the_rest(&self) {
         for (pid, _) in self.left_running() {
             // It may have ended meanwhile.
@@ -103,7 +103,7 @@ impl PackCopy {
         }
     }
 
-    /// Fails if anything of this pack outlives its run.
+    /// Fails if a process of this pack outlives its run.
     fn leaves_nothing(&self) {
         let end = Instant::now() + Duration::from_secs(10);
         while !self.left_running().is_empty() {
@@ -145,7 +145,7 @@ fn tell(child: &Child, signal: &str) {
 #[test]
 fn a_copy_of_the_pack_runs_alone() {
     let pack = PackCopy::new();
-    // Without an account our own library limits nothing, so that it can stand for somebody else's.
+    // Without an account our own library limits nothing, so it can act as another preloaded library.
     let other = pack.path("apportion/lib/apportion/libapportion_cuda.so");
     let (held, out, err) = end_of(pack.run(&[]).arg("--hami-core").arg(other));
     assert!(held, "{out}\n{err}");
@@ -167,7 +167,7 @@ fn a_copy_of_the_pack_runs_alone() {
         let verdict = row(&record, name)["verdict"].as_str().unwrap();
         assert!(verdict.starts_with("ok"), "{name}: {verdict}");
     }
-    // Both sources saw the program, and neither saw it above its limit.
+    // Both sources have seen the program, and neither above its limit.
     let victim = row(&record, "victim: plain");
     let size = |name: &str| victim[name].as_u64().unwrap();
     assert_eq!(size("limit"), 2000 << 20);
@@ -189,7 +189,7 @@ fn a_copy_of_the_pack_runs_alone() {
             "{samples}"
         );
     }
-    // Two files, whose names every tool takes.
+    // Two files, with names that every tool accepts.
     let mut files: Vec<_> = fs::read_dir(pack.path("out"))
         .unwrap()
         .map(|one| one.unwrap().file_name())
@@ -202,7 +202,7 @@ fn a_copy_of_the_pack_runs_alone() {
 #[test]
 fn a_row_that_hangs_costs_its_own_time() {
     let pack = PackCopy::new();
-    // What it leaves in a session of its own has the pack's path in its command line.
+    // A process that left the session is recognized by the pack's path in its command line.
     let path = pack.0.path().display();
     let stray = format!("setsid sh -c '{FOR_EVER}; : {path}' &");
     pack.replace("apportion-conformance", &format!("{stray}\n{FOR_EVER}"));
@@ -266,7 +266,7 @@ fn whoever_ends_a_run_gets_the_record_of_what_was_done() {
             assert_eq!(record["running"], "timing: calls");
             pack.leaves_nothing();
         } else {
-            // Nobody else is left to end them.
+            // Nothing else will kill them.
             pack.end_the_rest();
         }
     }
@@ -295,7 +295,7 @@ fn a_run_is_over_when_its_time_is() {
 fn what_the_driver_takes_unannounced_is_shown_and_bounded() {
     for (unannounced, is_fine) in [(96_u64, true), (256, false)] {
         let pack = PackCopy::new();
-        // A kernel that makes the simulated driver take memory which no call announces, in a full share.
+        // In a full share, a kernel that makes the simulated driver take memory that no call announces.
         let script = format!("total fill 64M\\nlaunch {unannounced}M\\ntotal fill 64M");
         let patched = format!("SCRIPTS = [('unannounced', '{script}')]\n\n\ndef rows(");
         let victims = pack.path("tier/victims.py");

@@ -1,4 +1,4 @@
-//! Under a limit: a program is to see a smaller card and nothing else, so everything documented still holds.
+//! Under a limit, a program sees a smaller card and no other difference, so all documented facts still hold.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ fn at(folder: &Path, name: &str) -> CString {
     CString::new(folder.join(name).as_os_str().as_bytes()).unwrap()
 }
 
-/// The account that an agent would make.
+/// An account as the agent creates it.
 fn account(machine: &ConformanceMachine) -> PathBuf {
     let folder = machine.folder().join("account");
     std::fs::create_dir(&folder).unwrap();
@@ -31,7 +31,7 @@ fn account(machine: &ConformanceMachine) -> PathBuf {
     folder
 }
 
-/// What an agent does when a process has ended.
+/// What the agent does when a process has ended.
 fn retire_the_dead(usage: &UsageMap) {
     let usage = usage.usage();
     for process in usage.processes() {

@@ -1,4 +1,4 @@
-//! A simulated machine of a test's own, and the conformance program run on it.
+//! A simulated machine for one test, and the conformance program on it.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_apportion-conformance");
 /// The only card of every machine.
 pub(crate) const CARD: &str = "GPU-5a000000-0000-4000-8000-0000000000c0";
 
-/// The staged tree: beside the profile's folder, or where the environment says.
+/// The staged tree: the one that the environment names, else beside the profile's folder.
 pub(crate) fn staged() -> PathBuf {
     let beside = Path::new(PROGRAM).ancestors().nth(2);
     let beside = beside.expect("programs are in a profile's folder");
@@ -27,7 +27,7 @@ pub(crate) fn staged() -> PathBuf {
     staged
 }
 
-/// A simulated machine of its own, ended with the test.
+/// A simulated machine that ends with the test.
 pub(crate) struct ConformanceMachine {
     folder: TempDir,
     daemon: Child,
@@ -66,7 +66,7 @@ impl ConformanceMachine {
         self.folder.path().join("driver.sock")
     }
 
-    /// A folder that goes with the machine.
+    /// A temporary folder that is removed with the machine.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -86,13 +86,13 @@ impl ConformanceMachine {
         command
     }
 
-    /// Runs the program; whether all held, and what was printed.
+    /// Runs the program. Returns whether all held, its output and its error output.
     pub(crate) fn ask(&self, arguments: &[&str]) -> (bool, String, String) {
         end_of(&mut self.program(arguments))
     }
 }
 
-/// Runs a command to its end; whether it succeeded, and what it printed.
+/// Runs a command to its end. Returns whether it succeeded, its output and its error output.
 pub(crate) fn end_of(command: &mut Command) -> (bool, String, String) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The conformance program itself as a client: on the simulated driver, bare and under a limit.
+//! The conformance program on the simulated driver, without and with a limit.
 #![expect(
     clippy::unwrap_used,
     reason = "what surrounds a test may panic as the test itself may"

@@ -1,4 +1,4 @@
-//! On the simulated driver as it is: what CUDA documents holds there too.
+//! On the simulated driver without a limit, everything that CUDA documents holds.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn the_simulated_driver_does_what_cuda_documents() {
     }
 }
 
-/// A driver may lack what came after it; this one has everything that CUDA's headers name up to its version.
+/// A driver may lack newer functions. This one has all functions of CUDA's headers up to its version.
 #[test]
 fn the_simulated_driver_has_every_entry_point_of_its_version() {
     let machine = ConformanceMachine::start();

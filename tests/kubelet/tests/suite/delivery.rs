@@ -1,4 +1,4 @@
-//! One pod at a time: a container of ours starts with its limit, or it does not start and is told why.
+//! One pod at a time: a container with a share starts with its limit, or it does not start and learns why.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::node::{Node, mounted, pod_of};
 
-/// Runs a victim on the account and the library that the grant names, as a runtime would.
+/// Runs a victim with the account and the library of the grant, as a runtime would.
 pub(crate) fn start(node: &Node, grant: &Value) -> VictimProcess {
     let account = mounted(grant, "/.apportion/limits");
     let mut command = node.host.program(built("victim"));
@@ -55,7 +55,7 @@ async fn a_container_finds_the_grant_of_its_pod_and_is_held_to_it_until_its_end(
     victim.step(&format!("alloc {}", 2000 * MIB - CONTEXT)).ok();
     victim.step("alloc 1").refused();
 
-    // The pod is gone for the kubelet while its process still runs: nobody else gets its memory.
+    // The kubelet has forgotten the pod, but its process still runs: its memory is not given out.
     node.kubelet.remove("u1");
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert_eq!(node.list().await.allocations.len(), 1, "its process lives");

@@ -1,4 +1,4 @@
-//! A small generator: a storm is the same each time.
+//! A small random generator with a fixed seed, so that every run is the same.
 
 /// The generator.
 pub(crate) struct SuiteRng(pub(crate) u64);

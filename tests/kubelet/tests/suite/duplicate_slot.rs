@@ -1,5 +1,5 @@
-//! A slot that the kubelet gives to two pods, as it does when it makes a list for somebody while it waits for
-//! the plugin's answer: the second is refused, and whatever the books say, no other slot suffers.
+//! A slot that the kubelet gives to two pods. That happens when it answers a list request while it waits for the
+//! plugin. The second pod is refused, and no other slot is affected.
 
 use apportion_kubelet_tests::PodOf;
 
@@ -29,7 +29,7 @@ async fn a_slot_that_a_running_pod_holds_is_refused_to_another() {
         .await
         .expect("its container starts again");
 
-    // Once it has left, the slot is any pod's.
+    // Once the pod has ended, any pod can get the slot.
     node.kubelet.remove("u1");
     node.eventually("the first pod's share is given back", async |list| {
         list.allocations.is_empty()
@@ -72,7 +72,7 @@ async fn a_slot_of_two_pods_starts_neither_and_the_others_start_as_ever() {
         .expect("it was placed");
     assert!(node.grant(&other).is_some());
 
-    // The next pod that the kubelet admits takes what has ended off its record.
+    // When the kubelet admits the next pod, it removes ended pods from its checkpoint.
     node.kubelet.remove("u1");
     let next = node.kubelet.admit("u4", "fourth", &["main"]).await;
     next.expect("a slot is free");
@@ -105,7 +105,7 @@ async fn a_whole_card_of_two_pods_starts_neither_and_the_other_cards_are_given_a
         let refused = refused.expect_err("nobody knows whose container it is");
         assert_eq!(refused.message(), sentence);
     }
-    // Everybody else's cards and shares are given, and given back.
+    // Cards and shares of all others are allocated and released.
     node.kubelet
         .admit_whole("u3", "third", &ONE)
         .await

@@ -1,4 +1,4 @@
-//! The agent as a device plugin: what the kubelet hands out, asks and is told, in its own order.
+//! The agent as a device plugin: what the kubelet hands out, asks and learns, in its own order.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A runtime without CDI: the kubelet is told of files that are not there yet, and they are there, leading
-//! to the pod's own account, exactly while the pod may start.
+//! A runtime without CDI: the kubelet is given paths that do not exist yet. They exist and lead to the pod's own
+//! account exactly while the pod may start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use apportion_tests::{PATIENCE, TestHost, cards};
 
 use crate::node::Node;
 
-/// What Debian's containerd says of itself, in few words.
+/// What Debian's containerd reports about itself, shortened.
 const OLD: &str =
     r#"{"enableCDI":false,"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{}}}}"#;
 
-/// A node whose runtime says that it is too old for CDI.
+/// A node whose runtime reports a version that is too old for CDI.
 async fn node() -> (Node, Runtime, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder for the socket");
     let socket = folder.path().join("cri.sock");
@@ -25,14 +25,14 @@ async fn node() -> (Node, Runtime, tempfile::TempDir) {
     (Node::with(1, 2, &options).await, runtime, folder)
 }
 
-/// Where the host's side of a mount is.
+/// The host path of a mount.
 fn mounted(answer: &ContainerAllocateResponse, place: &str) -> PathBuf {
     let mut mounts = answer.mounts.iter();
     let mount = mounts.find(|mount| mount.container_path == place);
     mount.expect("it is mounted").host_path.clone().into()
 }
 
-/// What the runtime would find at a mount's place on the host, if anything.
+/// What the runtime would find at a mount's host path, if anything.
 fn found(answer: &ContainerAllocateResponse, place: &str) -> Option<PathBuf> {
     mounted(answer, place).canonicalize().ok()
 }
@@ -71,7 +71,7 @@ async fn an_agent_that_cannot_tell_what_the_runtime_knows_offers_nothing() {
     agent.kill();
 }
 
-/// What a containerd says that looks for CDI files where ours are not.
+/// The configuration of a containerd that looks for CDI files in other folders than ours.
 const ELSEWHERE: &str = r#"{"enableCDI":true,"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}"#;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +120,7 @@ async fn a_runtime_that_learns_cdi_when_it_is_restarted_gets_it_without_a_new_ag
         admitted.expect("a slot is free");
         !node.kubelet.answer(uid).cdi_devices.is_empty()
     };
-    // The plugin hears of it right after the loop.
+    // The plugin learns it after the loop.
     node.eventually("slots are answered for by CDI", async |_| {
         let is_cdi = answered("u1").await;
         if !is_cdi {
@@ -184,7 +184,7 @@ async fn an_answer_of_before_leads_to_the_same_account_under_the_next_agent() {
         .await
         .expect("it was placed");
     node.kill_agent();
-    // The next one hears that the runtime has learned CDI; the kubelet keeps its answer for the pod.
+    // The next agent uses CDI. The kubelet keeps the old answer for the pod.
     node.start_agent_with(&["--cdi", "on"]).await;
     let answer = node.kubelet.answer("u1");
     let limits = || found(&answer, "/.apportion/limits");

@@ -1,4 +1,4 @@
-//! A node of a test's own: simulated cards, a kubelet, an agent, and the scheduler's part played by hand.
+//! A node for one test: simulated cards, a kubelet, an agent, and the test in the role of the scheduler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl Node {
         Self::with(cards_of_it, slots, &[]).await
     }
 
-    /// A node whose first agent has `options`, too.
+    /// A node whose first agent has additional `options`.
     pub(crate) async fn with(cards_of_it: usize, slots: u16, options: &[&str]) -> Self {
         Self::of(&cards(cards_of_it), slots, options).await
     }
@@ -49,7 +49,7 @@ impl Node {
         self.start_agent_with(&[]).await;
     }
 
-    /// An agent that brings the libraries of this folder.
+    /// Starts an agent that installs the libraries of this folder.
     pub(crate) async fn start_agent_of(&mut self, libraries: &Path) {
         let variables = [("APPORTION_LIB_DIR", libraries)];
         self.start_agent_in(&[], &variables).await;
@@ -59,7 +59,7 @@ impl Node {
         self.start_agent_in(options, &[]).await;
     }
 
-    /// A node whose agent shares cards and gives none whole, as the chart starts it.
+    /// A node whose agent shares cards and gives out no whole ones, as the chart starts it.
     pub(crate) async fn without_wholes(cards_of_it: usize, slots: u16) -> Self {
         let host = TestHost::with(&cards(cards_of_it));
         let kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
@@ -134,7 +134,7 @@ impl Node {
             .into_inner()
     }
 
-    /// What a scheduler does for a pod: `None` if it does not fit now.
+    /// Places a pod as a scheduler does. `None` if it does not fit now.
     pub(crate) async fn place(&self, uid: &str, card: usize, mib: u64) -> Option<Allocation> {
         let allocation = self.reserve(uid, card, mib).await?;
         let request = CommitRequest {
@@ -171,7 +171,7 @@ impl Node {
         }
     }
 
-    /// The grant that a runtime finds for a slot.
+    /// The grant of a slot, as a runtime finds it.
     pub(crate) fn grant(&self, slot: &str) -> Option<Value> {
         let path = self.cdi().join(format!("apportion.dev-grant-{slot}.json"));
         let text = fs::read(path).ok()?;
@@ -179,7 +179,7 @@ impl Node {
         Some(file["devices"][0].clone())
     }
 
-    /// All grants on disk.
+    /// The number of grants on disk.
     pub(crate) fn grants(&self) -> usize {
         fs::read_dir(self.cdi()).map_or(0, |entries| entries.flatten().count())
     }
@@ -201,7 +201,7 @@ impl Node {
     }
 }
 
-/// Where the host's side of a mount is.
+/// The host path of a mount.
 pub(crate) fn mounted(grant: &Value, place: &str) -> PathBuf {
     let mounts = grant["containerEdits"]["mounts"].as_array();
     let mut mounts = mounts.into_iter().flatten();

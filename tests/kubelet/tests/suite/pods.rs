@@ -1,4 +1,4 @@
-//! What a pod asks for and whether it has ended, from the kubelet's own pods API: no API server is asked.
+//! A pod's request and its end, from the kubelet's pods API, without an API server.
 
 use apportion_kubelet_tests::PodsApi;
 use apportion_tests::MIB;
@@ -15,7 +15,7 @@ async fn a_pod_gets_what_the_kubelet_says_that_it_asks_for_until_the_kubelet_say
  {
     let mut node = node().await;
     let pods = PodsApi::listen(&node.host.dir().join("kubelet"));
-    // The agent asks when it starts, and again after a while.
+    // The agent reads the pods when it starts, and again after a while.
     node.kill_agent();
     node.start_agent_with(&["--unplaced", "local-fit"]).await;
     let slot = node.kubelet.admit("u1", "train", &["main"]).await;
@@ -27,7 +27,7 @@ async fn a_pod_gets_what_the_kubelet_says_that_it_asks_for_until_the_kubelet_say
     let limit = (2000 * MIB).to_le_bytes();
     assert!(limits.windows(8).any(|word| word == limit));
 
-    // Its slot is still the pod's by the list of devices.
+    // The list of devices still shows the slot as the pod's.
     pods.is_finished("u1");
     node.eventually("its share is given back", async |list| {
         !list.allocations.iter().any(|of| pod_of(of) == Some("u1"))

@@ -1,5 +1,5 @@
-//! What stays as it is while a program lives that nobody sees any more, or that a newer agent did not start:
-//! its slot, and the library that it has mapped.
+//! What must not change while a program lives that nothing sees any more, or that an older agent started: its slot, and
+//! the library that it has mapped.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ async fn a_slot_is_nobodys_until_the_last_process_of_its_pod_has_ended() {
     })
     .await;
     assert_eq!(node.grant(&slot), None, "nothing starts on it");
-    // The kubelet has chosen the slot before it heard of that.
+    // The kubelet has chosen the slot before it learned that.
     node.place("u2", 0, 500).await.expect("the card has room");
     let handed = node
         .kubelet
@@ -70,7 +70,7 @@ async fn a_program_goes_on_with_its_library_when_a_newer_agent_brings_another() 
     let mut first = start(&node, &old);
     first.step(&format!("alloc {}", 300 * MIB)).ok();
 
-    // The same library with other bytes behind its end is another one.
+    // The same library with extra bytes at its end has another checksum.
     let newer = node.host.dir().join("newer");
     copy(&node.host.libraries(), &newer);
     let file = newer.join("libapportion_cuda.so");

@@ -8,7 +8,7 @@ use apportion_tests::MIB;
 use crate::node::{Node, pod_of};
 use crate::whole::offers;
 
-/// Asks for the smallest share of a card.
+/// Requests the smallest share of a card.
 async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
     let share = Share {
         card: card.to_owned(),
@@ -42,7 +42,7 @@ async fn where_another_plugin_serves_cards_none_is_shared_also_without_whole_car
         refused.is_some_and(|refused| refused.message().contains("another device plugin"))
     })
     .await;
-    // An agent that starts beside the plugin gives nothing from its first word on.
+    // An agent that starts beside the plugin grants nothing from the start.
     node.kill_agent();
     node.start_agent_without_wholes().await;
     let refused = ask(&node, &card, "later").await;
@@ -58,7 +58,7 @@ async fn where_another_plugin_serves_cards_none_is_shared_also_without_whole_car
     .await;
 }
 
-/// What NVIDIA's DRA driver gave is known by the numbers of device files where nobody says more.
+/// The devices of NVIDIA's DRA driver are known only by their device numbers if nothing else names them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_that_a_claim_got_is_nobody_elses_until_its_pod_is_gone() {
     let node = Node::without_wholes(2, 4).await;
@@ -129,8 +129,8 @@ async fn where_another_plugin_serves_cards_none_is_given_and_it_is_said_how_to_t
     .await;
 }
 
-/// NVIDIA's plugin may listen anywhere and call its resource anything; what it gave stays its pods' when it
-/// has left.
+/// NVIDIA's plugin may use any socket and any resource name. What it gave out belongs to its pods even after it has
+/// stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_there() {
     const SHARED: &str = "nvidia.com/gpu.shared";

@@ -1,4 +1,4 @@
-//! A thousand pods through fifty slots in random order, the agent killed at random.
+//! A thousand pods through fifty slots in random order, while the agent is killed at random.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::node::{Node, mounted, pod_of};
 
 const SLOTS: u16 = 50;
 const CARDS: usize = 4;
-/// What a pod asks for: no two that can live at a time ask for the same, so that a swap would show.
+/// The smallest request. Pods that may run at the same time ask for different amounts, so that a mix-up shows.
 const SMALLEST: u64 = 100;
 
 fn pods() -> usize {
@@ -61,14 +61,14 @@ async fn a_thousand_pods_find_their_own_grants_whatever_dies() {
     assert!(kills > 0, "the storm was none");
 }
 
-/// A pod is placed, admitted and started; `None` where the node is full for now.
+/// Places, admits and starts a pod. `None` if the node is full now.
 async fn create(node: &Node, number: usize, dice: &mut SuiteRng) -> Option<(String, String, u64)> {
     let uid = format!("00000000-0000-4000-8000-{number:012}");
-    // A share is a whole number of 2 MiB.
+    // A share is a multiple of 2 MiB.
     let mib = SMALLEST + 2 * u64::try_from(number % 200).unwrap_or_default();
     node.place(&uid, dice.roll(CARDS), mib).await?;
     let name = format!("pod-{}", number % 7);
-    // The slots of pods that have just left are not offered until they are let go.
+    // The slots of pods that have just ended are not offered until they are released.
     let mut slot = node.kubelet.admit(&uid, &name, &["init", "main"]).await;
     let deadline = tokio::time::Instant::now() + apportion_tests::PATIENCE;
     while slot.is_err() && tokio::time::Instant::now() < deadline {
@@ -84,7 +84,7 @@ async fn create(node: &Node, number: usize, dice: &mut SuiteRng) -> Option<(Stri
     Some((uid, slot, mib))
 }
 
-/// What the runtime finds is the pod's own.
+/// The runtime finds the pod's own grant.
 fn check(node: &Node, uid: &str, (slot, mib): &(String, u64)) {
     let grant = node
         .grant(slot)
@@ -99,7 +99,7 @@ fn check(node: &Node, uid: &str, (slot, mib): &(String, u64)) {
     );
 }
 
-/// The agent's book and the kubelet's are the same.
+/// The agent's ledger and the kubelet's state are the same.
 async fn agree(node: &Node, live: &BTreeMap<String, (String, u64)>) {
     let held: BTreeSet<String> = live.keys().cloned().collect();
     assert_eq!(

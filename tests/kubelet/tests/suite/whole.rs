@@ -1,4 +1,4 @@
-//! Whole cards beside shares: one book, so that no card is given twice.
+//! Whole cards and shares from one ledger, so that no card is given out twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::dice::SuiteRng;
 use crate::node::{Node, pod_of};
 
-/// The cards that a grant shows.
+/// The cards of a grant.
 fn cards(grant: &Value) -> BTreeSet<String> {
     let mounts = grant["containerEdits"]["mounts"].as_array();
     let places = mounts.into_iter().flatten();
@@ -20,7 +20,7 @@ fn cards(grant: &Value) -> BTreeSet<String> {
     cards.collect()
 }
 
-/// The cards that a container of a pod finds when it starts.
+/// The cards that a container of a pod gets when it starts.
 async fn started(node: &Node, uid: &str, container: &str) -> BTreeSet<String> {
     let pod = node.kubelet.pod(uid).expect("it is admitted");
     let asked = node.kubelet.before_whole_start(uid, container).await;
@@ -101,7 +101,7 @@ async fn a_pod_beside_a_share_gets_the_other_card_and_nothing_that_limits_it() {
 async fn a_device_whose_card_was_shared_meanwhile_gets_another_card() {
     let node = Node::new(2, 4).await;
     offers(&node, 2).await;
-    // The kubelet has not heard of it when it takes the device.
+    // The kubelet has not learned it when it takes the device.
     let card = node.list().await.cards[0].uuid.clone();
     let (placed, admitted) = tokio::join!(
         node.place("u1", 0, 2000),
@@ -116,7 +116,7 @@ async fn a_device_whose_card_was_shared_meanwhile_gets_another_card() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_two_cards_get_those_that_nvlink_joins() {
     let mut machine = apportion_tests::cards(4);
-    // Twice two cards, and neither pair are neighbours by number.
+    // Two pairs of cards. No pair has adjacent numbers.
     for (card, other) in [(0, 2), (2, 0), (1, 3), (3, 1)] {
         machine.cards[card].links = vec![other; 4];
     }
@@ -205,8 +205,8 @@ async fn a_pod_waits_for_the_card_of_one_that_is_leaving() {
     }
 }
 
-/// Two hundred pods of both kinds, the agent killed now and then: no card is ever given twice, and in the
-/// end the ledger is what the kubelet has.
+/// Two hundred pods of both kinds, while the agent is killed now and then: no card is ever given out twice, and at the
+/// end the ledger matches the kubelet's state.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
     const CARDS: usize = 4;
@@ -227,7 +227,7 @@ async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
                 let asked = [("main", count, false)];
                 if node.kubelet.admit_whole(&uid, &uid, &asked).await.is_ok() {
                     if node.kubelet.before_whole_start(&uid, "main").await.is_err() {
-                        // A share was faster; the pod goes on waiting in real life.
+                        // A share was faster. On a real node the pod would keep waiting.
                         node.kubelet.remove(&uid);
                         continue;
                     }
@@ -288,7 +288,7 @@ async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
     assert_eq!(node.grants(), 0, "within {PATIENCE:?}");
 }
 
-/// Nobody else has anything of a card that a pod has whole.
+/// No other pod has anything of a card that a pod has whole.
 async fn apart(node: &Node, whole: &BTreeMap<String, BTreeSet<String>>) {
     let list = node.list().await;
     for (uid, cards) in whole {

@@ -1,5 +1,5 @@
-//! What a driver exports: every function of interest is hooked or left alone for a reason, and is on a list, so that
-//! the same is known where there is no driver.
+//! A driver's exports: every relevant function is hooked or left unhooked for a reason, and is on a list, so that tests
+//! without a driver know it too.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use apportion_intercept::unhooked::{is_classified, is_of_interest};
 use super::{CheckOutcome, library};
 use crate::run_mode::{RunSetup, UnpackedDriver};
 
-/// The names of the headers, and those that only drivers have.
+/// The names in the headers, and those that only drivers export.
 const LISTS: [&str; 2] = [
     include_str!("../../../../cuda-intercept/tests/functions.txt"),
     include_str!("../../../../cuda-intercept/tests/exports.txt"),

@@ -1,5 +1,5 @@
-//! Whether the simulated driver chooses the entry points that this driver chooses: a hook is found by the choice, so
-//! tests on the one are worth as much as the two agree.
+//! Whether the simulated driver selects the same entry points as this driver. The hooks rely on this selection, so
+//! tests on the simulated driver are only valid if both agree.
 
 use anyhow::{Context, Result};
 
@@ -22,7 +22,7 @@ pub(super) fn run(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutc
     let newest: i32 = newest.parse().context("a version is a number")?;
     let mut outcome = CheckOutcome::default();
     for (key, real) in &real {
-        // A function that only one of the two has is chosen by neither.
+        // Skip functions that only one of the two has.
         let is_had = |answer: &str| answer.contains("driver:");
         let Some(ours) = ours.get(key).filter(|ours| is_had(ours) && is_had(real)) else {
             continue;
@@ -33,7 +33,7 @@ pub(super) fn run(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutc
         {
             let (real, ours) = (at(real, *version), at(ours, *version));
             let symbol = real.and_then(|answer| answer.split_once("driver:"));
-            // What is not simulated at all cannot be chosen.
+            // Skip entry points that are not simulated.
             if symbol.is_some_and(|(_, symbol)| !symbols.contains_key(symbol)) {
                 continue;
             }
@@ -48,7 +48,7 @@ pub(super) fn run(setup: &RunSetup, driver: &UnpackedDriver) -> Result<CheckOutc
     Ok(outcome)
 }
 
-/// The answer for a version, of answers that each hold from their version on.
+/// The answer for a version, from answers that each apply from their version on.
 fn at(answers: &str, version: i32) -> Option<&str> {
     let from = answers.split("; ").filter_map(|one| one.split_once(": "));
     let before = from.filter(|(from, _)| from.parse().is_ok_and(|from: i32| from <= version));

@@ -1,5 +1,5 @@
-//! Every function that the libraries export, called with nothing and with garbage, before and after the driver was
-//! told to start: each in a process of its own, as some of them end it.
+//! Calls every function that the libraries export with null and garbage arguments, before and after the initialisation.
+//! Each call has a process of its own, because some of them end it.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -11,28 +11,28 @@ use crate::objects::ProcessPointers;
 
 use super::{LoadedDriver, say, symbol};
 
-/// In this calling convention a function takes what it needs of these and leaves the rest.
+/// A call with enough arguments for every function. In this calling convention a function ignores the surplus.
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
 
 const ARGUMENTS: usize = 12;
-/// Where arguments of all runs point to: the same numbers, whatever else the process has.
+/// The address that arguments point to. It is the same in all runs, whatever else the process has mapped.
 const PLACE: usize = 0x2000_0000_0000;
-/// The words that each argument points to, and those behind the last one.
+/// The words that each argument points to, and the words after the last one.
 const WORDS: usize = 512;
 const ALL_WORDS: usize = (ARGUMENTS + 2) * WORDS;
 /// How long a call may take before its process is ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What waits for a debugger, and for ever where there is none; and how long it may.
+/// A function that waits for a debugger, without one forever, and its time limit.
 const WAITS: (&str, Duration) = ("cudbgMain", Duration::from_millis(100));
 
-/// What a process that makes a call shares with the one that looks at it.
+/// The memory that the calling process shares with its parent.
 #[repr(C)]
 struct SharedCallState {
     memory: [u64; ALL_WORDS],
     returned: u64,
 }
 
-/// What arguments are.
+/// The kinds of arguments.
 #[derive(Clone, Copy)]
 enum CallArguments {
     Nothing,
@@ -71,7 +71,7 @@ pub(super) fn perform(seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What `cuInit` and `nvmlInit` say here is a line of its own.
+/// Initialises both libraries and prints the results.
 fn start_both(driver: &LoadedDriver) -> Result<()> {
     for (handle, name) in driver.handles.iter().zip(["cuInit", "nvmlInit_v2"]) {
         let address = symbol(*handle, name)?;
@@ -85,7 +85,7 @@ fn start_both(driver: &LoadedDriver) -> Result<()> {
     Ok(())
 }
 
-/// Words that are no pointers, the same for a seed (SplitMix64).
+/// Words that are no pointers, determined by the seed (SplitMix64).
 fn garbage(seed: u64) -> Vec<u64> {
     let mut state = seed;
     let mut next = || {
@@ -98,9 +98,9 @@ fn garbage(seed: u64) -> Vec<u64> {
     (0..ALL_WORDS).map(|_| next()).collect()
 }
 
-/// The memory that both processes see.
+/// Maps the memory that both processes see.
 fn share() -> Result<*mut SharedCallState> {
-    // SAFETY: a new mapping at a place where there is none.
+    // SAFETY: a new mapping at an address where nothing is mapped.
     let place = unsafe {
         libc::mmap(
             PLACE as *mut c_void,
@@ -115,13 +115,13 @@ fn share() -> Result<*mut SharedCallState> {
     Ok(place.cast())
 }
 
-/// A process that ends badly leaves no file behind.
+/// Disables core dumps.
 fn quietly() {
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the structure lives through the call.
+    // SAFETY: the structure lives for the call.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
@@ -134,14 +134,15 @@ struct IsolatedCall {
 }
 
 impl IsolatedCall {
-    /// Makes it in a process of its own; what came back. What a process wrote that ended by a signal nobody sees.
+    /// Makes the call in a process of its own and describes the result. What a process wrote before a fatal signal is
+    /// ignored.
     fn make(
         self,
         garbage: &[u64],
         shared: *mut SharedCallState,
         pointers: &ProcessPointers,
     ) -> Result<String> {
-        // SAFETY: the mapping is as large as that, and no other process uses it now.
+        // SAFETY: the mapping is large enough, and no other process uses it now.
         unsafe { ptr::copy_nonoverlapping(garbage.as_ptr(), shared.cast(), garbage.len()) };
         // SAFETY: this process has one thread, and the child leaves by `_exit`.
         let child = unsafe { libc::fork() };
@@ -156,7 +157,7 @@ impl IsolatedCall {
         if libc::WIFSIGNALED(status) {
             return Ok(format!("signal {}", libc::WTERMSIG(status)));
         }
-        // SAFETY: the child is gone, so nobody else writes.
+        // SAFETY: the child is gone, so no other process writes.
         let after = unsafe { &*shared };
         let wrote = written(&after.memory, garbage, pointers);
         Ok(match libc::WEXITSTATUS(status) {
@@ -165,30 +166,30 @@ impl IsolatedCall {
         })
     }
 
-    /// Makes it in this process, and ends that.
+    /// Makes the call in this process, and ends it.
     fn make_here(self, shared: *mut SharedCallState) -> ! {
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
-            // SAFETY: the default is allowed for each.
+            // SAFETY: SIG_DFL is allowed for each of these signals.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
-        // SAFETY: the path is a string.
+        // SAFETY: the path is a C string.
         let nowhere = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
         for stream in [1, 2] {
             // SAFETY: both are this process's own descriptors.
             unsafe { libc::dup2(nowhere, stream) };
         }
-        // SAFETY: of numbers, zeroes are valid values.
+        // SAFETY: all zeroes is a valid value for a structure of numbers.
         let mut timer: libc::itimerval = unsafe { std::mem::zeroed() };
         timer.it_value.tv_sec = self.patience.as_secs().cast_signed();
         timer.it_value.tv_usec = i64::from(self.patience.subsec_micros());
-        // SAFETY: the structure lives through the call. No handler is set, so the process ends.
+        // SAFETY: the structure lives for the call. No handler is set, so the signal ends the process.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
         let at = |index: usize| match self.arguments {
             CallArguments::Nothing => 0,
             CallArguments::Garbage => (PLACE + index * WORDS * size_of::<u64>()) as u64,
         };
-        // SAFETY: the address is that of an exported function with at most twelve arguments of at most 64 bits. What it
-        // makes of them is what is asked, and this process is there for nothing else.
+        // SAFETY: the address is that of an exported function with at most twelve arguments of at most 64 bits. Its
+        // reaction to them is what is tested, and this process exists only for this call.
         let function: Any = unsafe { std::mem::transmute(self.address) };
         // SAFETY: as above.
         let returned = unsafe {
@@ -207,14 +208,14 @@ impl IsolatedCall {
                 at(11),
             )
         };
-        // SAFETY: the mapping is this process's too.
+        // SAFETY: the mapping is shared with this process.
         unsafe { (*shared).returned = returned };
-        // SAFETY: nothing of this process needs an end of its own.
+        // SAFETY: this process needs no cleanup.
         unsafe { libc::_exit(0) }
     }
 }
 
-/// What a function returned: most a code, some an address.
+/// A function's return value: usually a code, sometimes an address.
 fn returned(word: u64, pointers: &ProcessPointers) -> String {
     let named = pointers.word(word);
     match named == format!("{word:x}") {
@@ -223,7 +224,7 @@ fn returned(word: u64, pointers: &ProcessPointers) -> String {
     }
 }
 
-/// The words that are not as they were, the first of them in full.
+/// The words that have changed, the first of them in full.
 fn written(memory: &[u64], garbage: &[u64], pointers: &ProcessPointers) -> String {
     let changed = memory.iter().zip(garbage).enumerate();
     let changed: Vec<String> = changed

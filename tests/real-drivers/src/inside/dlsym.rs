@@ -1,4 +1,4 @@
-//! `dlsym` over everything that the libraries export, on every kind of handle.
+//! `dlsym` for all exports of the libraries, on every kind of handle.
 
 use std::fs;
 
@@ -34,16 +34,16 @@ pub(super) fn perform() -> Result<()> {
     Ok(())
 }
 
-/// `dlopen` of nothing, which is the program and all that it sees.
+/// The handle of the program and everything in its global scope.
 fn own_handle() -> Result<usize> {
-    // SAFETY: no name is allowed, and means the program.
+    // SAFETY: a null name is allowed, and means the program.
     let handle = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
     (!handle.is_null())
         .then_some(handle as usize)
         .context("dlopen of nothing failed")
 }
 
-/// The path of the file that was loaded under that name.
+/// The path of the file that was loaded under this name.
 fn path_of(library: &str) -> Result<String> {
     let maps = fs::read_to_string("/proc/self/maps").context("failed to read /proc/self/maps")?;
     let start = format!("/{}", library.trim_end_matches('1'));

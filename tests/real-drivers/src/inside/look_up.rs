@@ -9,32 +9,32 @@ use apportion_intercept::unhooked::family;
 
 use super::{LoadedDriver, say};
 
-/// The names of CUDA's headers, each with the versions of the headers that have it.
+/// The names in CUDA's headers, each with the header versions that have it.
 const HEADERS: &str = include_str!("../../../../cuda-intercept/tests/functions.txt");
 
-/// The versions with which entry points came, those in between in which some did, and nonsense.
+/// The versions in which entry points appeared, some versions in between, and invalid ones.
 pub(crate) const VERSIONS: [i32; 48] = [
     -1, 0, 1000, 2000, 2010, 2020, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050,
     7000, 7050, 8000, 9000, 9010, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030, 11040,
     11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090,
     13000, 13010, 13020, 13030, 99990,
 ];
-/// All that mean something, 3 as both, and one that means nothing.
+/// All valid flags, 3 for both bits, and one invalid value.
 const FLAGS: [u64; 5] = [0, 1, 2, 3, 4];
 
 type First = unsafe extern "C" fn(*const c_char, *mut usize, i32, u64) -> i32;
 type Second = unsafe extern "C" fn(*const c_char, *mut usize, i32, u64, *mut i32) -> i32;
 
-/// What outputs hold that were not written to.
+/// The value of outputs that were not written.
 const UNTOUCHED: usize = 0x5afe;
 
 pub(super) fn perform() -> Result<()> {
     let driver = LoadedDriver::load()?;
-    // SAFETY: the symbol has this signature since CUDA 11.3.
+    // SAFETY: the symbol has had this signature since CUDA 11.3.
     let first: First = unsafe { std::mem::transmute(driver.cuda("cuGetProcAddress")?) };
-    // Driver 470 has no second one.
+    // Driver 470 does not have the second version.
     let second = driver.cuda("cuGetProcAddress_v2").ok();
-    // SAFETY: the symbol has this signature since CUDA 12.0.
+    // SAFETY: the symbol has had this signature since CUDA 12.0.
     let second = second.map(|at| unsafe { std::mem::transmute::<usize, Second>(at) });
     let mut asked = 0;
     for name in names(&driver) {
@@ -42,14 +42,14 @@ pub(super) fn perform() -> Result<()> {
         for flags in FLAGS {
             asked += answers(&format!("{name}, flags {flags}, first"), |version| {
                 let mut found = UNTOUCHED;
-                // SAFETY: name and output live through the call.
+                // SAFETY: name and output live for the call.
                 let code = unsafe { first(symbol.as_ptr(), &raw mut found, version, flags) };
                 format!("{code} {}", pointer(&driver, found))
             });
             let Some(second) = second else { continue };
             asked += answers(&format!("{name}, flags {flags}"), |version| {
                 let (mut found, mut status) = (UNTOUCHED, -7);
-                // SAFETY: name and outputs live through the call.
+                // SAFETY: name and outputs live for the call.
                 let code = unsafe {
                     second(
                         symbol.as_ptr(),
@@ -68,13 +68,13 @@ pub(super) fn perform() -> Result<()> {
     Ok(())
 }
 
-/// The CUDA version that the driver says.
+/// The CUDA version that the driver reports.
 fn version(driver: &LoadedDriver) -> Result<i32> {
     // SAFETY: the symbol has this signature in all versions.
     let get: unsafe extern "C" fn(*mut i32) -> i32 =
         unsafe { std::mem::transmute(driver.cuda("cuDriverGetVersion")?) };
     let mut version = 0;
-    // SAFETY: the output lives through the call.
+    // SAFETY: the output lives for the call.
     let code = unsafe { get(&raw mut version) };
     ensure!(code == 0, "cuDriverGetVersion returned {code}");
     Ok(version)
@@ -87,7 +87,7 @@ fn pointer(driver: &LoadedDriver, found: usize) -> &str {
     }
 }
 
-/// Asks for every version, and prints each answer with the version from which on it holds.
+/// Looks up every version, and prints each answer with the first version that has it.
 fn answers(key: &str, ask: impl Fn(i32) -> String) -> usize {
     let (mut line, mut last) = (String::new(), String::new());
     for version in VERSIONS {
@@ -101,7 +101,7 @@ fn answers(key: &str, ask: impl Fn(i32) -> String) -> usize {
     VERSIONS.len()
 }
 
-/// Everything that the library exports or a header has, with and without versions.
+/// The names of all exports and of the headers, with and without version suffixes.
 fn names(driver: &LoadedDriver) -> BTreeSet<String> {
     let exported = driver.loaded[0].exports.keys().map(String::as_str);
     let declared = HEADERS.lines().filter_map(|line| line.split(' ').next());

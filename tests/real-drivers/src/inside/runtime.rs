@@ -1,4 +1,5 @@
-//! The first calls of a program that is linked with the CUDA runtime: in the program, in threads, and in a child.
+//! The first calls of a program that is linked with the CUDA runtime: in the program, in threads, and in a forked
+//! child.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -9,13 +10,13 @@ use anyhow::{Result, ensure};
 
 use super::{open, say, symbol};
 
-/// Larger than any structure that the runtime writes here.
+/// Larger than any structure that the runtime writes in these calls.
 type Space = [u64; 1024];
 
-/// A call of the runtime, and what is printed of it.
+/// A call of the runtime, which returns the text to print.
 type Call = fn(usize) -> String;
 
-/// One call each, with pointers to `Space` as all its arguments but those named.
+/// One call each. All arguments are pointers to `Space`, except the named ones.
 const CALLS: &[(&str, Call)] = &[
     ("cudaRuntimeGetVersion", one_number),
     ("cudaDriverGetVersion", one_number),
@@ -38,12 +39,12 @@ const CALLS: &[(&str, Call)] = &[
     ("cudaDeviceReset", nothing),
 ];
 
-/// Calls a function with four words; more than it takes is left alone.
+/// Calls a function with four words. It ignores surplus ones.
 fn call(address: usize, arguments: [u64; 4]) -> c_int {
     // SAFETY: the address is that of a function of the runtime with at most four arguments of at most 64 bits.
     let function: unsafe extern "C" fn(u64, u64, u64, u64) -> c_int = unsafe { transmute(address) };
     let [a, b, c, d] = arguments;
-    // SAFETY: the callers pass memory that is large enough, or numbers that are allowed.
+    // SAFETY: the callers pass memory that is large enough, or valid numbers.
     unsafe { function(a, b, c, d) }
 }
 
@@ -51,7 +52,7 @@ fn nothing(address: usize) -> String {
     call(address, [0; 4]).to_string()
 }
 
-/// A function that writes to its first arguments.
+/// A function that writes through its first arguments.
 fn one_number(address: usize) -> String {
     let mut spaces: [Space; 2] = [[0; 1024]; 2];
     let [first, second] = &mut spaces;
@@ -60,7 +61,7 @@ fn one_number(address: usize) -> String {
     format!("{code} {:x} {:x}", first[0], second[0])
 }
 
-/// A function that writes a pointer, and is asked for a megabyte.
+/// A function that writes a pointer. It is asked for a megabyte.
 fn some_memory(address: usize) -> String {
     let mut space: Space = [0; 1024];
     let code = call(address, [space.as_mut_ptr() as u64, 1 << 20, 1, 0]);
@@ -85,16 +86,16 @@ pub(super) fn perform(path: &str) -> Result<()> {
     ensure!(child >= 0, "failed to start a process");
     if child == 0 {
         let code = i32::from(all(runtime, "a child").is_err());
-        // SAFETY: what it had to print is printed.
+        // SAFETY: all output of this process is already printed.
         unsafe { libc::_exit(code) };
     }
-    // SAFETY: the child is our own, and its status is not asked for.
+    // SAFETY: the child is our own, and a null status is allowed.
     let ended = unsafe { libc::waitpid(child, null_mut(), 0) };
     ensure!(ended == child, "failed to wait for a process");
     Ok(())
 }
 
-/// Makes all calls in their order.
+/// Makes all calls in order.
 fn all(runtime: usize, who: &str) -> Result<()> {
     for (name, make) in CALLS {
         let address = symbol(runtime, name)?;

@@ -1,9 +1,8 @@
 //! The connections of one process to its machine.
 //!
-//! A request takes an idle connection or opens one, so threads wait for each other neither here nor
-//! in a slow request. After a `fork` the child must not speak on its parent's connections; it finds
-//! that the set is not its own and starts another one, without touching the old set's lock, which a
-//! thread that no longer exists may hold.
+//! A request takes an idle connection or opens one, so threads never wait for each other, even in a slow request. After
+//! a `fork` the child must not use its parent's connections. It notices that the set is not its own and starts a new
+//! one. It does not touch the old set's lock, because a thread that no longer exists may hold it.
 
 use std::borrow::Cow;
 use std::os::unix::net::UnixStream;
@@ -30,8 +29,8 @@ pub struct MachineUnreachable {
 #[derive(Debug)]
 pub struct MachineClient {
     socket: PathBuf,
-    /// Written by: the first request of a process. Read by: every request. Acquire/Release: who sees
-    /// the pointer sees the set behind it. A set is never freed: a child may have its parent's.
+    /// Written by: the first request of a process. Read by: every request. Acquire/Release: a thread that sees the
+    /// pointer sees the set behind it. A set is never freed: a child may have its parent's.
     idle: AtomicPtr<IdleConnections>,
 }
 
@@ -42,7 +41,7 @@ struct IdleConnections {
 }
 
 impl MachineClient {
-    /// A machine at a socket; nothing happens yet.
+    /// A client for the machine at a socket. Does not connect yet.
     #[must_use]
     pub fn at(socket: PathBuf) -> Self {
         Self {
@@ -51,7 +50,7 @@ impl MachineClient {
         }
     }
 
-    /// Asks the machine, on behalf of the driver function of that name if one is given.
+    /// Sends a request to the machine, on behalf of the driver function `function` if one is given.
     ///
     /// # Errors
     /// If no machine answers.
@@ -93,7 +92,7 @@ impl MachineClient {
     fn idle(&self) -> &IdleConnections {
         let process = process::id();
         let seen = self.idle.load(Ordering::Acquire);
-        // SAFETY: the pointer is null or comes from `Box::into_raw` below and is never freed.
+        // SAFETY: the pointer is null or comes from `Box::into_raw` below, and is never freed.
         if let Some(idle) = unsafe { seen.as_ref() }
             && idle.process == process
         {
@@ -109,7 +108,7 @@ impl MachineClient {
         let current = match swap {
             Ok(_) => own,
             Err(other) => {
-                // SAFETY: `own` is from `Box::into_raw` above and nobody else has seen it.
+                // SAFETY: `own` is from `Box::into_raw` above and was never published.
                 drop(unsafe { Box::from_raw(own) });
                 other
             }

@@ -2,13 +2,13 @@
 
 use std::io::{self, Read, Write};
 
-/// No request or reply is longer.
+/// The most bytes of a request or reply.
 const LONGEST: u32 = 16 << 20;
 
 /// Sends one message.
 ///
 /// # Errors
-/// If the peer does not take it.
+/// If the peer does not accept it.
 pub fn send(stream: &mut impl Write, message: &impl serde::Serialize) -> io::Result<()> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;
@@ -17,10 +17,10 @@ pub fn send(stream: &mut impl Write, message: &impl serde::Serialize) -> io::Res
     stream.write_all(&frame)
 }
 
-/// Receives one message; `None` if the peer has closed in place of sending one.
+/// Receives one message, or `None` if the peer closed the connection between messages.
 ///
 /// # Errors
-/// If the peer breaks off, or sends what is no message.
+/// If the peer closes within a message, or sends an invalid one.
 pub fn receive<T: serde::de::DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>> {
     let mut head = [0; 4];
     match stream.read_exact(&mut head) {

@@ -1,8 +1,8 @@
-//! How the simulated driver's libraries reach their machine: a Unix socket, frames of JSON with a
-//! length in front, and a set of connections that survives threads and `fork`.
+//! How the simulated driver's libraries reach their machine: a Unix socket, JSON messages with a length prefix, and a
+//! set of connections that works with threads and `fork`.
 //!
-//! It says nothing to a program's output and never waits for a daemon that is not there: a machine
-//! that cannot be reached is a driver without cards.
+//! The crate prints nothing and never waits for a missing daemon. If the machine cannot be reached, the driver has no
+//! cards.
 
 mod connection;
 mod frame;

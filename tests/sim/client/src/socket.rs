@@ -1,18 +1,18 @@
-//! Where the machine listens, and which of its cards this process may use.
+//! The machine's socket, and which of its cards this process may use.
 //!
-//! In a container the socket is mounted once for each card that it was given, under the card's UUID, as
-//! the device files of real cards are. What is there decides, whatever the environment says.
+//! A container gets the socket mounted once for each of its cards, under the card's UUID, like the device files of real
+//! cards. These mounts decide, whatever the environment says.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Names the socket for everyone who shall use another than the default one.
+/// Overrides the default socket.
 pub const SOCKET_VARIABLE: &str = "APPORTION_SIM_SOCKET";
 
-/// Where a container has its cards.
+/// The folder of a container's cards.
 const CONTAINER_CARDS: &str = "/.apportion/sim";
 
-/// The UUIDs of the cards that this container was given; nothing outside of containers.
+/// The UUIDs of the cards that this container was given. None outside of containers.
 #[must_use]
 pub fn given_cards() -> Option<Vec<String>> {
     let folder = fs::read_dir(CONTAINER_CARDS).ok()?;
@@ -20,7 +20,7 @@ pub fn given_cards() -> Option<Vec<String>> {
     Some(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// The socket to use: a container's own, else the one that the environment names, else the default one.
+/// The socket to use: the container's own, else that of the environment, else the default one.
 #[must_use]
 pub fn socket() -> PathBuf {
     if let Some(card) = given_cards().and_then(|cards| cards.into_iter().next()) {

@@ -1,5 +1,5 @@
-//! Arrays: images that textures and surfaces read. Their memory is device memory in rows, counted like
-//! any other.
+//! Arrays: images that textures and surfaces read. Their memory is device memory in rows and is counted like all other
+//! memory.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct CudaArray {
     descriptor: Wide3D,
     layout: ArrayLayout,
     device: i32,
-    /// A level of a mipmapped array lives as long as that.
+    /// Whether it is a level of a mipmapped array. Such a level lives as long as the mipmapped array.
     is_level: bool,
 }
 
@@ -71,7 +71,7 @@ exports! {
     cuArrayDestroy(array: u64) = destroy => "cuArrayDestroy" @ 2000;
 }
 
-/// A level of a mipmapped array, which is an array that shares the memory of the whole.
+/// Creates a level of a mipmapped array. It is an array that shares the memory of the mipmapped one.
 pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64, CudaError> {
     let (pitch, height, bytes) = measure(&descriptor)?;
     let layout = ArrayLayout {
@@ -104,12 +104,12 @@ pub(crate) fn element_bytes(handle: u64) -> Result<usize, CudaError> {
     Ok(array(handle)?.descriptor.element_bytes()? as usize)
 }
 
-/// What an array was made of.
+/// The descriptor that the array was created from.
 pub(crate) fn descriptor(handle: u64) -> Result<Wide3D, CudaError> {
     array(handle).map(|array| array.descriptor)
 }
 
-/// The address of a byte of an array that has as many bytes behind it.
+/// The address of the byte at `offset`, if `bytes` bytes of the array follow from there.
 pub(crate) fn address(handle: u64, offset: u64, bytes: u64) -> Result<u64, CudaError> {
     let layout = layout(handle)?;
     let end = offset.checked_add(bytes).filter(|end| *end <= layout.bytes);

@@ -1,4 +1,4 @@
-//! The shape of an array: what a program says of it, and what memory that makes.
+//! The shape of an array: the descriptor that a program passes, and the memory that it needs.
 
 use crate::error::{CudaError, INVALID_VALUE, OUT_OF_MEMORY};
 
@@ -25,7 +25,7 @@ pub(crate) struct ArrayDescriptor3D<Size> {
 }
 
 impl Wide3D {
-    /// The same image at half of each side, as often as asked.
+    /// The same image with each side halved `times` times.
     pub(crate) fn halved(self, times: u32) -> Self {
         let half = |side: usize| match side {
             0 => 0,
@@ -39,7 +39,7 @@ impl Wide3D {
         }
     }
 
-    /// Layers stay as many as they are; depth shrinks.
+    /// Halves the depth. The number of layers does not change.
     fn depth_at(self, times: u32) -> usize {
         match self.depth {
             0 => 0,
@@ -48,17 +48,17 @@ impl Wide3D {
         }
     }
 
-    /// The bytes of an element, which is one number or several.
+    /// The bytes of an element, which has one or more channels.
     pub(crate) fn element_bytes(self) -> Result<u64, CudaError> {
         Ok(channel_bytes(self.format)? * u64::from(self.channels))
     }
 
-    /// Whether its memory is mapped tile by tile.
+    /// Whether the array's memory is mapped tile by tile.
     pub(crate) fn is_sparse(self) -> bool {
         self.flags & SPARSE != 0
     }
 
-    /// It gets its memory, if any, by mapping.
+    /// Whether the array starts without memory and gets it only by mapping.
     pub(crate) fn is_empty(self) -> bool {
         self.flags & (SPARSE | DEFERRED) != 0
     }
@@ -76,7 +76,7 @@ pub(crate) type Narrow = ArrayDescriptor2D<u32>;
 pub(crate) type Wide3D = ArrayDescriptor3D<usize>;
 pub(crate) type Narrow3D = ArrayDescriptor3D<u32>;
 
-/// Memory of arrays is laid out in steps of this.
+/// The memory of arrays is laid out in multiples of this.
 pub(crate) const ALIGNMENT: u64 = 64 << 10;
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`.
 const LAYERED: u32 = 1;
@@ -96,7 +96,7 @@ pub(crate) fn channel_bytes(format: u32) -> Result<u64, CudaError> {
     }
 }
 
-/// Pitch, rows of a slice, and bytes in all. A size of zero is a dimension that is not there.
+/// The pitch, the rows of a slice, and the total bytes. A size of zero means that the dimension does not exist.
 pub(crate) fn measure(descriptor: &Wide3D) -> Result<(u64, u64, u64), CudaError> {
     let is_layered = descriptor.flags & (LAYERED | CUBEMAP) != 0;
     let is_flat = descriptor.height == 0 && descriptor.depth > 0 && !is_layered;

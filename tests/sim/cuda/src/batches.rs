@@ -1,5 +1,5 @@
-//! Batches: many copies, prefetches or discards by one call. Each has attributes or a place of a second array, whose
-//! entries say from which operation on they hold.
+//! Batches: many copies, prefetches or discards in one call. Each has a second array of attributes or locations. Every
+//! entry of it names the first operation that it applies to.
 
 use crate::array;
 use crate::captured_work::{StreamWork, on_stream};
@@ -12,7 +12,7 @@ use crate::managed;
 use crate::pointer::{In, Out};
 use crate::stream::{is_legacy, stream};
 
-/// `CUmemcpyAttributes`. The hints about places are not looked at.
+/// `CUmemcpyAttributes`. The location hints are ignored.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct MemcpyAttributes {
@@ -21,8 +21,7 @@ pub(crate) struct MemcpyAttributes {
     flags: u32,
 }
 
-/// `CUmemcpy3DOperand`: a pointer, the length of its rows, the height of its slices and a hint about its place, or an
-/// array and three offsets.
+/// `CUmemcpy3DOperand`: a pointer with row length, slice height and a location hint, or an array with three offsets.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Memcpy3DOperand {
@@ -51,7 +50,7 @@ const ARRAY: u32 = 2;
 const ORDERS: [u32; 3] = [1, 2, 3];
 /// `CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE`.
 const LAST_FLAG: u32 = 1;
-/// What stands for no operation where a failure is none's.
+/// The failed index that is reported if the failure belongs to no operation.
 const NONE: usize = usize::MAX;
 
 exports! {
@@ -66,7 +65,7 @@ exports! {
     cuMemDiscardAndPrefetchBatchAsync(addresses: In<u64>, sizes: In<usize>, count: usize, places: In<MemLocation>, starts: In<usize>, kinds: usize, flags: u64, stream: u64) = prefetch => "cuMemDiscardAndPrefetchBatchAsync" @ 13000 | cuMemDiscardAndPrefetchBatchAsync_ptsz @ 13000;
 }
 
-/// Streams of batches, which the null stream is none of.
+/// Batches do not accept the null stream.
 fn check_stream(on: u64) -> Outcome {
     stream(on)?;
     match is_legacy(on) {
@@ -75,7 +74,7 @@ fn check_stream(on: u64) -> Outcome {
     }
 }
 
-/// Which entry holds for each operation: the first from the first one on, each later one from a later one on.
+/// The entry for each operation. The first entry must start at operation 0 and each next one at a later operation.
 fn entries(starts: In<usize>, kinds: usize, count: usize) -> Result<Vec<usize>, CudaError> {
     let starts: Result<Vec<usize>, CudaError> = (0..kinds).map(|at| starts.at(at)).collect();
     chosen(&starts?, count).ok_or(INVALID_VALUE)
@@ -155,7 +154,7 @@ fn copy_one(
 }
 
 impl Memcpy3DOperand {
-    /// The bytes of an element, which only an array knows.
+    /// The bytes of an element. Only an array knows them.
     fn element(&self) -> Result<Option<usize>, CudaError> {
         match self.kind {
             POINTER => Ok(None),
@@ -164,7 +163,7 @@ impl Memcpy3DOperand {
         }
     }
 
-    /// Rows and slices are in elements; where they are not given they are as the copy's.
+    /// Row lengths and slice heights are in elements; zero means that of the copy.
     fn end(&self, element: usize, [width, height, _]: [usize; 3]) -> Result<Wide3DEnd, CudaError> {
         let [x, y, z] = self.numbers;
         if self.kind == ARRAY {
@@ -256,7 +255,7 @@ fn prefetch(
     })
 }
 
-/// What is in the memory is of no use any more, and stays there.
+/// Checks the call only: the contents become undefined, so the simulation leaves them.
 fn discard(addresses: In<u64>, sizes: In<usize>, count: usize, flags: u64, on: u64) -> Outcome {
     check_stream(on)?;
     if flags != 0 || count == 0 {

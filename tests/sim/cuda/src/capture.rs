@@ -1,9 +1,9 @@
-//! Capturing streams: what is asked of them becomes a graph. Here memory, launches, copies and fills do; copies of
-//! arrays are done at once.
+//! Stream capture: work that is given to a captured stream becomes nodes of a graph. Memory, launches, copies and fills
+//! are captured; copies of arrays are done at once.
 //!
-//! A capture begins on one stream and spreads to every stream that waits for an event of it. Each stream has a set
-//! of nodes that its next one depends on; at the end, the first stream must depend on what all others did. What
-//! breaks a capture is in [`rules`]: from then on its streams take no work, and ending it gives an error and no graph.
+//! A capture begins on one stream and spreads to every stream that waits for an event of the capture. Each stream has a
+//! dependency set for its next node. At the end, the first stream must depend on the work of all others. [`rules`] has
+//! what invalidates a capture: from then on its streams take no work, and ending it gives an error and no graph.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -67,8 +67,8 @@ pub(crate) struct StreamCaptures {
     streams: HashMap<u64, CapturedStream>,
 }
 
-/// A stream that takes part in a capture, and what its next node depends on: nodes, and as many data of edges.
-/// Programs are given the addresses of both.
+/// A captured stream and the dependency set of its next node: nodes, and one edge data entry per node. Programs are
+/// given the addresses of both.
 #[derive(Debug, Default)]
 struct CapturedStream {
     capture: u64,
@@ -76,24 +76,24 @@ struct CapturedStream {
     data: Vec<EdgeData>,
 }
 
-/// What an event stands for that was recorded in a capture.
+/// What an event that was recorded in a capture stands for.
 #[derive(Debug, Clone)]
 pub(crate) struct CapturedEvent {
     pub(crate) capture: u64,
     dependencies: Vec<NodeDependency>,
 }
 
-/// What a program is told about the capture of a stream.
+/// What a program is told about a stream's capture.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CaptureInfo {
     pub(crate) status: CaptureStatus,
     pub(crate) id: u64,
     pub(crate) graph: u64,
-    /// Where the nodes that the next one depends on are, and the data of these edges, until the set changes.
+    /// The addresses of the next node's dependencies and of their edge data. Valid until the set changes.
     pub(crate) nodes: u64,
     pub(crate) data: u64,
     pub(crate) count: usize,
-    /// Whether any of the data is not the default.
+    /// Whether any edge data is not the default.
     pub(crate) is_annotated: bool,
 }
 
@@ -102,22 +102,22 @@ struct StreamCapture {
     mode: CaptureMode,
     thread: ThreadId,
     graph: u64,
-    /// Whether the graph is the capture's own, and goes with one that fails.
+    /// Whether the capture created the graph, so that the graph is destroyed if the capture fails.
     is_own: bool,
-    /// What a program took out of the set of a stream, which need not be joined.
+    /// Nodes that the program removed from a stream's dependency set. They need not be joined.
     dropped: Vec<u64>,
-    /// The stream that it began on.
+    /// The stream that the capture began on.
     origin: u64,
     status: CaptureStatus,
 }
 
 thread_local! {
-    /// Every thread starts in the global mode.
+    /// Every thread starts in global mode.
     static MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
 }
 
-/// How many captures have begun and not ended.
-/// Written by: beginnings and ends, with the tables locked. Read by: every call. Relaxed: a call that runs
+/// The number of captures that have begun and not ended.
+/// Written by: begin and end of a capture, with the tables locked. Read by: every call. Relaxed: a call that runs
 /// beside a beginning may come before or after it.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
@@ -142,7 +142,7 @@ impl CapturedStream {
         dependencies.collect()
     }
 
-    /// Adds to the set what is not there yet.
+    /// Adds the dependencies that are not in the set yet.
     fn extend(&mut self, dependencies: &[NodeDependency]) {
         for new in dependencies {
             if !self.dependencies().contains(new) {
@@ -159,7 +159,7 @@ impl StreamCaptures {
         Some((id, self.captures.get_mut(&id)?))
     }
 
-    /// What comes next of a stream depends on a node and on nothing else.
+    /// Makes `node` the only dependency of the stream's next node.
     pub(crate) fn advance(&mut self, stream: u64, node: u64) {
         if let Some(participant) = self.streams.get_mut(&stream) {
             participant.nodes = vec![node];
@@ -167,12 +167,12 @@ impl StreamCaptures {
         }
     }
 
-    /// Whether any of them adds to a graph.
+    /// Whether any capture adds to the graph.
     pub(crate) fn go_to(&self, graph: u64) -> bool {
         self.captures.values().any(|capture| capture.graph == graph)
     }
 
-    /// The last nodes of a capture's streams, of the first and of the others.
+    /// The last nodes of the capture's streams: those of the origin and those of the others.
     fn ends(&self, id: u64, origin: u64) -> (Vec<u64>, Vec<u64>) {
         let (mut first, mut others) = (Vec::new(), Vec::new());
         for (stream, participant) in &self.streams {
@@ -185,7 +185,7 @@ impl StreamCaptures {
         (first, others)
     }
 
-    /// Invalidates those that `breaks` says. True if there was any, broken already or not.
+    /// Invalidates the captures that `breaks` selects. True if it selected any, already invalid or not.
     fn invalidate(&mut self, breaks: impl Fn(&StreamCapture) -> bool) -> bool {
         let broken = self.captures.values_mut().filter(|capture| breaks(capture));
         let broken = broken.map(|capture| capture.status = CaptureStatus::Invalidated);
@@ -193,7 +193,7 @@ impl StreamCaptures {
     }
 }
 
-/// Where the work of a stream goes, if that is being captured.
+/// Where the stream's work goes if the stream is being captured.
 pub(crate) fn captured(on: u64) -> Result<Option<NodeInsertion>, CudaError> {
     let mut tables = tables();
     let graph = match tables.captures.of(on) {
@@ -211,7 +211,7 @@ pub(crate) fn captured(on: u64) -> Result<Option<NodeInsertion>, CudaError> {
     }))
 }
 
-/// What an event stands for that is recorded now.
+/// What an event that is recorded now stands for.
 pub(crate) fn recorded(on: u64) -> Result<Option<CapturedEvent>, CudaError> {
     let Some(place) = captured(on)? else {
         return Ok(None);
@@ -223,10 +223,10 @@ pub(crate) fn recorded(on: u64) -> Result<Option<CapturedEvent>, CudaError> {
     }))
 }
 
-/// Whether a stream is being captured, and what becomes of it.
+/// The capture status of a stream.
 pub(crate) fn description(on: u64) -> Result<CaptureInfo, CudaError> {
     known(on)?;
-    // The null stream is asked about itself; that breaks nothing.
+    // Asking the null stream about itself does not invalidate a capture.
     if is_legacy(on) && rules::legacy_is_in_use(on)? {
         return Err(IMPLICIT);
     }
@@ -257,11 +257,11 @@ pub(crate) fn description(on: u64) -> Result<CaptureInfo, CudaError> {
     })
 }
 
-/// The work of a stream is put behind an event that was recorded in a capture: it takes part in that now.
+/// Makes a stream wait for an event of a capture. The stream joins that capture.
 pub(crate) fn join(on: u64, event: &CapturedEvent) -> Outcome {
     let mut tables = tables();
     let Some(capture) = tables.captures.captures.get(&event.capture) else {
-        // The capture is over, and with it what the event stood for.
+        // The capture is over, so the event no longer stands for anything.
         return Err(CAPTURED_EVENT);
     };
     if capture.status == CaptureStatus::Invalidated {
@@ -333,7 +333,7 @@ fn begin_to_graph(
     start(on, mode, Some((graph, dependencies)))
 }
 
-/// What was invalidated ends as well, with an error and a null graph.
+/// Ends the capture. An invalidated one also ends, with an error and a null graph.
 fn end(on: u64, out: Out<u64>) -> Outcome {
     out.check()?;
     known(on)?;
@@ -368,7 +368,7 @@ fn end(on: u64, out: Out<u64>) -> Outcome {
     ended
 }
 
-/// `cuStreamUpdateCaptureDependencies`: adds to the set of a stream, or replaces it.
+/// `cuStreamUpdateCaptureDependencies`: adds to a stream's dependency set, or replaces it.
 fn update(on: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, flags: u32) -> Outcome {
     known(on)?;
     let graph = {

@@ -1,6 +1,6 @@
-//! Work of a stream that is done at once, or becomes a node of a graph while the stream is captured: copies, fills
-//! and functions of the host. Each is kept as the structure that the driver has for a node of its kind, so that a
-//! program can ask for it and change it.
+//! Stream work that is done at once, or becomes a graph node while the stream is captured: copies, fills and host
+//! functions. Each is kept as the driver's parameter structure for its node type, so that a program can read and change
+//! it.
 
 use crate::capture::captured;
 use crate::copy_rows::{self, Wide3D};
@@ -9,7 +9,7 @@ use crate::fill::MemsetNodeParams;
 use crate::graphs::{self, GraphNode};
 use crate::stream::{HostNodeParams, stream};
 
-/// What a stream does, or a node at each launch of its graph.
+/// What a stream does now, or a node does at each launch of its graph.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StreamWork {
     Copy(Wide3D),
@@ -27,7 +27,7 @@ impl StreamWork {
         }
     }
 
-    /// Does it.
+    /// Does the work.
     pub(crate) fn run(&self) -> Outcome {
         match self {
             Self::Copy(copy) => copy_rows::perform(copy),
@@ -37,7 +37,7 @@ impl StreamWork {
     }
 }
 
-/// Does work on a stream, or notes it in the graph that the stream is captured into.
+/// Does work on a stream, or adds it to the graph that the stream is captured into.
 pub(crate) fn on_stream(on: u64, work: StreamWork) -> Outcome {
     stream(on)?;
     match captured(on)? {

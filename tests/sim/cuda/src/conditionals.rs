@@ -1,5 +1,5 @@
-//! Conditional nodes: graphs in a node that run on a condition. They are empty when the node is made, and the
-//! program fills them. A copy of a graph has them, too.
+//! Conditional nodes: nodes with body graphs that run on a condition. The bodies are empty when the node is made, and
+//! the program fills them. A copy of the graph copies them too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::graphs::{self, GraphNode};
 use crate::pointer::Out;
 use crate::user_objects;
 
-/// `CUDA_CONDITIONAL_NODE_PARAMS`: the driver says where the handles of the graphs are.
+/// `CUDA_CONDITIONAL_NODE_PARAMS`: the driver returns the address of the body graphs' handles.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ConditionalNodeParams {
@@ -40,7 +40,7 @@ fn clone(out: Out<u64>, graph: u64) -> Outcome {
 }
 
 impl ConditionalNodeParams {
-    /// A node with empty bodies, and where these are.
+    /// A node with empty bodies, and the parameters with their address.
     pub(crate) fn node(mut self) -> Result<(GraphNode, Self), CudaError> {
         if self.count == 0 {
             return Err(INVALID_VALUE);
@@ -50,7 +50,7 @@ impl ConditionalNodeParams {
         Ok((GraphNode::Conditional(bodies), self))
     }
 
-    /// What a node has.
+    /// The parameters of an existing node.
     pub(crate) fn of(bodies: &Arc<[u64]>) -> Self {
         Self {
             handle: 0,
@@ -91,14 +91,14 @@ pub(crate) fn copy(graph: u64) -> Result<u64, CudaError> {
     Ok(copy)
 }
 
-/// The node of a copy that one of the original became.
+/// Finds the node of a clone that corresponds to a node of the original.
 fn find_in_clone(out: Out<u64>, original: u64, clone: u64) -> Outcome {
     out.check()?;
     let found = tables().graphs.in_clone(clone, original);
     out.put(found.ok_or(INVALID_VALUE)?)
 }
 
-/// Where the handles of the bodies are, for as long as the node lives.
+/// The address of the bodies' handles. Valid for as long as the node lives.
 fn address(bodies: &Arc<[u64]>) -> u64 {
     bodies.as_ptr().expose_provenance() as u64
 }

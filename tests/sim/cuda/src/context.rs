@@ -1,4 +1,4 @@
-//! Contexts and the stack of them that each thread has.
+//! Contexts, and each thread's stack of them.
 
 use std::cell::RefCell;
 
@@ -15,9 +15,9 @@ use crate::tables::{Context, PrimaryContext};
 
 /// The API version that contexts of `cuCtxCreate_v2` and later report.
 const API_VERSION: u32 = 3020;
-/// All bits that a context's flags may have.
+/// All valid bits of a context's flags.
 const FLAGS: u32 = 0x1ff;
-/// `CU_CTX_SCHED_MASK` holds at most one of the scheduling policies.
+/// The valid values of the flags under `CU_CTX_SCHED_MASK`: at most one scheduling policy.
 const SCHEDULES: [u32; 4] = [0, 1, 2, 4];
 
 thread_local! {
@@ -61,7 +61,7 @@ exports! {
     cuCtxDisablePeerAccess(peer: u64) = disable_peer => "cuCtxDisablePeerAccess" @ 4000;
 }
 
-/// The current context of this thread, which exists.
+/// The current context of this thread. Fails if it does not exist.
 pub(crate) fn current() -> Result<(u64, Context), CudaError> {
     let handle = top().ok_or(INVALID_CONTEXT)?;
     Ok((handle, *tables().context(handle)?))
@@ -76,7 +76,7 @@ fn named(handle: u64) -> Result<(u64, Context), CudaError> {
     }
 }
 
-/// A thread that is ending has no stack any more, and so no context.
+/// The top of the stack. A thread that is ending has no stack any more, and so no context.
 fn top() -> Option<u64> {
     STACK
         .try_with(|stack| stack.borrow().last().copied())
@@ -139,7 +139,7 @@ fn destroy(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// Counted attachment has been without use since contexts are per process.
+/// Attach counts have had no use since contexts are per process.
 fn attach(out: Out<u64>, flags: u32) -> Outcome {
     if flags != 0 {
         return Err(INVALID_VALUE);
@@ -159,8 +159,8 @@ fn pop(out: Out<u64>) -> Outcome {
     Ok(())
 }
 
-/// Replaces the top of the stack; zero takes it away. A primary context may be made current before it is
-/// retained, and after its end: it is there again when it is retained again.
+/// Replaces the top of the stack; zero removes it. A primary context may be made current before it is retained and
+/// after it ended: the handle works again when the context is retained again.
 fn set_current(handle: u64) -> Outcome {
     let tables = tables();
     let is_primary = |primary: &PrimaryContext| primary.handle == handle;
@@ -207,7 +207,7 @@ fn get_api_version(context: u64, version: Out<u32>) -> Outcome {
     version.put(named(context)?.1.api_version)
 }
 
-/// All work is done already; what is left to do is what a synchronisation sets free.
+/// All work is done already. What remains is to trim pools, as any synchronization does.
 pub(crate) fn synchronize() -> Outcome {
     current()?;
     crate::driver::synchronize()
@@ -218,7 +218,7 @@ fn synchronize_of(context: u64) -> Outcome {
     crate::driver::synchronize()
 }
 
-/// `CUlimit`: its number, what it is at first, and what it costs if it costs memory.
+/// `CUlimit`: its number, its initial value, and the machine's limit if it costs memory.
 static LIMITS: &[(u32, usize, Option<ContextLimit>)] = &[
     (0, 1024, Some(ContextLimit::Stack)),
     (1, 1 << 20, Some(ContextLimit::PrintfFifo)),

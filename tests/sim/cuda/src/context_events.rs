@@ -1,7 +1,7 @@
-//! Events of whole contexts: all that was asked of a context so far, and all that will be asked of it.
+//! Events of whole contexts: record all work that a context has been given, or make all later work wait.
 //!
-//! What was asked is done when a call returns, so there is nothing to wait for. What a capture forbids is forbidden here:
-//! a context whose streams are being captured has no such moment, and asking for one breaks the captures.
+//! Work is done when its call returns, so there is nothing to wait for. The capture rules apply: while a stream of the
+//! context is being captured, recording or waiting is forbidden and invalidates the capture.
 
 use crate::capture::rules;
 use crate::driver::tables;
@@ -15,7 +15,7 @@ exports! {
     cuCtxWaitEvent(context: u64, event: u64) = wait => "cuCtxWaitEvent" @ 12050;
 }
 
-/// The work of a context. That of a primary one includes what its green contexts do.
+/// Whether `context` includes the work of `other`. A primary context includes that of its green contexts.
 fn includes(context: u64, other: u64) -> bool {
     if context == other {
         return true;

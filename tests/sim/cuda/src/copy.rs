@@ -1,5 +1,5 @@
-//! Copies in one dimension. Device memory is memory of the process, so all of them move bytes between
-//! addresses and differ in which of the two must be known to the driver.
+//! Copies in one dimension. Device memory is memory of the process, so every copy moves bytes between two addresses.
+//! The functions differ in which of the two the driver must know.
 
 use crate::array;
 use crate::captured_work::{StreamWork, on_stream};

@@ -1,4 +1,4 @@
-//! Copies in two and three dimensions: rows of slices, between host, device and arrays.
+//! Copies in two and three dimensions: slices of rows, between host, device and arrays.
 
 use crate::array;
 use crate::captured_work::{StreamWork, on_stream};
@@ -9,7 +9,7 @@ use crate::mapping;
 use crate::pointer::In;
 use crate::stream::stream;
 
-/// One end of `CUDA_MEMCPY2D`; the first API has other numbers.
+/// One end of `CUDA_MEMCPY2D`. The first API has 32-bit numbers.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CopyEnd2D<Size, Address> {
@@ -87,16 +87,16 @@ exports! {
     cuMemcpy3DPeerAsync(copy: In<Wide3D>, stream: u64) = copy_3d_async => "cuMemcpy3DPeerAsync" @ 4000 | cuMemcpy3DPeerAsync_ptsz @ 7000;
 }
 
-/// Where an end of a copy is that is no array.
+/// The address of an end that is not an array.
 #[derive(Clone, Copy)]
 pub(crate) enum CopyAddress {
     Host(u64),
     Device(u64),
-    /// Wherever the address says.
+    /// Host or device memory, whichever the address belongs to.
     Any(u64),
 }
 
-/// One end in words that both dimensions and both APIs share.
+/// One end, in 64-bit numbers that both dimensions and both APIs share.
 struct CopyEnd {
     address: u64,
     pitch: u64,
@@ -142,8 +142,7 @@ impl Wide2D {
 }
 
 impl CopyAddress {
-    /// An end at its first byte, with rows of so many bytes and slices of so many rows; zero is as many as the copy
-    /// has.
+    /// An end at its first byte, with `pitch` bytes a row and `height` rows a slice. Zero means that of the copy.
     pub(crate) fn rows(self, pitch: usize, height: usize) -> Wide3DEnd {
         let (kind, host, device) = match self {
             Self::Host(address) => (HOST, address, 0),
@@ -167,7 +166,7 @@ impl CopyAddress {
 }
 
 impl Wide3DEnd {
-    /// An array's end at an element, whose column is given in bytes.
+    /// An array as an end, starting at an element. The column is in bytes.
     pub(crate) fn of_array(array: u64, [x, y, z]: [usize; 3]) -> Self {
         Self {
             x,
@@ -186,7 +185,7 @@ impl Wide3D {
         Self::of_rows(to.rows(0, 0), from.rows(0, 0), [bytes, 1, 1])
     }
 
-    /// Slices of rows, whose width is given in bytes.
+    /// Slices of rows. The width is in bytes.
     pub(crate) fn of_rows(
         to: Wide3DEnd,
         from: Wide3DEnd,

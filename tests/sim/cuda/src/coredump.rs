@@ -1,5 +1,5 @@
-//! How programs want core dumps of the GPU: for the current context, or for all. No kernel fails here, so none is ever
-//! written; what is set is kept and given back.
+//! Settings for GPU core dumps, for the current context or for all. No kernel fails here, so no dump is ever written.
+//! Settings are kept and returned.
 
 use std::collections::HashMap;
 
@@ -9,17 +9,17 @@ use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
 
-/// What was set, by context and attribute. What holds for all contexts stands under zero.
+/// The settings by context and attribute. Global settings have context zero.
 pub(crate) type CoreDumps = HashMap<(u64, u32), Vec<u8>>;
 
 const ALL: u64 = 0;
-/// `CUcoredumpSettings`: four switches, of which one is on at first, two names, and flags.
+/// `CUcoredumpSettings`: four switches, of which one is on by default, two names, and flags.
 const HOST: u32 = 2;
 const LAST_SWITCH: u32 = 4;
 const FILE: u32 = 5;
 const PIPE: u32 = 6;
 const FLAGS: u32 = 7;
-/// A name's room, its last zero byte included.
+/// The most bytes of a name, including its terminating zero.
 const NAME: usize = 1024;
 
 exports! {
@@ -29,7 +29,7 @@ exports! {
     cuCoredumpSetAttributeGlobal(attribute: u32, value: In<u8>, bytes: Out<usize>) = set_for_all => "cuCoredumpSetAttributeGlobal" @ 12010;
 }
 
-/// The room that a value needs.
+/// The bytes that a value needs.
 fn room(attribute: u32) -> Result<usize, CudaError> {
     match attribute {
         1..=LAST_SWITCH => Ok(1),
@@ -51,7 +51,7 @@ fn first_value(attribute: u32) -> Vec<u8> {
     }
 }
 
-/// Without a place for the value, says how large that must be.
+/// Without a buffer for the value, returns the size that it needs.
 fn get_of(context: u64, attribute: u32, value: Out<u8>, bytes: Out<usize>) -> Outcome {
     bytes.check()?;
     let room = room(attribute)?;

@@ -1,4 +1,4 @@
-//! Devices: what there is and what it is like.
+//! Devices and their properties.
 
 use std::ffi::c_char;
 
@@ -63,13 +63,13 @@ fn get_uuid(uuid: Out<[u8; 16]>, device: i32) -> Outcome {
     uuid.put(driver()?.facts(device)?.uuid_bytes)
 }
 
-/// Only Windows has such identifiers.
+/// Only Windows has LUIDs.
 fn get_luid(_: Out<c_char>, _: Out<u32>, device: i32) -> Outcome {
     driver()?.facts(device)?;
     Err(NOT_SUPPORTED)
 }
 
-/// The first API counts in 32 bits and says less where there is more.
+/// The first API has 32 bits and returns at most what fits.
 fn total_memory_v1(bytes: Out<u32>, device: i32) -> Outcome {
     bytes.put(u32::try_from(driver()?.facts(device)?.usable).unwrap_or(u32::MAX))
 }
@@ -162,7 +162,7 @@ fn pci_address(facts: &CardFacts) -> String {
     format!("0000:{:02x}:00.0", facts.pci_bus)
 }
 
-/// Writes as much of a text as there is room for, and a zero byte behind.
+/// Writes as much of a text as fits into `room`, with a terminating zero.
 fn put_text(out: Out<c_char>, room: i32, text: &str) -> Outcome {
     out.check()?;
     let room = usize::try_from(room)

@@ -1,9 +1,9 @@
-//! `cuDeviceGetAttribute`: one row an attribute. Capabilities that the library does not have are said
-//! to be missing, so that programs do not try.
+//! `cuDeviceGetAttribute`: one row per attribute. Capabilities that the library does not have are reported as missing,
+//! so that programs do not try them.
 
 use apportion_sim_machine::CardFacts;
 
-/// The value of an attribute, or nothing if there is no such attribute.
+/// The value of an attribute, or none if there is no such attribute.
 pub(crate) fn value(attribute: i32, facts: &CardFacts) -> Option<i32> {
     let of_card = match attribute {
         16 => Some(i32::try_from(facts.multiprocessors).unwrap_or(i32::MAX)),
@@ -20,7 +20,7 @@ pub(crate) fn value(attribute: i32, facts: &CardFacts) -> Option<i32> {
 /// The last attribute of CUDA 13.
 const LAST: i32 = 161;
 
-/// Number and value; what is not here is zero.
+/// Number and value. All others are zero.
 static FIXED: &[(i32, i32)] = &[
     (1, 1024),          // threads of a block
     (2, 1024),          // its width

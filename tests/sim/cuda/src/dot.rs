@@ -1,4 +1,4 @@
-//! `cuGraphDebugDotPrint`: a graph as a text in the language of Graphviz.
+//! `cuGraphDebugDotPrint`: a graph in Graphviz's DOT language.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::graphs::{self, GraphNode};
 use crate::pointer::Text;
 use crate::tables::number_of;
 
-/// All of `CUgraphDebugDot_flags`. They ask for more detail than there is.
+/// All of `CUgraphDebugDot_flags`. They ask for more detail than this file writes.
 const FLAGS: u32 = 0x3ffff;
 
 exports! {
@@ -34,7 +34,7 @@ fn label(node: &GraphNode) -> String {
     }
 }
 
-/// A graph of its own, with those in it behind it.
+/// Describes a graph, followed by its child graphs.
 fn describe(graph: u64, text: &mut String) -> Result<(), CudaError> {
     let name = number_of(graph);
     let _ = writeln!(text, "subgraph cluster_{name} {{\nlabel=\"graph_{name}\"");

@@ -25,11 +25,11 @@ static MACHINE: OnceLock<MachineClient> = OnceLock::new();
 static DRIVER: OnceLock<InitializedDriver> = OnceLock::new();
 static TABLES: Mutex<Option<ProcessTables>> = Mutex::new(None);
 
-/// Written by: the child of a fork of an initialised process. Read by: every call. Relaxed: the child
-/// has one thread when it is written.
+/// Written by: the child of a fork of an initialised process. Read by: every call. Relaxed: the child has one thread
+/// when it is written.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// The CUDA version that is said when no machine can be asked.
+/// The CUDA version that is reported if no machine can be asked.
 const VERSION_WITHOUT_MACHINE: i32 = 13000;
 
 exports! {
@@ -37,7 +37,7 @@ exports! {
     cuDriverGetVersion(version: Out<i32>) = get_version => "cuDriverGetVersion" @ 2020, anytime;
 }
 
-/// Whether `cuInit` has succeeded in this very process.
+/// Whether `cuInit` has succeeded in this very process, not in a parent before a fork.
 pub(crate) fn is_ready() -> bool {
     DRIVER.get().is_some() && !FORKED.load(Ordering::Relaxed)
 }
@@ -47,18 +47,18 @@ pub(crate) fn driver() -> Result<&'static InitializedDriver, CudaError> {
 }
 
 impl InitializedDriver {
-    /// How many cards the process sees.
+    /// The number of cards that the process sees.
     pub(crate) fn count(&self) -> usize {
         self.visible.len()
     }
 
-    /// The machine's number of a visible card.
+    /// The machine's number of a visible device.
     pub(crate) fn card(&self, device: i32) -> Result<usize, CudaError> {
         let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
         self.visible.get(device).copied().ok_or(INVALID_DEVICE)
     }
 
-    /// What a visible card is.
+    /// The facts of a visible device.
     pub(crate) fn facts(&self, device: i32) -> Result<&CardFacts, CudaError> {
         Ok(&self.facts.cards[self.card(device)?])
     }
@@ -86,7 +86,7 @@ impl std::ops::DerefMut for LockedTables {
     }
 }
 
-/// Asks the machine and takes out of the tables what it says is gone.
+/// Sends a request to the machine and removes from the tables what the reply says is gone.
 pub(crate) fn ask(request: MachineRequest) -> Result<MachineReply, CudaError> {
     let answer = machine()
         .ask(take_call(), request)
@@ -102,7 +102,7 @@ pub(crate) fn ask(request: MachineRequest) -> Result<MachineReply, CudaError> {
     }
 }
 
-/// Asks for something to be created, and gives its name.
+/// Sends a request that creates something, and returns its name in the machine.
 pub(crate) fn create(request: MachineRequest) -> Result<u64, CudaError> {
     match ask(request)? {
         MachineReply::Created(name) => Ok(name),
@@ -110,7 +110,7 @@ pub(crate) fn create(request: MachineRequest) -> Result<u64, CudaError> {
     }
 }
 
-/// Lets the rules see a call that they watch and that may never ask the machine.
+/// Tells the rules about a call that they watch and that may otherwise never ask the machine.
 pub(crate) fn touch(function: &'static str) -> Outcome {
     let Some(driver) = DRIVER.get() else {
         return Ok(());
@@ -197,7 +197,7 @@ fn get_version(out: Out<i32>) -> Outcome {
     out.put(cuda_version())
 }
 
-/// A point of synchronisation: lets the machine trim the pools if there is anything to trim.
+/// A point of synchronization: if a pool was used since the last one, lets the machine trim the pools.
 pub(crate) fn synchronize() -> Outcome {
     if tables().take_pools_touched() {
         ask(MachineRequest::Synchronize)?;

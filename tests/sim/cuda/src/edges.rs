@@ -1,5 +1,5 @@
-//! Dependencies between the nodes of a graph: edges with data, as the documentation of `cuGraphGetEdges`,
-//! `cuGraphAddDependencies` and `cuGraphNodeGetDependencies` says. A launch keeps to them.
+//! Dependencies between the nodes of a graph: edges with data, as documented for `cuGraphGetEdges`,
+//! `cuGraphAddDependencies` and `cuGraphNodeGetDependencies`. A launch keeps their order.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -10,10 +10,10 @@ use crate::export::exports;
 use crate::graphs::Graphs;
 use crate::pointer::{In, Out};
 
-/// `CUgraphEdgeData`: two ports, a type, and five bytes that are reserved. All zero is the default.
+/// `CUgraphEdgeData`: two ports, a type, and five reserved bytes. All zero is the default.
 pub(crate) type EdgeData = [u8; 8];
 
-/// What a node that is still to come depends on.
+/// A dependency of a node that does not exist yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeDependency {
     pub(crate) node: u64,
@@ -28,12 +28,12 @@ pub(crate) struct GraphEdge {
     pub(crate) data: EdgeData,
 }
 
-/// Where a new node goes.
+/// The graph and the dependencies of a new node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeInsertion {
     pub(crate) graph: u64,
     pub(crate) dependencies: Vec<NodeDependency>,
-    /// The captured stream that the node is work of.
+    /// The captured stream that the node's work was given to.
     pub(crate) stream: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ exports! {
 }
 
 impl NodeDependency {
-    /// Those that a caller names: nodes of one graph, each once. Without data, the default holds for all.
+    /// The dependencies that a caller names: nodes of one graph, each once. Without data, all edges have the default.
     pub(crate) fn named(
         graph: u64,
         nodes: In<u64>,
@@ -101,8 +101,7 @@ impl NodeInsertion {
     }
 }
 
-/// The nodes in an order in which each comes after what it depends on, and otherwise as they were added.
-/// None where they depend on each other in a circle.
+/// The nodes in topological order, otherwise in the order in which they were added. None if there is a cycle.
 pub(crate) fn ordered(nodes: &[u64], edges: &[GraphEdge]) -> Option<Vec<u64>> {
     let places: HashMap<u64, usize> = nodes.iter().copied().zip(0..).collect();
     let mut waits = vec![0_usize; nodes.len()];
@@ -127,7 +126,7 @@ pub(crate) fn ordered(nodes: &[u64], edges: &[GraphEdge]) -> Option<Vec<u64>> {
     (order.len() == nodes.len()).then_some(order)
 }
 
-/// These nodes and all that they depend on, directly or not.
+/// The given nodes and all their direct and indirect dependencies.
 pub(crate) fn reachable(edges: &[GraphEdge], from: impl Iterator<Item = u64>) -> HashSet<u64> {
     let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
     for edge in edges {
@@ -150,7 +149,7 @@ fn data_at(data: In<EdgeData>, at: usize) -> Result<EdgeData, CudaError> {
     }
 }
 
-/// The edges that a caller names, which must be between nodes of the graph.
+/// The edges that a caller names. They must be between nodes of the graph.
 fn named(
     graphs: &Graphs,
     graph: u64,
@@ -170,7 +169,7 @@ fn named(
     (0..count).map(edge).collect()
 }
 
-/// All of them, or none.
+/// Adds all edges, or none.
 fn add(graph: u64, from: In<u64>, to: In<u64>, data: In<EdgeData>, count: usize) -> Outcome {
     let mut tables = tables();
     let new = named(&tables.graphs, graph, from, to, data, count)?;
@@ -187,7 +186,7 @@ fn add_v1(graph: u64, from: In<u64>, to: In<u64>, count: usize) -> Outcome {
     add(graph, from, to, In::null(), count)
 }
 
-/// All of them, or none. A graph with memory keeps its edges.
+/// Removes all edges, or none. The edges of a graph with memory nodes cannot be removed.
 fn remove(graph: u64, from: In<u64>, to: In<u64>, data: In<EdgeData>, count: usize) -> Outcome {
     let mut tables = tables();
     let gone = named(&tables.graphs, graph, from, to, data, count)?;
@@ -206,8 +205,8 @@ fn remove_v1(graph: u64, from: In<u64>, to: In<u64>, count: usize) -> Outcome {
     remove(graph, from, to, In::null(), count)
 }
 
-/// Fills a caller's array: what is left of it becomes null, and the count is that of the nodes given. Without
-/// an array, says how many there are.
+/// Fills the caller's array: unused entries become null, and the count becomes the number of nodes returned. Without an
+/// array, returns how many there are.
 pub(crate) fn give(all: &[u64], nodes: Out<u64>, count: Out<usize>) -> Outcome {
     if nodes.check().is_err() {
         return count.put(all.len());
@@ -219,7 +218,7 @@ pub(crate) fn give(all: &[u64], nodes: Out<u64>, count: Out<usize>) -> Outcome {
     count.put(all.len().min(room))
 }
 
-/// The same for the data of edges. What does not fit into no array is not silently lost.
+/// The same for edge data. If the caller leaves no room for data that is not the default, the call fails.
 fn give_data(all: &[EdgeData], has_nodes: bool, data: Out<EdgeData>, room: usize) -> Outcome {
     let all = &all[..all.len().min(room)];
     match (has_nodes, data.check().is_ok()) {
@@ -259,7 +258,7 @@ fn get_edges_v1(graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) -> 
     get_edges(graph, from, to, Out::null(), count)
 }
 
-/// The nodes that depend on nothing.
+/// The nodes without dependencies.
 fn get_roots(graph: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
     count.check()?;
     let mut all = crate::graphs::nodes_of(graph)?;
@@ -269,7 +268,7 @@ fn get_roots(graph: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
     give(&all, nodes, count)
 }
 
-/// The other ends of a node's edges.
+/// The nodes at the other end of a node's edges.
 fn neighbours(
     node: u64,
     end: impl Fn(&GraphEdge) -> Option<u64>,

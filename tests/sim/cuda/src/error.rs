@@ -1,4 +1,4 @@
-//! `CUresult`: the codes that the library gives and how they are called.
+//! `CUresult`: the codes that the library returns, with their names.
 
 use std::ffi::{CStr, c_char};
 
@@ -11,7 +11,7 @@ use crate::pointer::Out;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CudaError(pub(crate) i32);
 
-/// What a handler gives back.
+/// The result of a handler.
 pub(crate) type Outcome = Result<(), CudaError>;
 
 macro_rules! errors {
@@ -36,7 +36,7 @@ macro_rules! c_name {
     };
 }
 
-// Those that the library gives by itself, and those that only a rule makes it give.
+// Codes that the library returns by itself, and codes that only a rule makes it return.
 errors! {
 given:
     1 INVALID_VALUE c"invalid argument";

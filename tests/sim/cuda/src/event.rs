@@ -1,4 +1,4 @@
-//! Events: moments that a stream has passed. As a stream is always empty, a recorded event is over.
+//! Events: points that a stream has passed. A stream is always empty, so a recorded event is complete.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -19,13 +19,13 @@ pub(crate) type Events = HashMap<u64, CudaEvent>;
 pub(crate) struct CudaEvent {
     pub(crate) flags: u32,
     pub(crate) recorded: Option<Instant>,
-    /// What it stands for, if it was last recorded in a capture.
+    /// What the event stands for, if it was last recorded in a capture.
     pub(crate) captured: Option<CapturedEvent>,
 }
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const WITHOUT_TIME: u32 = 2;
-/// `CU_EVENT_INTERPROCESS`, which asks for the former.
+/// `CU_EVENT_INTERPROCESS`, which requires `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const BETWEEN_PROCESSES: u32 = 4;
 
 exports! {
@@ -40,12 +40,12 @@ exports! {
     cuEventSynchronize(event: u64) = synchronize => "cuEventSynchronize" @ 2000;
 }
 
-/// Whether there is such an event.
+/// Fails if there is no such event.
 pub(crate) fn check(handle: u64) -> Outcome {
     event(handle).map(drop)
 }
 
-/// An event that all is done which comes before it.
+/// Records an event as complete now.
 pub(crate) fn record_now(handle: u64) -> Outcome {
     let mut tables = tables();
     let event = tables.events.get_mut(&handle).ok_or(INVALID_HANDLE)?;

@@ -1,7 +1,6 @@
 //! Nodes that record an event or wait for one.
 //!
-//! What a stream was asked for is done when a call returns, so a wait is over when it begins; recording notes the
-//! moment of the launch.
+//! Stream work is done when its call returns, so a wait ends at once. Recording notes the time of the launch.
 
 use crate::edges::NodeInsertion;
 use crate::error::{INVALID_VALUE, Outcome};

@@ -1,5 +1,5 @@
-//! Events of other processes. As a recorded event is over at once, an event that was opened has nothing to wait
-//! for; what matters is whose it is and how it was made.
+//! Events that are shared between processes. A recorded event is complete at once, so an opened event has nothing to
+//! wait for. Only its owner and its flags matter.
 
 use crate::context::current;
 use crate::driver::tables;
@@ -18,7 +18,7 @@ pub(crate) struct IpcEventHandle {
     rest: [u64; 6],
 }
 
-/// What the handle of an event begins with, and that of memory does not.
+/// The first word of an event's handle. A memory handle never starts with it.
 const MARK: u32 = 0x0e7e_7001;
 
 exports! {
@@ -41,7 +41,7 @@ fn get(out: Out<IpcEventHandle>, event: u64) -> Outcome {
     })
 }
 
-/// A process does not open what is its own.
+/// A process cannot open its own event.
 fn open(out: Out<u64>, handle: IpcEventHandle) -> Outcome {
     out.check()?;
     current()?;

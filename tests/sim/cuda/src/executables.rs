@@ -1,8 +1,8 @@
-//! Executable graphs: made, launched, updated.
+//! Executable graphs: instantiate, launch, update.
 //!
-//! Memory of a graph is its device's: a launch takes it from a pool that only graphs use, and what is freed
-//! stays there until it is trimmed. Where a launch needs more than lies free there in one piece, the pool
-//! is trimmed first, as the real driver puts the same memory under other addresses.
+//! A launch takes a graph's memory from a pool of its device that only graphs use. Freed memory stays there until the
+//! pool is trimmed. If a launch needs more than the pool has free in one piece, the pool is trimmed first: the real
+//! driver would map the same memory at other addresses.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use crate::user_objects;
 #[derive(Debug, Default)]
 pub(crate) struct ExecutableGraphs {
     by_handle: HashMap<u64, ExecutableGraph>,
-    /// What graphs have allocated and nobody freed, by address.
+    /// Allocations of graphs that have not been freed, by address.
     live: HashMap<u64, u64>,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct ExecutableGraphs {
 struct ExecutableGraph {
     steps: Vec<ExecutableNode>,
     flags: u64,
-    /// Its references to user objects.
+    /// The references to user objects that it owns.
     objects: HashMap<u64, u32>,
 }
 
-/// A node of the graph that it was made of, in the order in which they are launched.
+/// A node of the source graph. The nodes are stored in launch order.
 #[derive(Debug, Clone)]
 struct ExecutableNode {
     handle: u64,
@@ -49,13 +49,13 @@ struct ExecutableNode {
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `_UPLOAD`.
 const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
-/// Those and the flags for launches by devices and for priorities of nodes.
+/// All flags: the two above, device launch, and node priorities.
 const FLAGS: u64 = 0xf;
 /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`, and two of `CUgraphExecUpdateResult`.
 const UPDATE_FAILURE: CudaError = CudaError(910);
 const TOPOLOGY_CHANGED: u32 = 2;
 const NODE_TYPE_CHANGED: u32 = 3;
-/// The last `CUgraphNodeType` that can be switched off: kernels, copies and fills are the first three.
+/// The last `CUgraphNodeType` that can be disabled: kernels, copies and fills are the first three.
 const LAST_SWITCHED: u32 = 2;
 
 exports! {
@@ -91,12 +91,12 @@ impl ExecutableGraph {
     }
 }
 
-/// Whether there is such an executable graph.
+/// Fails if there is no such executable graph.
 pub(crate) fn check(exec: u64) -> Outcome {
     tables().executables.get(exec).map(drop)
 }
 
-/// The nodes of a graph in an order that keeps to its edges.
+/// The nodes of a graph in topological order.
 fn order(graph: u64) -> Result<Vec<u64>, CudaError> {
     let nodes = graphs::nodes_of(graph)?;
     let mut tables = tables();
@@ -104,7 +104,7 @@ fn order(graph: u64) -> Result<Vec<u64>, CudaError> {
     edges::ordered(&nodes, edges).ok_or(INVALID_VALUE)
 }
 
-/// All nodes in an order that keeps to the edges, with those of the graphs in it.
+/// All nodes in topological order, including those of child graphs.
 fn flat(graph: u64) -> Result<Vec<ExecutableNode>, CudaError> {
     let mut all = Vec::new();
     for handle in order(graph)? {
@@ -131,7 +131,7 @@ fn instantiate(out: Out<u64>, graph: u64, flags: u64) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let steps = flat(graph)?;
-    // What is still being captured is not complete.
+    // A graph that is still being captured is not complete.
     if tables().captures.go_to(graph) {
         return Err(INVALID_VALUE);
     }
@@ -151,7 +151,7 @@ fn instantiate_v1(out: Out<u64>, graph: u64, _: Out<u64>, _: Out<u8>, _: usize) 
     instantiate(out, graph, 0)
 }
 
-/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: flags, of which one asks for an upload, and the stream for it.
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: flags, of which one asks for an upload, and the stream for the upload.
 fn instantiate_with(out: Out<u64>, graph: u64, parameters: In<u64>) -> Outcome {
     instantiate(out, graph, parameters.get()?)?;
     if parameters.get()? & UPLOAD == 0 {
@@ -165,14 +165,14 @@ fn instantiate_with(out: Out<u64>, graph: u64, parameters: In<u64>) -> Outcome {
     uploaded
 }
 
-/// The flag for an upload says nothing of the graph that came of it.
+/// The upload flag is not returned: it is no property of the executable graph.
 fn get_flags(exec: u64, flags: Out<u64>) -> Outcome {
     flags.check()?;
     let known = tables().executables.get(exec)?.flags;
     flags.put(known & !UPLOAD)
 }
 
-/// Gets an allocation its memory.
+/// Gives an allocation node its memory.
 fn back(parameters: &MemAllocNodeParams) -> Outcome {
     let (address, bytes, device) = parameters.allocated()?;
     let pool = pool_of(device)?;
@@ -189,7 +189,7 @@ fn back(parameters: &MemAllocNodeParams) -> Outcome {
     }
 }
 
-/// Takes an allocation's memory back; the address stays.
+/// Frees an allocation's memory and keeps its address.
 pub(crate) fn free(address: u64) -> Outcome {
     let live = tables().executables.live.remove(&address);
     ask(MachineRequest::Free(live.ok_or(INVALID_VALUE)?)).map(drop)
@@ -210,7 +210,7 @@ fn steps_of(handle: u64) -> Result<(Vec<ExecutableNode>, u64), CudaError> {
     Ok((exec.steps.clone(), exec.flags))
 }
 
-/// Changes a node, which stays of its kind.
+/// Changes a node. Its type must stay the same.
 pub(crate) fn change(exec: u64, node: u64, to: GraphNode) -> Outcome {
     let mut tables = tables();
     let step = tables.executables.get_mut(exec)?.step_mut(node)?;
@@ -221,7 +221,7 @@ pub(crate) fn change(exec: u64, node: u64, to: GraphNode) -> Outcome {
     Ok(())
 }
 
-/// Makes steps do what those of another graph of the same shape do; they keep their handles. Gives a
+/// Replaces what the nodes do by what the nodes of another graph of the same shape do. The handles stay. Returns a
 /// `CUgraphExecUpdateResult`.
 fn replace(known: &mut [ExecutableNode], new: Vec<ExecutableNode>) -> u32 {
     if known.len() != new.len() {
@@ -256,7 +256,7 @@ fn update(exec: u64, graph: u64, info: Out<[u64; 3]>) -> Outcome {
     outcome
 }
 
-/// Changes the steps that a graph in a node became.
+/// Changes the nodes that a child graph node was expanded to.
 pub(crate) fn change_child(exec: u64, node: u64, graph: u64) -> Outcome {
     let GraphNode::Child(child) = graphs::node(node)? else {
         return Err(INVALID_VALUE);
@@ -271,6 +271,7 @@ pub(crate) fn change_child(exec: u64, node: u64, graph: u64) -> Outcome {
             Err(INVALID_VALUE)
         };
     };
+    // The nodes of a child graph are adjacent, in the order of `flat`.
     let start = steps.iter().position(|step| step.handle == first.handle);
     let start = start.ok_or(INVALID_VALUE)?;
     let part = steps
@@ -282,7 +283,7 @@ pub(crate) fn change_child(exec: u64, node: u64, graph: u64) -> Outcome {
     }
 }
 
-/// A node that is switched off does nothing; its parameters stay.
+/// A disabled node does nothing. It keeps its parameters.
 fn set_enabled(exec: u64, node: u64, is_enabled: u32) -> Outcome {
     let mut tables = tables();
     let step = tables.executables.get_mut(exec)?.step_mut(node)?;
@@ -303,7 +304,7 @@ fn get_enabled(exec: u64, node: u64, is_enabled: Out<u32>) -> Outcome {
     is_enabled.put(u32::from(step.is_enabled))
 }
 
-/// Does what a node says; gives the address of what it has allocated.
+/// Does what a node says. Returns the address if the node allocates.
 fn perform(node: &GraphNode) -> Result<Option<u64>, CudaError> {
     match node {
         GraphNode::Allocate(parameters) => {
@@ -323,14 +324,15 @@ fn perform(node: &GraphNode) -> Result<Option<u64>, CudaError> {
     .map(|()| None)
 }
 
-/// A graph that still has what it allocated last time cannot be launched again, unless it was made to free that
-/// then. In a stream that is being captured its work becomes part of another graph.
+/// A graph whose last allocations are not freed cannot be launched again, unless it was instantiated with auto-free. In
+/// a captured stream, its work becomes part of another graph.
 fn launch(handle: u64, on: u64) -> Outcome {
     stream(on)?;
     let (mut steps, flags) = steps_of(handle)?;
     steps.retain(|step| step.is_enabled);
     if captured(on)?.is_some() {
         for step in steps {
+            // Each added node changes the stream's dependency set, so read it again.
             let to = captured(on)?.ok_or(INVALID_VALUE)?;
             graphs::add(to, step.node)?;
         }
@@ -357,7 +359,7 @@ fn launch(handle: u64, on: u64) -> Outcome {
     Ok(())
 }
 
-/// Gets the graph's memory ready.
+/// Allocates the graph's memory and frees it again, so that the pool has it for the next launch.
 fn upload(handle: u64, on: u64) -> Outcome {
     stream(on)?;
     let mut backed = Vec::new();
@@ -376,7 +378,7 @@ fn upload(handle: u64, on: u64) -> Outcome {
     outcome
 }
 
-/// What it allocated and nobody freed lives on.
+/// Allocations that have not been freed stay.
 fn destroy(handle: u64) -> Outcome {
     let gone = tables().executables.by_handle.remove(&handle);
     user_objects::release_all(gone.ok_or(INVALID_VALUE)?.objects)

@@ -1,5 +1,5 @@
-//! How a function gets out of the library: one row makes the exported symbol, its variant for
-//! per-thread default streams, and the entries by which `cuGetProcAddress` finds them.
+//! How a function is exported: one row makes the exported symbol, its variant for per-thread default streams, and the
+//! entries by which `cuGetProcAddress` finds them.
 //!
 //! ```text
 //! symbol(arguments) = handler => "base name" @ version | per_thread_symbol @ its_version;
@@ -20,7 +20,7 @@ pub(crate) struct EntryPoint {
     pub(crate) base: &'static str,
     /// The CUDA version, as 1000 * major + 10 * minor, that brought this entry point.
     pub(crate) version: i32,
-    /// Whether its default stream is the thread's own.
+    /// Whether its default stream is the calling thread's own.
     pub(crate) per_thread: bool,
     /// Where it is.
     pub(crate) address: FunctionAddress,
@@ -34,11 +34,11 @@ pub(crate) struct FunctionAddress(pub(crate) *const ());
 unsafe impl Sync for FunctionAddress {}
 
 thread_local! {
-    /// The function that this thread is in and whose name the machine has not been told.
+    /// The function that this thread is in, as long as its name has not been sent to the machine.
     static CALL: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// The function that this thread is in, once.
+/// The name of the function that this thread is in, only at the first call.
 pub(crate) fn take_call() -> Option<&'static str> {
     CALL.take()
 }

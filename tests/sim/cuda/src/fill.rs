@@ -1,4 +1,4 @@
-//! Filling device memory. The second dimension and the first API differ in numbers only.
+//! Filling device memory. The functions differ only in their dimensions and integer widths.
 
 use crate::captured_work::{StreamWork, on_stream};
 use crate::driver::tables;
@@ -41,7 +41,7 @@ pub(crate) struct MemsetNodeParams {
 }
 
 impl MemsetNodeParams {
-    /// What can be the work of a node.
+    /// Fails if the parameters cannot be a node's work.
     pub(crate) fn checked(self) -> Result<Self, CudaError> {
         match self.width > 0 && self.height > 0 && [1, 2, 4].contains(&self.element) {
             true => Ok(self),
@@ -49,7 +49,7 @@ impl MemsetNodeParams {
         }
     }
 
-    /// Fills. Nothing is filled unless all of it can be.
+    /// Fills everything, or nothing if a part of it cannot be filled.
     pub(crate) fn perform(&self) -> Outcome {
         let (address, pitch) = (self.address, self.pitch as u64);
         let (step, height) = (u64::from(self.element), self.height as u64);
@@ -120,7 +120,7 @@ fn fill_rows_async(
     on_stream(on, StreamWork::Fill(fill))
 }
 
-/// From the first byte of the first row to the last of the last.
+/// The bytes from the start of the first row to the end of the last one.
 fn span(pitch: u64, row: u64, height: u64) -> Result<u64, CudaError> {
     pitch
         .checked_mul(height - 1)

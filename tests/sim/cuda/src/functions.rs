@@ -1,9 +1,9 @@
-//! Functions and their launches. A kernel does nothing and takes as long as its name says:
-//! `spin_50us` keeps a core busy for 50 microseconds, `busy_2ms` waits for two milliseconds, and any
-//! other name takes no time. Each thread of `local_4096b` has so many bytes of its own in the card's memory,
-//! which its context holds for all threads at once from the first launch on. A launch of `hidden_8mib` makes
-//! its context hold 8 MiB that no call announces: it stands for what nobody can charge beforehand and the agent counts within
-//! a second (queues, page tables, code that is loaded when it is first run).
+//! Functions and their launches. A kernel computes nothing, and its name says what it costs. `spin_50us` keeps a core
+//! busy for 50 microseconds, `busy_2ms` waits for two milliseconds, and any other name takes no time. Each thread of
+//! `local_4096b` has 4096 bytes of local memory. From the first launch on, the context holds this for all threads that
+//! the card can run at once. A launch of `hidden_8mib` makes its context hold 8 MiB that no call announces. It stands
+//! for memory that nobody can charge beforehand and that the agent finds within a second (queues, page tables, code
+//! that is loaded when it first runs).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
@@ -35,7 +35,7 @@ pub(crate) struct LoadedFunction {
     attributes: HashMap<u32, i32>,
 }
 
-/// What a launch takes of time.
+/// How a launch spends its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LaunchTime {
     Nothing,
@@ -43,8 +43,7 @@ enum LaunchTime {
     Wait(Duration),
 }
 
-/// How a kernel is launched, as all structures have it: so many blocks of so many threads, with so many bytes of
-/// shared memory.
+/// The shape of a launch, common to all parameter structures: the grid, the block, and the bytes of shared memory.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct LaunchShape {
@@ -73,7 +72,7 @@ pub(crate) struct MultiDeviceLaunch {
     parameters: u64,
 }
 
-/// A block has at most so many threads.
+/// The most threads of a block.
 const BLOCK_THREADS: u32 = 1024;
 
 exports! {
@@ -100,7 +99,7 @@ exports! {
 }
 
 impl LaunchShape {
-    /// Blocks of one dimension's sides, and what each shares.
+    /// A grid of blocks that share `shared_bytes` each.
     pub(crate) fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Self {
         Self {
             grid,
@@ -109,7 +108,7 @@ impl LaunchShape {
         }
     }
 
-    /// What a card can launch.
+    /// Fails if a card cannot launch this.
     pub(crate) fn checked(self) -> Result<Self, CudaError> {
         let mut sides = self.block.iter();
         let threads = sides.try_fold(1_u32, |all, side| all.checked_mul(*side));
@@ -122,7 +121,7 @@ impl LaunchShape {
 }
 
 impl LoadedFunction {
-    /// The handle of the module that it is from.
+    /// The handle of the function's module.
     pub(crate) fn module(&self) -> u64 {
         self.module
     }
@@ -178,7 +177,7 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, CudaError> {
     let cost = LaunchTime::of(name);
     let needs = KernelFootprint::of(name);
     let name = CString::new(name).map_err(|_| INVALID_VALUE)?;
-    // Programs keep the pointer to a name for as long as they like.
+    // Programs may keep the pointer to a name for as long as they like.
     let name: &'static CStr = Box::leak(name.into_boxed_c_str());
     let handle = tables.fresh();
     tables.functions.insert(
@@ -202,7 +201,7 @@ pub(crate) fn name(handle: u64) -> Result<&'static CStr, CudaError> {
 /// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
 const LOCAL_BYTES: u32 = 3;
 
-/// `CU_FUNC_ATTRIBUTE_*` and what each is at first.
+/// The initial value of `CU_FUNC_ATTRIBUTE_*`.
 fn first_value(attribute: u32) -> Result<i32, CudaError> {
     match attribute {
         0 => Ok(1024),
@@ -230,7 +229,7 @@ fn get_attribute(value: Out<i32>, attribute: u32, handle: u64) -> Outcome {
     )
 }
 
-/// What the code itself decides cannot be set.
+/// Attributes that the code itself determines cannot be set.
 fn set_attribute(handle: u64, attribute: u32, value: i32) -> Outcome {
     first_value(attribute)?;
     let mut tables = tables();
@@ -246,7 +245,7 @@ fn set_config(handle: u64, _config: u32) -> Outcome {
     name(handle).map(drop)
 }
 
-/// The handle of the module that a function is from.
+/// The handle of a function's module.
 fn module_of(handle: u64) -> Result<u64, CudaError> {
     let tables = tables();
     let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
@@ -261,7 +260,7 @@ fn get_name(out: Out<*const c_char>, handle: u64) -> Outcome {
     out.put(name(handle)?.as_ptr())
 }
 
-/// No function is known to have parameters.
+/// No parameters of a function are known.
 fn get_parameter(handle: u64, _index: usize, _: Out<usize>, _: Out<usize>) -> Outcome {
     name(handle)?;
     Err(INVALID_VALUE)
@@ -294,7 +293,7 @@ fn set_kernel_config(kernel: u64, config: u32, _device: i32) -> Outcome {
     set_config(kernel, config)
 }
 
-/// Runs a function that may be run, whose code is loaded now if it was not yet.
+/// Runs a function. Its code is loaded first if that has not happened yet.
 pub(crate) fn start(handle: u64) -> Outcome {
     let (cost, needs) = {
         let tables = tables();
@@ -307,7 +306,7 @@ pub(crate) fn start(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// In a stream that is being captured a launch becomes part of a graph.
+/// Launches a function. In a captured stream, the launch becomes a graph node.
 pub(crate) fn run(handle: u64, shape: LaunchShape, on: u64) -> Outcome {
     current()?;
     let kernel = KernelLaunch::new(handle, shape)?;
@@ -353,7 +352,7 @@ fn launch_cooperative(
     run(function, LaunchShape::new(grid, block, shared_bytes), on)
 }
 
-/// One launch on each of several devices; the streams say which.
+/// Launches once on each of several devices. The streams determine the devices.
 fn launch_on_many(launches: In<MultiDeviceLaunch>, count: u32, flags: u32) -> Outcome {
     if count == 0 || flags > 3 {
         return Err(INVALID_VALUE);

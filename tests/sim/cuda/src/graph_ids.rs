@@ -1,5 +1,5 @@
-//! How tools name graphs and nodes: by numbers that are unique in the process, and by the graph that a node is in.
-//! A handle is never given twice here, so the numbers are made of handles.
+//! Ids by which tools name graphs and nodes. They are unique in the process. A handle is never reused here, so the ids
+//! are derived from the handles.
 
 use crate::driver::tables;
 use crate::error::{CudaError, INVALID_VALUE, Outcome};

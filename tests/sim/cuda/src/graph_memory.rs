@@ -1,4 +1,4 @@
-//! The pool of a device that only graphs allocate from: what it has, and giving back what it does not use.
+//! A device's pool for graph memory: its attributes, and trimming it.
 
 use apportion_sim_machine::{MachineReply, MachineRequest, PoolAttribute};
 
@@ -13,12 +13,12 @@ exports! {
     cuDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: In<u64>) = set_attribute => "cuDeviceSetGraphMemAttribute" @ 11040;
 }
 
-/// What the machine calls the pool of a device's graphs.
+/// The machine's name of the pool for a device's graphs.
 pub(crate) fn pool_of(device: i32) -> Result<u64, CudaError> {
     create(MachineRequest::GraphPool(driver()?.card(device)?))
 }
 
-/// What a pool has.
+/// The value of a pool's attribute.
 pub(crate) fn value(pool: u64, attribute: PoolAttribute) -> Result<u64, CudaError> {
     match ask(MachineRequest::PoolGet(pool, attribute))? {
         MachineReply::Value(value) => Ok(value),

@@ -1,5 +1,5 @@
-//! Graphs and their nodes: what each does, and the graph that it is in. Making graphs executable and launching them is
-//! in [`crate::executables`].
+//! Graphs and their nodes: what each node does, and the graph that it is in. [`crate::executables`] instantiates and
+//! launches graphs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::user_objects;
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
     graphs: HashMap<u64, Graph>,
-    /// What each node does, and the graph that it is in.
+    /// The graph that each node is in, and what the node does.
     nodes: HashMap<u64, (u64, GraphNode)>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Graphs {
 struct Graph {
     nodes: Vec<u64>,
     edges: Vec<GraphEdge>,
-    /// What each node of the graph became that this is a copy of.
+    /// If the graph is a clone: the nodes of the original, and what each became here.
     copies: HashMap<u64, u64>,
     /// The references to user objects that it owns.
     objects: HashMap<u64, u32>,
@@ -44,15 +44,15 @@ pub(crate) enum GraphNode {
     Kernel(KernelLaunch),
     Allocate(MemAllocNodeParams),
     Free(u64),
-    /// A graph of the node's own.
+    /// A child graph, owned by the node.
     Child(u64),
     Work(StreamWork),
-    /// Recording an event.
+    /// Records an event.
     Record(u64),
-    /// Waiting for one.
+    /// Waits for an event.
     Wait(u64),
     Operations(Arc<[Operation]>),
-    /// Graphs that run on a condition, which here is always met.
+    /// Body graphs that run on a condition. Here the condition is always met.
     Conditional(Arc<[u64]>),
 }
 
@@ -83,12 +83,12 @@ exports! {
 }
 
 impl MemAllocNodeParams {
-    /// What is allocated: the address, the size, and the device whose memory it is.
+    /// The allocation's address, its size, and the device that it is on.
     pub(crate) fn allocated(&self) -> Result<(u64, u64, i32), CudaError> {
         Ok((self.address, self.bytes as u64, self.pool.device()?))
     }
 
-    /// Those of an allocation that a captured stream was asked for.
+    /// The parameters of an allocation that a captured stream was given.
     pub(crate) fn new(place: MemLocation, bytes: u64) -> Self {
         Self {
             pool: MemPoolProps::at(place),
@@ -130,14 +130,14 @@ impl Graphs {
         Ok(&mut graph.edges)
     }
 
-    /// Notes what each node of another graph became in a copy of it.
+    /// Records which node of a clone each node of the original became.
     pub(crate) fn note_clone(&mut self, clone: u64, copies: HashMap<u64, u64>) {
         if let Some(graph) = self.graphs.get_mut(&clone) {
             graph.copies = copies;
         }
     }
 
-    /// What a node became in a copy of its graph, if it is still there.
+    /// The clone's node for a node of the original, if it still exists.
     pub(crate) fn in_clone(&self, clone: u64, original: u64) -> Option<u64> {
         let copy = *self.graphs.get(&clone)?.copies.get(&original)?;
         self.nodes.contains_key(&copy).then_some(copy)
@@ -173,7 +173,7 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
     out.put(empty())
 }
 
-/// Takes the nodes, and the graphs in them, with it.
+/// Destroys a graph with its nodes and their child graphs.
 pub(crate) fn destroy(graph: u64) -> Outcome {
     let (children, objects) = {
         let mut tables = tables();
@@ -197,7 +197,7 @@ fn child_of((_, node): (u64, GraphNode)) -> Option<u64> {
     }
 }
 
-/// Adds a node. What comes next of a captured stream depends on it.
+/// Adds a node. The next work of a captured stream will depend on it.
 pub(crate) fn add(to: NodeInsertion, node: GraphNode) -> Result<u64, CudaError> {
     let mut tables = tables();
     let handle = tables.fresh();
@@ -230,12 +230,12 @@ fn add_child(out: Out<u64>, graph: u64, after: In<u64>, count: usize, of: u64) -
     out.put(add(to, child(of)?)?)
 }
 
-/// A node with a copy of a graph.
+/// A child graph node with a copy of `graph`.
 pub(crate) fn child(graph: u64) -> Result<GraphNode, CudaError> {
     conditionals::copy(graph).map(GraphNode::Child)
 }
 
-/// Takes a node and its edges out of its graph, unless that has memory.
+/// Removes a node and its edges, unless the graph has memory nodes.
 fn destroy_node(node: u64) -> Outcome {
     let gone = take_out(node)?;
     child_of((0, gone)).map_or(Ok(()), destroy)
@@ -256,7 +256,7 @@ fn take_out(node: u64) -> Result<GraphNode, CudaError> {
     gone.map(|(_, gone)| gone).ok_or(INVALID_VALUE)
 }
 
-/// An allocation has its address from the start, and memory while it runs.
+/// An allocation node. Its address is fixed from the start; it has memory only while it is allocated.
 pub(crate) fn allocation(
     to: NodeInsertion,
     mut parameters: MemAllocNodeParams,
@@ -292,7 +292,7 @@ fn add_allocation(
     out.put(add_asked(to, parameters)?)
 }
 
-/// Adds an allocation as a program asks for it, which is told the address.
+/// Adds an allocation for a program and writes the address into its parameters.
 pub(crate) fn add_asked(
     to: NodeInsertion,
     parameters: Out<MemAllocNodeParams>,
@@ -304,7 +304,7 @@ pub(crate) fn add_asked(
     Ok(node)
 }
 
-/// Adds a node that frees what another of the process's graphs allocates.
+/// Adds a node that frees an allocation of any graph in the process.
 pub(crate) fn release(to: NodeInsertion, address: u64) -> Result<u64, CudaError> {
     let range = tables().ranges.get(&address).copied();
     match range.map(|range| range.kind) {
@@ -334,7 +334,7 @@ pub(crate) fn node(handle: u64) -> Result<GraphNode, CudaError> {
     found.map(|(_, node)| node.clone()).ok_or(INVALID_VALUE)
 }
 
-/// Changes what a node does, which stays of its kind.
+/// Changes what a node does. Its type must stay the same.
 pub(crate) fn set(handle: u64, to: GraphNode) -> Outcome {
     let mut tables = tables();
     let found = tables.graphs.nodes.get_mut(&handle);

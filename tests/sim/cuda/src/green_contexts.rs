@@ -1,5 +1,5 @@
-//! Green contexts: a part of a device under a handle of its own, over the primary context, which each
-//! retains. The part is what a description of [`crate::resources`] says.
+//! Green contexts: a part of a device with a handle of its own. Each retains the device's primary context. The part is
+//! that of a descriptor from [`crate::resources`].
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::resources::DevResourceDesc;
 use crate::stream;
 use crate::tables::Context;
 
-/// The green contexts of a process: what each was made from.
+/// The green contexts of a process, with the descriptor that each was created from.
 pub(crate) type Greens = HashMap<u64, DevResourceDesc>;
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -33,7 +33,7 @@ exports! {
     cuCtxFromGreenCtx(out: Out<u64>, green: u64) = context_of => "cuCtxFromGreenCtx" @ 12040;
 }
 
-/// The context of a green one has the same handle here.
+/// A green context and its context have the same handle here.
 fn create(out: Out<u64>, description: u64, device: i32, flags: u32) -> Outcome {
     out.check()?;
     let described = tables().descriptions.get(&description).copied();
@@ -80,7 +80,7 @@ fn context_of(out: Out<u64>, green: u64) -> Outcome {
     out.put(green)
 }
 
-/// Without one, of the current context if that is one.
+/// Without a green context, uses the current context, which must then be a green one.
 fn get_id(green: u64, id: Out<u64>) -> Outcome {
     id.check()?;
     let green = match green {
@@ -101,7 +101,7 @@ fn wait(green: u64, event: u64) -> Outcome {
     context_events::wait(green, event)
 }
 
-/// A stream of a green context, whatever is current; it never waits for the null stream.
+/// Creates a stream of a green context, whatever context is current. It never waits for the null stream.
 fn create_stream(out: Out<u64>, green: u64, flags: u32, priority: i32) -> Outcome {
     out.check()?;
     check(green)?;
@@ -111,7 +111,7 @@ fn create_stream(out: Out<u64>, green: u64, flags: u32, priority: i32) -> Outcom
     }
 }
 
-/// Null for a stream of another context.
+/// Null if the stream belongs to another kind of context.
 fn of_stream(handle: u64, out: Out<u64>) -> Outcome {
     out.check()?;
     out.put(green_of(stream::known(handle)?.context()))

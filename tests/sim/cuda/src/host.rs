@@ -1,4 +1,4 @@
-//! Host memory that devices can reach. It costs no card anything, so the machine never hears of it.
+//! Host memory that devices can reach. It costs no device memory, so the machine never hears of it.
 
 use crate::context::current;
 use crate::driver::tables;
@@ -14,7 +14,7 @@ use crate::tables::{MemoryKind, MemoryRange};
 /// `CU_MEMHOSTALLOC_*` are the bits below this, `CU_MEMHOSTREGISTER_*` those below the next.
 const ALLOCATE_FLAGS: u32 = 0x8;
 const REGISTER_FLAGS: u32 = 0x10;
-/// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`: what memory has that is asked for without flags.
+/// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`: the flags of memory that was allocated without flags.
 const PLAIN: u32 = 3;
 
 exports! {
@@ -110,7 +110,7 @@ fn unregister(address: u64) -> Outcome {
     }
 }
 
-/// Devices reach host memory at the host's address.
+/// Devices reach host memory at its host address.
 fn get_device_pointer(out: Out<u64>, address: u64, flags: u32) -> Outcome {
     out.check()?;
     if flags != 0 {
@@ -129,7 +129,7 @@ fn get_device_pointer(out: Out<u64>, address: u64, flags: u32) -> Outcome {
     }
 }
 
-/// A 32-bit pointer seldom reaches where the host's memory is.
+/// A 32-bit pointer seldom reaches the host's memory.
 fn get_device_pointer_v1(out: Out<u32>, address: u64, flags: u32) -> Outcome {
     let mut wide = 0;
     get_device_pointer(Out::to(&mut wide), address, flags)?;

@@ -1,7 +1,7 @@
-//! Code as programs hand it over: how long it is, what it defines, and how much memory that takes.
-//! Nothing is compiled; of PTX the names of kernels and the sizes of variables are read, of a cubin the
-//! sizes of the sections that a card holds and the symbols, and of a bundle its cubin for the newest card, unpacked
-//! if LZ4 packed it.
+//! Code images as programs pass them: their length, what they define, and the memory that they need. Nothing is
+//! compiled. From PTX this reads the names of kernels and the sizes of variables; from a cubin, the symbols and the
+//! sizes of the sections that a card holds. From a bundle (fatbin) it takes the cubin for the newest card, and unpacks
+//! it if it is LZ4.
 
 use std::ffi::CStr;
 
@@ -12,30 +12,30 @@ mod cubin;
 /// What an image defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ImageContents {
-    /// The length of its code and of what has no name.
+    /// The length of the code and of data without a name.
     pub(crate) bytes: u64,
-    /// How much of that is the code of a bundle, which lazy drivers load when it is used.
+    /// The part of it that is code of a bundle. Drivers with lazy loading load it on first use.
     pub(crate) code_of_bundle: u64,
     /// The names of the kernels, as far as they can be read.
     pub(crate) kernels: Vec<String>,
     /// The names and sizes of the variables, as far as they can be read.
     pub(crate) variables: Vec<(String, u64)>,
-    /// The names of texture and surface references, which only text declares.
+    /// The names of texture and surface references. Only PTX declares them.
     pub(crate) references: Vec<String>,
 }
 
-/// The first words of a bundle of images and of the structure that points to one.
+/// The magic numbers of a bundle of images and of the structure that points to one.
 const BUNDLE: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
 const CUBIN: u32 = 0x464c_457f;
-/// An entry of a bundle that is compressed, also that by LZ4, and one that is text.
+/// The flags of a bundle's entry: compressed, LZ4, and text.
 const LZ4: u64 = 0x2000;
 const COMPRESSED: u64 = 0xa000;
 const TEXT: u16 = 1;
 
 impl ImageContents {
-    /// Reads what a program gives for code: a binary that says its length, else text that ends with a
-    /// zero byte.
+    /// Reads an image that a program passes: a binary with its length in the header, else text that ends with a zero
+    /// byte.
     pub(crate) fn at(code: In<u8>) -> Option<Self> {
         let word = code.cast::<u32>().get().ok()?;
         match word {
@@ -49,7 +49,7 @@ impl ImageContents {
         }
     }
 
-    /// What is not looked into.
+    /// An image whose content is not read.
     pub(crate) fn of_bytes(bytes: u64) -> Self {
         Self {
             bytes,
@@ -57,7 +57,7 @@ impl ImageContents {
         }
     }
 
-    /// This and another image as one, as a linker makes it.
+    /// Joins two images, as a linker does.
     pub(crate) fn joined(mut self, other: Self) -> Self {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.kernels.extend(other.kernels);
@@ -65,7 +65,7 @@ impl ImageContents {
         self
     }
 
-    /// The same as a cubin.
+    /// The image as a cubin.
     pub(crate) fn to_cubin(&self) -> Vec<u8> {
         cubin::write(self)
     }
@@ -105,15 +105,15 @@ impl ImageContents {
         image
     }
 
-    /// What the image takes on a card.
+    /// The device memory that the image needs.
     pub(crate) fn device_bytes(&self) -> u64 {
         let variables = self.variables.iter().map(|variable| variable.1);
         variables.fold(self.bytes, u64::saturating_add)
     }
 }
 
-/// A bundle has, behind magic and version, the length of its head and that of the rest, which is one entry
-/// after the other: a head, a content.
+/// A bundle has a header with magic number, version, its own length and the length of the rest. The rest is a sequence
+/// of entries, each with a header and content.
 fn bundle(code: In<u8>) -> Option<ImageContents> {
     let base = code.address();
     let mut at = base + u64::from(code.cast::<u16>().at(3).ok()?);
@@ -189,7 +189,7 @@ fn variable(line: &str) -> Option<(String, u64)> {
     Some((name, count.checked_mul(element_bytes(kind)?)?))
 }
 
-/// `.b8`, `.u32`, `.f64` and their like.
+/// The size of `.b8`, `.u32`, `.f64` and the like.
 fn element_bytes(word: &str) -> Option<u64> {
     let bits = word
         .strip_prefix(['.'])?

@@ -1,7 +1,7 @@
-//! Memory for other processes: handles of 64 bytes that anybody may pass on.
+//! CUDA IPC memory: handles of 64 bytes that a program may pass to any process.
 //!
-//! A block whose handle was asked for becomes a file, so that both processes see the same bytes. The handle
-//! says whose descriptor that is; where the memory is gone, there is nothing to open.
+//! A block is moved into a file when its handle is requested, so that both processes see the same bytes. The handle
+//! names the file's descriptor. Once the memory is freed, nothing can be opened.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -33,7 +33,7 @@ pub(crate) struct IpcMemHandle {
 
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const BUFFER: u32 = 1;
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag, and one that must be set.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag. It must be set.
 const LAZY: u32 = 1;
 
 exports! {
@@ -64,7 +64,7 @@ fn get(out: Out<IpcMemHandle>, address: u64) -> Outcome {
     })
 }
 
-/// A buffer for other devices, which here is a descriptor like any other.
+/// A DMA buffer for other devices. Here it is an ordinary file descriptor.
 fn get_range(out: Out<i32>, address: u64, _bytes: usize, kind: u32, flags: u64) -> Outcome {
     out.check()?;
     if kind != BUFFER || flags != 0 {
@@ -82,7 +82,7 @@ fn get_range(out: Out<i32>, address: u64, _bytes: usize, kind: u32, flags: u64) 
     out.put(descriptor_of(name, file)?)
 }
 
-/// Puts a file with the same bytes in the place of a block.
+/// Replaces a block's mapping by a file with the same bytes.
 fn moved_to_file(name: u64, base: u64, bytes: u64) -> Result<OwnedFd, CudaError> {
     let file = memory_file::create(name, bytes)?;
     let copy = mapping::file(bytes, file.as_raw_fd())?;
@@ -93,7 +93,7 @@ fn moved_to_file(name: u64, base: u64, bytes: u64) -> Result<OwnedFd, CudaError>
     Ok(file)
 }
 
-/// Not for the process that made it.
+/// Opens a handle. The process that created it cannot open it.
 fn open(out: Out<u64>, handle: IpcMemHandle, flags: u32) -> Outcome {
     out.check()?;
     let (context, device) = current().map(|(handle, context)| (handle, context.device))?;
@@ -107,7 +107,7 @@ fn open(out: Out<u64>, handle: IpcMemHandle, flags: u32) -> Outcome {
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|_| INVALID_HANDLE)?.into_raw_fd();
     let opened = open_file(handle, file);
-    // SAFETY: the descriptor is that of the file which was just opened, and nobody else has it.
+    // SAFETY: the descriptor is that of the file that was just opened, and nothing else owns it.
     unsafe { libc::close(file) };
     let base = opened?;
     let mut tables = tables();

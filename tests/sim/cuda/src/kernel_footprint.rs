@@ -1,7 +1,7 @@
-//! What kernels take of the card's memory, by their names: a context makes room at a launch, and keeps it.
+//! The device memory that a kernel needs, by its name. The context grows at the launch and keeps the memory.
 //!
-//! As far as it is known, the real driver holds one place for the own bytes of all threads that a card can
-//! run at once, however many a launch has, in steps, and with room for the system's calls beside them.
+//! As far as is known, the real driver holds local memory for all threads that a card can run at once, however many a
+//! launch has. It grows in steps and includes room for system calls.
 
 use apportion_sim_machine::{ContextLimit, MachineRequest};
 
@@ -9,12 +9,12 @@ use crate::context::current;
 use crate::driver::ask;
 use crate::error::Outcome;
 
-/// What a launch takes.
+/// What a launch needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelFootprint {
-    /// What each thread has of its own.
+    /// The local memory of each thread.
     local: u64,
-    /// What no call announces.
+    /// Memory that no call announces.
     hidden: u64,
 }
 
@@ -36,7 +36,7 @@ impl KernelFootprint {
         i32::try_from(self.local).unwrap_or(i32::MAX)
     }
 
-    /// Makes the current context hold it.
+    /// Makes the current context hold the memory.
     pub(crate) fn hold(self) -> Outcome {
         const SYSTEM: u64 = 512;
         const STEP: u64 = 256;

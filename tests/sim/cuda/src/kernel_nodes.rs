@@ -1,6 +1,6 @@
-//! Kernels in graphs: nodes that are added, captured, asked for and changed, also in a graph that is executable already.
+//! Kernels in graphs: nodes that are added, captured, read and changed, also in an executable graph.
 //!
-//! No function is known to have parameters, so no node says what they were.
+//! No parameters of a function are known, so no node returns them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::functions::{self, LaunchShape};
 use crate::graphs::{self, GraphNode};
 use crate::pointer::{In, Out};
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`; the first version ends before the kernel.
+/// `CUDA_KERNEL_NODE_PARAMS_v2`. The first version ends before the kernel.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct KernelNodeParamsV2 {
@@ -42,8 +42,8 @@ pub(crate) struct KernelLaunch {
 /// `CUlaunchAttributeValue`.
 type Attribute = [u64; 8];
 
-/// The kinds of `CUlaunchAttributeID` that a node has: an access policy, cooperation, clusters and how they are
-/// scheduled, priority, domains, and what devices may update.
+/// The `CUlaunchAttributeID` values of a kernel node: access policy, cooperative launch, clusters and their scheduling,
+/// priority, memory domains, and device updates.
 const ATTRIBUTES: [u32; 10] = [1, 2, 4, 5, 8, 9, 10, 11, 13, 14];
 
 exports! {
@@ -61,7 +61,7 @@ exports! {
 }
 
 impl KernelLaunch {
-    /// A launch that is possible.
+    /// Fails if the launch is not possible.
     pub(crate) fn new(function: u64, shape: LaunchShape) -> Result<Self, CudaError> {
         functions::name(function)?;
         Ok(Self {
@@ -76,7 +76,7 @@ impl KernelLaunch {
         functions::start(self.function)
     }
 
-    /// The name of what is launched.
+    /// The name of the function.
     pub(crate) fn name(&self) -> String {
         let name = functions::name(self.function);
         name.map_or_else(
@@ -85,7 +85,7 @@ impl KernelLaunch {
         )
     }
 
-    /// Of a node, if it is one of these.
+    /// The launch of a node, if it is a kernel node.
     fn of(node: u64) -> Result<Self, CudaError> {
         match graphs::node(node)? {
             GraphNode::Kernel(kernel) => Ok(kernel),
@@ -93,7 +93,7 @@ impl KernelLaunch {
         }
     }
 
-    /// As a program asks for it.
+    /// The launch as the driver's parameter structure.
     pub(crate) fn parameters(&self) -> KernelNodeParamsV2 {
         let first = KernelNodeParamsV1 {
             function: self.function,
@@ -116,7 +116,7 @@ impl KernelNodeParamsV1 {
 }
 
 impl KernelNodeParamsV2 {
-    /// Launches the kernel where there is no function.
+    /// If there is no function, launches the kernel.
     pub(crate) fn kernel(self) -> Result<KernelLaunch, CudaError> {
         let function = match self.first.function {
             0 => self.kernel,
@@ -126,7 +126,7 @@ impl KernelNodeParamsV2 {
     }
 }
 
-/// What a node launches now, with the attributes that it has.
+/// The node's new launch. It keeps the node's attributes.
 fn with_attributes_of(node: u64, kernel: KernelLaunch) -> Result<GraphNode, CudaError> {
     let attributes = KernelLaunch::of(node)?.attributes;
     Ok(GraphNode::Kernel(KernelLaunch {
@@ -204,7 +204,7 @@ fn check_attribute(attribute: u32) -> Outcome {
     }
 }
 
-/// What was never set is zero.
+/// An attribute that was never set is zero.
 fn get_attribute(node: u64, attribute: u32, value: Out<Attribute>) -> Outcome {
     value.check()?;
     check_attribute(attribute)?;

@@ -1,6 +1,5 @@
-//! Launches as they were before CUDA 4: the shape of blocks and the parameters are set on the function, one after the
-//! other, and a launch says how many blocks there are. No function is known to have parameters, so what is set of them
-//! is checked and forgotten.
+//! Launches as before CUDA 4: a program sets the block shape and the parameters on the function, one by one, and then
+//! launches a grid. No parameters of a function are known, so they are checked and forgotten.
 
 use std::collections::HashMap;
 
@@ -10,7 +9,7 @@ use crate::export::exports;
 use crate::functions::{self, LaunchShape};
 use crate::pointer::In;
 
-/// The blocks of functions by handle: their sides, and the bytes that each block shares.
+/// The block shapes of functions by handle: the sides, and the shared bytes of each block.
 pub(crate) type Blocks = HashMap<u64, ([u32; 3], u32)>;
 
 exports! {
@@ -81,7 +80,7 @@ fn launch_grid(function: u64, width: i32, height: i32) -> Outcome {
     launch_grid_async(function, width, height, 0)
 }
 
-/// A function whose blocks have no shape cannot be launched.
+/// A function without a block shape cannot be launched.
 fn launch_grid_async(function: u64, width: i32, height: i32, on: u64) -> Outcome {
     functions::name(function)?;
     let block = tables().blocks_of.get(&function).copied();

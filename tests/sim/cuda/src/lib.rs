@@ -1,11 +1,10 @@
 //! The simulated driver's `libcuda.so.1`: the CUDA driver API over the simulated machine.
 //!
-//! A device pointer is lazily backed memory of the process, so copies and fills move real bytes; what
-//! the memory costs is the machine's to say. Streams are empty at any time: a call does its work
-//! before it returns. Without a machine to talk to, `cuInit` finds no device.
+//! A device pointer is lazily backed memory of the process, so copies and fills move real bytes. The machine decides
+//! what the memory costs. Streams are always empty: a call does its work before it returns. Without a machine, `cuInit`
+//! finds no device.
 //!
-//! Adding a function is adding a row to the `exports!` of the file that it belongs to, and its
-//! handler below.
+//! To add a function, add a row to the `exports!` of its file, and a handler below it.
 
 mod array;
 mod array_descriptor;

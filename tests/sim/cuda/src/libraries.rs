@@ -1,5 +1,5 @@
-//! Libraries: code that belongs to no context until it is used. Here it is loaded into the current
-//! context when it is handed over, and once more in each context that uses it.
+//! Libraries: code that belongs to no context. Here it is loaded into the current context when the library is loaded,
+//! and once more in each context that uses it.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(crate) type Libraries = HashMap<u64, Library>;
 #[derive(Debug)]
 pub(crate) struct Library {
     image: ImageContents,
-    /// The module in each context that has one.
+    /// The module in each context that has loaded the library.
     modules: HashMap<u64, u64>,
 }
 
@@ -117,7 +117,7 @@ fn unload(handle: u64) -> Outcome {
     library.modules.into_values().try_for_each(modules::unload)
 }
 
-/// A kernel is the function of the library's module here.
+/// A kernel is a function of the library's module here.
 fn get_kernel(out: Out<u64>, library: u64, name: Text) -> Outcome {
     out.check()?;
     let name = name.get()?;

@@ -1,5 +1,5 @@
-//! Linking: several images of code become one, in the host's memory. Nothing is compiled: the result defines what its
-//! parts do and is as long as they are together, so that loading it takes what loading them would.
+//! Linking: several code images become one, in host memory. Nothing is compiled. The result defines what its parts
+//! define and has their total length, so loading it needs as much memory as loading the parts.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use crate::image::ImageContents;
 use crate::modules;
 use crate::pointer::{In, Out, Text};
 
-/// What is being linked in a process, by handle.
+/// The links of a process that are not destroyed, by handle.
 pub(crate) type Links = HashMap<u64, LinkState>;
 
-/// What was added, and the cubin that it became.
+/// The image of all inputs so far, and the cubin that it became.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
     parts: ImageContents,
@@ -26,7 +26,7 @@ const CUBIN: u32 = 0;
 const PTX: u32 = 1;
 const BUNDLE: u32 = 2;
 const LAST_INPUT: u32 = 5;
-/// `CU_JIT_INFO_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER`; behind each comes the option for its size.
+/// `CU_JIT_INFO_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER`. Each is followed by the option for its size.
 const LOGS: [u32; 2] = [3, 5];
 /// `CUDA_ERROR_INVALID_PTX`.
 const INVALID_PTX: CudaError = CudaError(218);
@@ -42,7 +42,7 @@ exports! {
     cuLinkDestroy(link: u64) = destroy => "cuLinkDestroy" @ 5050;
 }
 
-/// Logs are empty: their texts end at once, and what was written of them is nothing.
+/// Returns empty logs, with a size of zero.
 fn empty_logs(count: u32, options: In<u32>, values: Out<u64>) -> Outcome {
     let all = (0..count as usize).map(|at| Ok((options.at(at)?, at)));
     let all: Vec<(u32, usize)> = all.collect::<Result<_, CudaError>>()?;
@@ -70,7 +70,7 @@ fn create(count: u32, options: In<u32>, values: Out<u64>, out: Out<u64>) -> Outc
     out.put(handle)
 }
 
-/// A part, by what the program says that it is.
+/// Reads an input of the given type.
 fn part(kind: u32, data: In<u8>, bytes: usize) -> Result<ImageContents, CudaError> {
     match kind {
         _ if kind > LAST_INPUT || data.is_null() || bytes == 0 => Err(INVALID_VALUE),
@@ -79,7 +79,7 @@ fn part(kind: u32, data: In<u8>, bytes: usize) -> Result<ImageContents, CudaErro
             text if text.contains(".version") => Ok(ImageContents::of_text(&text)),
             _ => Err(INVALID_PTX),
         },
-        // Objects, libraries and what another compiler made.
+        // Objects, libraries and NVVM code.
         _ => Ok(ImageContents::of_bytes(bytes as u64)),
     }
 }
@@ -131,7 +131,7 @@ fn add_file(
     join(link, modules::read_image(path.get()?)?)
 }
 
-/// The cubin is there until the link is destroyed.
+/// The cubin lives until the link is destroyed.
 fn complete(handle: u64, cubin: Out<u64>, bytes: Out<usize>) -> Outcome {
     cubin.check()?;
     let mut tables = tables();

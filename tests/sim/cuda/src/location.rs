@@ -1,4 +1,4 @@
-//! `CUmemLocation` and the properties of memory that name one.
+//! `CUmemLocation` and the structures that contain one.
 
 use apportion_sim_machine::MachineLocation;
 
@@ -21,7 +21,7 @@ pub(crate) struct MemAccessDesc {
     pub(crate) flags: u32,
 }
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE` and those of the host.
+/// `CU_MEM_LOCATION_TYPE_DEVICE` and the types of host locations.
 pub(crate) const DEVICE: u32 = 1;
 pub(crate) const HOST: u32 = 2;
 pub(crate) const HOST_NODE: u32 = 3;
@@ -40,7 +40,7 @@ impl MemLocation {
         }
     }
 
-    /// What the machine calls it.
+    /// The location in the machine's terms.
     pub(crate) fn location(self) -> Result<MachineLocation, CudaError> {
         match self.kind {
             DEVICE => Ok(MachineLocation::Card(driver()?.card(self.id)?)),
@@ -49,14 +49,14 @@ impl MemLocation {
         }
     }
 
-    /// The device, if it is one; memory of the host is nobody's.
+    /// The device. Host locations have none.
     pub(crate) fn device(self) -> i32 {
         if self.kind == DEVICE { self.id } else { -1 }
     }
 }
 
 impl MemAccessDesc {
-    /// What the API allows: nothing, reading, or both.
+    /// Fails unless the access is one that the API allows: none, read, or both.
     pub(crate) fn checked(self) -> Result<Self, CudaError> {
         self.place.location()?;
         if [0, READ, READ_WRITE].contains(&self.flags) {

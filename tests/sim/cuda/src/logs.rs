@@ -1,5 +1,5 @@
-//! The driver's log of errors for programs, in which the simulated driver writes nothing: a program may ask to
-//! be told and is never told, and what has been written so far is empty.
+//! The driver's error log for programs. The simulated driver writes nothing into it: a registered callback is never
+//! called, and the log is empty.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ exports! {
     cuLogsDumpToMemory(iterator: Out<u32>, text: Out<u8>, bytes: Out<usize>, flags: u32) = dump => "cuLogsDumpToMemory" @ 12090, anytime;
 }
 
-/// The callback gets the data back, if it is ever called. The place for its handle may be missing.
+/// The data would be passed to the callback. The pointer for its handle may be null.
 fn register(function: u64, _data: u64, out: Out<u64>) -> Outcome {
     if function == 0 {
         return Err(INVALID_VALUE);
@@ -45,7 +45,7 @@ fn current(iterator: Out<u32>, flags: u32) -> Outcome {
     iterator.put(0)
 }
 
-/// The file is empty.
+/// Writes an empty file.
 fn dump_to_file(_iterator: Out<u32>, path: Text, flags: u32) -> Outcome {
     let path = path.get()?;
     if flags != 0 {
@@ -54,7 +54,7 @@ fn dump_to_file(_iterator: Out<u32>, path: Text, flags: u32) -> Outcome {
     std::fs::write(path, "").map_err(|_| INVALID_VALUE)
 }
 
-/// The text ends with a zero byte, which is all of it.
+/// Writes an empty text: only the terminating zero.
 fn dump(_iterator: Out<u32>, text: Out<u8>, bytes: Out<usize>, flags: u32) -> Outcome {
     text.check()?;
     if flags != 0 || bytes.read()? == 0 {

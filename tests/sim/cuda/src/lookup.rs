@@ -1,9 +1,9 @@
-//! `cuGetProcAddress`: which entry point a program gets for a name, a version and a kind of default
-//! stream. The answer is always the address of the exported symbol itself.
+//! `cuGetProcAddress`: the entry point for a name, a version and a kind of default stream. The answer is always the
+//! address of the exported symbol itself.
 //!
-//! What no document says is answered as drivers 470 to 555 do, which `cargo xtask drivers` asks: a version newer than
-//! the driver's, and one below 0, is the newest; a function with variants for per-thread streams has nothing else for
-//! those who ask for them. Where those drivers die, on NULL, this one says `CUDA_ERROR_INVALID_VALUE`.
+//! Undocumented cases are answered as drivers 470 to 555 do, which `cargo xtask drivers` asks. A version newer than the
+//! driver's, or below 0, is the newest. If a function has variants for per-thread streams, a program that asks for them
+//! gets nothing else. Where those drivers crash on NULL, this one returns `CUDA_ERROR_INVALID_VALUE`.
 
 use std::ffi::c_void;
 
@@ -17,9 +17,9 @@ const FOUND: u32 = 0;
 const SYMBOL_NOT_FOUND: u32 = 1;
 const VERSION_NOT_SUFFICIENT: u32 = 2;
 
-/// The flag that asks for the variants with per-thread default streams, with or without the other one.
+/// The flag that asks for the variants with per-thread default streams, alone or with the other flag.
 const PER_THREAD: u64 = 2;
-/// All flags that there are.
+/// All flags.
 const FLAGS: u64 = 3;
 
 exports! {
@@ -28,7 +28,7 @@ exports! {
     cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) = get_export_table => "cuGetExportTable" @ 3000, anytime;
 }
 
-/// What was found: the address, or why there is none.
+/// The entry point, or the status that says why there is none.
 fn find(name: &str, version: i32, flags: u64) -> Result<&'static EntryPoint, u32> {
     let named = || tables_of_rows().flatten().filter(|row| row.base == name);
     if named().next().is_none() {
@@ -41,7 +41,7 @@ fn find(name: &str, version: i32, flags: u64) -> Result<&'static EntryPoint, u32
         .ok_or(VERSION_NOT_SUFFICIENT)
 }
 
-/// A version as the driver of `newest` takes it.
+/// A requested version as a driver of version `newest` understands it.
 fn known(version: i32, newest: i32) -> i32 {
     match version {
         ..0 => newest,
@@ -62,7 +62,7 @@ fn checked(
     Ok(find(name, version, flags))
 }
 
-/// The first version has no status, so it fails where there is nothing, and writes nothing then.
+/// The first version has no status. If it finds nothing, it fails and writes nothing.
 fn get_v1(name: Text, out: Out<*const ()>, version: i32, flags: u64) -> Outcome {
     out.check()?;
     match checked(&name, version, flags)? {
@@ -85,7 +85,7 @@ fn get(name: Text, out: Out<*const ()>, version: i32, flags: u64, status: Out<u3
     }
 }
 
-/// The private tables of the driver are not simulated.
+/// The driver's private tables are not simulated.
 fn get_export_table(table: Out<*const c_void>, _id: In<[u8; 16]>) -> Outcome {
     table.check()?;
     table.put(std::ptr::null())?;
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(known, [0, 12000, 13000, 13000, 13000, 13000]);
     }
 
-    /// A hook is found by the address that the driver gives, so no two symbols may share one.
+    /// The hooks identify a function by its address, so no two symbols may share one.
     #[test]
     fn every_symbol_has_an_address_of_its_own() {
         let addresses: Vec<_> = tables_of_rows()

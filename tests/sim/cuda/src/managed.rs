@@ -1,5 +1,5 @@
-//! Advice about managed memory and its movements. The machine holds managed memory to be resident
-//! from its allocation on, so advice is checked and without effect.
+//! Advice and prefetches for managed memory. The machine counts managed memory as resident from its allocation on, so
+//! both are checked and have no effect.
 
 use crate::driver::{driver, tables};
 use crate::error::{INVALID_VALUE, Outcome};
@@ -25,7 +25,7 @@ exports! {
     cuMemRangeGetAttributes(data: In<Out<i32>>, rooms: In<usize>, attributes: In<u32>, count: usize, address: u64, bytes: usize) = get_attributes => "cuMemRangeGetAttributes" @ 8000;
 }
 
-/// Whether all of it is managed memory.
+/// Fails unless the whole range is managed memory.
 pub(crate) fn check(address: u64, bytes: usize) -> Outcome {
     let tables = tables();
     let (_, range) = tables.range_of(address)?;
@@ -76,7 +76,7 @@ pub(crate) fn prefetch(
     prefetch_v1(address, bytes, place.device(), on)
 }
 
-/// Nothing is preferred and nothing was prefetched: devices are invalid, all else is zero.
+/// No preferred location and no last prefetch: devices are invalid, all else is zero.
 fn get_attribute(
     data: Out<i32>,
     room: usize,

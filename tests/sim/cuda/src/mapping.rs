@@ -7,19 +7,19 @@ use crate::error::{CudaError, OUT_OF_MEMORY};
 
 const LAZY: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Where 32-bit pointers reach. Other processors never had the API that needs it.
+/// The flag for addresses that fit 32 bits. Only x86 has the API that needs it.
 #[cfg(target_arch = "x86_64")]
 const LOW: i32 = libc::MAP_32BIT;
 #[cfg(not(target_arch = "x86_64"))]
 const LOW: i32 = 0;
 
-/// The driver's blocks: 2 MiB of address space, aligned, as programs see that share one.
+/// The driver's blocks are 2 MiB of aligned address space. Programs can see that small allocations share one.
 const BLOCK: u64 = 2 << 20;
 const PAGE: u64 = 4096;
-/// A page that was never written to.
+/// The content of a page that was never written.
 const NOTHING: [u8; PAGE as usize] = [0; PAGE as usize];
 
-/// Maps memory that is not there until it is touched; what fills a block begins at one.
+/// Maps memory that is backed on first touch. A mapping that fills a block starts at a block boundary.
 pub(crate) fn lazy(bytes: u64) -> Result<u64, CudaError> {
     let whole = bytes.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
     if whole < BLOCK {
@@ -30,12 +30,12 @@ pub(crate) fn lazy(bytes: u64) -> Result<u64, CudaError> {
     Ok(start)
 }
 
-/// The same where a 32-bit pointer reaches.
+/// The same within the reach of 32-bit pointers.
 pub(crate) fn lazy_low(bytes: u64) -> Result<u64, CudaError> {
     map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY | LOW, -1)
 }
 
-/// Reserves addresses without memory, aligned as asked, at a given place if it is free.
+/// Reserves addresses without memory, with the given alignment, at `wish` if that is free.
 pub(crate) fn reserve(bytes: u64, alignment: u64, wish: u64) -> Result<u64, CudaError> {
     let room = bytes.checked_add(alignment).ok_or(OUT_OF_MEMORY)?;
     let base = map(wish, room, libc::PROT_NONE, LAZY, -1)?;
@@ -50,12 +50,12 @@ pub(crate) fn reserve(bytes: u64, alignment: u64, wish: u64) -> Result<u64, Cuda
     Ok(start)
 }
 
-/// Makes addresses bare again that were mapped.
+/// Turns mapped addresses back into a bare reservation.
 pub(crate) fn clear(base: u64, bytes: u64) -> Result<(), CudaError> {
     map(base, bytes, libc::PROT_NONE, LAZY | libc::MAP_FIXED, -1).map(drop)
 }
 
-/// Puts a file's memory at addresses that are reserved, without access.
+/// Maps a file into reserved addresses, without access rights.
 pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), CudaError> {
     map(
         base,
@@ -67,41 +67,40 @@ pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), CudaError> {
     .map(drop)
 }
 
-/// Maps a file's memory anywhere, to read and write.
+/// Maps a file anywhere, for reading and writing.
 pub(crate) fn file(bytes: u64, fd: RawFd) -> Result<u64, CudaError> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     map(0, bytes, access, libc::MAP_SHARED, fd)
 }
 
-/// Sets what may be done at addresses.
+/// Sets the access rights of addresses.
 pub(crate) fn protect(base: u64, bytes: u64, read: bool, write: bool) -> Result<(), CudaError> {
     let read = if read { libc::PROT_READ } else { 0 };
     let write = if write { libc::PROT_WRITE } else { 0 };
     let at = ptr::with_exposed_provenance_mut(base as usize);
-    // SAFETY: the range is one that this module has mapped; changing its access is what the program
-    // asks for by `cuMemSetAccess`.
+    // SAFETY: this module has mapped the range; changing its access is what the program asks for by
+    // `cuMemSetAccess`.
     let rc = unsafe { libc::mprotect(at, bytes as usize, read | write) };
     if rc == 0 { Ok(()) } else { Err(OUT_OF_MEMORY) }
 }
 
-/// Takes a mapping away. The program has freed it, so whoever still uses it is at fault, as with the
-/// real driver.
+/// Removes a mapping. The program has freed it, so a later access is a bug of the program, as with the real driver.
 pub(crate) fn unmap(base: u64, bytes: u64) {
     let at = ptr::with_exposed_provenance_mut(base as usize);
-    // SAFETY: the range is one that this module has mapped and that its owner has given up.
+    // SAFETY: this module has mapped the range, and its owner has freed it.
     unsafe { libc::munmap(at, bytes as usize) };
 }
 
-/// Moves bytes. Device ends have been checked against the tables; a host end is the caller's word.
+/// Copies bytes. Device ends have been checked against the tables; for a host end the caller vouches.
 pub(crate) fn copy(to: u64, from: u64, bytes: u64) {
     let to: *mut u8 = ptr::with_exposed_provenance_mut(to as usize);
     let from: *const u8 = ptr::with_exposed_provenance(from as usize);
-    // SAFETY: the caller of the copy function promises that both ends are there for so many bytes;
-    // `copy` allows them to overlap.
+    // SAFETY: the caller of the copy function promises that both ends are valid for so many bytes; `copy` allows
+    // them to overlap.
     unsafe { ptr::copy(from, to, bytes as usize) };
 }
 
-/// Moves the pages that hold anything to where all is zero; what was never touched stays so.
+/// Copies the pages that are not all zero into zeroed memory. Pages that were never touched stay untouched.
 pub(crate) fn copy_written(to: u64, from: u64, bytes: u64) {
     for at in (0..bytes).step_by(PAGE as usize) {
         let page: *const u8 = ptr::with_exposed_provenance((from + at) as usize);
@@ -113,7 +112,7 @@ pub(crate) fn copy_written(to: u64, from: u64, bytes: u64) {
     }
 }
 
-/// Writes a pattern again and again.
+/// Writes a pattern `times` times.
 pub(crate) fn fill(at: u64, pattern: &[u8], times: u64) {
     let at: *mut u8 = ptr::with_exposed_provenance_mut(at as usize);
     if let [byte] = *pattern {
@@ -130,8 +129,8 @@ pub(crate) fn fill(at: u64, pattern: &[u8], times: u64) {
 
 fn map(at: u64, bytes: u64, access: i32, flags: i32, fd: RawFd) -> Result<u64, CudaError> {
     let at = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it the range is part of a
-    // reservation of this module.
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it the range is part of a reservation of
+    // this module.
     let base = unsafe { libc::mmap(at, bytes as usize, access, flags, fd, 0) };
     if base == libc::MAP_FAILED {
         return Err(OUT_OF_MEMORY);

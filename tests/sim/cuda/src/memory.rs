@@ -1,4 +1,4 @@
-//! Memory with an address, allocated in a context: plain, pitched and managed.
+//! Memory with an address, allocated in a context: linear, pitched and managed.
 
 use apportion_sim_machine::{MachineReply, MachineRequest};
 
@@ -11,9 +11,9 @@ use crate::mapping;
 use crate::pointer::Out;
 use crate::tables::{MemoryKind, MemoryRange};
 
-/// Rows of pitched memory start at multiples of this.
+/// The alignment of rows of pitched memory.
 const PITCH: usize = 512;
-/// A request of this size never shares a block, so its block can be mapped where it is wanted.
+/// A request of this size never shares a block, so its block can be mapped at a chosen address.
 const UNSHARED: u64 = (1 << 20) + 1;
 
 exports! {
@@ -30,7 +30,7 @@ exports! {
     cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, address: u64) = get_range => "cuMemGetAddressRange" @ 3020;
 }
 
-/// Maps what the machine has placed and enters it.
+/// Maps what the machine has placed and enters it into the tables.
 pub(crate) fn enter_allocation(
     reply: &MachineReply,
     bytes: u64,
@@ -90,7 +90,7 @@ fn allocate(out: Out<u64>, bytes: usize) -> Outcome {
     out.put(allocate_in_context(bytes as u64, false, mapping::lazy)?)
 }
 
-/// Pointers of the first API have 32 bits.
+/// The first API has 32-bit pointers.
 fn allocate_v1(out: Out<u32>, bytes: u32) -> Outcome {
     out.check()?;
     if bytes == 0 {
@@ -147,7 +147,7 @@ fn allocate_managed(out: Out<u64>, bytes: usize, flags: u32) -> Outcome {
     out.put(allocate_in_context(bytes as u64, true, mapping::lazy)?)
 }
 
-/// Only the very address that an allocation gave frees it.
+/// Frees an allocation. Only its start address is valid.
 fn free(address: u64) -> Outcome {
     if address == 0 {
         return Ok(());
@@ -175,7 +175,7 @@ fn free(address: u64) -> Outcome {
     }
 }
 
-/// Takes the range out first: once the machine has freed it, another thread may be given its place.
+/// Frees an allocation. It leaves the tables first: once the machine has freed it, another thread may get its place.
 pub(crate) fn free_allocation(address: u64, range: MemoryRange, allocation: u64) -> Outcome {
     if tables().ranges.remove(&address).is_none() {
         return Err(INVALID_VALUE);
@@ -200,7 +200,7 @@ fn memory_of_current() -> Result<(u64, u64), CudaError> {
     }
 }
 
-/// Either number may be unwanted.
+/// Either pointer may be null.
 fn get_info(free: Out<usize>, total: Out<usize>) -> Outcome {
     let (left, all) = memory_of_current()?;
     free.offer(left as usize);

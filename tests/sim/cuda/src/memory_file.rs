@@ -1,5 +1,5 @@
-//! The bytes of virtual memory: files without a path. A file's name carries what the machine calls the
-//! memory; that is how an importer, which gets nothing but a descriptor, finds it.
+//! The bytes of virtual memory: files without a path. A file's name contains the machine's name of the memory. An
+//! importer gets only a descriptor and finds the memory by this name.
 
 use std::ffi::CString;
 use std::fs;
@@ -9,10 +9,10 @@ use apportion_sim_machine::EXPORTED;
 
 use crate::error::{CudaError, INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY, UNKNOWN};
 
-/// The part of a file's name before the memory's own.
+/// The prefix of a file's name.
 const FILE_PREFIX: &str = "apportion-sim-";
 
-/// A file of that many bytes, none of them there until it is touched.
+/// Creates a file of `bytes` bytes. A page is backed when it is touched.
 pub(crate) fn create(name: u64, bytes: u64) -> Result<OwnedFd, CudaError> {
     let title = CString::new(format!("{FILE_PREFIX}{name}")).map_err(|_| UNKNOWN)?;
     // SAFETY: the title is a C string that lives for the call.
@@ -20,14 +20,14 @@ pub(crate) fn create(name: u64, bytes: u64) -> Result<OwnedFd, CudaError> {
     if fd < 0 {
         return Err(OPERATING_SYSTEM);
     }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     let file = fs::File::from(file);
     file.set_len(bytes).map_err(|_| OUT_OF_MEMORY)?;
     Ok(file.into())
 }
 
-/// What a descriptor of another process's memory file names, and a descriptor of our own.
+/// The memory that a descriptor of another process names, and a descriptor of our own.
 pub(crate) fn open(fd: RawFd) -> Result<(u64, OwnedFd), CudaError> {
     let link = fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| INVALID_VALUE)?;
     let link = link.to_str().ok_or(INVALID_VALUE)?;
@@ -37,12 +37,12 @@ pub(crate) fn open(fd: RawFd) -> Result<(u64, OwnedFd), CudaError> {
     let name = title
         .and_then(|title| title.split(' ').next())
         .and_then(|name| name.parse().ok());
-    // An open file of our own: the other one keeps the memory for as long as it is open.
+    // A separate open file: the exporter's one keeps the memory alive for as long as it is open.
     let file = again(fd)?;
     name.map(|name| (name, file)).ok_or(INVALID_VALUE)
 }
 
-/// Another open file of the same memory.
+/// Opens the same memory again.
 fn again(fd: RawFd) -> Result<OwnedFd, CudaError> {
     let file = fs::File::options()
         .read(true)
@@ -51,7 +51,7 @@ fn again(fd: RawFd) -> Result<OwnedFd, CudaError> {
     Ok(file.map_err(|_| INVALID_VALUE)?.into())
 }
 
-/// A descriptor for other processes, with a lock by which the machine sees that it is open.
+/// A descriptor for other processes. It holds a lock, by which the machine sees that it is still open.
 pub(crate) fn export(file: RawFd) -> Result<OwnedFd, CudaError> {
     let descriptor = again(file)?;
     let (start, bytes) = EXPORTED;

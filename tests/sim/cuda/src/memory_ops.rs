@@ -1,8 +1,7 @@
-//! Single words of memory that a stream writes and waits for, one by one or in batches, on a stream or as a node of a
-//! graph.
+//! Words of memory that a stream writes or waits for, one by one or in batches, on a stream or in a graph node.
 //!
-//! A stream here does its work before a call returns, so it cannot wait for what another thread will write: what is
-//! awaited is there already, or the wait is not supported. No device attribute promises more.
+//! A stream does its work before a call returns, so it cannot wait for another thread's write. The awaited value is
+//! there already, or the wait fails as not supported. No device attribute promises more.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::mapping;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
 
-/// `CUstreamBatchMemOpParams`: the operation, an address, a value, flags, and two words that nobody reads.
+/// `CUstreamBatchMemOpParams`: the operation, an address, a value, flags, and two unused words.
 pub(crate) type Operation = [u64; 6];
 
 /// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
@@ -36,13 +35,13 @@ const FLUSH_REMOTE_WRITES: u32 = 3;
 const WAIT_64: u32 = 4;
 const WRITE_64: u32 = 5;
 const BARRIER: u32 = 6;
-/// `CU_STREAM_WAIT_VALUE_*`, without the flag that asks for a flush.
+/// `CU_STREAM_WAIT_VALUE_*`, without the flush flag.
 const AT_LEAST: u32 = 0;
 const EQUAL: u32 = 1;
 const AND: u32 = 2;
 const NOR: u32 = 3;
 const CONDITION: u32 = 3;
-/// A batch has at most so many operations.
+/// The most operations of a batch.
 const MOST: u32 = 256;
 
 exports! {
@@ -62,7 +61,7 @@ exports! {
     cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, batch: In<BatchMemOpParams>) = change => "cuGraphExecBatchMemOpNodeSetParams" @ 11070;
 }
 
-/// Does one after the other.
+/// Performs the operations in order.
 pub(crate) fn perform(operations: &[Operation]) -> Outcome {
     operations.iter().try_for_each(one)
 }
@@ -86,7 +85,7 @@ fn write(address: u64, bytes: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// A number that is compared as it is, and as the sign of a difference.
+/// A word that can be compared, also by the sign of a wrapping difference.
 trait MemoryWord: Copy {
     fn is_met(self, wanted: Self, condition: u32) -> bool;
 }
@@ -121,7 +120,7 @@ fn wait<T: MemoryWord>(address: u64, wanted: T, flags: u32) -> Outcome {
     }
 }
 
-/// Does them, or makes a node of them where the stream is being captured.
+/// Performs the operations, or makes a node of them while the stream is captured.
 fn on_stream(on: u64, operations: &[Operation]) -> Outcome {
     stream(on)?;
     match captured(on)? {
@@ -163,13 +162,13 @@ fn batch(on: u64, count: u32, operations: In<Operation>, flags: u32) -> Outcome 
 }
 
 impl BatchMemOpParams {
-    /// The node that does this.
+    /// The node for these parameters.
     pub(crate) fn node(self) -> Result<GraphNode, CudaError> {
         let operations = In::from_address(self.operations);
         all(operations, self.count, self.flags).map(GraphNode::Operations)
     }
 
-    /// What a node does, whose operations stay where they are for as long as it does that.
+    /// The parameters of a node. They point to its operations, which stay in place until the node is changed.
     pub(crate) fn of(operations: &[Operation]) -> Self {
         Self {
             context: 0,
@@ -216,7 +215,7 @@ mod tests {
         for (there, wanted, condition, is_met) in [
             (5_u32, 5, AT_LEAST, true),
             (4, 5, AT_LEAST, false),
-            // Counters may have gone round.
+            // A counter that has wrapped around.
             (1, u32::MAX, AT_LEAST, true),
             (5, 5, EQUAL, true),
             (6, 5, EQUAL, false),

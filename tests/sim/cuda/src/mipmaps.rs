@@ -1,4 +1,4 @@
-//! Mipmapped arrays: an image at several sizes in one piece of memory.
+//! Mipmapped arrays: an image at several sizes in one allocation.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ fn mipmap(handle: u64) -> Result<MipmappedArray, CudaError> {
     tables().mipmaps.get(&handle).cloned().ok_or(INVALID_HANDLE)
 }
 
-/// More levels than the image can be halved are cut off, as the driver does.
+/// If `levels` is more than the image can be halved, the rest is cut off, as the driver does.
 fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
     out.check()?;
     let descriptor = descriptor.get()?;

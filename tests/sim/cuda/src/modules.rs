@@ -1,9 +1,9 @@
-//! Modules: code that is loaded into a context. A module takes memory of the card; its kernels are
-//! there under any name that is asked for.
+//! Modules: code that is loaded into a context. A module takes device memory. A kernel is found under any name that a
+//! program asks for.
 //!
-//! Under lazy loading, which is the default, a bundle takes the memory of its variables when it is loaded, and that
-//! of its code when the first of its functions is launched. Drivers load code function by function; how long each is
-//! is not known here, so all of the module's comes at once. Under eager loading nothing is left for later.
+//! Under lazy loading, the default, a bundle takes the memory of its variables when it is loaded and that of its code
+//! when its first function is launched. Real drivers load each function by itself. The lengths of functions are unknown
+//! here, so all code of the module is loaded at once. Under eager loading everything is loaded at the start.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -25,13 +25,13 @@ pub(crate) type Modules = HashMap<u64, Module>;
 /// A module that the program has loaded.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// The context's name in the machine, and the module's.
+    /// The machine's names of the context and of the module.
     context: u64,
     name: u64,
     image: ImageContents,
-    /// Code that is not in the card's memory yet.
+    /// The bytes of code that are not in device memory yet.
     unloaded: u64,
-    /// Where variables are, from the first time that a program asks for one.
+    /// The addresses of variables that a program has asked for.
     variables: HashMap<String, u64>,
 }
 
@@ -53,8 +53,8 @@ exports! {
 const EAGER: u32 = 1;
 const LAZY: u32 = 2;
 
-/// Whether what is loaded takes all of its memory at once. As with drivers since CUDA 12.2, a program asks for
-/// that with `CUDA_MODULE_LOADING`.
+/// Whether modules take all their memory at load time. As with drivers since CUDA 12.2, `CUDA_MODULE_LOADING` can ask
+/// for this.
 fn is_eager() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| std::env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER"))
@@ -111,14 +111,14 @@ pub(crate) fn declares(handle: u64, name: &str) -> Result<bool, CudaError> {
     Ok(module.image.references.iter().any(|known| known == name))
 }
 
-/// Whether all of a module is in the card's memory.
+/// Whether all code of a module is in device memory.
 pub(crate) fn is_loaded(handle: u64) -> Result<bool, CudaError> {
     let tables = tables();
     let module = tables.modules.get(&handle).ok_or(INVALID_HANDLE)?;
     Ok(module.unloaded == 0)
 }
 
-/// Brings a module's code into the card's memory, if it is not there.
+/// Loads a module's code into device memory, if it is not there yet.
 pub(crate) fn load_code(handle: u64) -> Outcome {
     let (unloaded, request) = {
         let mut tables = tables();
@@ -142,7 +142,7 @@ pub(crate) fn load_code(handle: u64) -> Outcome {
     grown.map(drop)
 }
 
-/// Unloads a module, its functions included. That its context is gone already is no error.
+/// Unloads a module and its functions. It is no error if its context is already gone.
 pub(crate) fn unload(handle: u64) -> Outcome {
     let (context, module) = match tables().modules.get(&handle) {
         Some(module) => (module.context, module.name),
@@ -166,7 +166,7 @@ pub(crate) fn unload(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// A variable's address and size. Its memory is part of the module's, so the machine knows of it.
+/// A variable's address and size. Its memory is part of the module's memory in the machine.
 pub(crate) fn variable(handle: u64, name: &str) -> Result<(u64, u64), CudaError> {
     let mut tables = tables();
     let module = tables.modules.get_mut(&handle).ok_or(INVALID_HANDLE)?;
@@ -234,7 +234,7 @@ fn get_global(address: Out<u64>, bytes: Out<usize>, module: u64, name: Text) -> 
     Ok(())
 }
 
-/// Variables lie where 32 bits do not reach.
+/// Variables lie above the first 32 bits of address space.
 fn get_global_v1(_: Out<u32>, bytes: Out<u32>, module: u64, name: Text) -> Outcome {
     let (_, size) = variable(module, name.get()?)?;
     bytes.offer(u32::try_from(size).unwrap_or(u32::MAX));

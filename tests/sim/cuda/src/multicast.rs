@@ -1,5 +1,5 @@
-//! Multicast objects: memory of several devices is bound to one, which keeps it until it is unbound or the object
-//! ends. An object has a handle like physical memory. It cannot be mapped here, nor shown to other processes.
+//! Multicast objects. Memory of several devices is bound to an object, which keeps it until it is unbound or the object
+//! ends. An object has a handle like physical memory. Here it cannot be mapped or exported.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::export::exports;
 use crate::pointer::{In, Out};
 use crate::retained_memory::{device_of, hold, let_go, mapped_at};
 
-/// What is bound to each object, by device and offset: how much, and by which handle.
+/// The bindings of each object by device and offset, with size and handle.
 pub(crate) type Multicasts = HashMap<u64, HashMap<(i32, u64), (u64, u64)>>;
 
 /// `CUmulticastObjectProp`.
@@ -22,7 +22,7 @@ pub(crate) struct MulticastObjectProp {
     flags: u64,
 }
 
-/// What is bound comes in multiples of this.
+/// The granularity of bindings.
 const GRANULE: usize = 2 << 20;
 
 exports! {
@@ -48,12 +48,12 @@ fn create(out: Out<u64>, properties: In<MulticastObjectProp>) -> Outcome {
     out.put(handle)
 }
 
-/// Whether a handle is that of an object.
+/// Whether a handle is that of a multicast object.
 pub(crate) fn is_one(handle: u64) -> bool {
     tables().multicasts.contains_key(&handle)
 }
 
-/// An object is gone, and lets go of what was bound.
+/// Ends an object and releases its bindings.
 pub(crate) fn end(object: u64) -> Outcome {
     let gone = tables().multicasts.remove(&object).unwrap_or_default();
     gone.into_values()
@@ -119,7 +119,7 @@ fn bind_address_on(
     bind_on(object, device, offset, handle, 0, bytes, flags)
 }
 
-/// Size and offset must be those of a bind.
+/// Size and offset must match a binding.
 fn unbind(object: u64, device: i32, offset: usize, bytes: usize) -> Outcome {
     check(object)?;
     let key = (device, offset as u64);

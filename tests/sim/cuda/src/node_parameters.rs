@@ -1,4 +1,4 @@
-//! Nodes of every kind by one structure: `CUgraphNodeParams` is a kind, and behind it what that kind goes on with.
+//! Nodes of every type by one structure: `CUgraphNodeParams` is a type, followed by that type's own parameters.
 
 use crate::captured_work::StreamWork;
 use crate::conditionals::ConditionalNodeParams;
@@ -18,7 +18,7 @@ use crate::stream::HostNodeParams;
 /// `CUgraphNodeParams`, in words.
 type Words = [u64; 32];
 
-/// Where what a kind goes on with begins.
+/// The offset of the type's own parameters.
 const REST: u64 = 16;
 
 /// `CUgraphNodeType`.
@@ -54,7 +54,7 @@ exports! {
     cuGraphExecNodeSetParams(exec: u64, node: u64, parameters: In<Words>) = change => "cuGraphExecNodeSetParams" @ 12020;
 }
 
-/// What comes behind the kind, as the structure that it is.
+/// The type's own parameters, as their structure.
 fn rest<T: Copy>(parameters: In<Words>) -> In<T> {
     In::from_address(parameters.address() + REST)
 }
@@ -63,8 +63,8 @@ fn kind_of(parameters: In<Words>) -> Result<u32, CudaError> {
     parameters.cast::<u32>().get()
 }
 
-/// What a node does that has neither memory nor graphs in it. Nothing is expected of the bytes behind what its kind
-/// has, which a program need not have.
+/// What a node does, for types without memory or graphs. Reads only the bytes that the type has, as a program need not
+/// provide more.
 fn plain(parameters: In<Words>) -> Result<GraphNode, CudaError> {
     match kind_of(parameters)? {
         KERNEL => rest::<KernelParameters>(parameters)
@@ -102,7 +102,7 @@ fn add(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<
     add_after(out, graph, after, In::null(), count, parameters)
 }
 
-/// An allocation's address and a condition's graphs are written back.
+/// Adds a node. An allocation's address and a conditional's body graphs are written back.
 fn add_after(
     out: Out<u64>,
     graph: u64,
@@ -160,7 +160,7 @@ fn get(node: u64, parameters: Out<Words>) -> Outcome {
     }
 }
 
-/// A graph in a node is copied; memory and conditions stay as they are.
+/// Changes a node. Memory, child graph and conditional nodes cannot be changed.
 fn set(node: u64, parameters: In<Words>) -> Outcome {
     match plain(parameters)? {
         GraphNode::Kernel(kernel) => kernel_nodes::set_to(node, kernel),

@@ -1,5 +1,5 @@
-//! What a driver tells programs by itself: that memory runs short, that a core dump begins and ends. Nothing of it
-//! happens here, so a callback is registered, never called, and unregistered.
+//! Notifications from the driver: memory runs short, a core dump begins or ends. None of these happen here, so a
+//! callback is registered, never called, and unregistered.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::Out;
 
-/// The callbacks that are registered, by handle, and for what.
+/// The registered callbacks by handle.
 pub(crate) type Notifications = HashMap<u64, NotificationKind>;
 
 /// What a callback is registered for.

@@ -1,8 +1,8 @@
-//! The sizes and addresses of the API, which have 32 bits in its first version and 64 since.
+//! The sizes and addresses of the API: 32 bits in its first version, 64 since.
 
 /// A size or an address of either version.
 pub(crate) trait ApiInteger: Copy + Send + Sync + 'static {
-    /// The same in 64 bits.
+    /// The value in 64 bits.
     fn number(self) -> u64;
 }
 

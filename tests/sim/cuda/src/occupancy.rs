@@ -1,4 +1,4 @@
-//! How many blocks fit a multiprocessor: by threads, the only resource that is modelled.
+//! How many blocks fit a multiprocessor. Only threads and blocks are modelled as resources.
 
 use crate::driver::driver;
 use crate::error::{INVALID_VALUE, Outcome};
@@ -6,7 +6,7 @@ use crate::export::exports;
 use crate::functions::{self, LaunchConfig};
 use crate::pointer::{In, Out};
 
-/// Threads and blocks that a multiprocessor holds, as the device attributes say.
+/// Threads and blocks of a multiprocessor, as in the device attributes.
 const THREADS: i32 = 2048;
 const BLOCKS: i32 = 32;
 const BLOCK_THREADS: i32 = 1024;
@@ -51,7 +51,7 @@ fn active_blocks_with_flags(
     active_blocks(blocks, function, block, shared)
 }
 
-/// The largest block is as good as any.
+/// Returns the largest block: no size is better than another here.
 fn block_size(
     grid: Out<i32>,
     block: Out<i32>,

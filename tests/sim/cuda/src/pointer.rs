@@ -1,14 +1,14 @@
-//! What the caller's pointers may be used for.
+//! What the library may do with pointers from the caller.
 //!
-//! The C API promises that an out-parameter points to room for its type and an in-parameter to a
-//! value, or is null. These types carry that promise from the exported function, whose caller makes
-//! it by calling, to the handler that relies on it; they are built nowhere else.
+//! The C API promises that an out-parameter is null or points to room for its type, and that an in-parameter is null or
+//! points to a value. The caller makes this promise by calling the exported function. These types carry it to the
+//! handler that relies on it, and are built nowhere else.
 
 use std::ffi::{CStr, c_char};
 
 use crate::error::{CudaError, INVALID_VALUE};
 
-/// A pointer through which a result is given.
+/// A pointer for a result.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
@@ -29,12 +29,12 @@ impl<T: Copy> Out<T> {
         Self(place)
     }
 
-    /// No pointer, for a result that the caller's version of a function does not give.
+    /// No pointer, for a result that the caller's version of a function does not have.
     pub(crate) fn null() -> Self {
         Self(std::ptr::null_mut())
     }
 
-    /// A part of what a pointer of the program points to.
+    /// A pointer into memory that a pointer of the program reaches.
     pub(crate) fn at(address: u64) -> Self {
         Self(std::ptr::with_exposed_provenance_mut(address as usize))
     }
@@ -44,7 +44,7 @@ impl<T: Copy> Out<T> {
         Out(self.0.cast())
     }
 
-    /// Fails on null, for handlers that must not do their work in vain.
+    /// Fails on null, so that a handler can stop before it does its work.
     pub(crate) fn check(self) -> Result<(), CudaError> {
         if self.0.is_null() {
             Err(INVALID_VALUE)
@@ -53,32 +53,32 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// Where it points.
+    /// The address.
     pub(crate) fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
 
-    /// What the caller has put there before.
+    /// The value that the caller has stored there.
     pub(crate) fn read(self) -> Result<T, CudaError> {
         In(self.0.cast_const()).get()
     }
 
-    /// Gives a result that the caller must want.
+    /// Writes a result. Fails on null.
     pub(crate) fn put(self, value: T) -> Result<(), CudaError> {
         self.put_at(0, value)
     }
 
-    /// Gives one element of a result that is an array.
+    /// Writes one element of an array. Fails on null.
     pub(crate) fn put_at(self, index: usize, value: T) -> Result<(), CudaError> {
         self.check()?;
         // SAFETY: the caller of the exported function promises room for `index + 1` values.
         let place = unsafe { self.0.add(index) };
-        // SAFETY: as above; the value is `Copy`, so nothing is dropped, and C may not have aligned it.
+        // SAFETY: as above; the value is `Copy`, so nothing is dropped, and C may not have aligned the place.
         unsafe { place.write_unaligned(value) };
         Ok(())
     }
 
-    /// Gives a result that the caller may not want.
+    /// Writes a result unless the pointer is null.
     pub(crate) fn offer(self, value: T) {
         if !self.0.is_null() {
             let _ = self.put(value);
@@ -106,7 +106,7 @@ impl<T: Copy> In<T> {
         self.0.is_null()
     }
 
-    /// Where it points.
+    /// The address.
     pub(crate) fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
@@ -116,7 +116,7 @@ impl<T: Copy> In<T> {
         Self(std::ptr::with_exposed_provenance(address as usize))
     }
 
-    /// The C string that is there.
+    /// The C string at the address.
     pub(crate) fn text(&self) -> Result<&CStr, CudaError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
@@ -143,7 +143,7 @@ impl<T: Copy> In<T> {
 }
 
 impl Text {
-    /// The string, if it is one and UTF-8.
+    /// The string, if it is not null and is UTF-8.
     pub(crate) fn get(&self) -> Result<&str, CudaError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);

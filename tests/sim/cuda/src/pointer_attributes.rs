@@ -1,4 +1,4 @@
-//! What a pointer points to.
+//! `cuPointerGetAttribute` and related functions: what a pointer points to.
 
 use crate::driver::tables;
 use crate::error::{CudaError, INVALID_VALUE, NOT_SUPPORTED, Outcome};
@@ -12,7 +12,7 @@ exports! {
     cuPointerSetAttribute(value: In<u32>, attribute: u32, address: u64) = set => "cuPointerSetAttribute" @ 6000;
 }
 
-/// A value in the width that the attribute has.
+/// A value in the width of its attribute.
 enum AttributeValue {
     Narrow(u32),
     Wide(u64),
@@ -53,7 +53,7 @@ fn get(data: Out<u8>, attribute: u32, address: u64) -> Outcome {
     put(data, value(attribute, address, base, &range)?)
 }
 
-/// Unlike the function for one attribute this one takes pointers that nobody knows.
+/// Unlike the function for one attribute, this accepts pointers that the driver does not know.
 fn get_all(count: u32, attributes: In<u32>, data: In<Out<u8>>, address: u64) -> Outcome {
     let known = tables().range_of(address).ok();
     for at in 0..count as usize {
@@ -71,7 +71,7 @@ fn get_all(count: u32, attributes: In<u32>, data: In<Out<u8>>, address: u64) -> 
     Ok(())
 }
 
-/// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` is the only one that can be set, and holds at any time.
+/// Only `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` can be set. Copies are always synchronous here, so it has no effect.
 fn set(value: In<u32>, attribute: u32, address: u64) -> Outcome {
     value.get()?;
     tables().range_of(address)?;

@@ -1,4 +1,4 @@
-//! Stream-ordered allocation and the pools that it draws from.
+//! Stream-ordered allocation and its memory pools.
 
 use std::collections::HashMap;
 
@@ -25,8 +25,8 @@ pub(crate) struct MemoryPools {
     current: HashMap<i32, u64>,
 }
 
-/// A pool. The machine forgets a default pool with the last context of its device, the program does
-/// not; so such a pool is without a name until it is needed again.
+/// A pool. The machine forgets a default pool with the last context of its device, but the program keeps its handle. So
+/// a default pool has no machine name until it is needed again.
 #[derive(Debug, Clone)]
 struct MemoryPool {
     name: Option<u64>,
@@ -73,7 +73,7 @@ exports! {
 }
 
 impl MemoryPools {
-    /// The machine has forgotten the default pools of devices without a context.
+    /// Clears the machine names of default pools. The machine has forgotten these pools with the last context.
     pub(crate) fn forget_names(&mut self) {
         for pool in self.by_handle.values_mut().filter(|pool| pool.is_default) {
             pool.name = None;
@@ -90,7 +90,7 @@ impl MemoryPools {
 }
 
 impl MemPoolProps {
-    /// Those of pinned memory at a place.
+    /// The properties of a pool of pinned memory at a location.
     pub(crate) fn at(place: MemLocation) -> Self {
         Self {
             kind: KINDS[0],
@@ -104,7 +104,7 @@ impl MemPoolProps {
         }
     }
 
-    /// The device whose memory it is; none but devices have pools of graphs.
+    /// The device that the pool's memory is on.
     pub(crate) fn device(&self) -> Result<i32, CudaError> {
         self.place.location()?;
         Ok(self.place.device())
@@ -149,7 +149,7 @@ fn current_of(device: i32) -> Result<u64, CudaError> {
         .unwrap_or(default))
 }
 
-/// What the machine calls a pool.
+/// The machine's name of a pool.
 fn name_of(handle: u64) -> Result<u64, CudaError> {
     let pool = tables().pools.pool(handle)?.clone();
     if let Some(name) = pool.name {
@@ -204,7 +204,7 @@ fn set_current_at(place: In<MemLocation>, kind: u32, pool: u64) -> Outcome {
     set_current(device_at(place, kind)?, pool)
 }
 
-/// Pools that other processes can import are not simulated, as the device attributes say.
+/// Creates a pool. Pools that other processes can import are not simulated, as the device attributes say.
 fn create(out: Out<u64>, properties: In<MemPoolProps>) -> Outcome {
     out.check()?;
     let properties = properties.get()?;
@@ -237,7 +237,7 @@ fn destroy(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// `CU_MEMPOOL_ATTR_*` that the machine knows.
+/// The `CU_MEMPOOL_ATTR_*` that the machine handles.
 fn attribute(number: u32) -> Result<PoolAttribute, CudaError> {
     match number {
         4 => Ok(PoolAttribute::ReleaseThreshold),
@@ -250,7 +250,7 @@ fn attribute(number: u32) -> Result<PoolAttribute, CudaError> {
     }
 }
 
-/// Attributes 1 to 3 say how memory is used again and are numbers of 32 bits.
+/// Attributes 1 to 3 control the reuse of memory and have 32-bit values.
 fn get_attribute(handle: u64, number: u32, value: Out<u64>) -> Outcome {
     value.check()?;
     if let 1..=3 = number {
@@ -288,7 +288,7 @@ fn trim(handle: u64, keep: usize) -> Outcome {
     .map(drop)
 }
 
-/// A device always reaches its own pools.
+/// A device can always access its own pools.
 fn set_access(handle: u64, access: In<MemAccessDesc>, count: usize) -> Outcome {
     for at in 0..count {
         let access = access.at(at)?.checked()?;

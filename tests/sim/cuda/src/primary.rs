@@ -1,4 +1,4 @@
-//! Primary contexts: one a device, shared by all libraries of a process.
+//! Primary contexts: one per device, shared by all libraries of a process.
 
 use apportion_sim_machine::{MachineReply, MachineRequest};
 

@@ -1,5 +1,5 @@
-//! The profiler's switch. Nothing is profiled, so turning it on and off always works; initialising it is what no driver
-//! does any more since CUDA 11.
+//! The profiler's switch. Nothing is profiled, so starting and stopping always succeed. Initialising fails, as in all
+//! drivers since CUDA 11.
 
 use crate::context::current;
 use crate::error::{NOT_SUPPORTED, Outcome};

@@ -1,8 +1,8 @@
-//! Resources of devices: multiprocessors, all or a part of them, and the descriptions from which green contexts are
-//! made. What is split off is counted, not simulated: kernels take no time on any part.
+//! Device resources: all or some multiprocessors of a device, and the descriptors from which green contexts are made. A
+//! split is counted, not simulated: kernels take the same time on any part.
 //!
-//! A resource carries, where the structure has room for the driver's own, the device that it is of and the
-//! split that it comes from.
+//! A resource stores its device and the split that it comes from in the bytes that the structure reserves for the
+//! driver.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,13 @@ use crate::error::{
 use crate::export::exports;
 use crate::pointer::{In, Out};
 
-/// `CUdevResource`. The header of CUDA 12 has only the first number of a resource of multiprocessors; the size
-/// is the same.
+/// `CUdevResource`. The header of CUDA 12 has only the first number of a multiprocessor resource; the size is the same.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct DevResource {
     kind: u32,
     device: i32,
-    /// Zero for what was not split.
+    /// The number of the split. Zero if the resource was not split.
     split: u64,
     padding: [u32; 20],
     multiprocessors: u32,
@@ -40,10 +39,10 @@ pub(crate) struct DevResourceDesc {
     pub(crate) multiprocessors: u32,
 }
 
-/// The descriptions of a process, which live as long as it.
+/// The descriptors of a process. They live as long as the process.
 pub(crate) type Descriptions = HashMap<u64, DevResourceDesc>;
 
-/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: what a program wants of one part.
+/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: the wanted properties of one part.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct SmResourceGroupParams {
@@ -58,11 +57,11 @@ pub(crate) struct SmResourceGroupParams {
 const MULTIPROCESSORS: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`.
 const IGNORE_COSCHEDULING: u32 = 1;
-/// That and `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
+/// All flags: the above and `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
 const ALL_FLAGS: u32 = 3;
 /// `CU_DEV_SM_RESOURCE_GROUP_BACKFILL`; parts by locality are not simulated.
 const BACKFILL: u32 = 1;
-/// Multiprocessors come in pairs, and at most so many are scheduled together.
+/// Multiprocessors come in pairs. The second constant is the most that can be scheduled together.
 const PAIR: u32 = 2;
 const MOST_TOGETHER: u32 = 32;
 
@@ -77,7 +76,7 @@ exports! {
 }
 
 impl DevResource {
-    /// So many multiprocessors of a device, which may be none.
+    /// `multiprocessors` multiprocessors of a device. The number may be zero.
     fn new(device: i32, split: u64, multiprocessors: u32) -> Result<Self, CudaError> {
         let (smallest_part, alignment) = parts(device, 0)?;
         let is_there = multiprocessors > 0;
@@ -102,8 +101,8 @@ impl DevResource {
     }
 }
 
-/// How many multiprocessors a part has at least, and what their number is a multiple of, as the driver's guide to
-/// green contexts says by compute capability.
+/// The minimum size of a part and the number that its size must be a multiple of, from the driver's guide to green
+/// contexts, by compute capability.
 fn parts(device: i32, flags: u32) -> Result<(u32, u32), CudaError> {
     let (major, _) = driver()?.facts(device)?.compute_capability;
     Ok(match (major, flags & IGNORE_COSCHEDULING) {
@@ -130,7 +129,7 @@ fn of_device(device: i32, out: Out<DevResource>, kind: u32) -> Outcome {
     give(out, kind, whole(device)?)
 }
 
-/// Those of a green context, or all of the device.
+/// The multiprocessors of a green context, or all of the device.
 fn of_context(context: u64, out: Out<DevResource>, kind: u32) -> Outcome {
     out.check()?;
     let device = tables().context(context)?.device;
@@ -151,8 +150,8 @@ fn of_green(green: u64, out: Out<DevResource>, kind: u32) -> Outcome {
     )
 }
 
-/// Makes as many equal parts as are asked for and as there are multiprocessors for; without a place for them, says
-/// how many there could be. What was split is not split again before it is a green context's.
+/// Makes as many equal parts as asked for and as fit. Without an array for them, returns how many would fit. A part
+/// cannot be split again until a green context has it.
 fn split(
     groups: Out<DevResource>,
     count: Out<u32>,
@@ -194,7 +193,7 @@ fn of_stream(handle: u64, out: Out<DevResource>, kind: u32) -> Outcome {
 }
 
 impl SmResourceGroupParams {
-    /// How many multiprocessors the part gets of so many. Zero asks for as many as there are.
+    /// The size of the part, if `left` multiprocessors are left. A wish of zero takes all.
     fn granted(&self, device: i32, left: u32) -> Result<u32, CudaError> {
         let together = match self.together {
             0 => parts(device, 0)?.1.max(PAIR),
@@ -214,8 +213,8 @@ impl SmResourceGroupParams {
     }
 }
 
-/// Makes parts by a list of wishes, in its order, and writes into it what was found for those that ask for as many as
-/// there are. Without a place for the parts it does only that.
+/// Makes parts by a list of wishes, in order, and writes each part's size into its wish. Without an array for the
+/// parts, only the sizes are written.
 fn split_by_wishes(
     groups: Out<DevResource>,
     count: u32,
@@ -260,7 +259,7 @@ fn split_by_wishes(
     Ok(())
 }
 
-/// Several resources are described together if they come from one split.
+/// Makes one descriptor of several resources. All must come from the same split.
 fn describe(out: Out<u64>, resources: In<DevResource>, count: u32) -> Outcome {
     out.check()?;
     if count == 0 {

@@ -1,5 +1,5 @@
-//! Physical memory that is kept otherwise than by a handle and addresses: by something that it is mapped into, or
-//! by a descriptor.
+//! Physical memory that is kept by something other than its handle or a mapping to addresses: an object that it is
+//! bound to, or a descriptor.
 
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 
@@ -10,7 +10,7 @@ use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::memory_file;
 use crate::tables::MemoryKind;
 
-/// Keeps physical memory for something else that it is mapped into.
+/// Keeps physical memory for an object that it is bound to.
 pub(crate) fn hold(handle: u64) -> Outcome {
     let name = tables().held(handle)?.name;
     ask(MachineRequest::Map(name))?;
@@ -18,7 +18,7 @@ pub(crate) fn hold(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// Gives that up.
+/// Releases what `hold` keeps.
 pub(crate) fn let_go(handle: u64) -> Outcome {
     let name = tables().physical(handle)?.name;
     ask(MachineRequest::Unmap(name))?;
@@ -28,7 +28,7 @@ pub(crate) fn let_go(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// The handle of what is mapped at an address, and its device.
+/// The handle and the device of the memory at an address.
 pub(crate) fn mapped_at(address: u64) -> Result<(u64, i32), CudaError> {
     let range = tables().range_of(address)?.1;
     match range.kind {
@@ -37,12 +37,12 @@ pub(crate) fn mapped_at(address: u64) -> Result<(u64, i32), CudaError> {
     }
 }
 
-/// The device that a handle's memory is on.
+/// The device of a handle's memory.
 pub(crate) fn device_of(handle: u64) -> Result<i32, CudaError> {
     Ok(tables().held(handle)?.properties.place.device())
 }
 
-/// A descriptor of what the machine calls by a name, which keeps it for as long as it is open.
+/// A descriptor for the memory with this machine name. It keeps the memory while it is open.
 pub(crate) fn descriptor_of(name: u64, file: RawFd) -> Result<RawFd, CudaError> {
     let made = memory_file::export(file)?;
     let descriptor = made.as_raw_fd();
@@ -53,7 +53,7 @@ pub(crate) fn descriptor_of(name: u64, file: RawFd) -> Result<RawFd, CudaError> 
     Ok(made.into_raw_fd())
 }
 
-/// The name and the file of what is mapped at an address.
+/// The machine name and the file of the memory at an address.
 pub(crate) fn file_at(address: u64) -> Result<(u64, RawFd), CudaError> {
     let (handle, _) = mapped_at(address)?;
     let mut tables = tables();

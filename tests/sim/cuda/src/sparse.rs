@@ -1,5 +1,4 @@
-//! Planes and tiles of arrays: what an array with several planes is made of, and what of one without memory of its own
-//! is mapped at once.
+//! Planes and tiles of arrays: the planes of an array with several of them, and the tile size of a sparse array.
 
 use crate::array;
 use crate::array_descriptor::Wide3D;
@@ -25,14 +24,14 @@ exports! {
     cuMipmappedArrayGetSparseProperties(properties: Out<ArraySparseProperties>, mipmap: u64) = of_mipmap => "cuMipmappedArrayGetSparseProperties" @ 11010;
 }
 
-/// Formats with several planes, such as those of video, are not simulated.
+/// Formats with several planes, such as video formats, are not simulated.
 fn get_plane(out: Out<u64>, array: u64, _plane: u32) -> Outcome {
     out.check()?;
     array::descriptor(array)?;
     Err(INVALID_VALUE)
 }
 
-/// A tile is 64 KiB, in the shape that graphics interfaces have agreed on.
+/// A tile has 64 KiB, in the standard shape of graphics APIs.
 fn tile(shape: Wide3D) -> Result<[u32; 3], CudaError> {
     let sides = if shape.depth > 0 {
         [
@@ -55,7 +54,7 @@ fn tile(shape: Wide3D) -> Result<[u32; 3], CudaError> {
     sides.get(size).copied().ok_or(INVALID_VALUE)
 }
 
-/// No level is so small that it shares a tile with others.
+/// There is no mip tail: no level is so small that it shares a tile with others.
 fn give(out: Out<ArraySparseProperties>, shape: Wide3D, levels: u32) -> Outcome {
     if !shape.is_sparse() {
         return Err(INVALID_VALUE);

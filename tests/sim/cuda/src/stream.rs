@@ -1,5 +1,5 @@
-//! Streams. Every call does its work before it returns, so a stream is a name with properties that is
-//! empty at any time; a synchronisation is still a point at which pools shrink.
+//! Streams. Every call does its work before it returns, so a stream is only a handle with properties and is always
+//! empty. A synchronization is still a point at which pools shrink.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ pub(crate) struct HostNodeParams {
     data: u64,
 }
 
-/// `CU_STREAM_LEGACY`: what the null stream is, where a thread has none of its own.
+/// `CU_STREAM_LEGACY`: what the null stream means unless a thread has its own default stream.
 const LEGACY: u64 = 1;
 /// `CU_STREAM_PER_THREAD`.
 const LAST_SPECIAL: u64 = 2;
@@ -75,7 +75,7 @@ exports! {
 }
 
 impl Stream {
-    /// The context that it belongs to.
+    /// The context of the stream.
     pub(crate) fn context(self) -> u64 {
         self.context
     }
@@ -85,14 +85,14 @@ impl Stream {
         self.context == context
     }
 
-    /// Whether the null stream waits for it, and it for that.
+    /// Whether the stream and the null stream wait for each other.
     pub(crate) fn is_blocking(self) -> bool {
         self.flags & NON_BLOCKING == 0
     }
 }
 
 impl HostNodeParams {
-    /// What can be the work of a stream or a node.
+    /// Fails if there is no function to call.
     pub(crate) fn checked(self) -> Result<Self, CudaError> {
         self.function.ok_or(INVALID_VALUE)?;
         Ok(self)
@@ -101,26 +101,26 @@ impl HostNodeParams {
     /// Calls the function.
     pub(crate) fn perform(&self) -> Outcome {
         let function = self.function.ok_or(INVALID_VALUE)?;
-        // SAFETY: the caller gives a function to be called with this data whenever the stream, or the graph
-        // that it is in, gets there.
+        // SAFETY: the program gives a function that may be called with this data whenever the stream, or the graph
+        // that it is in, reaches this point.
         unsafe { function(self.data) };
         Ok(())
     }
 }
 
-/// Whether a handle stands for the null stream that all threads share.
+/// Whether a handle means the null stream that all threads share.
 pub(crate) fn is_legacy(handle: u64) -> bool {
     handle == LEGACY || (handle == 0 && !rules::is_per_thread())
 }
 
-/// A stream that is to be given work.
+/// A stream that accepts work.
 pub(crate) fn stream(handle: u64) -> Result<Stream, CudaError> {
     let stream = known(handle)?;
     rules::check_stream(handle)?;
     Ok(stream)
 }
 
-/// The properties of a stream; those of a default stream depend on the current context.
+/// The properties of a stream. Default streams take the current context.
 pub(crate) fn known(handle: u64) -> Result<Stream, CudaError> {
     if handle <= LAST_SPECIAL {
         let (context, _) = current()?;
@@ -144,7 +144,7 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
     create_with_priority(out, flags, 0)
 }
 
-/// A priority outside of the range counts as the nearest one inside.
+/// Creates a stream. A priority outside the range is clamped.
 fn create_with_priority(out: Out<u64>, flags: u32, priority: i32) -> Outcome {
     out.check()?;
     let (context, _) = current()?;
@@ -219,7 +219,8 @@ fn get_context_v1(handle: u64, context: Out<u64>) -> Outcome {
     context.put(known(handle)?.context)
 }
 
-/// A green context comes with the primary one of its device.
+/// The context and the green context of a stream. A stream of a green context reports the primary context of its
+/// device.
 fn get_context(handle: u64, context: Out<u64>, green: Out<u64>) -> Outcome {
     let own = known(handle)?.context;
     let (of_green, device) = (green_of(own), device_of(handle)?);
@@ -257,7 +258,7 @@ fn get_capture_v2(
     get_capture(handle, status, id, graph, dependencies, edges, count)
 }
 
-/// Dependencies with data are not given without it.
+/// Fails if edge data would be lost because the caller has no room for it.
 fn get_capture(
     handle: u64,
     status: Out<u32>,
@@ -281,8 +282,8 @@ fn get_capture(
 fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) -> Outcome {
     let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
     stream(handle)?;
-    // SAFETY: the caller gives a function to be called once, with this data, when the stream gets
-    // there, which is now.
+    // SAFETY: the program gives a function that is called once, with this data, when the stream reaches this point,
+    // which is now.
     unsafe { callback(handle, 0, data) };
     Ok(())
 }
@@ -306,7 +307,7 @@ fn copy_attributes(to: u64, from: u64) -> Outcome {
     stream(from).map(drop)
 }
 
-/// `CUstreamAttrID`: the priority is the only one with something behind it.
+/// `CUstreamAttrID`: only the priority has a value.
 fn get_attribute(handle: u64, attribute: u32, value: Out<u32>) -> Outcome {
     let stream = stream(handle)?;
     match attribute {

@@ -1,5 +1,5 @@
-//! What this process has: contexts by handle, memory by address. The machine knows the same things by
-//! name and by size; the tables are what turns one into the other.
+//! What this process has: contexts by handle, memory by address. The machine knows the same objects by name and by
+//! size. The tables translate between the two.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -35,9 +35,9 @@ pub(crate) struct ProcessTables {
     handles: u64,
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) primaries: HashMap<i32, PrimaryContext>,
-    /// What a program has set of a context's limits.
+    /// The limits of contexts that the program has set.
     pub(crate) limits: HashMap<(u64, u32), usize>,
-    /// Which context may reach which other one.
+    /// Pairs of contexts, where the first has access to the second.
     pub(crate) peers: HashSet<(u64, u64)>,
     pub(crate) ranges: BTreeMap<u64, MemoryRange>,
     pub(crate) arrays: Arrays,
@@ -71,7 +71,7 @@ pub(crate) struct ProcessTables {
 /// A context.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
-    /// What the machine calls it.
+    /// The machine's name of the context.
     pub(crate) name: u64,
     pub(crate) device: i32,
     pub(crate) flags: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Context {
     pub(crate) is_alive: bool,
 }
 
-/// The primary context of a device; its handle stays when the context goes.
+/// The primary context of a device. Its handle stays when the context goes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PrimaryContext {
     pub(crate) handle: u64,
@@ -93,13 +93,13 @@ pub(crate) struct MemoryRange {
     pub(crate) bytes: u64,
     pub(crate) kind: MemoryKind,
     pub(crate) device: i32,
-    /// The context's handle; zero for memory that belongs to none.
+    /// The context's handle. Zero for memory without a context.
     pub(crate) context: u64,
-    /// Unique in the process, never given again.
+    /// Unique in the process, never reused.
     pub(crate) serial: u64,
 }
 
-/// What kind of memory it is and what the machine calls it.
+/// What kind of memory it is, and its machine name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
     Device {
@@ -118,18 +118,18 @@ pub(crate) enum MemoryKind {
     Registered {
         flags: u32,
     },
-    /// A variable of a module, whose memory is counted with the module.
+    /// A variable of a module. Its memory is counted with the module.
     Variable,
-    /// An address that a graph allocates at, whose memory is counted when it is launched.
+    /// The address of a graph's allocation node. Its memory is counted when the node runs.
     Graph,
     /// Memory of another process.
     Opened {
         name: u64,
-        /// The block that it is a part of, and where that is mapped.
+        /// The block that contains it, and the address of the block's mapping.
         block: u64,
         base: u64,
     },
-    /// A mapping of physical memory, and what may be done there.
+    /// A mapping of physical memory, and its access rights.
     Mapped {
         handle: u64,
         access: u32,
@@ -140,37 +140,37 @@ pub(crate) enum MemoryKind {
 struct MappedBlock {
     base: u64,
     bytes: u64,
-    /// Its bytes, once other processes can get at them.
+    /// The file with its bytes, once other processes can open them.
     file: Option<OwnedFd>,
 }
 
-/// Handles look like pointers to things of this size and are never pointers.
+/// Handles look like pointers to objects of this size. They are never pointers.
 const HANDLE_STRIDE: u64 = 0x40;
 const FIRST_HANDLE: u64 = 0x5100_0000_0000;
 
-/// A number that only this handle has.
+/// The number of a handle, which no other handle has.
 pub(crate) const fn number_of(handle: u64) -> u64 {
     handle.wrapping_sub(FIRST_HANDLE) / HANDLE_STRIDE
 }
 
 impl ProcessTables {
-    /// A handle, or a serial number, that has never been given.
+    /// A handle or serial number that was never used.
     pub(crate) fn fresh(&mut self) -> u64 {
         self.handles += 1;
         FIRST_HANDLE + self.handles * HANDLE_STRIDE
     }
 
-    /// Notes that a pool was used.
+    /// Records that a pool was used.
     pub(crate) fn touch_pools(&mut self) {
         self.pools_touched = true;
     }
 
-    /// Whether one was, and forgets it.
+    /// Whether a pool was used since the last call.
     pub(crate) fn take_pools_touched(&mut self) -> bool {
         std::mem::take(&mut self.pools_touched)
     }
 
-    /// A context that exists.
+    /// A context. Fails if it does not exist.
     pub(crate) fn context(&self, handle: u64) -> Result<&Context, CudaError> {
         let context = self.contexts.get(&handle).ok_or(INVALID_CONTEXT)?;
         if context.is_alive {
@@ -180,7 +180,7 @@ impl ProcessTables {
         }
     }
 
-    /// Notes that a context is gone.
+    /// Removes a context from the tables.
     pub(crate) fn end_context(&mut self, handle: u64) {
         if let Some(context) = self.contexts.get_mut(&handle) {
             context.is_alive = false;
@@ -191,13 +191,13 @@ impl ProcessTables {
         self.pools.forget_names();
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub(crate) fn context_mut(&mut self, handle: u64) -> Result<&mut Context, CudaError> {
         self.context(handle)?;
         self.contexts.get_mut(&handle).ok_or(INVALID_CONTEXT)
     }
 
-    /// The memory that an address lies in.
+    /// The memory range that contains an address.
     pub(crate) fn range_of(&self, address: u64) -> Result<(u64, MemoryRange), CudaError> {
         let found = self.ranges.range(..=address).next_back();
         let (base, range) = found.ok_or(INVALID_VALUE)?;
@@ -208,7 +208,7 @@ impl ProcessTables {
         }
     }
 
-    /// Enters a variable of a module, given what the machine calls the context.
+    /// Enters a variable of a module, by the machine's name of the context.
     pub(crate) fn enter_variable(&mut self, address: u64, bytes: u64, context: u64) {
         let mut contexts = self.contexts.iter();
         let owner = contexts.find(|(_, known)| known.name == context);
@@ -224,7 +224,7 @@ impl ProcessTables {
         self.ranges.insert(address, range);
     }
 
-    /// Whether the driver knows all bytes of a range and they can be touched.
+    /// Whether the driver knows all bytes of a range and all may be accessed.
     pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
         let Ok((base, range)) = self.range_of(address) else {
             return false;
@@ -233,16 +233,17 @@ impl ProcessTables {
             return false;
         }
         let here = range.bytes - (address - base);
+        // A range may continue in an adjacent mapping, but never in another allocation.
         let goes_on = matches!(range.kind, MemoryKind::Mapped { .. });
         bytes <= here || (goes_on && self.covers(address + here, bytes - here))
     }
 
-    /// The same, where memory that the driver does not know is the program's own affair.
+    /// The same, except that memory unknown to the driver is allowed: it is the program's own.
     pub(crate) fn may_touch(&self, address: u64, bytes: u64) -> bool {
         self.range_of(address).is_err() || self.covers(address, bytes)
     }
 
-    /// Where a block is mapped, after mapping it if nobody has yet.
+    /// The address of a block's mapping. Maps the block if that has not happened yet.
     pub(crate) fn block(
         &mut self,
         block: u64,
@@ -258,8 +259,8 @@ impl ProcessTables {
         Ok(base)
     }
 
-    /// Where the block lies that an address is in, and the file of its bytes, which is made by `make` if it
-    /// was private until now.
+    /// The block that contains an address, and the file with its bytes. If the block was private until now, `make`
+    /// creates the file.
     pub(crate) fn shared_block(
         &mut self,
         address: u64,
@@ -277,7 +278,7 @@ impl ProcessTables {
         Ok((block.base, block.bytes, descriptor))
     }
 
-    /// Forgets blocks and all memory in them; gives the address ranges that are free now.
+    /// Forgets blocks and all memory in them. Returns the address ranges that are free now.
     pub(crate) fn lose_blocks(&mut self, gone: &[u64]) -> Vec<(u64, u64)> {
         let mut freed = Vec::new();
         for block in gone {

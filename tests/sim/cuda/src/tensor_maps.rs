@@ -1,16 +1,16 @@
 //! Tensor maps, by which kernels read tensors in tiles. No kernel runs here, so a map is checked as the Driver API
-//! documents it (section "Tensor Map Object Management"), and holds what it was made of in a form of its own.
+//! documents it (section "Tensor Map Object Management") and stored in a private format.
 
 use crate::error::{CudaError, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
 
-/// `CUtensorMap`: opaque, 128 bytes that begin at a multiple of 64.
+/// `CUtensorMap`: opaque, 128 bytes, aligned to 64.
 type Map = [u64; 16];
 const ALIGNMENT: u64 = 64;
-/// Where in a map the tensor's address is.
+/// The index of the tensor's address in a map.
 const ADDRESS: usize = 0;
-/// What a tensor's address and its strides are multiples of.
+/// The alignment of a tensor's address and strides.
 const GRAIN: u64 = 16;
 const RANKS: std::ops::RangeInclusive<u32> = 1..=5;
 const MAX_DIMENSION: u64 = 1 << 32;
@@ -18,7 +18,7 @@ const MAX_STRIDE: u64 = 1 << 40;
 const MAX_BOX: u32 = 256;
 const MAX_ELEMENT_STRIDE: u32 = 8;
 
-/// Maps that read columns of pixels are of three dimensions or more, with at most so many channels and pixels.
+/// The limits of im2col maps: three dimensions or more, and the most channels and pixels.
 const COLUMN_RANKS: std::ops::RangeInclusive<u32> = 3..=5;
 const MAX_CHANNELS: u32 = 256;
 const MAX_PIXELS: u32 = 1024;
@@ -30,7 +30,7 @@ exports! {
     cuTensorMapReplaceAddress(map: Out<Map>, address: u64) = replace_address => "cuTensorMapReplaceAddress" @ 12000;
 }
 
-/// What maps of all kinds have.
+/// The parameters that all kinds of maps share.
 struct TensorMapParams {
     kind: i32,
     rank: u32,
@@ -67,7 +67,7 @@ impl TensorMapParams {
         Ok(made)
     }
 
-    /// A map of columns, whose corners are given for all dimensions but the first and the last.
+    /// An im2col map. Its corners are given for all dimensions but the first and the last.
     fn columns(&self, corners: &[i32], channels: u32, pixels: u32) -> Result<Map, CudaError> {
         allow(COLUMN_RANKS.contains(&self.rank))?;
         allow(channels <= MAX_CHANNELS && pixels <= MAX_PIXELS)?;

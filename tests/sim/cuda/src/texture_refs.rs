@@ -1,5 +1,6 @@
-//! Texture and surface references, which modules declare and programs bind to memory. CUDA has replaced them by objects
-//! ([`crate::textures`]); drivers still have the functions. A reference keeps what it is told and gives it back.
+//! Texture and surface references: modules declare them and programs bind them to memory. CUDA has replaced them by
+//! objects ([`crate::textures`]), but drivers still have the functions. A reference stores what it is given and returns
+//! it.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::modules;
 use crate::number::ApiInteger;
 use crate::pointer::{In, Out, Text};
 
-/// The references of a process by handle, and what each module declares by name.
+/// The references of a process by handle, and those of each module by name.
 #[derive(Debug, Default)]
 pub(crate) struct TextureReferences {
     by_handle: HashMap<u64, TextureReference>,
@@ -47,9 +48,9 @@ enum TextureBinding {
 
 /// `CU_AD_FORMAT_FLOAT`, which a new reference has.
 const FLOAT: u32 = 0x20;
-/// `CU_TRSA_OVERRIDE_FORMAT`, which binding an array takes.
+/// `CU_TRSA_OVERRIDE_FORMAT`, which binding an array requires.
 const OVERRIDE: u32 = 1;
-/// What memory that is bound begins at a multiple of.
+/// The alignment of bound memory.
 const ALIGNMENT: u64 = 512;
 
 exports! {
@@ -134,7 +135,7 @@ fn make() -> u64 {
     handle
 }
 
-/// The same for the same name.
+/// Returns the same reference for the same name.
 fn declared(out: Out<u64>, module: u64, name: Text) -> Outcome {
     out.check()?;
     let name = name.get()?;
@@ -163,7 +164,7 @@ fn set_parameter(function: u64, _unit: i32, handle: u64) -> Outcome {
     reference(handle).map(drop)
 }
 
-/// An array brings its format.
+/// Binds an array. The reference takes the array's format.
 fn set_array(handle: u64, array: u64, flags: u32) -> Outcome {
     allow(flags == OVERRIDE)?;
     let shape = array::descriptor(array)?;
@@ -190,8 +191,7 @@ fn set_surface(handle: u64, array: u64, flags: u32) -> Outcome {
     change(handle, |known| known.bound = TextureBinding::Array(array))
 }
 
-/// Memory that does not begin at a multiple of the alignment is bound from the one before it, if the program takes
-/// the offset.
+/// Binds memory. An address that is not aligned is accepted only if the program takes the offset.
 fn bind(offset: Out<usize>, handle: u64, address: u64, bytes: u64) -> Outcome {
     let beyond = address % ALIGNMENT;
     allow(beyond == 0 || offset.check().is_ok())?;

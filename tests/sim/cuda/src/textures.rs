@@ -1,6 +1,6 @@
 //! Texture and surface objects: how kernels read arrays and memory. No kernel runs here, so an object is checked as the
-//! Driver API documents it (section "Texture Object Management"), and gives back what it was made of. It takes no
-//! memory of the card and keeps none alive.
+//! Driver API documents it (section "Texture Object Management") and returns what it was made of. It takes no device
+//! memory and keeps none alive.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::pointer::{In, Out};
 /// The texture and surface objects of a process by handle.
 pub(crate) type Textures = HashMap<u64, TextureObject>;
 
-/// `CUDA_RESOURCE_DESC`: an array, mipmaps, or memory with what lies in it.
+/// `CUDA_RESOURCE_DESC`: an array, a mipmapped array, or memory with its format.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ResourceDesc {
@@ -48,7 +48,7 @@ const _: () = assert!(size_of::<ResourceDesc>() == 144 && size_of::<TextureDesc>
 pub(crate) struct TextureObject {
     context: u64,
     resource: ResourceDesc,
-    /// How it is sampled; of a surface nothing is.
+    /// How it is sampled. Surfaces have none.
     sampling: Option<TextureDesc>,
     view: Option<View>,
 }
@@ -58,10 +58,10 @@ const ARRAY: u32 = 0;
 const MIPMAPS: u32 = 1;
 const LINEAR: u32 = 2;
 const PITCHED: u32 = 3;
-/// The attributes of devices for the alignment of textures and of their rows, as [`crate::device_attributes`] has them.
+/// The alignment of textures and of their rows, as in the attributes of [`crate::device_attributes`].
 const ALIGNMENT: u64 = 512;
 const PITCH_ALIGNMENT: usize = 32;
-/// All of `CUaddress_mode` and `CUfilter_mode`.
+/// The last values of `CUaddress_mode` and `CUfilter_mode`.
 const LAST_MODE: u32 = 3;
 const LAST_FILTER: u32 = 1;
 /// All of `CU_TRSF_*`.
@@ -132,7 +132,7 @@ fn enter(out: Out<u64>, object: TextureObject) -> Outcome {
     out.put(handle)
 }
 
-/// A view is of arrays only, and need not be given.
+/// Creates an object. Only arrays may have a view, and it is optional.
 fn create(
     out: Out<u64>,
     resource: In<ResourceDesc>,
@@ -169,7 +169,7 @@ fn create_surface(out: Out<u64>, resource: In<ResourceDesc>) -> Outcome {
     enter(out, object)
 }
 
-/// An object of the kind that is asked for.
+/// The object, if it is of the wanted kind.
 fn object(handle: u64, is_texture: bool) -> Result<TextureObject, CudaError> {
     let tables = tables();
     let object = tables.textures.get(&handle).copied();
@@ -205,7 +205,7 @@ fn get_sampling(out: Out<TextureDesc>, handle: u64) -> Outcome {
     out.put(object(handle, true)?.sampling.ok_or(INVALID_VALUE)?)
 }
 
-/// An error where the object was made without one.
+/// Fails if the object was created without a view.
 fn get_view(out: Out<View>, handle: u64) -> Outcome {
     out.put(object(handle, true)?.view.ok_or(INVALID_VALUE)?)
 }

@@ -1,5 +1,5 @@
-//! Tiles: physical memory that is mapped into sparse arrays, which have none of their own. A tile is known by the
-//! words that name its place; one is mapped and unmapped as a whole.
+//! Tiles: physical memory that is mapped into sparse arrays, which have no memory of their own. The words that name a
+//! tile's place identify it. A tile is mapped and unmapped as a whole.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::pointer::In;
 use crate::retained_memory::{hold, let_go};
 use crate::stream::stream;
 
-/// The handle that is mapped into each place of an array, and the context that the array is in.
+/// The handle that is mapped at each place of an array, and the array's context.
 pub(crate) type Tiles = HashMap<(u64, [u64; 5]), (u64, u64)>;
 
 /// `CUarrayMapInfo`.
@@ -61,12 +61,12 @@ fn map(list: In<ArrayMapInfo>, count: u32, on: u64) -> Outcome {
     Ok(())
 }
 
-/// An array is gone, with its tiles.
+/// Removes the tiles of an array that is gone.
 pub(crate) fn end(array: u64) -> Outcome {
     end_where(|of, _| of == array)
 }
 
-/// A context is gone, with all arrays in it.
+/// Removes the tiles of all arrays of a context that is gone.
 pub(crate) fn end_in(context: u64) -> Outcome {
     end_where(|_, inside| inside == context)
 }

@@ -1,6 +1,6 @@
-//! What drivers have and this one cannot do: other interfaces' memory and semaphores, pools of other processes, whole
-//! processes moved to the host, fabrics. Each function is there under its name and version, as programs look it up, and
-//! says that it is not supported, or that a handle is none where nothing could have given one.
+//! Driver features that are not simulated: external memory and semaphores, pools of other processes, process
+//! checkpoints, fabrics. Each function is found under its name and version, and returns that it is not supported, or
+//! that a handle is invalid if nothing could have created one.
 
 use crate::driver::driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Outcome};
@@ -91,7 +91,7 @@ fn no_value() -> Outcome {
     Err(INVALID_VALUE)
 }
 
-/// None of none is all of them.
+/// Succeeds for an empty list. No handle in the list can be valid.
 fn none_of(count: u32, on: u64) -> Outcome {
     stream(on)?;
     if count == 0 {
@@ -109,7 +109,7 @@ fn no_resources(count: u32, _all: In<u64>, on: u64) -> Outcome {
     none_of(count, on)
 }
 
-/// No function of a card has an address that the host could call.
+/// No device function has an address that the host could call.
 fn no_unified_function(out: Out<u64>, library: u64, name: Text) -> Outcome {
     out.check()?;
     name.get()?;
@@ -119,7 +119,7 @@ fn no_unified_function(out: Out<u64>, library: u64, name: Text) -> Outcome {
     }
 }
 
-/// No operation is atomic beyond a card.
+/// No operation is atomic between cards.
 fn no_atomics(found: Out<u32>, operations: In<u32>, count: u32) -> Outcome {
     (0..count as usize).try_for_each(|at| {
         operations.at(at)?;

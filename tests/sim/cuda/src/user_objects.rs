@@ -1,5 +1,5 @@
-//! User objects: things of the program that live as long as anybody has a reference to them. Callers have references,
-//! and so have graphs, the copies of these and what was made executable of them.
+//! User objects: resources of the program that live as long as they have references. Callers hold references, and so do
+//! graphs, their clones and their executable graphs.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::stream::HostFunction;
 /// The user objects of a process by handle.
 pub(crate) type UserObjects = HashMap<u64, UserObject>;
 
-/// A thing, how it ends, and how many references there are.
+/// A resource, its destructor, and the number of references.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UserObject {
     thing: u64,
@@ -65,7 +65,7 @@ fn retain(handle: u64, count: u32) -> Outcome {
     Ok(())
 }
 
-/// The last reference ends the thing, here and now.
+/// Drops references. With the last one, calls the destructor before it returns.
 fn release(handle: u64, count: u32) -> Outcome {
     check(count)?;
     let over = {
@@ -83,13 +83,13 @@ fn release(handle: u64, count: u32) -> Outcome {
         ..
     }) = over
     {
-        // SAFETY: the program gave this function to be called with this pointer when nobody has a reference.
+        // SAFETY: the program gave this function to be called with this pointer when no reference is left.
         unsafe { end(thing) };
     }
     Ok(())
 }
 
-/// Makes new references for a graph, or gives it the caller's.
+/// Makes new references for a graph, or moves the caller's to it.
 fn graph_retain(graph: u64, object: u64, count: u32, flags: u32) -> Outcome {
     check(count)?;
     if flags & !MOVE != 0 || !tables().user_objects.contains_key(&object) {
@@ -120,7 +120,7 @@ fn graph_release(graph: u64, object: u64, count: u32) -> Outcome {
     release(object, count)
 }
 
-/// New references to all that a graph has references to.
+/// New references to all objects that a graph has references to.
 pub(crate) fn retained_for(graph: u64) -> Result<HashMap<u64, u32>, CudaError> {
     let objects = tables().graphs.objects_mut(graph)?.clone();
     for (object, count) in &objects {
@@ -129,14 +129,14 @@ pub(crate) fn retained_for(graph: u64) -> Result<HashMap<u64, u32>, CudaError> {
     Ok(objects)
 }
 
-/// The same, for a copy of the graph.
+/// The same, for a clone of the graph.
 pub(crate) fn retain_for_copy(graph: u64, copy: u64) -> Outcome {
     let objects = retained_for(graph)?;
     *tables().graphs.objects_mut(copy)? = objects;
     Ok(())
 }
 
-/// Whoever had these references is gone.
+/// Drops the references of an owner that is gone.
 pub(crate) fn release_all(objects: HashMap<u64, u32>) -> Outcome {
     objects
         .into_iter()

@@ -1,4 +1,4 @@
-//! Virtual memory: addresses without memory, memory without addresses, and mappings between them.
+//! Virtual memory: address ranges, physical memory, and mappings between them.
 //!
 //! Physical memory is a memory file, so the same bytes can be mapped twice and in several processes.
 
@@ -25,7 +25,7 @@ pub(crate) struct VirtualMemory {
     reserved: BTreeMap<u64, u64>,
 }
 
-/// Physical memory that this process refers to.
+/// Physical memory that this process has references to.
 #[derive(Debug)]
 pub(crate) struct ReferencedPhysical {
     pub(crate) name: u64,
@@ -50,11 +50,11 @@ pub(crate) struct MemAllocationProp {
     reserved: [u8; 4],
 }
 
-/// Sizes and addresses are multiples of this.
+/// The granularity of sizes and addresses.
 const GRANULE: u64 = 2 << 20;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const PINNED: u32 = 1;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only one here.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only type here.
 const DESCRIPTOR: u32 = 1;
 
 exports! {
@@ -81,7 +81,7 @@ impl ProcessTables {
             .ok_or(INVALID_VALUE)
     }
 
-    /// A handle that the program holds, not only a mapping of what it named.
+    /// The memory of a handle that the program still holds. A mapping alone is not enough.
     pub(crate) fn held(&mut self, handle: u64) -> Result<&mut ReferencedPhysical, CudaError> {
         self.physical(handle)
             .and_then(|physical| match physical.handles {
@@ -99,7 +99,7 @@ impl ProcessTables {
         }
     }
 
-    /// The mappings that fill a range from its first to its last byte.
+    /// The mappings that exactly fill a range.
     fn mappings(
         &self,
         address: u64,
@@ -253,8 +253,8 @@ fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Ou
     Ok(())
 }
 
-/// Only whole mappings can be taken away, but several at once. Where nothing is mapped any more this fails, which XLA
-/// logs when a reservation of its vmm allocator ends whose mappings are gone already.
+/// Unmaps a range, which must consist of whole mappings. Fails if nothing is mapped there. XLA logs this failure when a
+/// reservation of its vmm allocator ends after its mappings.
 fn unmap(address: u64, bytes: usize) -> Outcome {
     let mappings = tables().mappings(address, bytes as u64)?;
     for (base, range, handle) in mappings {
@@ -265,7 +265,7 @@ fn unmap(address: u64, bytes: usize) -> Outcome {
     Ok(())
 }
 
-/// The process is one for all devices, so memory can be touched if any device may.
+/// All devices share the process's page tables, so memory is accessible if any device may access it.
 fn set_access(address: u64, bytes: usize, access: In<MemAccessDesc>, count: usize) -> Outcome {
     let mut flags = 0;
     for at in 0..count {
@@ -310,7 +310,7 @@ fn export(out: Out<i32>, handle: u64, kind: u32, flags: u64) -> Outcome {
     out.put(descriptor_of(name, file)?)
 }
 
-/// The descriptor stays the caller's.
+/// Imports memory. The descriptor still belongs to the caller.
 fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
     out.check()?;
     if kind != DESCRIPTOR {
@@ -381,7 +381,7 @@ fn get_properties(out: Out<MemAllocationProp>, handle: u64) -> Outcome {
     out.put(tables().held(handle)?.properties)
 }
 
-/// A card that the process does not see is still where the memory is.
+/// The location of memory. It may be a card that the process does not see.
 fn place_of(location: MachineLocation) -> Result<MemLocation, CudaError> {
     let MachineLocation::Card(card) = location else {
         return Ok(MemLocation { kind: HOST, id: 0 });

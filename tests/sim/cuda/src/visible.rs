@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use apportion_sim_machine::CardFacts;
 
-/// The cards, by their number in the machine, in the order in which the driver counts them: by PCI bus if that is
-/// the wish, else the fastest first.
+/// The cards in the driver's order, by their number in the machine: by PCI bus if `wish` asks for it, else the fastest
+/// first.
 pub(crate) fn order(wish: Option<&str>, cards: &[CardFacts]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cards.len()).collect();
     order.sort_by_key(|card| cards[*card].pci_bus);
@@ -15,8 +15,8 @@ pub(crate) fn order(wish: Option<&str>, cards: &[CardFacts]) -> Vec<usize> {
     order
 }
 
-/// The cards that a wish makes visible, by their number in the machine. As with the real driver the
-/// list ends at the first entry that names no card, and a card that is named twice empties it.
+/// The cards that `wish` makes visible, by their number in the machine. As with the real driver, the list ends at the
+/// first entry that names no card, and a card that is named twice empties it.
 pub(crate) fn visible(wish: Option<&str>, uuids: &[&str]) -> Vec<usize> {
     let Some(wish) = wish else {
         return (0..uuids.len()).collect();
@@ -34,7 +34,7 @@ pub(crate) fn visible(wish: Option<&str>, uuids: &[&str]) -> Vec<usize> {
     cards
 }
 
-/// A number, or as much of a UUID as only one card has.
+/// The card that an entry names: by number, or by an unambiguous prefix of its UUID.
 fn named(entry: &str, uuids: &[&str]) -> Option<usize> {
     if entry.starts_with("GPU-") {
         let mut matching = (0..uuids.len()).filter(|card| uuids[*card].starts_with(entry));

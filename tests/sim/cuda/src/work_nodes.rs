@@ -1,5 +1,5 @@
-//! Nodes that a program adds to a graph itself: fills, copies and functions of the host; asking what these do, and
-//! changing it, also in a graph that is executable already.
+//! Nodes that a program adds to a graph itself: fills, copies and host functions. They can be read and changed, also in
+//! an executable graph.
 
 use crate::captured_work::StreamWork;
 use crate::copy_rows::Wide3D;

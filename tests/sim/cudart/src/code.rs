@@ -1,7 +1,7 @@
-//! The code that is compiled into a program: what nvcc has each object file register before `main`.
+//! Code that is compiled into a program: nvcc makes each object file register its code before `main`.
 //!
-//! Nothing is loaded at registration. A bundle becomes a library of the driver when the program first uses one
-//! of its kernels or variables, as with lazy loading.
+//! Registering loads nothing. A bundle becomes a driver library when the program first uses one of its kernels or
+//! variables, as with lazy loading.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -23,17 +23,17 @@ driver_functions! {
 struct RegisteredCode {
     bundles: HashMap<usize, FatBinary>,
     next: usize,
-    /// By the address of the function on the host that stands for a kernel.
+    /// By the address of the kernel's host function.
     kernels: HashMap<usize, RegisteredKernel>,
-    /// By the address of the variable on the host that stands for one of the device.
+    /// By the address of the host variable that stands for the device variable.
     variables: HashMap<usize, RegisteredVariable>,
 }
 
 #[derive(Debug)]
 struct FatBinary {
-    /// The address of the wrapper that nvcc makes.
+    /// The address of nvcc's wrapper structure.
     code: usize,
-    /// The driver's library, once it is loaded.
+    /// The driver's library, once loaded.
     library: Option<usize>,
 }
 
@@ -41,7 +41,7 @@ struct FatBinary {
 struct RegisteredKernel {
     bundle: usize,
     name: &'static CStr,
-    /// The driver's kernel, once it is asked for.
+    /// The driver's kernel, once requested.
     handle: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ struct RegisteredVariable {
 
 static REGISTERED: Mutex<Option<RegisteredCode>> = Mutex::new(None);
 
-/// The registrations, locked: the driver is asked under the lock, so that code is loaded once.
+/// The registrations, locked. The driver is called under the lock, so that code is loaded only once.
 fn registered() -> MutexGuard<'static, Option<RegisteredCode>> {
     REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,7 +64,7 @@ fn with_registered<T>(use_it: impl FnOnce(&mut RegisteredCode) -> T) -> T {
     use_it(registered().get_or_insert_default())
 }
 
-/// A pointer that the driver takes for a handle.
+/// A number as a driver handle.
 fn handle(number: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(number)
 }
@@ -86,8 +86,8 @@ impl RegisteredCode {
     }
 }
 
-/// The driver's kernel for what a program passes as a function: the address of its host function, or a
-/// kernel or function of the driver already.
+/// The driver's kernel for a function that a program passes: the address of a host function, or a kernel or function of
+/// the driver.
 pub(crate) fn kernel(function: *const c_void) -> Result<*mut c_void, CudartError> {
     if function.is_null() {
         return Err(INVALID_DEVICE_FUNCTION);
@@ -110,7 +110,7 @@ pub(crate) fn kernel(function: *const c_void) -> Result<*mut c_void, CudartError
     })
 }
 
-/// Where a variable is on the device, and its size.
+/// The device address and the size of a variable.
 pub(crate) fn variable(symbol: *const c_void) -> Result<(*mut c_void, usize), CudartError> {
     with_registered(|all| {
         let variable = *all.variables.get(&symbol.addr()).ok_or(INVALID_SYMBOL)?;
@@ -126,7 +126,7 @@ pub(crate) fn variable(symbol: *const c_void) -> Result<(*mut c_void, usize), Cu
     })
 }
 
-/// The size that was registered; no code is loaded to hear it.
+/// The registered size of a variable. Loads no code.
 pub(crate) fn variable_bytes(symbol: *const c_void) -> Result<usize, CudartError> {
     with_registered(|all| {
         let variable = all.variables.get(&symbol.addr());
@@ -136,7 +136,7 @@ pub(crate) fn variable_bytes(symbol: *const c_void) -> Result<usize, CudartError
     })
 }
 
-/// The registration functions hand on a number as `void **`, which programs only pass back.
+/// Registers a bundle. Returns a number as `void **`, which programs only pass back.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinary(code: *const c_void) -> *mut *mut c_void {
     with_registered(|all| {
@@ -153,7 +153,7 @@ extern "C" fn __cudaRegisterFatBinary(code: *const c_void) -> *mut *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinaryEnd(_bundle: *mut *mut c_void) {}
 
-/// A driver that has been taken down already has unloaded everything.
+/// If the driver was already shut down, it has unloaded everything.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaUnregisterFatBinary(bundle: *mut *mut c_void) {
     let bundle = bundle.addr();
@@ -242,7 +242,7 @@ extern "C" fn __cudaRegisterManagedVar(
     register_variable(bundle, host.cast(), name, bytes, true);
 }
 
-/// A variable of the host that kernels reach by its address: there is nothing to load.
+/// A host variable that kernels reach by its address. Nothing needs to be loaded.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterHostVar(
     _bundle: *mut *mut c_void,
@@ -252,7 +252,7 @@ extern "C" fn __cudaRegisterHostVar(
 ) {
 }
 
-/// Whether the bundle of managed variables may be used, which it may.
+/// Says that the bundle's managed variables may be used.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaInitModule(_bundle: *mut *mut c_void) -> c_char {
     1

@@ -1,9 +1,9 @@
-//! Which device a thread uses, and the primary contexts of the devices.
+//! The device of each thread, and the primary contexts of the devices.
 //!
-//! The order of calls is that of NVIDIA's runtime where the public API allows it: the current context is asked for
-//! first, one that is there is used whoever made it, and only without one the device's primary context is made
-//! current and retained. NVIDIA's runtime knows the handle of a primary context before it is active; here
-//! it is known from the first time on, so the two differ once for each device.
+//! The order of driver calls is that of NVIDIA's runtime, as far as the public API allows. First ask for the current
+//! context. If there is one, use it, whoever created it. Only if there is none, make the device's primary context
+//! current and retain it. NVIDIA's runtime knows a primary context's handle before the context is active. This one
+//! learns it at first use, so the two differ once per device.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -13,13 +13,13 @@ use std::sync::{Mutex, PoisonError};
 use crate::driver;
 use crate::error::{CudartError, INVALID_DEVICE, Outcome};
 
-/// More devices than a machine has.
+/// More than the devices of any machine.
 const DEVICES: usize = 128;
 
 /// A device's primary context.
 #[derive(Debug)]
 struct RuntimePrimary {
-    /// Written by: whoever retains it first, under `RETAINING`. Read by: every call. Acquire/Release.
+    /// Written by: the thread that retains it first, under `RETAINING`. Read by: every call. Acquire/Release.
     handle: AtomicPtr<c_void>,
     /// Whether this library has retained it since the last reset. Written under `RETAINING`.
     is_retained: AtomicBool,
@@ -31,22 +31,22 @@ static PRIMARIES: [RuntimePrimary; DEVICES] = [const {
         is_retained: AtomicBool::new(false),
     }
 }; DEVICES];
-/// Held while a context is retained or reset, so that each is retained once.
+/// Held while a context is retained or reset, so that each context is retained only once.
 static RETAINING: Mutex<()> = Mutex::new(());
-/// Written by: the first call that succeeds. Read by: every call. Relaxed: the driver has its own order.
+/// Written by: the first call that succeeds. Read by: every call. Relaxed: the driver does its own synchronization.
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static DEVICE: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Needs nothing to be there.
+/// For functions that require nothing.
 #[expect(clippy::unnecessary_wraps, reason = "a row may need more")]
 pub(crate) fn nothing() -> Outcome {
     Ok(())
 }
 
-/// Sees to it that the driver is initialised.
+/// Initialises the driver.
 pub(crate) fn driver() -> Outcome {
     if !INITIALIZED.load(Ordering::Relaxed) {
         driver::cuInit(0)?;
@@ -55,14 +55,14 @@ pub(crate) fn driver() -> Outcome {
     Ok(())
 }
 
-/// Sees to it that the thread has a current context.
+/// Gives the thread a current context if it has none.
 pub(crate) fn context() -> Outcome {
     driver()?;
     let current = current()?;
     if current.is_null() {
         return activate(DEVICE.get());
     }
-    // A primary context that was reset is current still, and comes back when it is used.
+    // A primary context that was reset stays current, and is active again when it is retained.
     let own = primary(DEVICE.get())?;
     let of = if own.handle.load(Ordering::Acquire) == current {
         Some(own)
@@ -84,7 +84,7 @@ impl RuntimePrimary {
         !self.handle.load(Ordering::Acquire).is_null()
     }
 
-    /// Its device, which is its place in the table.
+    /// Its device, which is its index in the table.
     fn device(&self) -> usize {
         PRIMARIES
             .iter()
@@ -93,7 +93,7 @@ impl RuntimePrimary {
     }
 }
 
-/// The context that is current in this thread, or null.
+/// The thread's current context, or null.
 pub(crate) fn current() -> Result<*mut c_void, CudartError> {
     let mut current = std::ptr::null_mut();
     driver::cuCtxGetCurrent(&raw mut current)?;
@@ -107,13 +107,13 @@ fn primary(device: i32) -> Result<&'static RuntimePrimary, CudartError> {
         .ok_or(INVALID_DEVICE)
 }
 
-/// Makes the primary context of a device the thread's current one.
+/// Makes the primary context of a device current.
 fn activate(device: i32) -> Outcome {
     let handle = retained(device)?;
     driver::cuCtxSetCurrent(handle)
 }
 
-/// The handle of a device's primary context, which is active.
+/// The handle of a device's primary context, which is active on return.
 pub(crate) fn retained(device: i32) -> Result<*mut c_void, CudartError> {
     let primary = primary(device)?;
     if primary.is_retained.load(Ordering::Acquire) {
@@ -124,7 +124,7 @@ pub(crate) fn retained(device: i32) -> Result<*mut c_void, CudartError> {
         return Ok(primary.handle.load(Ordering::Acquire));
     }
     if primary.is_known() {
-        // The handle is good before the context is active.
+        // The handle is valid before the context is active.
         driver::cuCtxSetCurrent(primary.handle.load(Ordering::Acquire))?;
     }
     let mut handle = std::ptr::null_mut();
@@ -134,7 +134,7 @@ pub(crate) fn retained(device: i32) -> Result<*mut c_void, CudartError> {
     Ok(handle)
 }
 
-/// The device that the thread uses.
+/// The thread's device.
 pub(crate) fn device() -> Result<i32, CudartError> {
     if current()?.is_null() {
         return Ok(DEVICE.get());
@@ -142,28 +142,28 @@ pub(crate) fn device() -> Result<i32, CudartError> {
     let mut device = 0;
     match driver::cuCtxGetDevice(&raw mut device) {
         Ok(()) => Ok(device),
-        // The context was reset, and comes back when it is used.
+        // The context was reset. It becomes active again when it is used.
         Err(_) => Ok(DEVICE.get()),
     }
 }
 
-/// Has the thread use another device, with an active context.
+/// Switches the thread to another device and activates its context.
 pub(crate) fn choose(device: i32) -> Outcome {
     check_device(device)?;
-    // A child of a fork hears here that it cannot go on, before it waits for a lock that nobody holds.
+    // In the child of a fork this call fails. Without it, the child could wait for a lock that no thread holds.
     current()?;
     activate(device)?;
     DEVICE.set(device);
     Ok(())
 }
 
-/// Whether there is such a device.
+/// Fails if there is no such device.
 pub(crate) fn check_device(device: i32) -> Outcome {
     let mut known = 0;
     driver::cuDeviceGet(&raw mut known, device)
 }
 
-/// Takes down the primary context of the thread's device.
+/// Resets the primary context of the thread's device.
 pub(crate) fn reset() -> Outcome {
     let device = device()?;
     let _retaining = RETAINING.lock().unwrap_or_else(PoisonError::into_inner);

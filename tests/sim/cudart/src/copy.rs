@@ -55,14 +55,14 @@ pub(crate) enum MemcpyKind {
     ToDevice,
     /// From the device to the host.
     ToHost,
-    /// On devices.
+    /// Between devices or on one.
     Device,
-    /// What the addresses say.
+    /// By the addresses.
     Any,
 }
 
 impl MemcpyKind {
-    /// Reads a number of the program.
+    /// Reads a program's argument.
     pub(crate) fn of(kind: u32) -> Result<Self, CudartError> {
         match kind {
             0 => Ok(Self::Host),
@@ -112,7 +112,7 @@ fn copy_on_thread(to: To, from: From, bytes: usize, kind: u32) -> Outcome {
     driver::cuStreamSynchronize(RuntimeStream::PER_THREAD)
 }
 
-/// The contexts of two devices; the current one stays.
+/// The contexts of two devices. The current context stays.
 pub(crate) fn both(to: i32, from: i32) -> Result<(*mut c_void, *mut c_void), CudartError> {
     context::check_device(to)?;
     context::check_device(from)?;
@@ -139,7 +139,7 @@ fn copy_peer_async(
     cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, stream)
 }
 
-/// Each byte becomes the lowest byte of the value, as with `memset`.
+/// Fills use the lowest byte of the value, like `memset`.
 pub(crate) fn low_byte(value: i32) -> u8 {
     value.to_le_bytes()[0]
 }

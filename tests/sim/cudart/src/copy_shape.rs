@@ -95,7 +95,7 @@ const DEVICE: u32 = 2;
 const UNIFIED: u32 = 4;
 
 impl MemcpyKind {
-    /// The kinds of memory that a copy reads and writes.
+    /// The memory types of the source and the destination.
     fn kinds(self) -> (u32, u32) {
         match self {
             Self::Host => (HOST, HOST),
@@ -198,7 +198,7 @@ fn copy_rows_on_thread(
 }
 
 fn boxes(parameters: *const Memcpy3DParms) -> Result<Memcpy3D, CudartError> {
-    // SAFETY: a description that is given is whole.
+    // SAFETY: a pointer that is not null points to a whole structure.
     let given = *unsafe { parameters.as_ref() }.ok_or(INVALID_VALUE)?;
     if !given.from_array.is_null() || !given.to_array.is_null() {
         return Err(NOT_SUPPORTED);
@@ -244,7 +244,7 @@ fn malloc_box(out: *mut PitchedPtr, extent: PosOrExtent) -> Outcome {
         width: extent.x,
         height: extent.y,
     };
-    // SAFETY: the program gave a place for the answer.
+    // SAFETY: the program gave a valid pointer for the result.
     unsafe { out.write(pitched) };
     Ok(())
 }
@@ -254,7 +254,7 @@ fn fill_box(target: PitchedPtr, value: i32, extent: PosOrExtent) -> Outcome {
     context::current().and_then(|_| driver::cuStreamSynchronize(RuntimeStream::NONE))
 }
 
-/// One fill for each slice.
+/// Fills a box, slice by slice.
 fn fill_box_async(
     target: PitchedPtr,
     value: i32,

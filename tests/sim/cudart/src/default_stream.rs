@@ -1,5 +1,5 @@
-//! Which stream is meant by no stream: that of the device for most programs, that of the thread for functions
-//! whose names end in `_ptsz` or `_ptds`, which programs call that were compiled with per-thread default streams.
+//! What a null stream means: for most programs, the device's default stream. Programs compiled with per-thread default
+//! streams call functions whose names end in `_ptsz` or `_ptds`. There it means the thread's default stream.
 
 use std::ffi::c_void;
 
@@ -9,15 +9,15 @@ use std::ffi::c_void;
 pub(crate) struct RuntimeStream(pub(crate) *mut c_void);
 
 impl RuntimeStream {
-    /// No stream, which is the default one.
+    /// The null stream, which means the default stream.
     pub(crate) const NONE: Self = Self(std::ptr::null_mut());
     /// `cudaStreamPerThread`.
     pub(crate) const PER_THREAD: Self = Self(std::ptr::without_provenance_mut(2));
 }
 
-/// What an argument means in a function of per-thread default streams.
+/// How a function with per-thread default streams interprets an argument.
 pub(crate) trait PerThreadDefault {
-    /// The argument with the thread's stream in the place of no stream.
+    /// The argument. A null stream is replaced by the thread's stream.
     fn on_thread(self) -> Self;
 }
 

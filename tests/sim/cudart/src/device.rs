@@ -1,4 +1,4 @@
-//! Devices: how many there are, which one a thread uses, what each can do.
+//! Devices: their number, the thread's device, and their capabilities.
 
 use std::ffi::{c_char, c_void};
 
@@ -50,12 +50,12 @@ passed_on! {
     context cudaThreadSynchronize() => c"cuCtxSynchronize" @ 2000;
 }
 
-/// Writes a number to a place that the program gives.
+/// Writes a value through the program's pointer.
 fn put<T>(out: *mut T, value: T) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the program gave a place for the value.
+    // SAFETY: the program gave a valid pointer for the value.
     unsafe { out.write(value) };
     Ok(())
 }
@@ -64,13 +64,13 @@ fn get_device(out: *mut i32) -> Outcome {
     put(out, context::device()?)
 }
 
-/// The flags matter only to how a thread waits.
+/// The flags control only how a thread waits, so they are ignored.
 fn init_device(device: i32, _device_flags: u32, _flags: u32) -> Outcome {
     context::check_device(device)?;
     context::retained(device).map(drop)
 }
 
-/// The order is a wish for threads that never choose; each of them uses the first device here.
+/// Sets the order of devices for threads that choose none. Here such a thread uses the first device.
 fn set_valid_devices(devices: *mut i32, count: i32) -> Outcome {
     if devices.is_null() && count > 0 {
         return Err(INVALID_VALUE);
@@ -78,7 +78,7 @@ fn set_valid_devices(devices: *mut i32, count: i32) -> Outcome {
     Ok(())
 }
 
-/// A program asks for the version to hear whether there is a driver at all.
+/// Programs ask for the version to find out whether there is a driver at all.
 fn driver_version(out: *mut i32) -> Outcome {
     let mut version = 0;
     let asked = cuDriverGetVersion(&raw mut version);
@@ -93,7 +93,7 @@ fn runtime_version_13(out: *mut i32) -> Outcome {
     put(out, 13020)
 }
 
-/// `cudaDeviceMapHost`, which is on always and which the driver's flags call so too.
+/// `cudaDeviceMapHost`. It is always on and has the same value as the driver's flag.
 const MAP_HOST: u32 = 8;
 
 fn set_flags(flags: u32) -> Outcome {
@@ -115,7 +115,7 @@ fn disable_peer(peer: i32) -> Outcome {
     cuCtxDisablePeerAccess(other(peer)?)
 }
 
-/// The context of another device than the thread's.
+/// The context of a peer device. It must not be the thread's device.
 fn other(peer: i32) -> Result<*mut c_void, CudartError> {
     context::check_device(peer)?;
     if peer == context::device()? {
@@ -127,7 +127,7 @@ fn other(peer: i32) -> Result<*mut c_void, CudartError> {
     Ok(handle)
 }
 
-/// All devices of a machine are as good.
+/// Any device fits any wish.
 fn choose_any(out: *mut i32, wish: *const c_void) -> Outcome {
     if wish.is_null() {
         return Err(INVALID_VALUE);

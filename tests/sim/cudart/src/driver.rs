@@ -1,7 +1,7 @@
-//! The driver: every function is looked up once, by `cuGetProcAddress`, in the version that its row names.
+//! The driver's functions: each is looked up once, by `cuGetProcAddress`, in the version that its row names.
 //!
-//! Only `cuGetProcAddress` itself comes from the dynamic linker, so whoever stands in front of the driver sees
-//! the look-ups of a program of the runtime.
+//! Only `cuGetProcAddress` itself comes from the dynamic linker. So a preloaded library in front of the driver sees the
+//! same lookups as from NVIDIA's runtime.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::{CudartError, INSUFFICIENT_DRIVER, NOT_SUPPORTED, check};
 
-/// `cuGetProcAddress` as CUDA 12 has it: name, address, version, flags, what came of it.
+/// `cuGetProcAddress` of CUDA 12: name, address, version, flags, status.
 type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut u32) -> i32;
 
@@ -18,12 +18,12 @@ type GetProcAddress =
 pub(crate) struct DriverFunction {
     name: &'static CStr,
     version: i32,
-    /// Written by: whoever looks it up. Read by: every call. Relaxed: code is never written.
+    /// Written by: the thread that looks it up. Read by: every call. Relaxed: code is never written.
     address: AtomicPtr<c_void>,
 }
 
 impl DriverFunction {
-    /// A function that nobody has looked up.
+    /// A function that was not looked up yet.
     pub(crate) const fn new(name: &'static CStr, version: i32) -> Self {
         let address = AtomicPtr::new(std::ptr::null_mut());
         Self {
@@ -33,7 +33,7 @@ impl DriverFunction {
         }
     }
 
-    /// Where the driver has it.
+    /// The function's address in the driver.
     pub(crate) fn address(&self) -> Result<*mut c_void, CudartError> {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -48,7 +48,7 @@ impl DriverFunction {
     }
 }
 
-/// Asks the driver for a function: its address, and the driver's word on why there is none.
+/// Looks up a function. Returns its address and the driver's status.
 pub(crate) fn look_up(
     name: *const c_char,
     version: i32,
@@ -59,7 +59,7 @@ pub(crate) fn look_up(
     let mut status = 0;
     // SAFETY: the function has this signature, and all pointers are valid for the call.
     let code = unsafe { get(name, &raw mut found, version, flags, &raw mut status) };
-    // An old driver says with its code what a new one says with the status.
+    // An old driver returns an error code where a new one sets the status.
     match check(code) {
         Ok(()) => Ok((found, status)),
         Err(CudartError(500)) => Ok((std::ptr::null_mut(), 1)),
@@ -70,12 +70,12 @@ pub(crate) fn look_up(
 fn get_proc_address() -> Option<GetProcAddress> {
     static FOUND: OnceLock<Option<GetProcAddress>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        // SAFETY: opening a driver runs its constructors, which is what every CUDA program does.
+        // SAFETY: opening a driver runs its constructors, which every CUDA program does.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return None;
         }
-        // SAFETY: the handle is open and the name is a string.
+        // SAFETY: the handle is open and the name is a C string.
         let found = unsafe { libc::dlsym(library, c"cuGetProcAddress_v2".as_ptr()) };
         // SAFETY: a driver's `cuGetProcAddress_v2` has this signature.
         (!found.is_null())
@@ -96,7 +96,7 @@ macro_rules! driver_functions {
                     unsafe extern "C" fn($($type),*) -> i32,
                 >(address)
             };
-            // SAFETY: the arguments are the program's own, or are valid for the call.
+            // SAFETY: the arguments are the program's own or are valid for the call.
             $crate::error::check(unsafe { function($($argument),*) })
         }
     )* };

@@ -1,12 +1,11 @@
-//! How a function gets out of the library: one row makes the exported symbol and, where there is one, its variant
-//! for per-thread default streams.
+//! How a function is exported: one row makes the symbol and, if it has one, its variant for per-thread default streams.
 //!
 //! ```text
 //! context cudaName | cudaName_ptsz (arguments) = handler;
 //! context cudaName | cudaName_ptsz (arguments) => cuName "base name" @ version;
 //! ```
-//! The first word says what must be there before: `context` a current context, `driver` an initialised
-//! driver, `nothing` nothing. The second form passes its arguments on to a driver function that has the same.
+//! The first word is what the function requires: `context` a current context, `driver` an initialised driver, `nothing`
+//! nothing. The second form passes its arguments to a driver function with the same parameters.
 
 macro_rules! entry_points {
     ($( $start:ident $name:ident $(| $thread:ident)? ($($arguments:tt)*) = $handler:path; )*) => { $(

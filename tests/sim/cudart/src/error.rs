@@ -1,7 +1,7 @@
 //! Errors: the runtime's codes, and the last one of each thread.
 //!
-//! Since CUDA 10.1 a runtime code and the driver code of the same meaning are the same number, so a driver's
-//! answer is passed on as it is.
+//! Since CUDA 10.1 equivalent codes of the runtime and the driver have the same number, so driver results are passed on
+//! unchanged.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
@@ -9,11 +9,11 @@ use std::ffi::{CStr, c_char};
 use crate::driver;
 use crate::error_names::NAMES;
 
-/// An answer of a function that did not succeed: a `cudaError_t` that is not zero.
+/// A result that is not success: a `cudaError_t` that is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CudartError(pub(crate) i32);
 
-/// What a function of the runtime comes to.
+/// The result of a runtime function.
 pub(crate) type Outcome = Result<(), CudartError>;
 
 pub(crate) const INVALID_VALUE: CudartError = CudartError(1);
@@ -25,14 +25,14 @@ pub(crate) const INVALID_DEVICE_FUNCTION: CudartError = CudartError(98);
 pub(crate) const INVALID_DEVICE: CudartError = CudartError(101);
 pub(crate) const NOT_SUPPORTED: CudartError = CudartError(801);
 
-/// Errors after which a process can only end: `cudaGetLastError` does not take them away.
+/// Errors that only the end of the process clears: `cudaGetLastError` keeps them.
 const STICKY: &[i32] = &[214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721];
 
 thread_local! {
     static LAST: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Gives the code of an outcome to the program and keeps it as the thread's last error.
+/// Converts an outcome to its code. An error also becomes the thread's last error.
 pub(crate) fn finish(outcome: Outcome) -> i32 {
     let Err(CudartError(code)) = outcome else {
         return 0;
@@ -42,7 +42,7 @@ pub(crate) fn finish(outcome: Outcome) -> i32 {
     code
 }
 
-/// Reads a driver's answer.
+/// Converts a driver's result.
 pub(crate) fn check(code: i32) -> Outcome {
     if code == 0 {
         Ok(())
@@ -77,7 +77,7 @@ extern "C" fn cudaGetErrorName(code: i32) -> *const c_char {
         .as_ptr()
 }
 
-/// The driver describes the codes that it shares with the runtime.
+/// Descriptions come from the driver, for the codes that it shares with the runtime.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetErrorString(code: i32) -> *const c_char {
     if let Some(row) = NAMES.iter().find(|row| row.0 == code)
@@ -92,7 +92,7 @@ extern "C" fn cudaGetErrorString(code: i32) -> *const c_char {
     }
 }
 
-/// What every name answers that has no function in this crate.
+/// The result of every name without a function in this crate.
 #[unsafe(no_mangle)]
 extern "C" fn apportion_runtime_not_supported(name: *const c_char) -> i32 {
     if std::env::var_os("APPORTION_SIM_SHOW_UNSUPPORTED").is_some() {

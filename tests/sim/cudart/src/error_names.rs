@@ -1,5 +1,5 @@
-//! The names of the runtime's error codes, as its public headers have them, and words for those that a driver
-//! does not describe.
+//! The names of the runtime's error codes from its public headers, and descriptions of those that a driver does not
+//! describe.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! What is known of a kernel: attributes, occupancy, name and parameters.
+//! Queries about kernels: attributes, occupancy, name and parameters.
 
 use std::ffi::{c_char, c_void};
 
@@ -42,12 +42,12 @@ entry_points! {
     context cudaOccupancyMaxActiveClusters(count: *mut i32, function: *const c_void, configuration: *const RuntimeLaunchConfig) = clusters;
 }
 
-/// How many numbers follow the three sizes, the reserved ones included.
+/// The number of fields after the three sizes, including reserved ones.
 const NUMBERS: usize = 29;
-/// The driver's attribute behind each number that both majors fill in, in the structure's order.
+/// The driver's attribute for each field that both major versions fill in, in the structure's order.
 const IN_ORDER: [u32; 13] = [0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 14];
 
-/// `cudaFuncAttributes`: shared, constant and local bytes, then numbers.
+/// `cudaFuncAttributes`: shared, constant and local bytes, then the other fields.
 #[derive(Debug)]
 #[repr(C)]
 struct FuncAttributes {
@@ -55,18 +55,18 @@ struct FuncAttributes {
     numbers: [i32; NUMBERS],
 }
 
-/// The kernel in the current context.
+/// The driver function in the current context.
 fn function(function: *const c_void) -> Result<*mut c_void, CudartError> {
     let kernel = code::kernel(function)?;
     let mut found = std::ptr::null_mut();
     match cuKernelGetFunction(&raw mut found, kernel) {
         Ok(()) => Ok(found),
-        // It was a function and not a kernel.
+        // It already is a driver function, not a kernel.
         Err(_) => Ok(kernel),
     }
 }
 
-/// A driver that does not know an attribute leaves it at zero.
+/// An attribute that the driver does not know stays zero.
 fn get_attributes(out: *mut FuncAttributes, symbol: *const c_void) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
@@ -84,7 +84,7 @@ fn get_attributes(out: *mut FuncAttributes, symbol: *const c_void) -> Outcome {
     for (number, attribute) in attributes.numbers.iter_mut().zip(IN_ORDER) {
         *number = ask(attribute).unwrap_or(0);
     }
-    // SAFETY: the program gave a place for the attributes.
+    // SAFETY: the program gave a valid pointer for the attributes.
     unsafe { out.write(attributes) };
     Ok(())
 }
@@ -97,7 +97,7 @@ fn set_cache_config(symbol: *const c_void, config: u32) -> Outcome {
     cuFuncSetCacheConfig(function(symbol)?, config)
 }
 
-/// Cards of today have one configuration; any other is a wish.
+/// Current cards have only one configuration, so the wish is ignored.
 fn set_shared_config(symbol: *const c_void, _config: u32) -> Outcome {
     function(symbol).map(drop)
 }
@@ -123,7 +123,7 @@ fn give(out: *mut *mut c_void, handle: *mut c_void) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the program gave a place for the handle.
+    // SAFETY: the program gave a valid pointer for the handle.
     unsafe { out.write(handle) };
     Ok(())
 }

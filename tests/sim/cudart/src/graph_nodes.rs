@@ -1,5 +1,5 @@
-//! Nodes whose description differs from the driver's: kernels, which are named by a host function, and fills and
-//! conditions, for which the driver wants to hear the context.
+//! Nodes whose parameters differ from the driver's: kernels are named by a host function, and for fills and
+//! conditionals the driver needs the context.
 
 use std::ffi::c_void;
 
@@ -13,7 +13,7 @@ use crate::launch::Dim3;
 type Graph = *mut c_void;
 type Node = *mut c_void;
 
-/// `cudaKernelNodeParams`, and `CUDA_KERNEL_NODE_PARAMS` as CUDA 10 has it.
+/// `cudaKernelNodeParams`, and `CUDA_KERNEL_NODE_PARAMS` of CUDA 10.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct KernelNodeParams {
@@ -25,7 +25,7 @@ pub(crate) struct KernelNodeParams {
     extra: *mut *mut c_void,
 }
 
-/// `cudaGraphNodeParams` and `CUgraphNodeParams`: a kind, and a description in 29 words.
+/// `cudaGraphNodeParams` and `CUgraphNodeParams`: a type, and the parameters in 29 words.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct GraphNodeParams {
@@ -59,9 +59,9 @@ entry_points! {
     context cudaGraphAddNode_of_edges(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut GraphNodeParams) = add_with_edges;
 }
 
-/// The description with the driver's kernel in the place of the host function.
+/// The parameters with the driver's kernel instead of the host function.
 fn resolved(parameters: *const KernelNodeParams) -> Result<KernelNodeParams, CudartError> {
-    // SAFETY: a description that is given is whole.
+    // SAFETY: a pointer that is not null points to a whole structure.
     let mut kernel = *unsafe { parameters.as_ref() }.ok_or(INVALID_VALUE)?;
     kernel.function = code::kernel(kernel.function)?;
     Ok(kernel)
@@ -114,15 +114,15 @@ fn create_condition(out: *mut u64, graph: Graph, value: u32, flags: u32) -> Outc
 /// `cudaGraphNodeTypeKernel` and `cudaGraphNodeTypeConditional`.
 const KERNEL: u32 = 0;
 const CONDITIONAL: u32 = 13;
-/// The word of a condition that holds the driver's context: behind a handle, two numbers and an address.
+/// The index of the driver's context in the parameters of a conditional: after a handle, two numbers and an address.
 const CONDITION_CONTEXT: usize = 3;
 
-/// Adds a node by a description that the driver may write its answer to.
+/// Adds a node. The driver may write results into the parameters.
 fn with_description(
     description: *mut GraphNodeParams,
     ask: impl FnOnce(*mut GraphNodeParams) -> Outcome,
 ) -> Outcome {
-    // SAFETY: a description that is given is whole, and the program's alone for the call.
+    // SAFETY: a pointer that is not null points to a whole structure, which only this call uses.
     let given = unsafe { description.as_mut() }.ok_or(INVALID_VALUE)?;
     let mut own = *given;
     match own.kind {

@@ -1,4 +1,4 @@
-//! Launches. `<<<grid, block>>>` pushes what it says, and the host function of the kernel pops it.
+//! Launches. `<<<grid, block>>>` pushes its configuration, and the kernel's host function pops it.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -36,7 +36,7 @@ pub(crate) struct RuntimeLaunchConfig {
     count: u32,
 }
 
-/// `CUlaunchConfig`, whose attributes are the runtime's.
+/// `CUlaunchConfig`. Its attributes are those of the runtime.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct DriverLaunchConfig {
@@ -48,7 +48,7 @@ pub(crate) struct DriverLaunchConfig {
     count: u32,
 }
 
-/// What was pushed and not popped.
+/// The configurations that were pushed and not popped.
 #[derive(Debug)]
 struct CallConfiguration {
     grid: Dim3,
@@ -76,7 +76,7 @@ entry_points! {
     nothing __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared_bytes: *mut usize, stream: *mut RuntimeStream) = pop;
 }
 
-/// Its answer is not an error code of the thread: zero says that the kernel's host function may be called.
+/// Returns no error code: zero means that the kernel's host function may be called.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaPushCallConfiguration(
     grid: Dim3,
@@ -102,7 +102,7 @@ fn pop(
 ) -> Outcome {
     let popped = PUSHED.try_with(|all| all.borrow_mut().pop());
     let popped = popped.ok().flatten().ok_or(INVALID_CONFIGURATION)?;
-    // SAFETY: nvcc's code gives a place for each part.
+    // SAFETY: nvcc's code gives a valid pointer for each part.
     unsafe { grid.write(popped.grid) };
     // SAFETY: as above.
     unsafe { block.write(popped.block) };
@@ -113,7 +113,7 @@ fn pop(
     Ok(())
 }
 
-/// The driver counts shared memory in 32 bits, and no card has as much.
+/// The driver has 32 bits for shared memory. No card has more.
 fn shared(bytes: usize) -> Result<u32, crate::error::CudartError> {
     u32::try_from(bytes).map_err(|_| INVALID_VALUE)
 }
@@ -167,11 +167,11 @@ fn launch_cooperative(
     )
 }
 
-/// Reads a configuration in the driver's form.
+/// Converts a configuration to the driver's structure.
 pub(crate) fn configuration(
     given: *const RuntimeLaunchConfig,
 ) -> Result<DriverLaunchConfig, crate::error::CudartError> {
-    // SAFETY: a configuration that is given is whole.
+    // SAFETY: a pointer that is not null points to a whole structure.
     let given = unsafe { given.as_ref() }.ok_or(INVALID_VALUE)?;
     Ok(DriverLaunchConfig {
         grid: given.grid,

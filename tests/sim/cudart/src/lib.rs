@@ -1,16 +1,16 @@
 //! A CUDA runtime for tests: `libcudart.so.12` and `libcudart.so.13` over the public driver API.
 //!
-//! NVIDIA's runtime asks the driver for private tables before anything else. The simulated driver has none and
-//! will have none, so programs that are linked with that runtime cannot start on simulated cards. This
-//! library takes the runtime's place there. It knows only what the public headers say and fetches every driver
-//! function by `cuGetProcAddress`, as NVIDIA's does, so that hooks in front of the driver see what they
-//! see from the real one: primary contexts, allocations, copies, streams, graphs, code.
+//! NVIDIA's runtime asks the driver for private tables before anything else. The simulated driver does not have them,
+//! so programs linked with that runtime cannot start on simulated cards. This library replaces the runtime there. It
+//! uses only the public headers and finds every driver function by `cuGetProcAddress`, as NVIDIA's does. So hooks in
+//! front of the driver see the same calls as from NVIDIA's runtime: primary contexts, allocations, copies, streams,
+//! graphs, code.
 //!
-//! It refuses to be more than that. A kernel does what the driver makes of it, which is nothing on a simulated
-//! card. What has no row in this crate answers `cudaErrorNotSupported`; the list of names is in
-//! `names-12.txt` and `names-13.txt`, and `cargo xtask build` links the archive once for each.
+//! It does no more than that. A kernel does what the driver makes it do, which is nothing on a simulated card. Names
+//! without a row in this crate return `cudaErrorNotSupported`. All names are in `names-12.txt` and `names-13.txt`.
+//! `cargo xtask build` links the archive once for each list.
 //!
-//! Pointers come from the program, as in any C library: a program that passes a wrong one is at fault.
+//! Pointers come from the program, as in any C library. The program is responsible for their validity.
 
 #![expect(
     non_snake_case,

@@ -1,4 +1,4 @@
-//! Code that a program loads itself. A library and a kernel of the runtime are the driver's.
+//! Code that a program loads itself. Libraries and kernels of the runtime are those of the driver.
 
 use std::ffi::{c_char, c_void};
 

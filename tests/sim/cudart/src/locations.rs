@@ -1,12 +1,12 @@
-//! Where managed memory is to be. CUDA 12 names a place by a device in the older of its functions and by a
-//! location in the newer; CUDA 13 has only the newer, under the older names.
+//! Locations of managed memory. In CUDA 12 the older functions take a device and the newer ones a location. CUDA 13 has
+//! only the newer ones, under the older names.
 
 use std::ffi::c_void;
 
 use crate::default_stream::RuntimeStream;
 use crate::entry::passed_on;
 
-/// `cudaMemLocation`, which is passed by value: a kind in the low half, a device or node in the high one.
+/// `cudaMemLocation`, which is passed by value: the type in the low half, a device or node in the high half.
 type Location = u64;
 
 passed_on! {

@@ -1,4 +1,4 @@
-//! How programs get at the driver by way of the runtime.
+//! How programs find driver functions through the runtime.
 
 use std::ffi::{c_char, c_void};
 
@@ -15,7 +15,7 @@ entry_points! {
     nothing cudaGetDriverEntryPointByVersion_ptsz(name: *const c_char, out: *mut *mut c_void, version: u32, flags: u64, status: *mut u32) = by_version_on_thread;
 }
 
-/// `cudaEnablePerThreadDefaultStream`, which the driver's flag equals.
+/// `cudaEnablePerThreadDefaultStream`, which has the value of the driver's flag.
 const PER_THREAD: u64 = 2;
 
 fn find(
@@ -30,16 +30,16 @@ fn find(
     }
     let version = i32::try_from(version).map_err(|_| INVALID_VALUE)?;
     let (found, why) = driver::look_up(name, version, flags)?;
-    // SAFETY: the program gave a place for the address.
+    // SAFETY: the program gave a valid pointer for the address.
     unsafe { out.write(found) };
     if !status.is_null() {
-        // SAFETY: the program gave a place for the status, whose numbers are the driver's.
+        // SAFETY: the program gave a valid pointer for the status, which has the driver's values.
         unsafe { status.write(why) };
     }
     Ok(())
 }
 
-/// What is asked for by default is what the program was compiled for.
+/// The default flags become those of a program compiled with per-thread default streams.
 fn on_thread(flags: u64) -> u64 {
     if flags == 0 { PER_THREAD } else { flags }
 }

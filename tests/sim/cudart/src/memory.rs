@@ -1,4 +1,4 @@
-//! Memory of the device and of the host.
+//! Device and host memory.
 
 use std::ffi::c_void;
 
@@ -40,7 +40,7 @@ passed_on! {
     context cudaHostUnregister(address: *mut c_void) => c"cuMemHostUnregister" @ 4000;
 }
 
-/// `cudaPointerAttributes` as far as both majors fill it in.
+/// `cudaPointerAttributes`, with the fields that both major versions fill in.
 #[derive(Debug)]
 #[repr(C)]
 struct PointerAttributes {
@@ -50,7 +50,7 @@ struct PointerAttributes {
     host_pointer: *mut c_void,
 }
 
-/// Asks for memory, of which nothing is nowhere.
+/// Allocates memory. Zero bytes give a null pointer.
 fn take(
     out: *mut *mut c_void,
     bytes: usize,
@@ -60,7 +60,7 @@ fn take(
         return Err(INVALID_VALUE);
     }
     if bytes == 0 {
-        // SAFETY: the program gave a place for the address.
+        // SAFETY: the program gave a valid pointer for the address.
         unsafe { out.write(std::ptr::null_mut()) };
         return Ok(());
     }
@@ -71,7 +71,7 @@ fn malloc(out: *mut *mut c_void, bytes: usize) -> Outcome {
     take(out, bytes, |out| cuMemAlloc(out, bytes))
 }
 
-/// Freeing nothing is how programs ask for a context.
+/// Frees memory. Programs free a null pointer to create a context.
 fn free(address: *mut c_void) -> Outcome {
     if address.is_null() {
         return Ok(());
@@ -79,7 +79,7 @@ fn free(address: *mut c_void) -> Outcome {
     cuMemFree(address)
 }
 
-/// The runtime knows no size of elements, so the pitch must do for the largest.
+/// The runtime does not know the element size, so the pitch is that for the largest elements.
 pub(crate) fn malloc_pitch(
     out: *mut *mut c_void,
     pitch: *mut usize,
@@ -109,7 +109,7 @@ fn free_host(address: *mut c_void) -> Outcome {
     cuMemFreeHost(address)
 }
 
-/// Managed memory of no size is an error, unlike that of the device.
+/// Managed memory of zero bytes is an error, unlike device memory.
 fn malloc_managed(out: *mut *mut c_void, bytes: usize, flags: u32) -> Outcome {
     if out.is_null() || bytes == 0 {
         return Err(INVALID_VALUE);
@@ -128,13 +128,13 @@ const HOST_POINTER: u32 = 4;
 const IS_MANAGED: u32 = 8;
 const DEVICE_ORDINAL: u32 = 9;
 
-/// `cudaMemoryType*`; the driver's host and device memory have the same numbers.
+/// `cudaMemoryType*`. Host and device memory have the driver's values.
 const UNREGISTERED: u32 = 0;
 const MANAGED: u32 = 3;
-/// What stands for a device where there is none: `cudaCpuDeviceId` less one.
+/// The device of memory without one: `cudaCpuDeviceId` less one.
 const NO_DEVICE: i32 = -2;
 
-/// Memory that the driver does not know is the host's own.
+/// Memory that the driver does not know is host memory.
 fn pointer_attributes(out: *mut PointerAttributes, address: *const c_void) -> Outcome {
     if out.is_null() {
         return Err(INVALID_VALUE);
@@ -145,7 +145,7 @@ fn pointer_attributes(out: *mut PointerAttributes, address: *const c_void) -> Ou
         device_pointer: std::ptr::null_mut(),
         host_pointer: address.cast_mut(),
     });
-    // SAFETY: the program gave a place for the attributes.
+    // SAFETY: the program gave a valid pointer for the attributes.
     unsafe { out.write(attributes) };
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Memory pools. The runtime's structures and attributes are the driver's.
+//! Memory pools. The runtime uses the driver's structures and attributes.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,5 @@
-//! `cudaDeviceProp` in its three layouts: CUDA 11's, which CUDA 12 still gives under the old name, CUDA 12's and
-//! CUDA 13's. One table in the structure's order says which layouts have a field and where its value is from.
+//! `cudaDeviceProp` in its three layouts: CUDA 11's, which CUDA 12 still returns under the old name, CUDA 12's and CUDA
+//! 13's. One table in the structure's order lists which layouts have a field and where its value comes from.
 
 use std::ffi::{c_char, c_void};
 
@@ -39,20 +39,20 @@ enum PropertyField {
     Name,
     /// 16 bytes.
     Uuid,
-    /// What only Windows fills in: eight bytes and a number.
+    /// The LUID of eight bytes and its node mask. Only Windows fills them in.
     Luid,
     /// The memory of the device.
     Memory,
-    /// Numbers of 32 bits: the driver's attributes.
+    /// 32-bit numbers, each from a driver attribute.
     Numbers(&'static [u32]),
-    /// A size of 64 bits: the driver's attribute.
+    /// A 64-bit size from a driver attribute.
     Size(u32),
 }
 
 use FieldLayouts::{All, Newer, Newest, Older};
 use PropertyField::{Luid, Memory, Name, Numbers, Size, Uuid};
 
-/// The structure in its order; numbers are those of `CUdevice_attribute`.
+/// The fields in the structure's order. The numbers are those of `CUdevice_attribute`.
 const FIELDS: &[(FieldLayouts, PropertyField)] = &[
     (All, Name),
     (All, Uuid),
@@ -104,7 +104,7 @@ const BYTES_11: usize = 728;
 const BYTES_12: usize = 1032;
 const BYTES_13: usize = 1008;
 
-/// A structure that is written from its start to its end, each field at a multiple of its size.
+/// Writes a structure from start to end, each field aligned to its size.
 struct StructWriter {
     out: *mut u8,
     at: usize,
@@ -112,13 +112,13 @@ struct StructWriter {
 }
 
 impl StructWriter {
-    /// What does not fit is no part of the structure.
+    /// Writes a field. A field beyond the end is not part of this layout and is skipped.
     fn put<T>(&mut self, value: T) {
         let start = self.at.next_multiple_of(align_of::<T>());
         let end = start + size_of::<T>();
         if end <= self.room {
             let place = self.out.wrapping_add(start).cast::<T>();
-            // SAFETY: the place is inside the structure that the program gave.
+            // SAFETY: the address is inside the structure that the program gave.
             unsafe { place.write_unaligned(value) };
         }
         self.at = end;
@@ -155,7 +155,7 @@ fn fill(out: *mut u8, device: i32, bytes: usize, has: impl Fn(FieldLayouts) -> b
     Ok(())
 }
 
-/// A driver that does not know an attribute leaves it at zero.
+/// An attribute that the driver does not know stays zero.
 fn attribute(attribute: u32, device: i32) -> i32 {
     let mut value = 0;
     let asked = cuDeviceGetAttribute(&raw mut value, attribute, device);

@@ -1,4 +1,4 @@
-//! Variables of the device, by the variable of the host that stands for each.
+//! Device variables, identified by their host variables.
 
 use std::ffi::c_void;
 
@@ -22,7 +22,7 @@ fn address(out: *mut *mut c_void, symbol: *const c_void) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let (address, _) = variable(symbol)?;
-    // SAFETY: the program gave a place for the address.
+    // SAFETY: the program gave a valid pointer for the address.
     unsafe { out.write(address) };
     Ok(())
 }
@@ -32,12 +32,12 @@ fn size(out: *mut usize, symbol: *const c_void) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let bytes = variable_bytes(symbol)?;
-    // SAFETY: the program gave a place for the size.
+    // SAFETY: the program gave a valid pointer for the size.
     unsafe { out.write(bytes) };
     Ok(())
 }
 
-/// A part of a variable, which lies inside it.
+/// The address of a part of a variable. The part must lie inside the variable.
 fn part(symbol: *const c_void, bytes: usize, offset: usize) -> Result<*mut c_void, CudartError> {
     let (address, whole) = variable(symbol)?;
     let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;

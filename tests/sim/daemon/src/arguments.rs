@@ -68,7 +68,7 @@ impl DaemonArguments {
     }
 }
 
-/// MiB as they stand, or a number with a binary unit.
+/// Bytes from a number of MiB, or from a number with a binary unit.
 fn bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.find(|letter: char| !letter.is_ascii_digit()) {
         Some(at) => text.split_at(at),

@@ -1,5 +1,5 @@
-//! One server a socket. The lock decides who serves and is freed by the kernel, so a server that was
-//! killed is replaced and two that start at once do not both serve.
+//! One server per socket. The lock decides who serves. The kernel frees it when a server is killed, so another can take
+//! over, and of two that start at once only one serves.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,9 +13,9 @@ use nix::fcntl::{Flock, FlockArg};
 
 /// Who serves the socket.
 pub(crate) enum SocketClaim {
-    /// We do.
+    /// This process.
     Ours(SocketLease),
-    /// Somebody else does.
+    /// Another process.
     ServedAlready,
 }
 
@@ -26,11 +26,11 @@ pub(crate) struct SocketLease {
     _lock: Flock<File>,
 }
 
-/// The holder of the lock may be about to listen, or about to leave.
+/// How long to wait for a lock holder that is starting or stopping.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl SocketLease {
-    /// Becomes the server of a socket, or finds that there is one.
+    /// Becomes the server of a socket, or finds that there already is one.
     pub(crate) fn claim(socket: &Path) -> anyhow::Result<SocketClaim> {
         if let Some(parent) = socket.parent() {
             DirBuilder::new()
@@ -67,7 +67,7 @@ impl SocketLease {
         }
         let listener = UnixListener::bind(socket)
             .with_context(|| format!("failed to listen on {}", socket.display()))?;
-        // As the device files of real cards: who may reach it is up to the folders and mounts above.
+        // Like the device files of real cards: the folders and mounts above restrict access.
         fs::set_permissions(socket, Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;
         Ok(Self {
@@ -79,7 +79,7 @@ impl SocketLease {
 }
 
 impl Drop for SocketLease {
-    /// A socket that is left behind does no harm: the next server clears it.
+    /// Errors are ignored: the next server removes a stale socket.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.socket);
     }

@@ -1,6 +1,5 @@
-//! `apportion-simd`: one simulated machine for every process on this host. It owns the machine, learns
-//! who asks from the kernel and not from the asker, and notices the end of a process as the real
-//! driver does: by itself.
+//! `apportion-simd`: one simulated machine for all processes of this host. It owns the machine. It learns from the
+//! kernel who is asking, and notices the end of a process by itself, as the real driver does.
 
 mod arguments;
 mod descriptors;
@@ -61,7 +60,7 @@ fn run(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Puts one request, as JSON, to the machine that serves, and prints its answer.
+/// Sends one JSON request to the running machine and prints the answer.
 fn ask(socket: &std::path::Path, request: &str) -> anyhow::Result<ExitCode> {
     let request = serde_json::from_str(request).context("failed to read the request")?;
     let machine = apportion_sim_client::MachineClient::at(socket.to_owned());

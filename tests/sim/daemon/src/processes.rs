@@ -1,10 +1,9 @@
-//! Who is served: each process from its first connection to its end.
+//! The client processes, from the first connection of each to its end.
 //!
-//! It ends when it is dead and nobody has its connections. A child that was forked and has not started
-//! another program has inherited them, as it would inherit the real driver's descriptors, and keeps the
-//! memory of its dead parent while it lives; what it can't do is use it. Both are looked for before every
-//! request, so that nobody is ever given memory while a dead process still counts. A process that lives on
-//! without its connections has become another program, and starts anew.
+//! A client ends when its process is dead and nobody holds its connections. A forked child that has not called `exec`
+//! inherits the connections, as it would inherit the real driver's descriptors. While it lives, it keeps its dead
+//! parent's memory but cannot use it. Both conditions are checked before every request, so that no memory is given out
+//! while a dead process still counts. A live process without its old connections has called `exec` and starts anew.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -27,15 +26,15 @@ pub(crate) struct MachineServer {
 struct ServerState {
     machine: Machine,
     processes: HashMap<Pid, ClientProcess>,
-    /// Processes that were served and live, connected or not: one that became another program may yet come
-    /// back, so the machine stays for it.
+    /// Live processes that have connected, still connected or not. One that called `exec` may connect again, so the
+    /// machine keeps running for it.
     watched: usize,
     idle_since: Instant,
     connections: u64,
     descriptors: OpenDescriptors,
 }
 
-/// A process that is served, and its connections by number.
+/// A client process, and its connections by number.
 struct ClientProcess {
     process: Arc<OwnedFd>,
     has_ended: bool,
@@ -43,13 +42,13 @@ struct ClientProcess {
 }
 
 impl ClientProcess {
-    /// Whether nobody has the other end of any of its connections.
+    /// Whether all its connections are closed at the other end.
     fn is_left(&self) -> bool {
         self.connections.values().all(is_hung_up)
     }
 }
 
-/// One connection of a process that is served.
+/// One connection of a client process.
 #[derive(Clone)]
 pub(crate) struct ProcessConnection {
     pid: Pid,
@@ -58,7 +57,7 @@ pub(crate) struct ProcessConnection {
 }
 
 impl ProcessConnection {
-    /// The process, as the host sees it.
+    /// The process id on the host.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
@@ -79,7 +78,7 @@ impl MachineServer {
         }
     }
 
-    /// Does something with the machine on behalf of a guest; nothing for one that is gone.
+    /// Runs `step` on the machine for a client. None if the client is gone.
     pub(crate) fn machine<T>(
         &self,
         guest: &ProcessConnection,
@@ -96,7 +95,7 @@ impl MachineServer {
         state.hears(guest).then(|| step(&mut state.machine))
     }
 
-    /// Watches a descriptor that a guest made of a handle's memory.
+    /// Watches a descriptor that a client made of a handle's memory.
     pub(crate) fn watch_descriptor(&self, guest: &ProcessConnection, handle: u64, descriptor: i32) {
         let mut state = self.state();
         if !state.descriptors.enter(guest.pid, handle, descriptor) {
@@ -104,7 +103,7 @@ impl MachineServer {
         }
     }
 
-    /// How long no process that was ever served has lived.
+    /// How long no client has been alive.
     pub(crate) fn idle(&self) -> Duration {
         let state = self.state();
         if state.watched == 0 {
@@ -114,7 +113,7 @@ impl MachineServer {
         }
     }
 
-    /// Finds out who is at the other end of a connection and serves it from now on.
+    /// Identifies the process at the other end of a connection and accepts it as a client.
     pub(crate) fn welcome(self: &Arc<Self>, stream: &UnixStream) -> io::Result<ProcessConnection> {
         let credentials = getsockopt(stream, PeerCredentials)?;
         let pid = credentials.pid();
@@ -126,8 +125,8 @@ impl MachineServer {
         state.bury();
         state.connections += 1;
         let connection = state.connections;
-        // A program that became another one left its connections when it did, and with them what it had;
-        // whoever reads from them may not have been told yet.
+        // A process that called `exec` has closed its old connections and lost what it had. The threads that read
+        // from them may not have noticed yet.
         match state.processes.get_mut(&pid) {
             Some(client) if !client.has_ended && !client.is_left() => {
                 client.connections.insert(connection, copy);
@@ -138,7 +137,7 @@ impl MachineServer {
                     connection,
                 });
             }
-            // The machine knows processes by their pids, so it can't keep what an earlier one left.
+            // The machine identifies processes by pid, so an earlier process with this pid must end first.
             Some(_) => state.end(pid),
             None => {}
         }
@@ -162,7 +161,7 @@ impl MachineServer {
         Ok(guest)
     }
 
-    /// Waits in the background for the end of a process: nobody might ask for long.
+    /// Waits in the background for the end of a process, since no request may come for a long time.
     fn watch(self: &Arc<Self>, guest: ProcessConnection) -> io::Result<()> {
         let served = Arc::clone(self);
         let name = format!("watch-{}", guest.pid);
@@ -207,7 +206,7 @@ impl ServerState {
         client.is_some_and(|client| Arc::ptr_eq(&client.process, &guest.process))
     }
 
-    /// Whether a guest can ask for something: what a dead one asked for last may still be on the way.
+    /// Whether a client can still make requests. A dead client's last request may still be on its way.
     fn hears(&self, guest: &ProcessConnection) -> bool {
         let client = self.processes.get(&guest.pid);
         self.serves(guest) && client.is_some_and(|client| !client.has_ended)
@@ -218,7 +217,7 @@ impl ServerState {
         self.machine.process_gone(pid);
     }
 
-    /// Ends all processes that are dead by now and left their connections to nobody.
+    /// Ends all clients that are dead and whose connections nobody holds.
     fn bury(&mut self) {
         let pids: Vec<Pid> = self.processes.keys().copied().collect();
         let ends = self.processes.values();
@@ -246,7 +245,7 @@ impl ServerState {
     }
 }
 
-/// Whether nobody has the other end of a connection.
+/// Whether the other end of a connection is closed.
 fn is_hung_up(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let polled = poll(&mut fds, PollTimeout::ZERO);
@@ -254,7 +253,7 @@ fn is_hung_up(stream: &UnixStream) -> bool {
     polled.is_ok() && told.contains(PollFlags::POLLHUP)
 }
 
-/// Waits for the end of a process; false if the wait was interrupted.
+/// Waits for the end of a process. False if the wait was interrupted.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut fds, PollTimeout::NONE), Ok(ready) if ready > 0)
@@ -267,7 +266,7 @@ fn open_process(pid: Pid) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     let process = unsafe { OwnedFd::from_raw_fd(fd) };
     debug_assert!(process.as_raw_fd() >= 0);
     Ok(process)

@@ -1,5 +1,5 @@
-//! The server's life: accept until told to leave or left alone. A thread a connection, since a rule
-//! may hold one request back without holding up the others.
+//! The server loop: accept connections until a signal or until idle for too long. Each connection has a thread, since a
+//! rule may delay one request without delaying the others.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -19,10 +19,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::instance::SocketLease;
 use crate::processes::{MachineServer, ProcessConnection};
 
-/// How often an idle server looks at the clock.
+/// How often an idle server checks the time, in milliseconds.
 const TICK: u16 = 200;
 
-/// Serves until a signal, or until nobody has been there for `idle_exit`.
+/// Serves until a signal, or until no client has been alive for `idle_exit`.
 pub(crate) fn serve(
     instance: &SocketLease,
     machine: Machine,
@@ -58,7 +58,7 @@ fn signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)
 }
 
-/// A peer that is gone before it was welcomed gets no answer.
+/// Serves a connection. A peer that leaves before it is accepted gets no answer.
 fn attend(served: &Arc<MachineServer>, stream: UnixStream) {
     let Ok(()) = stream.set_nonblocking(false) else {
         return;
@@ -92,7 +92,7 @@ fn converse(
     Ok(())
 }
 
-/// The answer to a call; none for a process that is gone, whose last words may still be on the way.
+/// The answer to a call. None for a process that is gone, whose last request may still be on its way.
 fn answer(
     served: &MachineServer,
     guest: &ProcessConnection,

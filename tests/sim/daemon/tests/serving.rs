@@ -1,4 +1,4 @@
-//! The server as processes see it: one a socket, memory that ends with its process, faults on request.
+//! The server as clients see it: one per socket, memory that ends with its process, faults on request.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use apportion_sim_machine::{CudaRefusal, FaultEffect, FaultRule, MachineReply, M
 
 const SERVER: &str = env!("CARGO_BIN_EXE_apportion-simd");
 const MIB: u64 = 1 << 20;
-/// Names the socket to a copy of this test that plays a client.
+/// Passes the socket to a copy of this test that acts as a client.
 const SOCKET: &str = "SERVING_SOCKET";
 
 /// A server that ends with the test.

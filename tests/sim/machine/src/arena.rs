@@ -1,13 +1,13 @@
-//! Memory in blocks: how requests of any size become whole blocks that the card gives.
+//! Memory in blocks: how requests of any size become whole blocks of a card.
 //!
-//! The real driver takes memory in 2 MiB steps and serves small requests out of shared blocks; a
-//! stream-ordered pool does the same in steps of 32 MiB. Both are an [`Arena`] with other numbers.
+//! The real driver takes memory in steps of 2 MiB and serves small requests from shared blocks. A stream-ordered pool
+//! does the same in steps of 32 MiB. Both are an [`Arena`] with different numbers.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Where an allocation lies: a part of a block. The library maps the block; the machine counts it.
+/// The location of an allocation: a part of a block. The library maps the block; the machine counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockPlacement {
     /// The block's name, unique in the machine.
@@ -32,7 +32,7 @@ struct ArenaBlock {
     holes: BTreeMap<u64, u64>,
 }
 
-/// Every allocation starts at a multiple of this.
+/// The alignment of allocations.
 const ALIGNMENT: u64 = 512;
 
 impl Arena {
@@ -50,7 +50,7 @@ impl Arena {
         bytes.checked_next_multiple_of(self.granule)
     }
 
-    /// Puts a request into the first hole that takes it.
+    /// Places a request in the first hole that is large enough.
     pub(crate) fn place(&mut self, bytes: u64) -> Option<BlockPlacement> {
         let bytes = rounded(bytes)?;
         if bytes > self.shared_up_to {
@@ -66,7 +66,7 @@ impl Arena {
         })
     }
 
-    /// Adds a block and puts a request at its start. A block for one large request has no holes.
+    /// Adds a block with a request at its start. A block for one large request has no holes.
     pub(crate) fn grow(&mut self, id: u64, block_bytes: u64, bytes: u64) -> BlockPlacement {
         let taken = match rounded(bytes) {
             Some(taken) if taken <= self.shared_up_to => taken,
@@ -87,7 +87,7 @@ impl Arena {
         }
     }
 
-    /// Takes a request out of its block.
+    /// Removes a request from its block.
     pub(crate) fn remove(&mut self, placement: BlockPlacement, bytes: u64) {
         let shared = rounded(bytes).filter(|taken| *taken <= self.shared_up_to);
         if let Some(block) = self.blocks.get_mut(&placement.block) {
@@ -95,7 +95,7 @@ impl Arena {
         }
     }
 
-    /// Removes blocks without content, as few as bring the arena down to `keep` bytes.
+    /// Removes empty blocks, as few as needed to shrink the arena to `keep` bytes.
     pub(crate) fn trim(&mut self, keep: u64) -> Vec<(u64, u64)> {
         let mut reserved = self.reserved();
         let mut gone = Vec::new();
@@ -114,7 +114,7 @@ impl Arena {
         gone
     }
 
-    /// Every block and its size, for the end of the arena.
+    /// Every block with its size, when the arena ends.
     pub(crate) fn into_blocks(self) -> Vec<(u64, u64)> {
         self.blocks
             .into_iter()
@@ -122,7 +122,7 @@ impl Arena {
             .collect()
     }
 
-    /// What the blocks take from the card.
+    /// The memory that the blocks take on the card.
     pub(crate) fn reserved(&self) -> u64 {
         self.blocks.values().map(|block| block.bytes).sum()
     }

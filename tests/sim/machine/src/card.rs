@@ -1,5 +1,5 @@
-//! A card's memory: who holds how much of it. The only place where bytes are taken and given back, so
-//! that a card is never fuller than it is large and nothing is counted for nobody.
+//! A card's memory: which process holds how much. Only this file takes and gives back bytes, so a card never holds more
+//! than its size, and all memory belongs to a process.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl SimulatedCard {
         }
     }
 
-    /// Takes memory for a process, or nothing.
+    /// Takes memory for a process, or fails and takes nothing.
     pub(crate) fn take(&mut self, pid: Pid, bytes: u64) -> Result<(), CudaRefusal> {
         if bytes > self.free() {
             return Err(CudaRefusal::OutOfMemory);
@@ -34,7 +34,7 @@ impl SimulatedCard {
         Ok(())
     }
 
-    /// The most that was held at once; begins again with what is held now.
+    /// The most memory in use since the last call. Starts again at the current value.
     pub(crate) fn take_high(&mut self) -> u64 {
         let now = self.used();
         std::mem::replace(&mut self.high, now)
@@ -62,22 +62,22 @@ impl SimulatedCard {
         self.held.remove(&pid);
     }
 
-    /// What programs can have in all: the card less the driver's reserve.
+    /// The memory for programs: the card's memory less the driver's reserve.
     pub(crate) fn usable(&self) -> u64 {
         self.config.memory - self.config.reserved
     }
 
-    /// What all processes hold.
+    /// The memory of all processes.
     pub(crate) fn used(&self) -> u64 {
         self.held.values().sum()
     }
 
-    /// What is left.
+    /// The memory that is left.
     pub(crate) fn free(&self) -> u64 {
         self.usable() - self.used()
     }
 
-    /// What one process holds.
+    /// The memory of one process.
     pub(crate) fn held_by(&self, pid: Pid) -> u64 {
         self.held.get(&pid).copied().unwrap_or(0)
     }

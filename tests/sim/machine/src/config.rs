@@ -1,4 +1,4 @@
-//! What a simulated machine is made of: the driver that it plays and the cards that are in it.
+//! The configuration of a simulated machine: its driver and its cards.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct MachineConfig {
     pub driver: DriverGeneration,
     /// The cards in PCI order.
     pub cards: Vec<CardConfig>,
-    /// Faults and latencies that are there from the start.
+    /// Faults and latencies from the start.
     pub rules: Vec<FaultRule>,
 }
 
@@ -29,7 +29,7 @@ pub enum DriverGeneration {
     R615,
 }
 
-/// One card. Every field has a plausible default, so a file names only what matters to it.
+/// One card. Every field has a plausible default, so a file names only the fields that it needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CardConfig {
@@ -39,7 +39,7 @@ pub struct CardConfig {
     pub uuid: String,
     /// Physical memory in bytes.
     pub memory: u64,
-    /// The part of the memory that the driver keeps.
+    /// The part of the memory that the driver reserves.
     pub reserved: u64,
     /// The PCI bus; zero for one made from the card's position.
     pub pci_bus: u32,
@@ -51,13 +51,12 @@ pub struct CardConfig {
     pub context_bytes: u64,
     /// What each further context of the same process takes.
     pub further_context_bytes: u64,
-    /// The cards at the other ends of its NVLinks, by position, one entry a link; none for a card that has no
-    /// NVLink.
+    /// The positions of the cards that its NVLinks lead to, one entry per link. Empty for a card without NVLink.
     pub links: Vec<u32>,
-    /// Whether NVML says how much memory there is, from the start. It does not where the card has none of its
-    /// own and uses the machine's.
+    /// Whether NVML reports the card's memory at the start. It does not for a card without memory of its own, which
+    /// uses the machine's.
     pub memory_info: bool,
-    /// Whether NVML says how much each process uses, from the start.
+    /// Whether NVML reports each process's memory at the start.
     pub process_memory: bool,
 }
 
@@ -67,16 +66,16 @@ pub enum ConfigError {
     /// There are too few or too many cards.
     #[error("a machine has 1 to 64 GPUs, not {0}")]
     Cards(usize),
-    /// The card cannot hold even its reserve.
+    /// The card's memory is smaller than its reserve.
     #[error("GPU {0}: its memory of {1} bytes must exceed the reserve of {2} bytes")]
     Memory(usize, u64, u64),
-    /// The UUID is not of the form that drivers print.
+    /// The UUID is not in the form that drivers print.
     #[error("GPU {0}: `{1}` is not a UUID like GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")]
     Uuid(usize, String),
     /// A link that leads nowhere, or to the card itself.
     #[error("GPU {0}: a link leads to GPU {1}, which is itself or does not exist")]
     Link(usize, u32),
-    /// Two cards are the same.
+    /// Two cards have the same UUID.
     #[error("GPU {0}: another GPU has the UUID `{1}`")]
     Twice(usize, String),
 }
@@ -128,7 +127,7 @@ impl MachineConfig {
     /// Fills in what depends on a card's position and checks the whole.
     ///
     /// # Errors
-    /// The first thing that no machine could be.
+    /// The first setting that is impossible.
     pub fn validate(mut self) -> Result<Self, ConfigError> {
         if self.cards.is_empty() || self.cards.len() > 64 {
             return Err(ConfigError::Cards(self.cards.len()));
@@ -203,8 +202,8 @@ impl DriverGeneration {
     }
 }
 
-/// A UUID that is the same at every start and differs from its neighbours in the first digits, so that
-/// abbreviations of it are unambiguous.
+/// A UUID that is the same at every start. It differs from its neighbours in the first digits, so that short prefixes
+/// are unambiguous.
 fn made_uuid(position: u64) -> String {
     let mut state = position.wrapping_add(1);
     let mut word = || {

@@ -47,14 +47,14 @@ impl Machine {
         let primary = primary.ok_or(CudaRefusal::InvalidContext)?;
         primary.retained -= 1;
         let (last, context) = (primary.retained == 0, primary.context);
-        // A reset has ended it already for those who retain it still.
+        // A reset may already have ended the context that is still retained.
         if last && self.process(pid)?.contexts.contains_key(&context) {
             self.close_context(pid, context)?;
         }
         Ok(MachineReply::Value(u64::from(!last)))
     }
 
-    /// The context ends whoever retains it; each of those still releases it.
+    /// Ends the context even if it is retained. Each holder must still release it.
     pub(crate) fn reset_primary(
         &mut self,
         pid: Pid,
@@ -71,7 +71,7 @@ impl Machine {
         Ok(MachineReply::Done)
     }
 
-    /// A primary context is not destroyed but released.
+    /// Destroys a context. A primary context can only be released.
     pub(crate) fn destroy_context(
         &mut self,
         pid: Pid,
@@ -142,7 +142,7 @@ impl Machine {
         let held = owner.modules.get_mut(&module);
         let held = held.ok_or(CudaRefusal::InvalidValue)?;
         let had = std::mem::replace(held, bytes.max(1));
-        // A module that was small and is not any more leaves the blocks that small ones share.
+        // A module that has grown beyond the limit for shared blocks moves to blocks of its own.
         let after = owner.code_bytes();
         if after <= before {
             self.cards[card].give(pid, before - after);
@@ -250,7 +250,7 @@ impl Machine {
         Ok(MachineReply::Created(name))
     }
 
-    /// The pools of a card's own are emptied with the last context there.
+    /// Ends a context. The card's default pool and graph pool end with the last context there.
     fn close_context(&mut self, pid: Pid, name: u64) -> Result<(), CudaRefusal> {
         let context = self
             .process(pid)?

@@ -1,10 +1,10 @@
-//! The simulated machine: cards, and what processes hold on them, as one pure state that is moved by
-//! requests. It models what memory accounting depends on (rounding, context overhead, sub-allocation,
-//! stream-ordered pools, virtual memory with reference counts) and knows nothing of sockets, clocks,
-//! pointers or libraries. Its requests and replies are also the words on the wire.
+//! The simulated machine: cards, and what processes hold on them. It is one pure state that requests change. It models
+//! what memory accounting depends on (rounding, context overhead, sub-allocation, stream-ordered pools, virtual memory
+//! with reference counts). It knows no sockets, clocks, pointers or libraries. Its requests and replies are also the
+//! messages on the wire.
 //!
-//! What it leaves out on purpose: time (a kernel is over when it was launched) and residency (managed
-//! memory counts as resident from its allocation on).
+//! It deliberately leaves out time (a kernel is over as soon as it is launched) and residency (managed memory is
+//! resident from its allocation on).
 #![forbid(unsafe_code)]
 
 mod arena;
@@ -36,5 +36,5 @@ pub use wire::{
     MachineReply, MachineRequest,
 };
 
-/// A process, by the identity that the host gives it.
+/// A process, by its pid on the host.
 pub type Pid = i32;

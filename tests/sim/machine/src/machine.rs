@@ -1,4 +1,4 @@
-//! The machine as a whole: which process asked for what, and what that does to the cards.
+//! The machine as a whole: applies each process's requests to the cards.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::{
     MachineFacts, MachineLocation, MachineRequest, PeerIdentity, Pid,
 };
 
-/// Cards, processes and what they hold.
+/// Cards, processes and their objects.
 #[derive(Debug)]
 pub struct Machine {
     pub(crate) driver: DriverGeneration,
     pub(crate) cards: Vec<SimulatedCard>,
     pub(crate) processes: BTreeMap<Pid, MachineProcess>,
     pub(crate) physical: BTreeMap<u64, Physical>,
-    /// The handles of blocks that other processes can get at.
+    /// The handles of blocks that other processes can open.
     pub(crate) shared_blocks: BTreeMap<u64, u64>,
     pub(crate) nvml: NvmlState,
     pub(crate) group_limits: GroupLimits,
@@ -35,7 +35,7 @@ impl Machine {
     /// A machine without processes.
     ///
     /// # Errors
-    /// If there can be no such machine.
+    /// If the configuration is invalid.
     pub fn new(config: MachineConfig) -> Result<Self, ConfigError> {
         let config = config.validate()?;
         let mut rules = FaultRules::default();
@@ -54,14 +54,14 @@ impl Machine {
         })
     }
 
-    /// A process has come. One that is there already stays as it is.
+    /// Adds a process. A known one stays as it is.
     pub fn process_came(&mut self, pid: Pid, peer: PeerIdentity) {
         self.processes
             .entry(pid)
             .or_insert_with(|| MachineProcess::new(peer));
     }
 
-    /// A process is gone, and with it all that it held and nobody shares.
+    /// Removes a process with everything that it alone holds.
     pub fn process_gone(&mut self, pid: Pid) {
         self.drop_all_references(pid);
         self.processes.remove(&pid);
@@ -70,12 +70,12 @@ impl Machine {
         }
     }
 
-    /// What the rules say about a call that is about to be made.
+    /// What the rules say about a call before it is made.
     pub fn admit(&mut self, function: &str) -> CallAdmission {
         self.rules.admit(function)
     }
 
-    /// Does what a process asks, or nothing.
+    /// Carries out a request, or refuses it and changes nothing.
     pub fn apply(&mut self, pid: Pid, request: MachineRequest) -> MachineAnswer {
         let reply = self
             .perform(pid, request)
@@ -183,7 +183,7 @@ impl Machine {
         })
     }
 
-    /// A name that nothing in this machine has had.
+    /// A name that was never used in this machine.
     pub(crate) fn name(&mut self) -> u64 {
         self.names += 1;
         self.names
@@ -199,8 +199,7 @@ impl Machine {
             .ok_or(CudaRefusal::InvalidContext)
     }
 
-    /// Takes memory of a card; if there is not enough, after the process's pools have given back
-    /// what they do not use.
+    /// Takes memory of a card. If there is not enough, first trims the process's pools.
     pub(crate) fn take_or_trim(
         &mut self,
         pid: Pid,
@@ -221,7 +220,7 @@ impl Machine {
         self.cards[card].take(pid, bytes)
     }
 
-    /// Gives blocks of a process back, unless others hold them, and notes for the answer that they are gone.
+    /// Gives a process's blocks back, unless others hold them, and adds them to the answer's lost blocks.
     pub(crate) fn lose(&mut self, pid: Pid, card: Option<usize>, blocks: Vec<(u64, u64)>) {
         for (block, bytes) in blocks {
             match (self.shared_blocks.remove(&block), card) {
@@ -251,7 +250,7 @@ impl Machine {
 }
 
 impl MachineLocation {
-    /// The card, if it is on one.
+    /// The card, unless the location is the host.
     #[must_use]
     pub fn card(self) -> Option<usize> {
         match self {

@@ -1,4 +1,4 @@
-//! What must hold of a machine whatever it is asked.
+//! Properties that a machine keeps whatever it is asked.
 
 use proptest::prelude::*;
 
@@ -264,7 +264,7 @@ fn a_process_that_never_came_gets_nothing() {
     assert_eq!(machine.cards[0].used(), 0);
 }
 
-/// What the objects of a process hold on a card, counted one by one.
+/// The memory of a process's objects on a card, counted one by one.
 fn counted(machine: &Machine, pid: Pid, card: usize) -> u64 {
     let Some(process) = machine.processes.get(&pid) else {
         return 0;
@@ -282,7 +282,7 @@ fn counted(machine: &Machine, pid: Pid, card: usize) -> u64 {
         + machine.handle_bytes(pid, card)
 }
 
-/// Requests whose names are often, but not always, those of objects that exist.
+/// Requests whose names often, but not always, belong to existing objects.
 fn requests() -> impl Strategy<Value = MachineRequest> {
     let id = || 1..60_u64;
     let card = || 0..3_usize;

@@ -1,4 +1,4 @@
-//! What the machine answers to NVML.
+//! The machine's answers to NVML.
 
 use crate::card::SimulatedCard;
 use crate::machine::Machine;

@@ -1,20 +1,20 @@
-//! The driver's own memory limits by control group (R615 and later), as the flat map that its `misc`
-//! backend keeps: the nearest group with a limit decides for a process, and a parent's limit does not
-//! bound children that have their own. Soft limits are kept and told, and evict nobody.
+//! The driver's own memory limits by control group (R615 and later). As in the driver's `misc` backend, the limits are
+//! a flat map: the nearest group with a limit decides for a process, and a parent's limit does not bound children that
+//! have their own. Soft limits are stored and reported, but evict nothing.
 
 use std::collections::BTreeMap;
 
 use crate::machine::Machine;
 use crate::{DriverGeneration, GroupView, MemoryLimits, NO_LIMIT, NvmlRefusal, Pid};
 
-/// Soft and hard limit of every group that has one, by card.
+/// The soft and hard limits of groups, by card.
 #[derive(Debug, Default)]
 pub(crate) struct GroupLimits {
     limits: BTreeMap<(usize, String), (u64, u64)>,
 }
 
 impl GroupLimits {
-    /// The nearest group, from `group` upwards, that has a limit on the card.
+    /// The nearest group with a limit on the card, from `group` upwards.
     fn deciding<'a>(&self, card: usize, group: &'a str) -> Option<(&'a str, u64)> {
         ancestors(group).find_map(|group| {
             let (_, hard) = self.limits.get(&(card, group.to_owned()))?;
@@ -30,13 +30,13 @@ impl Machine {
         self.group_view(pid, card).map(|view| view.limit)
     }
 
-    /// What a process may still take under the driver's limit, where one is set.
+    /// What a process may still allocate under the driver's limit, where one is set.
     pub(crate) fn driver_room(&self, pid: Pid, card: usize) -> Option<u64> {
         let view = self.group_view(pid, card)?;
         Some(view.limit.saturating_sub(view.used))
     }
 
-    /// The limit that holds for a process, and what all processes under it use.
+    /// The limit that applies to a process, and the memory of all processes under it.
     pub(crate) fn group_view(&self, pid: Pid, card: usize) -> Option<GroupView> {
         let process = self.processes.get(&pid)?;
         let (group, limit) = self.group_limits.deciding(card, &process.peer.cgroup)?;
@@ -110,7 +110,7 @@ impl Machine {
     }
 }
 
-/// A group and those that it is in: `/a/b`, `/a`, `/`.
+/// A group and its ancestors: `/a/b`, `/a`, `/`.
 fn ancestors(group: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(group), |group| {
         let (parent, name) = group.rsplit_once('/')?;
@@ -148,7 +148,7 @@ mod tests {
         machine.set_memory_limits(ROOT, 0, group.to_owned(), (0, hard))
     }
 
-    /// Takes a context on the card, and says whether that went well.
+    /// Creates a context on the card. False if that fails.
     fn take_context(machine: &mut Machine, pid: Pid) -> bool {
         let answer = machine.apply(pid, MachineRequest::PrimaryRetain(0));
         matches!(answer.reply, MachineReply::Created(_))

@@ -1,11 +1,11 @@
-//! What only NVML can see of the hardware: load, XID errors, cards that are off the bus. Tests move it
-//! by [`NvmlControl`]; nothing of it moves a byte of memory.
+//! Hardware state that only NVML can see: load, XID errors, lost cards. Tests change it by [`NvmlControl`]. It moves no
+//! memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{CardConfig, CardUtilization, NvmlControl, RemappedRows, XidEvent};
 
-/// How many events are kept for programs that are slow to ask.
+/// How many events are kept for slow readers.
 const EVENTS_KEPT: usize = 1024;
 
 /// The state of the hardware, apart from its memory.
@@ -43,7 +43,7 @@ impl Default for CardHardware {
 }
 
 impl NvmlState {
-    /// The hardware as it is at the start.
+    /// The initial state of the hardware.
     pub(crate) fn of(cards: &[CardConfig]) -> Self {
         let hardware = |config: &CardConfig| CardHardware {
             memory_info: config.memory_info,
@@ -56,12 +56,12 @@ impl NvmlState {
         }
     }
 
-    /// How a card is.
+    /// The state of one card.
     pub(crate) fn card(&self, position: u32) -> CardHardware {
         self.cards.get(&position).copied().unwrap_or_default()
     }
 
-    /// Lets happen what a test wants to happen.
+    /// Applies what a test does to the hardware.
     pub(crate) fn control(&mut self, control: NvmlControl) {
         match control {
             NvmlControl::Xid { card, xid } => self.report(card, xid),
@@ -81,7 +81,7 @@ impl NvmlState {
         }
     }
 
-    /// The events after `since`, oldest first, and the number of the newest of all.
+    /// The events after `since`, oldest first, and the newest sequence number.
     pub(crate) fn events_after(&self, since: u64) -> (Vec<XidEvent>, u64) {
         let newer = self.events.iter().filter(|event| event.sequence > since);
         (newer.copied().collect(), self.newest)
@@ -106,7 +106,7 @@ impl NvmlState {
 }
 
 impl NvmlControl {
-    /// The card that it is about.
+    /// The card that the control is for.
     #[must_use]
     pub fn card(&self) -> u32 {
         match *self {

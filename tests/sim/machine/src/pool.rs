@@ -1,10 +1,8 @@
-//! Stream-ordered memory pools: what they take from the card, what of it is in use, and when they
-//! give it back.
+//! Stream-ordered memory pools: what they take from the card, how much of it is in use, and when they give it back.
 //!
-//! Every stream of the machine is empty at any time, so a stream-ordered free takes effect at once.
-//! What it frees stays reserved until a point of synchronisation, a trim, or a need elsewhere. A pool
-//! that is destroyed can no longer be named, and keeps what it has until the last allocation from it is
-//! freed.
+//! All streams of the machine are always empty, so a stream-ordered free takes effect at once. Freed memory stays
+//! reserved until a synchronization, a trim, or until the card has too little free memory. A destroyed pool can no
+//! longer be named, and keeps its memory until its last allocation is freed.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,23 +15,23 @@ use crate::{CudaRefusal, MachineLocation, Pid};
 /// A pool grows by this much.
 const GRANULE: u64 = 32 << 20;
 
-/// Where a pool's memory is.
+/// The location of a pool's memory.
 pub type PoolLocation = MachineLocation;
 
-/// What can be asked of a pool.
+/// An attribute of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PoolAttribute {
-    /// What a point of synchronisation leaves reserved.
+    /// How much a synchronization leaves reserved.
     ReleaseThreshold,
-    /// What is taken from the card.
+    /// The memory taken from the card.
     Reserved,
-    /// The most that was, since it was last set to zero.
+    /// The most of it since this was last set to zero.
     ReservedHigh,
-    /// What is allocated.
+    /// The allocated memory.
     Used,
-    /// The most that was, since it was last set to zero.
+    /// The most of it since this was last set to zero.
     UsedHigh,
-    /// The most that the pool may reserve; zero for no bound.
+    /// The most that the pool may reserve. Zero for no bound.
     MaxBytes,
 }
 
@@ -78,13 +76,13 @@ impl ProcessPool {
         self.reserved_high = self.reserved_high.max(self.arena.reserved());
     }
 
-    /// Takes an allocation out; its memory stays reserved.
+    /// Removes an allocation. Its memory stays reserved.
     pub(crate) fn left(&mut self, allocation: &MachineAllocation) {
         self.arena.remove(allocation.placement, allocation.bytes);
         self.used = self.used.saturating_sub(allocation.bytes);
     }
 
-    /// Whether nothing but its last allocation kept it, and that is gone.
+    /// Whether the pool was destroyed and has no allocations left.
     fn is_over(&self) -> bool {
         self.is_destroyed && self.used == 0
     }
@@ -100,7 +98,7 @@ impl ProcessPool {
         }
     }
 
-    /// The high-water marks can only be set to zero, which means: to what is now.
+    /// Sets an attribute. The high-water marks can only be set to zero, which resets them to the current value.
     fn set(&mut self, attribute: PoolAttribute, value: u64) -> Result<(), CudaRefusal> {
         match (attribute, value) {
             (PoolAttribute::ReleaseThreshold, _) => self.threshold = value,
@@ -134,7 +132,7 @@ impl Machine {
         Ok(MachineReply::Created(id))
     }
 
-    /// What graphs free is kept for the next launch, whoever synchronises.
+    /// The pool of a card's graphs. It keeps freed memory for the next launch, even at a synchronization.
     pub(crate) fn graph_pool(
         &mut self,
         pid: Pid,
@@ -169,7 +167,7 @@ impl Machine {
         Ok(MachineReply::Created(id))
     }
 
-    /// A default pool outlives every attempt to destroy it.
+    /// Destroys a pool. Default pools cannot be destroyed.
     pub(crate) fn destroy_pool(&mut self, pid: Pid, id: u64) -> Result<MachineReply, CudaRefusal> {
         let process = self.process(pid)?;
         if process.default_pools.values().any(|default| *default == id) {
@@ -180,7 +178,7 @@ impl Machine {
         Ok(MachineReply::Done)
     }
 
-    /// Takes back what a destroyed pool has, once it is over.
+    /// Takes back the memory of a destroyed pool once it has no allocations left.
     pub(crate) fn end_pool(&mut self, pid: Pid, id: u64) -> Result<(), CudaRefusal> {
         let mut pools = self
             .process(pid)?
@@ -285,7 +283,7 @@ impl Machine {
         Ok(MachineReply::Done)
     }
 
-    /// Gives back all that the pools of a process hold on a card without using it.
+    /// Gives back all unused memory of a process's pools on a card.
     pub(crate) fn trim_pools(&mut self, pid: Pid, card: usize) -> Result<(), CudaRefusal> {
         let here = |pool: &ProcessPool| pool.card() == Some(card) && !pool.is_destroyed;
         let process = self.process(pid)?;

@@ -1,5 +1,5 @@
-//! One process's objects: what it has created and not yet destroyed. Everything here ends with the
-//! process; only virtual memory handles, which other processes may share, live beside it.
+//! One process's objects: what it has created and not destroyed. All of it ends with the process. Only virtual memory
+//! handles are stored elsewhere, because other processes may share them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::{BlockPlacement, ContextLimit};
 
 const MIB: u64 = 1 << 20;
 
-/// What the host knows of a process besides its pid.
+/// What the host knows about a process besides its pid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The path of its control group below the mount, e.g. `/user.slice`.
@@ -30,7 +30,7 @@ pub(crate) struct MachineProcess {
     pub(crate) allocations: HashMap<u64, MachineAllocation>,
 }
 
-/// The primary context of a card: the name stays, the context comes and goes.
+/// The primary context of a card. Its name stays the same when the context ends and is created again.
 #[derive(Debug)]
 pub(crate) struct PrimaryRetention {
     pub(crate) context: u64,
@@ -55,7 +55,7 @@ pub(crate) struct MachineAllocation {
     pub(crate) bytes: u64,
 }
 
-/// Where an allocation goes back to.
+/// Where an allocation came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AllocationOrigin {
     Context(u64),
@@ -75,14 +75,14 @@ impl MachineProcess {
         }
     }
 
-    /// Whether the process has a context on a card, which is what NVML lists it for.
+    /// Whether the process has a context on a card. Then NVML lists it.
     pub(crate) fn is_on(&self, card: usize) -> bool {
         self.contexts.values().any(|context| context.card == card)
     }
 }
 
 impl CardContext {
-    /// Requests of up to 1 MiB share blocks of 2 MiB, larger ones are rounded up to 2 MiB.
+    /// Requests of up to 1 MiB share blocks of 2 MiB. Larger ones are rounded up to 2 MiB.
     pub(crate) fn new(card: usize, own_bytes: u64) -> Self {
         Self {
             card,
@@ -93,12 +93,12 @@ impl CardContext {
         }
     }
 
-    /// All that the context holds on its card.
+    /// All memory of the context on its card.
     pub(crate) fn bytes(&self) -> u64 {
         self.own_bytes + self.limit_bytes() + self.code_bytes() + self.arena.reserved()
     }
 
-    /// What its limits take: threads have one place for their stacks and for what kernels need of it.
+    /// The memory for its limits. The stacks and the local memory of threads share one allocation.
     pub(crate) fn limit_bytes(&self) -> u64 {
         let of = |limit| self.limits.get(&limit).copied().unwrap_or(0);
         let threads = of(ContextLimit::Stack).max(of(ContextLimit::Local));
@@ -113,7 +113,7 @@ impl CardContext {
             .fold(threads, u64::saturating_add)
     }
 
-    /// What its modules take: small ones are packed together, a large one has blocks of its own.
+    /// The memory of its modules. Small ones share blocks; a large one has its own.
     pub(crate) fn code_bytes(&self) -> u64 {
         let (small, large): (Vec<u64>, Vec<u64>) =
             self.modules.values().partition(|bytes| **bytes <= MIB);
@@ -124,7 +124,7 @@ impl CardContext {
 }
 
 impl ContextLimit {
-    /// What a context includes from the start.
+    /// The value that a context includes from the start.
     pub(crate) fn included(self) -> u64 {
         match self {
             Self::MallocHeap => 8 * MIB,
@@ -134,7 +134,7 @@ impl ContextLimit {
         }
     }
 
-    /// What a value costs above what is included.
+    /// The memory for a value above what is included.
     pub(crate) fn cost(self, value: u64, multiprocessors: u32) -> u64 {
         let above = value.saturating_sub(self.included());
         let bytes = match self {

@@ -1,23 +1,23 @@
-//! Why the machine refuses a request: the part of the driver's error space that a machine can decide.
+//! Why the machine refuses a request: the driver errors that the machine can decide.
 
 use serde::{Deserialize, Serialize};
 
-/// A refusal; the CUDA library turns it into the `CUresult` of the same name.
+/// A refusal. The CUDA library turns it into the `CUresult` of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CudaRefusal {
     /// The card, or the process's share of it, is full.
     #[error("out of memory")]
     OutOfMemory,
-    /// A number or handle that means nothing.
+    /// An invalid number or handle.
     #[error("invalid value")]
     InvalidValue,
     /// There is no such card.
     #[error("invalid device")]
     InvalidDevice,
-    /// The context does not exist, or not any more.
+    /// The context does not exist or has ended.
     #[error("invalid context")]
     InvalidContext,
-    /// The machine does not do that.
+    /// The machine does not support this.
     #[error("not supported")]
     NotSupported,
     /// A rule asked for this `CUresult`.

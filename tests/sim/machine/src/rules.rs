@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct FaultRule {
     /// The function by its exported name, e.g. `cuMemAlloc_v2`.
     pub function: String,
-    /// Only the n-th call from now on, counted from 1 over all processes; without it every call.
+    /// Only the n-th call from now on, counted from 1 over all processes. None for every call.
     #[serde(default)]
     pub nth: Option<u64>,
     /// What happens.
@@ -32,11 +32,11 @@ pub enum FaultEffect {
 pub struct CallAdmission {
     /// How long the call is held back.
     pub delay: Duration,
-    /// The `CUresult` that it gets in place of its work.
+    /// The `CUresult` that the call returns instead of doing its work.
     pub error: Option<i32>,
 }
 
-/// The rules in force and how many calls each has seen.
+/// The active rules, each with the number of calls that it has seen.
 #[derive(Debug, Default)]
 pub(crate) struct FaultRules(Vec<(FaultRule, u64)>);
 

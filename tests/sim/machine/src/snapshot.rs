@@ -1,14 +1,14 @@
-//! The words between the simulated driver and its NVML library: what NVML may ask, and the picture
-//! of the machine that it gets. They are apart from the CUDA words because a monitoring program asks
-//! for the whole machine at once, while a CUDA program asks for its own process.
+//! The messages between the simulated driver and its NVML library: NVML's requests, and the snapshot of the machine
+//! that it gets. They are separate from the CUDA messages because a monitoring program asks about the whole machine,
+//! while a CUDA program asks about its own process.
 
 use serde::{Deserialize, Serialize};
 
-/// What an NVML client, or a test that plays the hardware, asks of the machine.
+/// A request of an NVML client, or of a test that plays the hardware.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NvmlRequest {
-    /// The whole machine as the asking process may see it.
+    /// The whole machine, as far as the asking process may see it.
     Snapshot,
     /// The events that are newer than this sequence number.
     Events {
@@ -33,14 +33,14 @@ pub enum NvmlRequest {
         /// The path of the group below the control group mount.
         group: String,
     },
-    /// What no NVML client can do and hardware does: errors, load, loss.
+    /// What only hardware does and no NVML client can: errors, load, loss.
     Control(NvmlControl),
 }
 
-/// `NVML_DEVICE_MEMORY_LIMIT_MAX`: a hard limit of this much is no limit.
+/// `NVML_DEVICE_MEMORY_LIMIT_MAX`: a hard limit of this value means no limit.
 pub const NO_LIMIT: u64 = u64::MAX;
 
-/// What happens to the hardware when a test wants it to.
+/// What a test makes the hardware do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NvmlControl {
@@ -51,53 +51,53 @@ pub enum NvmlControl {
         /// The number, e.g. 79 for "fallen off the bus".
         xid: u64,
     },
-    /// The card is as busy as said.
+    /// The card's load.
     Utilisation {
         /// The card's position.
         card: u32,
         /// In per cent.
         utilisation: CardUtilization,
     },
-    /// The card is off the bus (or back on it): every query about it fails.
+    /// The card is off the bus, or back on it. Every query about a lost card fails.
     Lost {
         /// The card's position.
         card: u32,
-        /// Whether it is gone.
+        /// Whether it is lost.
         lost: bool,
     },
-    /// What the driver says must be done to the card.
+    /// The recovery action that the driver reports for the card.
     Recovery {
         /// The card's position.
         card: u32,
-        /// NVML's number; 0 is nothing, 1 a reset.
+        /// NVML's number: 0 is none, 1 a reset.
         action: u32,
     },
-    /// What the card remembers of its worn memory.
+    /// The remapped rows of the card's memory.
     Rows {
         /// The card's position.
         card: u32,
-        /// What it remembers.
+        /// The remapped rows.
         rows: RemappedRows,
     },
-    /// What slows the card's clocks.
+    /// What slows the card's clocks down.
     Throttled {
         /// The card's position.
         card: u32,
-        /// NVML's bits; 0 is nothing.
+        /// NVML's bits. 0 is nothing.
         reasons: u64,
     },
-    /// Whether the card answers memory queries; unified-memory parts do not.
+    /// Whether the card answers memory queries. Parts with unified memory do not.
     MemoryInfo {
         /// The card's position.
         card: u32,
         /// Whether it answers.
         supported: bool,
     },
-    /// Whether process lists say how much each process uses.
+    /// Whether process lists contain each process's memory.
     ProcessMemory {
         /// The card's position.
         card: u32,
-        /// Whether they say.
+        /// Whether they do.
         known: bool,
     },
 }
@@ -187,11 +187,11 @@ pub struct CardSnapshot {
     pub utilisation: CardUtilization,
     /// Every query about a lost card fails.
     pub lost: bool,
-    /// What the driver says must be done to the card; 0 is nothing.
+    /// The recovery action that the driver reports. 0 is none.
     pub recovery: u32,
-    /// What it remembers of its worn memory.
+    /// The remapped rows of its memory.
     pub rows: RemappedRows,
-    /// What slows its clocks, in NVML's bits.
+    /// What slows its clocks down, in NVML's bits.
     pub throttled: u64,
     /// The cards at the other ends of its NVLinks, by position.
     pub links: Vec<u32>,
@@ -204,13 +204,13 @@ pub struct CardSnapshot {
 /// The rows of a card's memory that have failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
-    /// Some are to be remapped at the next reset.
+    /// Some rows will be remapped at the next reset.
     pub pending: bool,
-    /// One could not be.
+    /// A row could not be remapped.
     pub failed: bool,
 }
 
-/// What the asking process sees in place of the whole card.
+/// What the asking process sees instead of the whole card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupView {
     /// The hard limit in bytes.
@@ -219,7 +219,7 @@ pub struct GroupView {
     pub used: u64,
 }
 
-/// Where a card sits.
+/// The PCI address of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciAddress {
     /// The domain.

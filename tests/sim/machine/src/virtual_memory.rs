@@ -1,6 +1,6 @@
-//! Virtual memory handles: physical memory that lives as long as any process refers to it, by a
-//! handle or by a mapping. It is counted for the process that created it, and when that one is gone
-//! for one of those that still refer to it.
+//! Virtual memory handles: physical memory that lives as long as a process refers to it by a handle or a mapping. It is
+//! counted for the process that created it. When that one is gone, it is counted for another one that still refers to
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::{CudaRefusal, MachineLocation, Pid};
 
 const GRANULE: u64 = 2 << 20;
 
-/// Physical memory and who refers to it.
+/// Physical memory and its references.
 #[derive(Debug)]
 pub(crate) struct Physical {
     location: MachineLocation,
     bytes: u64,
     holder: Pid,
     references: BTreeMap<Pid, HandleReferences>,
-    /// How many descriptors of its holder's keep it.
+    /// The number of the holder's open descriptors that keep it alive.
     descriptors: u32,
 }
 
@@ -28,7 +28,7 @@ struct HandleReferences {
     mappings: u32,
 }
 
-/// What a request does to the references of a process.
+/// How a request changes the references of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReferenceChange {
     Retain,
@@ -86,8 +86,8 @@ impl Machine {
         })
     }
 
-    /// A process moves only its own references. A mapping can be retained: that is how a program
-    /// gets a handle back from an address.
+    /// Changes the references of a process. A mapping can be retained too: that is how a program gets a handle from an
+    /// address.
     pub(crate) fn refer(
         &mut self,
         pid: Pid,
@@ -117,7 +117,7 @@ impl Machine {
         Ok(MachineReply::Done)
     }
 
-    /// A descriptor of memory is made, which keeps it for as long as it is open and its maker lives.
+    /// Creates a descriptor of memory. It keeps the memory for as long as it is open and its creator lives.
     pub(crate) fn export_handle(&mut self, pid: Pid, id: u64) -> Result<MachineReply, CudaRefusal> {
         let physical = self
             .physical
@@ -130,7 +130,7 @@ impl Machine {
         Ok(MachineReply::Done)
     }
 
-    /// A descriptor is closed everywhere.
+    /// The last copy of a descriptor was closed.
     pub fn descriptor_closed(&mut self, id: u64) {
         let Some(physical) = self.physical.get_mut(&id) else {
             return;
@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Takes a process out of every handle, with its descriptors.
+    /// Removes a process's references and descriptors from every handle.
     pub(crate) fn drop_all_references(&mut self, pid: Pid) {
         let ids: Vec<u64> = self.physical.keys().copied().collect();
         for id in ids {
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// What a context's allocation lies in becomes memory that others can refer to. It stays counted as it is.
+    /// Makes the block of a context's allocation shareable with other processes. It is counted as before.
     pub(crate) fn share_block(
         &mut self,
         pid: Pid,
@@ -218,7 +218,7 @@ impl Machine {
         }
     }
 
-    /// What handles hold on a card for a process, for the check that nothing is lost.
+    /// The bytes of handles that are counted for a process on a card, to check that no memory is lost.
     #[cfg(test)]
     pub(crate) fn handle_bytes(&self, pid: Pid, card: usize) -> u64 {
         let here = |physical: &&Physical| {

@@ -1,5 +1,5 @@
-//! The words between the simulated driver and its CUDA library: one request for each step that a
-//! machine has to know of. A call that moves no memory never gets here.
+//! The messages between the simulated driver and its CUDA library: one request for each step that the machine must know
+//! of. Calls that move no memory send nothing.
 
 use std::borrow::Cow;
 
@@ -15,25 +15,25 @@ pub struct MachineCall {
     /// The exported name of the function, for the rules; only on the first request of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<Cow<'static, str>>,
-    /// What it asks.
+    /// The request.
     pub request: MachineRequest,
 }
 
-/// Where the driver's own lock lies on a descriptor of memory: so many bytes, from so far on.
+/// The driver's lock on a memory descriptor: its start and its length in bytes.
 pub const EXPORTED: (i64, i64) = (i64::MAX - 4, 2);
 
 /// What a process asks of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MachineRequest {
-    /// What there is: answered with [`MachineReply::Facts`].
+    /// Asks for the machine's facts: [`MachineReply::Facts`].
     Hello,
-    /// Nothing, but the rules shall see the call.
+    /// Does nothing, so that the rules see the call.
     Touch,
     /// Retains the primary context of a card: [`MachineReply::Created`].
     PrimaryRetain(usize),
     /// Releases it; the last release destroys it.
     PrimaryRelease(usize),
-    /// Destroys it whoever retains it.
+    /// Destroys it even if it is retained.
     PrimaryReset(usize),
     /// Creates a context on a card: [`MachineReply::Created`].
     ContextCreate(usize),
@@ -55,13 +55,13 @@ pub enum MachineRequest {
         /// Code and variables, in bytes.
         bytes: u64,
     },
-    /// Brings more of a module's code into the card's memory.
+    /// Loads more of a module's code into the card's memory.
     ModuleGrow {
         /// The context that it was loaded into.
         context: u64,
         /// The module.
         module: u64,
-        /// Code and variables, in bytes, as there are now.
+        /// The new size of code and variables, in bytes.
         bytes: u64,
     },
     /// Unloads it.
@@ -75,47 +75,47 @@ pub enum MachineRequest {
     Allocate {
         /// The context.
         context: u64,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Frees what [`MachineRequest::Allocate`] or [`MachineRequest::PoolAllocate`] gave.
+    /// Frees an allocation of [`MachineRequest::Allocate`] or [`MachineRequest::PoolAllocate`].
     Free(u64),
     /// Creates physical memory without an address: [`MachineReply::Created`].
     HandleCreate {
-        /// Where.
+        /// Its location.
         location: MachineLocation,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Takes one more reference to a handle of this process.
     HandleRetain(u64),
-    /// Gives a reference back.
+    /// Drops a reference.
     HandleRelease(u64),
     /// Gets a reference to a handle of another process: [`MachineReply::Imported`].
     HandleImport(u64),
-    /// A descriptor was made of a handle's memory, with a lock on it at [`EXPORTED`], and keeps that.
+    /// A descriptor of a handle's memory was created. It has a lock at [`EXPORTED`] and keeps the memory alive.
     HandleExport {
         /// The handle.
         handle: u64,
         /// The descriptor's number in the process.
         descriptor: i32,
     },
-    /// The handle by which other processes get at the block that an allocation lies in:
-    /// [`MachineReply::Created`]. The block itself is this process's reference to it.
+    /// The handle by which other processes open the block of an allocation: [`MachineReply::Created`]. The block itself
+    /// is this process's reference to it.
     BlockShare(u64),
-    /// Maps a handle: a reference of its own.
+    /// Maps a handle. The mapping is a reference.
     Map(u64),
     /// Unmaps it.
     Unmap(u64),
     /// The default pool of a card: [`MachineReply::Created`].
     DefaultPool(usize),
-    /// The pool of a card's graphs, which keeps what it has until it is trimmed: [`MachineReply::Created`].
+    /// The pool of a card's graphs, which keeps its memory until it is trimmed: [`MachineReply::Created`].
     GraphPool(usize),
     /// Creates a pool: [`MachineReply::Created`].
     PoolCreate {
-        /// Where its memory is.
+        /// The location of its memory.
         location: PoolLocation,
-        /// The most that it may hold; zero for as much as there is.
+        /// The most that it may hold. Zero for no bound.
         max_bytes: u64,
     },
     /// Destroys a pool and what is in it.
@@ -124,30 +124,29 @@ pub enum MachineRequest {
     PoolAllocate {
         /// The pool.
         pool: u64,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Gives unused memory of a pool back to the card.
     PoolTrim {
         /// The pool.
         pool: u64,
-        /// How much it may keep.
+        /// How much the pool may keep.
         keep: u64,
     },
     /// Reads an attribute: [`MachineReply::Value`].
     PoolGet(u64, PoolAttribute),
     /// Writes an attribute.
     PoolSet(u64, PoolAttribute, u64),
-    /// A point of synchronisation: pools shrink to their release threshold.
+    /// A synchronization: pools shrink to their release threshold.
     Synchronize,
     /// Free and total bytes of a card: [`MachineReply::Memory`].
     MemoryInfo(usize),
-    /// The most that all processes together have held of a card since this was last asked:
-    /// [`MachineReply::Value`].
+    /// The most that all processes together have held on a card since the last such request: [`MachineReply::Value`].
     HighWater(usize),
     /// Puts a rule in force.
     AddRule(FaultRule),
-    /// Ends all rules.
+    /// Removes all rules.
     ClearRules,
     /// The NVML side of the machine.
     Nvml(NvmlRequest),
@@ -158,7 +157,7 @@ pub enum MachineRequest {
 pub enum MachineReply {
     /// Done.
     Done,
-    /// Refused, and nothing changed.
+    /// Refused. Nothing has changed.
     Refused(CudaRefusal),
     /// To [`MachineRequest::Hello`].
     Facts(MachineFacts),
@@ -168,12 +167,12 @@ pub enum MachineReply {
     Allocated {
         /// Its name.
         allocation: u64,
-        /// Where it lies.
+        /// Its location.
         placement: BlockPlacement,
     },
     /// An imported handle.
     Imported {
-        /// The card that its memory is on, if it is on one.
+        /// The location of its memory.
         location: MachineLocation,
         /// Its size.
         bytes: u64,
@@ -182,31 +181,31 @@ pub enum MachineReply {
     Value(u64),
     /// To [`MachineRequest::MemoryInfo`].
     Memory {
-        /// What could be allocated now.
+        /// The bytes that could be allocated now.
         free: u64,
-        /// What there is.
+        /// The memory for programs, in bytes.
         total: u64,
     },
     /// To [`MachineRequest::Nvml`].
     Nvml(NvmlReply),
 }
 
-/// A reply, and the blocks that the process has lost by the request.
+/// A reply, and the blocks that the process has lost through the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineAnswer {
     /// The reply proper.
     pub reply: MachineReply,
-    /// Blocks that are no longer there.
+    /// The lost blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<u64>,
 }
 
-/// Where memory is.
+/// The location of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MachineLocation {
     /// On a card.
     Card(usize),
-    /// In the host, where it costs no card anything.
+    /// In the host. It costs no card memory.
     Host,
 }
 
@@ -217,27 +216,27 @@ pub enum ContextLimit {
     MallocHeap,
     /// The buffer of `printf` in kernels.
     PrintfFifo,
-    /// The stack of each thread, for as many threads as the card can hold.
+    /// The stack of each thread, for as many threads as the card can run.
     Stack,
-    /// What each thread of the kernels that were launched needs, in the same memory as the stacks; no
-    /// program sets it, and it never shrinks.
+    /// The local memory of each thread of the kernels launched so far, in the same allocation as the stacks. No program
+    /// sets it, and it never shrinks.
     Local,
-    /// What the driver takes for kernels without a call that says so; it never shrinks.
+    /// Memory that the driver takes for kernels without an announcing call. It never shrinks.
     Hidden,
 }
 
-/// What the machine is.
+/// The machine's facts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFacts {
     /// The CUDA version of the driver.
     pub cuda_version: i32,
     /// The cards in PCI order.
     pub cards: Vec<CardFacts>,
-    /// The functions whose every call the rules want to see.
+    /// The functions that the rules watch.
     pub watched: Vec<String>,
 }
 
-/// What a card is.
+/// A card's facts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardFacts {
     /// The product name.
@@ -246,7 +245,7 @@ pub struct CardFacts {
     pub uuid: String,
     /// The same as 16 bytes.
     pub uuid_bytes: [u8; 16],
-    /// What programs can have, in bytes.
+    /// The memory for programs, in bytes.
     pub usable: u64,
     /// The PCI bus.
     pub pci_bus: u32,

@@ -1,5 +1,5 @@
-//! Events: a set remembers which cards and kinds a program waits for and what it has seen. The only
-//! events of the simulated hardware are XID errors; the other kinds can be asked for and never come.
+//! Events: a set stores the cards and event kinds that a program waits for and the last event that it has seen. The
+//! simulated hardware has only XID events. The other kinds can be registered but never occur.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -20,10 +20,10 @@ const XID: c_ulonglong = 8;
 /// Single and double bit ECC errors, performance states, XIDs, clocks.
 const SUPPORTED: c_ulonglong = 1 | 2 | 4 | XID | 16;
 
-/// How often a waiting program looks. The daemon must not be held up by one that waits.
+/// How often a waiting program polls, so that it does not block the daemon.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Every event set of the process by its handle. Invariant: a handle is never used twice.
+/// Every event set of the process by its handle. Invariant: a handle is never reused.
 static SETS: Mutex<EventSets> = Mutex::new(EventSets {
     newest: 0,
     sets: BTreeMap::new(),
@@ -34,7 +34,7 @@ static SETS: Mutex<EventSets> = Mutex::new(EventSets {
 #[repr(transparent)]
 pub(crate) struct EventSet(usize);
 
-/// `nvmlEventData_t` as the first version of the wait knows it: without instances.
+/// `nvmlEventData_t` of the first version of the wait, without instances.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct EventData {
@@ -91,7 +91,7 @@ pub(crate) fn supported(
     kinds.put(SUPPORTED)
 }
 
-/// `nvmlDeviceRegisterEvents`: what happened before a set knows of a card is not told.
+/// `nvmlDeviceRegisterEvents`: earlier events of a card are not reported.
 pub(crate) fn register(
     device: DeviceHandle,
     kinds: c_ulonglong,
@@ -145,7 +145,7 @@ pub(crate) fn wait_v2(
     })
 }
 
-/// The next event of a set. A card of the set that is lost is an error once its events are told.
+/// The next event of a set. If a card of the set is lost, returns an error after all its events.
 fn next(set: EventSet, milliseconds: c_uint) -> Result<(DeviceHandle, u64), NvmlStatus> {
     let end = Instant::now() + Duration::from_millis(milliseconds.into());
     loop {

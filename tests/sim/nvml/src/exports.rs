@@ -1,5 +1,5 @@
-//! What the library exports: one row a function. Versions of one function are rows of their own,
-//! because a program asks for each by its own name.
+//! What the library exports: one row per function. Each version of a function is a row of its own, because a program
+//! asks for it by its own name.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 

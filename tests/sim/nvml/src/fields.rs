@@ -1,5 +1,5 @@
-//! `nvmlDeviceGetFieldValues`: many small questions in one call, each with an answer and an error of its
-//! own. What a simulated card has no answer to is not supported, as on a card without that unit.
+//! `nvmlDeviceGetFieldValues`: many values in one call, each with its own return code. Fields that a simulated card
+//! does not have return "not supported", as on a card without that unit.
 
 use std::ffi::{c_int, c_uint};
 
@@ -28,7 +28,7 @@ const RECOVERY_ACTION: c_uint = 230;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`.
 const UNSIGNED_INT: c_uint = 1;
 
-/// Answers each question in the caller's array in place.
+/// Fills in each entry of the caller's array in place.
 pub(crate) fn values(
     device: DeviceHandle,
     count: c_int,
@@ -64,7 +64,7 @@ fn value(card: &CardSnapshot, field: c_uint) -> Result<c_uint, NvmlStatus> {
     }
 }
 
-/// What a card remembers of its worn memory, where its memory can be repaired at all.
+/// The remapped rows of a card, if its memory supports remapping.
 pub(crate) fn rows(card: &CardSnapshot) -> Result<RemappedRows, NvmlStatus> {
     let has = model::of(card).data_centre;
     has.then_some(card.rows).ok_or(NvmlStatus::NotSupported)

@@ -1,13 +1,12 @@
-//! Pointers that a C caller gave. NVML's contract is that such a pointer is null or points to what
-//! the signature says; the contract is used in this file alone, so that the rest of the library is
-//! safe code.
+//! Pointers from C callers. By NVML's contract such a pointer is null or points to what the signature says. Only this
+//! file relies on the contract, so the rest of the library is safe code.
 
 use std::ffi::{CStr, c_char, c_uint};
 
 use crate::status::NvmlStatus;
 
-/// A pointer argument of an exported function. Only C callers make one, and each keeps NVML's
-/// contract: null, or valid for reads and writes of what the function's documentation says.
+/// A pointer argument of an exported function. Only C callers create one, and they keep NVML's contract: null, or valid
+/// for reads and writes of what the function's documentation says.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct ForeignPointer<T>(*mut T);
@@ -21,14 +20,14 @@ impl<T> Clone for ForeignPointer<T> {
 impl<T> Copy for ForeignPointer<T> {}
 
 impl<T: Copy> ForeignPointer<T> {
-    /// What the caller wrote there; a null pointer is an invalid argument.
+    /// The caller's value. A null pointer is an invalid argument.
     pub(crate) fn get(self) -> Result<T, NvmlStatus> {
         let place = self.place()?;
         // SAFETY: not null, and by NVML's contract readable as a `T`; alignment is not assumed.
         Ok(unsafe { place.read_unaligned() })
     }
 
-    /// Writes the answer; a null pointer is an invalid argument.
+    /// Writes the result. A null pointer is an invalid argument.
     pub(crate) fn put(self, value: T) -> Result<(), NvmlStatus> {
         let place = self.place()?;
         // SAFETY: not null, and by NVML's contract writable as a `T`; alignment is not assumed.
@@ -36,8 +35,8 @@ impl<T: Copy> ForeignPointer<T> {
         Ok(())
     }
 
-    /// Writes `items` into an array of `*count` places and the number of items into `count`. The
-    /// caller learns the number also when its array is too small.
+    /// Writes `items` into an array of `*count` elements and the number of items into `count`. The number is also
+    /// written if the array is too small.
     pub(crate) fn put_list(
         self,
         count: ForeignPointer<c_uint>,
@@ -62,7 +61,7 @@ impl<T: Copy> ForeignPointer<T> {
         Ok(())
     }
 
-    /// A pointer that stood in a struct of the caller's, under the same contract.
+    /// A pointer inside a struct of the caller, under the same contract.
     pub(crate) fn nested(place: *mut T) -> Self {
         Self(place)
     }
@@ -74,7 +73,7 @@ impl<T: Copy> ForeignPointer<T> {
         Ok(self.0)
     }
 
-    /// Lets `change` have each of the `count` items of an array.
+    /// Calls `change` for each of the `count` items of an array.
     pub(crate) fn update_each(
         self,
         count: usize,
@@ -91,7 +90,7 @@ impl<T: Copy> ForeignPointer<T> {
         Ok(())
     }
 
-    /// A place of our own, where one function answers by means of another.
+    /// A pointer to a variable of our own, for calling one function from another.
     pub(crate) fn to(value: &mut T) -> Self {
         Self(value)
     }
@@ -125,8 +124,8 @@ impl ForeignPointer<c_char> {
         if room <= text.len() {
             return Err(NvmlStatus::InsufficientSize);
         }
-        // SAFETY: the caller's buffer has `room` bytes, which is more than the text is long, and the
-        // text is ours, so the two do not overlap.
+        // SAFETY: the caller's buffer has `room` bytes, more than the text's length, and the text is ours, so the
+        // two do not overlap.
         unsafe { place.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
         // SAFETY: the text is shorter than the buffer, so this byte is still inside it.
         let end = unsafe { place.add(text.len()) };

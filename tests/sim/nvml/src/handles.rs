@@ -1,5 +1,5 @@
-//! Device handles. NVML's are opaque pointers; ours are numbers that only look like pointers, so a
-//! wrong one is found by comparison and never followed.
+//! Device handles. NVML's are opaque pointers. Ours are numbers that only look like pointers, so a wrong one is found
+//! by comparison and never followed.
 
 use apportion_sim_machine::{CardSnapshot, MachineSnapshot};
 
@@ -9,7 +9,7 @@ use crate::foreign::ForeignPointer;
 use crate::session;
 use crate::status::NvmlStatus;
 
-/// The first card's handle; the others follow. Far from null and from every small mistake.
+/// The first card's handle; the others follow. It is far from null and from small numbers passed by mistake.
 const FIRST: usize = 0x4e56_4d4c_0000;
 
 /// `nvmlDevice_t`.
@@ -24,7 +24,7 @@ impl DeviceHandle {
         Ok(Self(FIRST + position))
     }
 
-    /// Which card the handle means, if it is one of ours.
+    /// The position of the handle's card, if the handle is valid.
     pub(crate) fn position(self) -> Result<u32, NvmlStatus> {
         let position = self
             .0
@@ -33,12 +33,12 @@ impl DeviceHandle {
         u32::try_from(position).map_err(|_| NvmlStatus::InvalidArgument)
     }
 
-    /// The handle as the pointer that it passes for.
+    /// The handle in the type of NVML's header.
     pub(crate) fn pointer(self) -> nvmlDevice_t {
         std::ptr::without_provenance_mut(self.0)
     }
 
-    /// The card as it is now; an error if it has fallen off the bus.
+    /// The card's current state. Fails if it has fallen off the bus.
     pub(crate) fn card(self) -> Result<CardSnapshot, NvmlStatus> {
         let snapshot = session::snapshot()?;
         self.card_in(snapshot)
@@ -62,7 +62,7 @@ pub(crate) fn index(device: DeviceHandle, index: ForeignPointer<u32>) -> Result<
     index.put(device.position()?)
 }
 
-/// Writes the handle of the first card that `is_meant`, or says that there is none.
+/// Writes the handle of the first card that `is_meant` selects. Fails if there is none.
 pub(crate) fn find(
     device: ForeignPointer<DeviceHandle>,
     is_meant: impl Fn(&CardSnapshot) -> bool,

@@ -1,5 +1,5 @@
-//! How a card feels: load, temperature, power, clocks. The simulated hardware knows its load;
-//! the rest follows from it, so that a monitoring program sees a card that warms up under work.
+//! Health of a card: load, temperature, power, clocks. The simulated hardware has only a load. The rest is derived from
+//! it, so that a monitoring program sees a card that warms up under work.
 
 use std::ffi::c_uint;
 
@@ -12,7 +12,7 @@ use crate::memory::version_word;
 use crate::model::{self, CardGeneration};
 use crate::status::NvmlStatus;
 
-/// How long the utilisation counters look back, in microseconds.
+/// The period of the utilisation counters, in microseconds.
 const SAMPLING_PERIOD: c_uint = 167_000;
 
 /// The clock of an idle card in MHz.
@@ -94,7 +94,7 @@ pub(crate) fn temperature_threshold(
     degrees.put(*known.ok_or(NvmlStatus::NotSupported)?)
 }
 
-/// From an idle 32 degrees to 72 under full load.
+/// From 32 degrees when idle to 72 under full load.
 fn degrees_of(card: &CardSnapshot) -> c_uint {
     32 + card.utilisation.gpu * 40 / 100
 }
@@ -152,7 +152,7 @@ fn clock_of(model: &CardGeneration, kind: c_uint) -> Result<c_uint, NvmlStatus> 
     }
 }
 
-/// `nvmlDeviceGetPerformanceState`: data centre parts stay in P0, others rest in P8.
+/// `nvmlDeviceGetPerformanceState`: data centre parts stay in P0, other idle cards are in P8.
 pub(crate) fn performance_state(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     let rests = card.utilisation.gpu == 0 && !model::of(card).data_centre;
     Ok(if rests { 8 } else { 0 })
@@ -173,7 +173,7 @@ pub(crate) fn pcie_width(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(16)
 }
 
-/// `nvmlDeviceGetPcieThroughput` in KB/s: copies are the host's in the simulation.
+/// `nvmlDeviceGetPcieThroughput` in KB/s. Simulated copies never use the bus.
 pub(crate) fn pcie_throughput(
     device: DeviceHandle,
     counter: c_uint,

@@ -1,4 +1,4 @@
-//! Who a card is: the names that it has, and the ways to find it by one of them.
+//! Identity of a card: its names, and how to find it by one of them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -105,7 +105,7 @@ pub(crate) fn vbios(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(format!("9{major}.0{minor}.45.00.01"))
 }
 
-/// What the first version of `nvmlDeviceGetPciInfo` writes: its callers have no room for more.
+/// The result of the first version of `nvmlDeviceGetPciInfo`: its callers have no room for more.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PciInfoV1 {
@@ -114,7 +114,7 @@ pub(crate) struct PciInfoV1 {
     device_id: c_uint,
 }
 
-/// What its second version writes.
+/// The result of its second version.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PciInfoV2 {
@@ -207,7 +207,7 @@ pub(crate) fn architecture(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(model::of(card).architecture)
 }
 
-/// `nvmlDeviceGetBrand`: the one before the product's name.
+/// `nvmlDeviceGetBrand`, derived from the product's name.
 pub(crate) fn brand(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     const BRANDS: [(&str, c_uint); 4] = [("Tesla", 2), ("GeForce", 5), ("TITAN", 6), ("RTX", 13)];
     const NVIDIA: c_uint = 14;
@@ -231,7 +231,7 @@ pub(crate) fn bus_type(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(PCIE)
 }
 
-/// `nvmlDeviceGetModuleId`: the slot on the baseboard, which the bus tells.
+/// `nvmlDeviceGetModuleId`: the slot on the baseboard, here derived from the bus.
 pub(crate) fn module(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(card.pci.bus >> 3)
 }

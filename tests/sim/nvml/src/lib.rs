@@ -1,9 +1,9 @@
-//! `libnvidia-ml.so.1` of the simulated driver: monitoring programs, the node agent among them, run
-//! unmodified on a machine that has no card. The library holds no truth of its own; it asks the
-//! simulated driver's daemon for a picture of the machine and shows it in NVML's words.
+//! `libnvidia-ml.so.1` of the simulated driver. Monitoring programs, and the node agent among them, run unmodified on a
+//! machine without a card. The library stores no state of the machine. It asks the simulated driver's daemon for a
+//! snapshot and reports it in NVML's terms.
 //!
-//! `exports` is the table of what is exported. A function that is not in it does not exist, which
-//! is what a program also finds on an older driver.
+//! `exports` is the table of all exported functions. A function that is not in it does not exist, as on an older
+//! driver.
 
 mod events;
 mod exports;

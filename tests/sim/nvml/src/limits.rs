@@ -1,6 +1,5 @@
-//! The driver's own memory limits by control group, which drivers from 615 on have. The group is
-//! named by its folder; the machine knows groups as `/proc/<pid>/cgroup` names them, so the mount
-//! point is taken off.
+//! The driver's own memory limits by control group, which drivers have since 615. Callers name a group by its folder.
+//! The machine uses the names of `/proc/<pid>/cgroup`, so the mount point is stripped.
 
 use std::ffi::{c_char, c_ulonglong};
 use std::fs;
@@ -32,7 +31,7 @@ pub(crate) struct GetMemoryLimits {
     used: c_ulonglong,
 }
 
-/// `nvmlDeviceSetMemoryLimits_v1`: for root alone, which the daemon checks.
+/// `nvmlDeviceSetMemoryLimits_v1`: only for root, which the daemon checks.
 pub(crate) fn set(
     device: DeviceHandle,
     limits: ForeignPointer<SetMemoryLimits>,
@@ -89,7 +88,7 @@ fn group_at(folder: *mut c_char) -> Result<String, NvmlStatus> {
     group_below(&mounts, &folder).ok_or(NvmlStatus::OperatingSystem)
 }
 
-/// The group's name below the mount of the unified hierarchy that holds its folder.
+/// The group's name below the mount point of the cgroup v2 hierarchy that contains its folder.
 fn group_below(mounts: &str, folder: &Path) -> Option<String> {
     let unified = mounts.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);

@@ -1,5 +1,5 @@
-//! NVLinks: as many as the machine's file gives a card, all of them up. A card without any has no NVLink at
-//! all, which is another answer than a link that is down.
+//! NVLinks: those of the card's configuration, all of them up. A card without any does not support NVLink, which is
+//! another answer than a link that is down.
 
 use std::ffi::c_uint;
 
@@ -11,12 +11,12 @@ use crate::identity;
 use crate::session;
 use crate::status::NvmlStatus;
 
-/// As many links as any card has, `NVML_NVLINK_MAX_LINKS`.
+/// The most links of any card, `NVML_NVLINK_MAX_LINKS`.
 const MOST: c_uint = 18;
 const DOWN: c_uint = 0;
 const UP: c_uint = 1;
 
-/// The card's position at the other end; nothing where the link is down.
+/// The position of the card at the other end. None if the link is down.
 fn end(device: DeviceHandle, link: c_uint) -> Result<Option<u32>, NvmlStatus> {
     let links = device.card()?.links;
     match (links.is_empty(), link < MOST) {

@@ -1,5 +1,5 @@
-//! What a card's memory is said to be, in both versions of the question. Both show the same
-//! numbers; the first counts what the driver keeps for itself as used, the second apart.
+//! A card's memory in both versions of the query. Both show the same numbers: the first counts the driver's reserve as
+//! used, the second reports it separately.
 
 use std::ffi::c_uint;
 
@@ -12,7 +12,7 @@ use crate::foreign::ForeignPointer;
 use crate::handles::DeviceHandle;
 use crate::status::NvmlStatus;
 
-/// What the driver keeps mapped of itself.
+/// The part of BAR1 that the driver maps for itself.
 const BAR1_USED: u64 = 1 << 20;
 
 /// A struct's version word: its size, and its version in the highest byte.
@@ -20,7 +20,7 @@ pub(crate) const fn version_word<T>(version: u32) -> c_uint {
     (version << 24) | size_of::<T>() as c_uint
 }
 
-/// `nvmlDeviceGetMemoryInfo`: the card's, also inside a group that the driver limits.
+/// `nvmlDeviceGetMemoryInfo`: the card's memory, even inside a group that the driver limits.
 pub(crate) fn info(card: &CardSnapshot) -> Result<nvmlMemory_t, NvmlStatus> {
     let whole = whole_card(card)?;
     Ok(nvmlMemory_t {
@@ -30,7 +30,7 @@ pub(crate) fn info(card: &CardSnapshot) -> Result<nvmlMemory_t, NvmlStatus> {
     })
 }
 
-/// `nvmlDeviceGetMemoryInfo_v2`: inside a group that the driver limits, the group's.
+/// `nvmlDeviceGetMemoryInfo_v2`: inside a group that the driver limits, the group's memory.
 pub(crate) fn info_v2(
     device: DeviceHandle,
     memory: ForeignPointer<nvmlMemory_v2_t>,

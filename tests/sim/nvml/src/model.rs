@@ -1,5 +1,5 @@
-//! What NVML says of a card that depends on its generation alone. The figures are those of the best
-//! known product of each generation; accounting does not depend on them, monitoring programs show them.
+//! Properties that depend only on a card's generation. The figures are those of each generation's best-known product.
+//! Accounting does not depend on them; monitoring programs show them.
 
 use apportion_sim_machine::CardSnapshot;
 
@@ -18,12 +18,12 @@ pub(crate) struct CardGeneration {
     pub(crate) memory_clock: u32,
     /// In milliwatts.
     pub(crate) power_limit: u32,
-    /// Whether the memory corrects errors and the card can be partitioned: data centre parts.
+    /// Whether it is a data centre part: its memory has ECC and the card can be partitioned.
     pub(crate) data_centre: bool,
     pub(crate) pcie_generation: u32,
 }
 
-/// Ascending by compute capability.
+/// In ascending order of compute capability.
 #[rustfmt::skip]
 const MODELS: [CardGeneration; 9] = [
     row((7, 0),  5, 0x1db5,  64, 4096, 1530,   877,   300_000, false, 3),
@@ -37,7 +37,7 @@ const MODELS: [CardGeneration; 9] = [
     row((12, 0), 10, 0x2b85, 128,  512, 2617, 14001,  600_000, false, 5),
 ];
 
-/// The card's generation: the newest one that is not newer than its compute capability.
+/// The card's generation: the newest one up to its compute capability.
 pub(crate) fn of(card: &CardSnapshot) -> &'static CardGeneration {
     let known = MODELS.iter().rev();
     let mut fitting = known.filter(|model| model.capability <= card.compute_capability);

@@ -1,5 +1,4 @@
-//! What a card is set to, and the counters of what can go wrong with it. A simulated card is in the state in
-//! which a card leaves the factory, but for what a test lets happen to it.
+//! Modes of a card and its error counters. A simulated card is in factory state, except for what a test changes.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -13,17 +12,17 @@ use crate::memory::version_word;
 use crate::model;
 use crate::status::NvmlStatus;
 
-/// Modes that are off, counters that stand at zero.
+/// For modes that are off and counters at zero.
 pub(crate) fn off(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(0)
 }
 
-/// Modes that are on: the daemon keeps the driver loaded, which is what persistence means.
+/// For modes that are on. The daemon keeps the driver loaded, which is persistence mode.
 pub(crate) fn on(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(1)
 }
 
-/// `nvmlDeviceGetCurrentClocksEventReasons`: what slows the clocks.
+/// `nvmlDeviceGetCurrentClocksEventReasons`: what slows the clocks down.
 pub(crate) fn reasons(card: &CardSnapshot) -> Result<c_ulonglong, NvmlStatus> {
     Ok(card.throttled)
 }
@@ -96,7 +95,7 @@ pub(crate) fn mig_device(
     Err(NvmlStatus::NotFound)
 }
 
-/// `nvmlDeviceGetAddressingMode`: host and card have page tables of their own.
+/// `nvmlDeviceGetAddressingMode`: host and card have separate page tables.
 pub(crate) fn addressing(
     device: DeviceHandle,
     mode: ForeignPointer<nvmlDeviceAddressingMode_t>,

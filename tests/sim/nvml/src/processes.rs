@@ -1,5 +1,5 @@
-//! Who is on a card, in the three generations of process lists. PIDs are the host's: the daemon
-//! learns them from the kernel, as the driver does.
+//! The processes on a card, in the three generations of process lists. PIDs are those of the host: the daemon learns
+//! them from the kernel, as the driver does.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use crate::handles::DeviceHandle;
 use crate::memory::version_word;
 use crate::status::NvmlStatus;
 
-/// `NVML_VALUE_NOT_AVAILABLE`: the card cannot tell.
+/// `NVML_VALUE_NOT_AVAILABLE`: the card does not know.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 
 /// The instance of a process on a card that is not partitioned.

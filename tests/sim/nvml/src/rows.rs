@@ -1,5 +1,5 @@
-//! How a row of [`crate::exports`] becomes an exported C function. Four kinds of row, because most
-//! of NVML's functions answer one question about one device.
+//! How a row of [`crate::exports`] becomes an exported C function. There are four kinds of rows, because most NVML
+//! functions return one value of one device.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -31,8 +31,8 @@ macro_rules! calls {
     )*};
 }
 
-/// `name: type = path`: the function at `path` turns the device's card into the value that is
-/// written through the second argument.
+/// `name: type = path`: the function at `path` returns the value for the device's card. It is written through the
+/// second argument.
 macro_rules! values {
     ($($name:ident: $type:ty = $path:path;)*) => {$(
         #[unsafe(no_mangle)]
@@ -45,7 +45,7 @@ macro_rules! values {
     )*};
 }
 
-/// `name = path`: the function at `path` turns the device's card into a text for a buffer.
+/// `name = path`: the function at `path` returns a text for the device's card. It is written into a buffer.
 macro_rules! texts {
     ($($name:ident = $path:path;)*) => {$(
         #[unsafe(no_mangle)]
@@ -58,8 +58,8 @@ macro_rules! texts {
     )*};
 }
 
-/// Functions that exist and that no simulated card supports, whatever their further arguments are:
-/// in the C calling convention the callee need not name arguments that it does not read.
+/// Functions that exist and that no simulated card supports. Their further arguments do not matter: in the C calling
+/// convention a callee need not declare arguments that it does not read.
 macro_rules! unsupported {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
-//! Whether the library is initialised, and its line to the simulated driver. Initialisation is counted,
-//! as NVML's is; every question asks the daemon anew, so no answer is ever stale.
+//! The library's initialisation count, as NVML has one, and its connection to the simulated driver. Every query asks
+//! the daemon, so no answer is stale.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_uint};
@@ -14,23 +14,23 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use crate::status::{self, NvmlStatus};
 
-/// How often the library was initialised more than it was shut down.
+/// How many more times the library was initialised than shut down.
 ///
-/// Written by: init and shutdown. Read by: every call. No data hangs on it, so `Relaxed` is enough.
+/// Written by: init and shutdown. Read by: every call. No other data depends on it, so `Relaxed` is enough.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// The cards that this container was given, if it is one.
+/// The cards that this container was given. None outside of containers.
 static GIVEN: OnceLock<Option<Vec<String>>> = OnceLock::new();
 
-/// Where the simulated driver listens, as the environment said when it was first needed.
+/// The simulated driver, at the socket that the environment named at first use.
 static MACHINE: OnceLock<MachineClient> = OnceLock::new();
 
 thread_local! {
-    /// The exported function that is being answered, for the machine's faults and latencies.
+    /// The exported function that is running, for the machine's faults and latencies.
     static CALL: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Notes that a call begins: its first question goes out in its name.
+/// Begins a call. Its first request carries its name.
 pub(crate) fn begin(call: &'static str) {
     CALL.set(Some(call));
 }
@@ -40,7 +40,7 @@ pub(crate) fn init() -> Result<(), NvmlStatus> {
     init_with_flags(0)
 }
 
-/// `nvmlInitWithFlags`: the flags say which failures to overlook; here none can happen.
+/// `nvmlInitWithFlags`: the flags allow failures that cannot happen here.
 pub(crate) fn init_with_flags(_flags: c_uint) -> Result<(), NvmlStatus> {
     exchange(NvmlRequest::Snapshot)?;
     USERS.fetch_add(1, Ordering::Relaxed);
@@ -55,19 +55,19 @@ pub(crate) fn shutdown() -> Result<(), NvmlStatus> {
     left.map(drop).map_err(|_| NvmlStatus::Uninitialized)
 }
 
-/// `nvmlErrorString`, which alone works before the initialisation.
+/// `nvmlErrorString`, the only function that works before the initialisation.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
     CStr::as_ptr(status::text(code))
 }
 
-/// An error unless the library is initialised.
+/// Fails unless the library is initialised.
 pub(crate) fn running() -> Result<(), NvmlStatus> {
     let is = USERS.load(Ordering::Relaxed) > 0;
     is.then_some(()).ok_or(NvmlStatus::Uninitialized)
 }
 
-/// Puts a question to the simulated driver.
+/// Sends a request to the simulated driver.
 pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, NvmlStatus> {
     running()?;
     match exchange(request)? {
@@ -76,7 +76,7 @@ pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, NvmlStatus> {
     }
 }
 
-/// The machine as it is now.
+/// The machine's current state.
 pub(crate) fn snapshot() -> Result<MachineSnapshot, NvmlStatus> {
     match ask(NvmlRequest::Snapshot)? {
         NvmlReply::Snapshot(mut snapshot) => {
@@ -97,7 +97,7 @@ pub(crate) fn events(since: u64) -> Result<(Vec<XidEvent>, u64), NvmlStatus> {
     }
 }
 
-/// An error if one of these cards has fallen off the bus.
+/// Fails if one of these cards has fallen off the bus.
 pub(crate) fn none_lost<'a>(positions: impl Iterator<Item = &'a u32>) -> Result<(), NvmlStatus> {
     let cards = snapshot()?.cards;
     let mut places = positions.filter_map(|position| usize::try_from(*position).ok());

@@ -1,12 +1,11 @@
-//! NVML's return codes as one Rust type, so that every function can use `?`; and what
-//! `nvmlErrorString` says of each.
+//! NVML's return codes as one Rust type, so that every function can use `?`, and the texts of `nvmlErrorString`.
 
 use std::ffi::CStr;
 
 use apportion_sim_machine::NvmlRefusal;
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
-/// A return code other than success that this library can give.
+/// A return code other than success that this library returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NvmlStatus {
     Uninitialized,
@@ -21,7 +20,7 @@ pub(crate) enum NvmlStatus {
     OperatingSystem,
     VersionMismatch,
     Unknown,
-    /// What a rule of the machine wants the call to return.
+    /// The code that a rule of the machine makes the call return.
     Ruled(nvmlReturn_t),
 }
 

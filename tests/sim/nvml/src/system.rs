@@ -1,4 +1,4 @@
-//! Questions about the driver and the system rather than about a card.
+//! Queries about the driver and the system.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::fs;
@@ -46,7 +46,7 @@ pub(crate) fn driver_branch(
     })
 }
 
-/// `nvmlSystemGetProcessName`: its command line.
+/// `nvmlSystemGetProcessName`: the process's command line.
 pub(crate) fn process_name(
     pid: c_uint,
     text: ForeignPointer<c_char>,

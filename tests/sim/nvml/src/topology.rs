@@ -1,5 +1,5 @@
-//! How cards lie to each other and to the processors: all in one node, no two on one board, so that no
-//! placement is better than another but for the NVLinks (see `links`).
+//! Topology of cards and processors: all are in one NUMA node, and no two cards are on one board. So all placements are
+//! equal, except for NVLinks (see `links`).
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
@@ -17,7 +17,7 @@ const SAME_NODE: c_uint = 40;
 /// `NVML_TOPOLOGY_SYSTEM`.
 const SAME_SYSTEM: c_uint = 50;
 
-/// `nvmlDeviceGetTopologyCommonAncestor`: any two cards share no more than the node.
+/// `nvmlDeviceGetTopologyCommonAncestor`: the node for any two cards.
 pub(crate) fn common_ancestor(
     first: DeviceHandle,
     second: DeviceHandle,
@@ -43,7 +43,7 @@ pub(crate) fn on_same_board(
     same.put(c_int::from(first == second))
 }
 
-/// `nvmlDeviceGetCpuAffinity`: every processor is as near as the others.
+/// `nvmlDeviceGetCpuAffinity`: all processors.
 pub(crate) fn cpu_affinity(
     device: DeviceHandle,
     words: c_uint,
@@ -88,7 +88,7 @@ pub(crate) fn memory_affinity(
     set.put_list(ForeignPointer::to(&mut words.clone()), &mask)
 }
 
-/// `nvmlDeviceGetTopologyNearestGpus`: at the level of the node all others, below it none.
+/// `nvmlDeviceGetTopologyNearestGpus`: all other cards at the level of the node, none below it.
 pub(crate) fn nearest(
     device: DeviceHandle,
     level: c_uint,
@@ -104,7 +104,7 @@ pub(crate) fn nearest(
     }
 }
 
-/// `nvmlSystemGetTopologyGpuSet`: every processor is near all cards.
+/// `nvmlSystemGetTopologyGpuSet`: all cards.
 pub(crate) fn near_processor(
     _processor: c_uint,
     count: ForeignPointer<c_uint>,
@@ -123,7 +123,7 @@ fn others(own: u32, count: usize) -> Result<Vec<DeviceHandle>, NvmlStatus> {
         .collect()
 }
 
-/// `nvmlDeviceGetP2PStatus`: the simulated bus carries no peer traffic.
+/// `nvmlDeviceGetP2PStatus`: the simulated bus has no peer traffic.
 pub(crate) fn peer_status(
     first: DeviceHandle,
     second: DeviceHandle,

@@ -1,6 +1,6 @@
-//! What a simulated machine has none of: boxes of cards, virtual and partial cards, confidential computing, counters for
-//! profilers. Each function is there, as programs look it up, and says so: a handle is none where nothing could have
-//! given one, all else is not supported.
+//! Features that a simulated machine does not have: units of cards, vGPUs and MIG partitions, confidential computing,
+//! profiling counters. Each function is found under its name and returns an error: an invalid handle is one that
+//! nothing could have created, everything else is not supported.
 
 use std::ffi::c_uint;
 
@@ -14,7 +14,7 @@ use crate::status::NvmlStatus;
 /// `NVML_GPM_SUPPORT_VERSION`.
 const GPM_SUPPORT: c_uint = 1;
 
-/// `name` with what it says of a library that is initialised, whatever its arguments are.
+/// Defines `name`, which returns the given code on an initialised library, whatever its arguments are.
 macro_rules! absent {
     ($status:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -116,13 +116,13 @@ absent! { NotSupported:
     nvmlSystemSetNvlinkBwMode
 }
 
-/// `nvmlGetExcludedDeviceCount`: the driver leaves no card alone. `nvmlSystemGetHicVersion`: there is no such card.
+/// `nvmlGetExcludedDeviceCount`: the driver excludes no card. `nvmlSystemGetHicVersion`: there is no such card.
 pub(crate) fn none(count: ForeignPointer<c_uint>) -> Result<(), NvmlStatus> {
     session::running()?;
     count.put(0)
 }
 
-/// `nvmlSystemGetHicVersion`, whose list stays as it is.
+/// `nvmlSystemGetHicVersion`. Leaves the list unchanged.
 pub(crate) fn no_hosts(
     count: ForeignPointer<c_uint>,
     _list: ForeignPointer<u8>,
@@ -130,7 +130,7 @@ pub(crate) fn no_hosts(
     none(count)
 }
 
-/// `nvmlGetExcludedDeviceInfoByIndex`: no index is one of none.
+/// `nvmlGetExcludedDeviceInfoByIndex`: no index is valid.
 pub(crate) fn no_excluded(_index: c_uint, _info: ForeignPointer<u8>) -> Result<(), NvmlStatus> {
     session::running()?;
     Err(NvmlStatus::InvalidArgument)

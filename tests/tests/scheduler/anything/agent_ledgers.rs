@@ -1,6 +1,6 @@
-//! What pods have written on them against what agents have in their books.
+//! Compares the pods' annotations with the agents' ledgers.
 //!
-//! Pure: lists in, sentences about what is wrong out.
+//! Pure functions: lists in, error messages out.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use apportion_proto::v1;
 use apportion_tests::{CARD, MIB};
 use k8s_openapi::api::core::v1::Pod;
 
-/// The book of each node's agent. The simulated cards of two nodes have the same names.
+/// The ledger of each node's agent. The simulated cards of all nodes have the same UUIDs.
 pub(crate) type AgentLedgers = BTreeMap<&'static str, v1::ListReply>;
 
 /// Bytes by card.
 pub(crate) type SharesByCard = BTreeMap<String, u64>;
 
-/// What is granted of each card.
+/// The bytes granted on each card.
 pub(crate) fn granted(book: &v1::ListReply) -> SharesByCard {
     let mut sums = SharesByCard::new();
     for grant in book.allocations.iter().flat_map(|held| &held.grants) {
@@ -32,7 +32,7 @@ fn annotation<'pod>(pod: &'pod Pod, key: &str) -> Option<&'pod str> {
     all.get(key).map(String::as_str)
 }
 
-/// Whether its work has ended.
+/// Whether the pod has ended.
 fn is_over(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
@@ -43,7 +43,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// The place that a pod holds: its node, and the cards that are written on it.
+/// The placement of a pod: its node, and the cards in its annotation.
 pub(crate) fn place(pod: &Pod) -> Option<(String, SharesByCard)> {
     let node = node_of(pod).filter(|_| !is_over(pod))?;
     let one = |text: &str| {
@@ -54,12 +54,12 @@ pub(crate) fn place(pod: &Pod) -> Option<(String, SharesByCard)> {
     Some((node.to_owned(), text.split(',').filter_map(one).collect()))
 }
 
-/// Whether it ends by itself: the scheduler that asked for it died, and the pod went before the next one came.
+/// Whether the reservation will expire: its scheduler died, and the pod was deleted before the next one started.
 pub(crate) fn is_lapsing(held: &v1::Allocation) -> bool {
     held.state() == v1::AllocationState::Reserved && held.expires_at_ms.is_some()
 }
 
-/// Where the books of the agents and of the API server are not one, and who waits who need not.
+/// The differences between the agents' ledgers and the API server, and the pods that wait although they fit.
 pub(crate) fn differences(pods: &[Pod], books: &AgentLedgers) -> Vec<String> {
     let on_cards = pods.iter().filter_map(|pod| {
         let (_, shares) = place(pod).filter(|(_, shares)| !shares.is_empty())?;
@@ -93,7 +93,7 @@ pub(crate) fn differences(pods: &[Pod], books: &AgentLedgers) -> Vec<String> {
     wrong
 }
 
-/// What is free of each card.
+/// The free bytes of each card.
 fn holes(book: &v1::ListReply) -> Vec<u64> {
     let granted = granted(book);
     let taken = |card: &v1::Card| granted.get(&card.uuid).copied().unwrap_or_default();
@@ -104,7 +104,7 @@ fn holes(book: &v1::ListReply) -> Vec<u64> {
     holes.collect()
 }
 
-/// What a pod that waits for nobody else asks of one card; none of one whose edits made it ask in two ways.
+/// What a pod without a gang asks of one card. None if its edits made it ask in two ways.
 fn asks_alone(pod: &Pod) -> Option<u64> {
     let is_plain = annotation(pod, "gpu-memory").is_none()
         && annotation(pod, "pod-group-name").is_none()

@@ -1,7 +1,6 @@
-//! Whoever sees all that is said, as it is said: what must hold at every moment is looked at with each word.
-//!
-//! The API server's words come in the order in which things happened, and an agent's are whole books, so no card
-//! may have more than it has at any of them, and nobody may go who was not told to.
+//! Checks what must hold at every moment, with each message of the API server and of the agents.
+//! The API server's events come in the order in which they happened, and an agent reports its whole ledger. So after
+//! every message no card may have more than fits, and no pod may disappear that was not deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +10,15 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::agent_ledgers::{SharesByCard, granted, name, place};
 
-/// How long after its end a reservation may still be in a book.
+/// How long after its expiry a reservation may still be in a ledger.
 const GRACE_MS: u64 = 10_000;
 
-/// What was seen so far.
+/// The state of the checks so far.
 #[derive(Debug, Default)]
 pub(crate) struct InvariantChecker {
-    /// Pods that the API server shows, with the places that they hold.
+    /// The pods of the API server, with their placements.
     pods: BTreeMap<String, Option<(String, SharesByCard)>>,
-    /// Pods that somebody was about to delete.
+    /// Pods whose deletion was requested.
     leaving: BTreeSet<String>,
     pub(crate) tally: ObservationCounts,
     pub(crate) wrong: Vec<String>,
@@ -28,28 +27,28 @@ pub(crate) struct InvariantChecker {
 /// How much was seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ObservationCounts {
-    /// Pods that got a place.
+    /// Pods that were placed.
     pub(crate) placed: u64,
-    /// Words of the API server about pods.
+    /// Events of the API server about pods.
     pub(crate) words: u64,
-    /// Books of agents.
+    /// Ledgers of agents.
     pub(crate) books: u64,
 }
 
 impl InvariantChecker {
-    /// A pod is deleted from now on.
+    /// A pod's deletion is requested from now on.
     pub(crate) fn leaves(&mut self, pod: &str) {
         self.leaving.insert(pod.to_owned());
     }
 
-    /// The API server shows a pod.
+    /// The API server reports a pod.
     pub(crate) fn shown(&mut self, pod: &Pod) {
         if let Some(node) = self.enter(pod) {
             self.fits(&node);
         }
     }
 
-    /// Notes a pod; the node that it has a place on.
+    /// Records a pod. Returns the node if it is placed.
     fn enter(&mut self, pod: &Pod) -> Option<String> {
         self.tally.words += 1;
         if pod.metadata.deletion_timestamp.is_some() {
@@ -63,7 +62,7 @@ impl InvariantChecker {
         node
     }
 
-    /// The API server shows a pod no more.
+    /// The API server reports that a pod is gone.
     pub(crate) fn gone(&mut self, pod: &str) {
         self.tally.words += 1;
         self.must_leave(pod);
@@ -71,7 +70,7 @@ impl InvariantChecker {
         self.leaving.remove(pod);
     }
 
-    /// The API server shows these and no others.
+    /// The API server lists exactly these pods.
     pub(crate) fn listed(&mut self, pods: &[Pod]) {
         let there: BTreeSet<&str> = pods.iter().map(name).collect();
         let known = self.pods.keys();
@@ -80,12 +79,12 @@ impl InvariantChecker {
             .cloned()
             .collect();
         gone.iter().for_each(|pod| self.gone(pod));
-        // Only all of them together are what there was at one moment.
+        // Record all pods first: only together they are the state of one moment.
         let nodes: BTreeSet<String> = pods.iter().filter_map(|pod| self.enter(pod)).collect();
         nodes.iter().for_each(|node| self.fits(node));
     }
 
-    /// What the agent of a node has in its book.
+    /// An agent reports its ledger.
     pub(crate) fn book(&mut self, node: &str, book: &v1::ListReply) {
         self.tally.books += 1;
         for (card, sum) in granted(book) {
@@ -109,7 +108,7 @@ impl InvariantChecker {
         }
     }
 
-    /// No card of a node has more pods on it than fit.
+    /// Checks that the pods on each card of a node fit.
     fn fits(&mut self, node: &str) {
         let mut sums = SharesByCard::new();
         let places = self.pods.values().flatten();

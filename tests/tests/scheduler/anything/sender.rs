@@ -1,4 +1,4 @@
-//! Changes on their way to the API server: many at once, those of one arrival in their order.
+//! Sends changes to the API server: many at once, but those of one arrival in order.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,22 +12,22 @@ use crate::cluster::pod;
 use crate::objects::take_slot;
 use crate::requests::{ApiChange, ApiRequester, resource};
 
-/// How many requests are under way at once.
+/// How many requests run at once.
 const LANES: usize = 8;
-/// How many changes may wait for their turn.
+/// How many changes may be queued.
 const WAITING: u32 = 32;
 
-/// A change, and its turn.
+/// A change and its permit.
 type QueuedChange = (WorkloadChange, OwnedSemaphorePermit);
 
-/// Whoever sends.
+/// The sender.
 pub(crate) struct ChangeSender {
     lanes: Vec<UnboundedSender<QueuedChange>>,
     free: Arc<Semaphore>,
 }
 
 impl ChangeSender {
-    /// Begins; what can't be done is wrong.
+    /// Starts the sender. A change that fails is reported to the checker.
     pub(crate) fn new(requests: &ApiRequester, witness: &Arc<Mutex<InvariantChecker>>) -> Self {
         let lane = |_| {
             let (sender, turns) = mpsc::unbounded_channel();
@@ -40,7 +40,7 @@ impl ChangeSender {
         }
     }
 
-    /// Sends a change, once not too many wait.
+    /// Queues a change, once there is room.
     pub(crate) async fn send(&self, change: WorkloadChange) {
         let turn = self.free.clone().acquire_owned().await;
         let turn = turn.expect("it is never closed");
@@ -48,7 +48,7 @@ impl ChangeSender {
         lane.send((change, turn)).expect("lanes end with us");
     }
 
-    /// Waits until all that was sent is done.
+    /// Waits until all changes are made.
     pub(crate) async fn done(&self) {
         let all = self.free.acquire_many(WAITING).await;
         drop(all.expect("it is never closed"));
@@ -125,7 +125,7 @@ fn creations(arrival: &PodArrival) -> Vec<ApiChange> {
     gang.chain(pods).map(ApiChange::Create).collect()
 }
 
-/// The pods of one arrival that start together.
+/// The pod group of an arrival's pods.
 fn group(name: &str) -> Value {
     json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": name, "namespace": "default"},

@@ -1,11 +1,11 @@
-//! What happens, drawn from a seed: the same steps in the same order each time, whatever comes of them.
+//! Steps drawn from a seed: always the same steps in the same order, whatever their results.
 //!
-//! Nothing of the cluster is looked at here. A step concerns a pod that was asked for and not yet taken away,
-//! and every step does something; how far the cluster has come with it is for the others to see.
+//! This file never looks at the cluster. A step concerns a pod that was created and not yet deleted, and every step
+//! does something. Other files check how the cluster follows.
 
-/// How many pods there are at most, but for the rest of a gang.
+/// The most pods, apart from the rest of a gang.
 const PODS: usize = 24;
-/// Who is killed, and once in how many steps. In a shorter run each comes once.
+/// The targets of kills, each with the steps per kill. In a shorter run each happens once.
 const KILLS: [(KillTarget, u64); 4] = [
     (KillTarget::Agent, 500),
     (KillTarget::Scheduler, 2000),
@@ -17,37 +17,37 @@ const KILLS: [(KillTarget, u64); 4] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ChaosStep {
     Change(WorkloadChange),
-    /// The number says which, where there are several.
+    /// The number selects one if there are several.
     Kill(KillTarget, usize),
 }
 
-/// What dies.
+/// The target of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillTarget {
-    /// An agent, which comes back.
+    /// An agent, which is restarted.
     Agent,
-    /// The scheduler, and another starts.
+    /// The scheduler. Another one is started.
     Scheduler,
-    /// Nobody: the scheduler that leads is stopped until another leads, and goes on.
+    /// No kill: the leading scheduler is stopped until another one leads, and continues.
     Leader,
-    /// The API server, which comes back.
+    /// The API server, which is restarted.
     ApiServer,
 }
 
-/// What people do.
+/// A change by a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WorkloadChange {
-    /// So many pods come together.
+    /// Several pods arrive together.
     Arrive(PodArrival),
-    /// A pod is deleted; the last one of a gang takes the gang with it.
+    /// A pod is deleted. The last one of a gang deletes the gang too.
     Leave(ArrivalPod, bool),
-    /// A pod's work ends, well or not.
+    /// A pod ends, with success or failure.
     End(ArrivalPod, &'static str),
-    /// A pod asks for another share: one that waits, or one that has a place and keeps what it has.
+    /// A pod asks for another share. A placed pod keeps what it has.
     Edit(ArrivalPod, String),
 }
 
-/// Pods that come together.
+/// Pods that arrive together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodArrival {
     pub(crate) number: usize,
@@ -55,7 +55,7 @@ pub(crate) struct PodArrival {
     pub(crate) ask: ArrivalRequest,
 }
 
-/// What each of them asks for.
+/// What each of them requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ArrivalRequest {
     Whole,
@@ -63,7 +63,7 @@ pub(crate) enum ArrivalRequest {
     Fraction(String),
 }
 
-/// A pod by the number of its arrival and its own in it.
+/// A pod, by the number of its arrival and its number in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ArrivalPod {
     pub(crate) arrival: usize,
@@ -82,7 +82,7 @@ impl ArrivalPod {
 }
 
 impl WorkloadChange {
-    /// The arrival that it concerns: changes of one keep their order.
+    /// The arrival of the change. Changes of one arrival keep their order.
     pub(crate) const fn arrival(&self) -> usize {
         match self {
             Self::Arrive(arrival) => arrival.number,
@@ -91,7 +91,7 @@ impl WorkloadChange {
     }
 }
 
-/// A small generator.
+/// A small random number generator.
 struct StepRng(u64);
 
 impl StepRng {
@@ -104,7 +104,7 @@ impl StepRng {
     }
 }
 
-/// When somebody is killed next, and where the stretch begins in which the one after that is.
+/// When the next kill is, and where the interval of the kill after it begins.
 struct ScheduledKill {
     kill: KillTarget,
     every: u64,
@@ -112,7 +112,7 @@ struct ScheduledKill {
     at: u64,
 }
 
-/// The steps.
+/// The generator of steps.
 pub(crate) struct ChaosSteps {
     dice: StepRng,
     length: u64,
@@ -145,27 +145,28 @@ impl ChaosSteps {
         steps
     }
 
-    /// Pods that are there for sure once all steps so far were taken.
+    /// The pods that must exist once all steps so far are done.
     pub(crate) fn alive(&self) -> &[ArrivalPod] {
         &self.alive
     }
 
-    /// How many steps there are in all.
+    /// The total number of steps.
     pub(crate) const fn length(&self) -> u64 {
         self.length
     }
 
-    /// How many arrivals there were.
+    /// The number of arrivals so far.
     pub(crate) const fn arrivals(&self) -> usize {
         self.arrivals
     }
 
-    /// Takes away one more of those that are left.
+    /// Deletes one of the remaining pods.
     pub(crate) fn clear(&mut self) -> Option<WorkloadChange> {
         (!self.alive.is_empty()).then(|| self.leave())
     }
 
-    /// Some step of a stretch, early enough that others who are due at it come after it.
+    /// A random step of an interval. It is in the first three quarters, so that other kills due at the same step still
+    /// fit.
     fn moment(&mut self, begin: u64, every: u64) -> u64 {
         let sides = usize::try_from(every * 3 / 4).unwrap_or(usize::MAX);
         begin + 1 + self.dice.roll(sides) as u64

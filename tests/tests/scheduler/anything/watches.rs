@@ -1,4 +1,4 @@
-//! What the API server and the agents say, carried to the witness for as long as the run goes on.
+//! Passes the messages of the API server and of the agents to the checker for the whole run.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -15,10 +15,10 @@ use super::agent_ledgers::name;
 use super::invariants::InvariantChecker;
 use crate::requests::ApiRequester;
 
-/// How long until somebody who is away is listened to again.
+/// How long to wait before reconnecting.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Listens to the API server.
+/// Watches the pods of the API server.
 pub(crate) async fn pods(requests: ApiRequester, witness: Arc<Mutex<InvariantChecker>>) {
     let mut words = pin!(watcher(requests.pods(), watcher::Config::default()));
     let mut listed: Vec<Pod> = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) async fn pods(requests: ApiRequester, witness: Arc<Mutex<InvariantChe
     }
 }
 
-/// Listens to the agent of a node.
+/// Watches the ledger of a node's agent.
 pub(crate) async fn book(
     node: &'static str,
     socket: PathBuf,

@@ -1,4 +1,4 @@
-//! Something that an object says, removed, said twice, or said otherwise.
+//! Changes one value of an object: removes it, duplicates it, or replaces it.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use super::deeper;
 use super::rng::QuestionRng;
 use super::vocabulary;
 
-/// Who an object is stays as it is: without that the API server has no object.
+/// Fields that stay: without them it is no object for the API server.
 const IDENTITY: [&str; 5] = ["apiVersion", "kind", "name", "namespace", "uid"];
 
-/// What a question is changed in.
+/// The parts of a question that may change.
 const PARTS: [&str; 4] = ["owner", "pod", "cluster_objects", "other_owners"];
 /// Changes one value somewhere.
 pub(super) fn damage(question: &mut Value, dice: &mut QuestionRng) {
@@ -46,7 +46,7 @@ pub(super) fn damage(question: &mut Value, dice: &mut QuestionRng) {
     let Some(value) = question.pointer_mut(&place) else {
         return;
     };
-    // The API server has only texts there.
+    // The API server has only strings there.
     if in_metadata.contains(&true) {
         if value.is_string() {
             *value = (*dice.of(vocabulary::TEXTS)).into();
@@ -77,7 +77,7 @@ fn other_value(value: &Value, dice: &mut QuestionRng) -> Value {
     }
 }
 
-/// All places below `value` that may change.
+/// Collects all places below `value` that may change.
 fn collect(value: &Value, pointer: &str, places: &mut Vec<String>) {
     match value {
         Value::Object(map) => {

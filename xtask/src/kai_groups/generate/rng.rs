@@ -1,4 +1,4 @@
-//! Random choices that a seed repeats (SplitMix64).
+//! Random choices that a seed reproduces (SplitMix64).
 
 /// A sequence of choices.
 pub(super) struct QuestionRng(u64);

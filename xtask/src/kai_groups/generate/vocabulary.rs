@@ -1,6 +1,6 @@
-//! What the rules read: labels and annotations, with values that mean something to them and some that do not.
+//! What the rules read: labels and annotations, with valid and invalid values.
 
-/// Texts in the place of others.
+/// Replacements for strings.
 pub(super) const TEXTS: &[&str] = &[
     "",
     "0",

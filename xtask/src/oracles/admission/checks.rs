@@ -1,4 +1,4 @@
-//! What a changed pod is held against: the whole object, or properties of it.
+//! Checks of a changed pod: the whole object, or properties of it.
 
 use apportion_admission::{Container, Pod};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::texts;
 
 const CONFIG_MAP: &str = "runai/shared-gpu-configmap";
 
-/// What is wrong with a pod after the rules were applied.
+/// What is wrong with a pod after the rules changed it.
 pub(super) fn all(pod: &Pod, expected: &Value) -> Option<String> {
     if let Some(after) = expected
         .get("object_after")
@@ -122,7 +122,7 @@ fn everyone(pod: &Pod) -> Vec<&Container> {
         .collect()
 }
 
-/// The container that a check is about; `*` is all of them.
+/// The containers that a check is about; `*` means all.
 fn of<'p>(pod: &'p Pod, check: &Value) -> Vec<&'p Container> {
     let name = check["container"].as_str().unwrap_or("*");
     let mut all = everyone(pod);
@@ -130,7 +130,7 @@ fn of<'p>(pod: &'p Pod, check: &Value) -> Vec<&'p Container> {
     all
 }
 
-/// The same without what is empty.
+/// The value without empty values.
 fn pruned(value: &Value) -> Value {
     let is_empty = |value: &Value| match value {
         Value::Null => true,

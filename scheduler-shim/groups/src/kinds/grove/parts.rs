@@ -1,4 +1,4 @@
-//! The parts of a PodGang: its pod groups, and the configs that hold several of them.
+//! The subgroups of a PodGang: its pod groups, and the configs that hold several of them.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ pub struct PodReference {
     pub name: String,
 }
 
-/// The inner parts, and which of them holds which pod group. All that a config names must start together, be it there
-/// or not: a gang may be read before it has all its groups.
+/// The inner subgroups, and which of them holds which pod group. All pod groups that a config names must start
+/// together, even those that don't exist yet: a gang may be read before it has all its groups.
 pub(super) fn nodes(
     gang: ObjectView<'_>,
     topology: &str,
@@ -60,7 +60,7 @@ fn names(config: ObjectView<'_>) -> Result<Vec<String>, GroupingError> {
         .collect()
 }
 
-/// The pod groups.
+/// The pod groups, as leaves.
 pub(super) fn leaves(
     gang: ObjectView<'_>,
     topology: &str,
@@ -84,7 +84,7 @@ pub(super) fn leaves(
     Ok(leaves)
 }
 
-/// Reads the entry of a gang's pod groups that is at `index`.
+/// Parses the entry at `index` of a gang's pod groups.
 pub fn parse_sub_group(
     json: &Value,
     index: usize,
@@ -124,7 +124,7 @@ pub fn parse_sub_group(
     Ok(leaf.placed(constraint(group, &[], gang, topology)?))
 }
 
-/// Reads one entry of a pod group's references.
+/// Parses one entry of a pod group's references.
 pub fn parse_pod_reference(entry: &Value) -> Result<PodReference, GroupingError> {
     let entry = ObjectView::new(entry);
     Ok(PodReference {

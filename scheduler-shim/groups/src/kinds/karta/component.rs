@@ -1,4 +1,4 @@
-//! The components of a workload, as its Karta divides it.
+//! The components of a workload, as its Karta defines them.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::object::ObjectView;
 
 use super::expression::JqExpression;
 
-/// What makes a component one of pods.
+/// The fields that mark a component as one with pods.
 const POD_SPECS: [&str; 3] = [
     "podTemplateSpecPath",
     "podSpecPath",
@@ -68,13 +68,13 @@ impl<'a> KartaComponents<'a> {
         children.map(|child| child.name())
     }
 
-    /// A component and what it is part of, the nearest first. A definition that is a ring ends where it closes.
+    /// A component and its parents, the nearest first. A cycle in the definition ends where it closes.
     pub(super) fn lineage(&self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let above = |name: &&'a str| self.find(name)?.parent();
         std::iter::successors(Some(name), above).take(self.all.len())
     }
 
-    /// Whether a pod is one of a component, or of what is part of it.
+    /// Whether a pod belongs to a component or to one of its children.
     pub(super) fn holds(&self, name: &str, pod: ObjectView<'_>) -> Result<bool, GroupingError> {
         self.holds_within(name, pod, self.all.len())
     }
@@ -96,7 +96,7 @@ impl<'a> KartaComponents<'a> {
         Ok(false)
     }
 
-    /// The component of a pod: the first of those with pods that selects it, or the only one.
+    /// The component of a pod: the first with pods that selects it, or the only one with pods.
     pub(super) fn of_pod(&self, pod: ObjectView<'_>) -> Result<&'a str, GroupingError> {
         let with_pods: Vec<_> = self.all.iter().filter(|one| one.has_pods()).collect();
         if let [only] = with_pods.as_slice() {
@@ -110,7 +110,7 @@ impl<'a> KartaComponents<'a> {
         Err(GroupingError::NoMember(pod.to_string()))
     }
 
-    /// The instance of its component that a pod is of, where there are several.
+    /// The instance of its component that a pod belongs to, if there are several.
     pub(super) fn instance_of(
         &self,
         name: &str,
@@ -130,8 +130,8 @@ impl<'a> KartaComponents<'a> {
         }
     }
 
-    /// The pods of a component (or of one instance of it) with all that is part of it. A level that says no number
-    /// leaves it to the others. Where no level says one, each component of pods has one pod.
+    /// The pods of a component (or of one instance of it) with all its children. A level without a number leaves it
+    /// to the others. If no level has one, each component with pods has one pod.
     pub(super) fn scale(&self, name: &str, instance: Option<&str>) -> Result<i64, GroupingError> {
         let says = |one: &KartaComponent<'_>| one.0.at(&["scaleDefinition"]).is_some();
         match self.all.iter().any(says) {
@@ -207,7 +207,7 @@ impl<'a> KartaComponent<'a> {
         }))
     }
 
-    /// The ids of its instances, where it has several.
+    /// The ids of its instances, if it has several.
     fn instances(self, owner: ObjectView<'_>) -> Result<Vec<String>, GroupingError> {
         let Some(path) = self.0.text(&["instanceIdPath"]) else {
             return Ok(Vec::new());
@@ -221,7 +221,7 @@ impl<'a> KartaComponent<'a> {
         ids.ok_or_else(|| path.wrong("an instance has no id".to_owned()))
     }
 
-    /// Its replicas, or those of one instance; the least number that is said goes before the number.
+    /// Its replicas, or those of one instance; the minimum, if stated, wins over the number.
     fn scale(self, owner: ObjectView<'_>, instance: Option<&str>) -> Result<i64, GroupingError> {
         let Some(definition) = self.0.part(&["scaleDefinition"]) else {
             return Ok(0);
@@ -254,7 +254,7 @@ impl<'a> KartaComponent<'a> {
     }
 }
 
-/// What a path yields; nothing said is zero.
+/// The numbers that a path yields; null is zero.
 fn numbers(path: &str, owner: ObjectView<'_>) -> Result<Vec<i64>, GroupingError> {
     let path = JqExpression::parse(path)?;
     let number = |found: &Value| match found {

@@ -1,8 +1,8 @@
 //! The part of jq that Karta definitions are written in: paths, lists, comparisons, `+ - *`, `and`, `or`,
 //! `not`, `//`, `|`, `select`, `map`, `add`, `length`, `tostring`, `tonumber`.
 //!
-//! Anything else is refused by name rather than read as something near it. In particular nothing here can
-//! loop: a definition can be wrong, but it cannot stop the scheduler. An expression yields any number of values.
+//! Anything else is refused by name, not read as something similar. In particular, nothing here can loop: a
+//! definition can be wrong, but it cannot stop the scheduler. An expression yields any number of values.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use crate::error::GroupingError;
 
 mod parse;
 
-/// An expression that was understood.
+/// A parsed expression.
 #[derive(Debug)]
 pub(super) struct JqExpression {
     text: String,
@@ -81,7 +81,7 @@ impl JqExpression {
         self.node.values(input).map_err(|why| self.wrong(why))
     }
 
-    /// The one value that it yields, which is something.
+    /// The one value that it yields; null and empty text are errors.
     pub(super) fn one(&self, input: &Value) -> Result<Value, GroupingError> {
         match self.values(input)?.as_slice() {
             [one] if !one.is_null() && one != "" => Ok(one.clone()),
@@ -216,7 +216,7 @@ impl ArithmeticOperator {
         }
     }
 
-    /// Counts are whole; anything else is refused.
+    /// Counts are integers; anything else is refused.
     fn of_numbers(self, left: &Number, right: &Number) -> Option<Number> {
         let whole = match (self, left.as_i64()?, right.as_i64()?) {
             (Self::Plus, left, right) => left.checked_add(right),

@@ -1,7 +1,7 @@
-//! A group of a LeaderWorkerSet that is cut into segments, by the set's own subgroup policy or by KAI's annotation.
+//! A LeaderWorkerSet group split into segments, by the set's own subgroup policy or by KAI's annotation.
 //!
-//! The leader is in the first segment, in a part of its own, or beside all segments. Where the workers alone fill whole
-//! segments, the leader comes on top of the first; else it takes a worker's place.
+//! The leader is in the first segment, in a subgroup of its own, or outside all segments. If the workers alone fill
+//! whole segments, the leader comes on top of the first; else it takes a worker's place.
 
 use crate::error::{GroupingError, counted};
 use crate::group::{DerivedSubGroup, DerivedTopologyConstraint};
@@ -25,21 +25,21 @@ const POLICY_TYPE: [&str; 4] = [
 ];
 const TEMPLATE: [&str; 3] = ["spec", "leaderWorkerTemplate", "workerTemplate"];
 
-/// A group of pods that is being cut.
+/// A group of pods to split.
 pub(super) struct SegmentedGroup<'a> {
     owner: ObjectView<'a>,
     pod: ObjectView<'a>,
-    /// The pods of a segment.
+    /// The number of pods of a segment.
     size: i64,
-    /// The workers of the group.
+    /// The number of workers of the group.
     workers: i64,
-    /// Whether the leader is beside the segments.
+    /// Whether the leader is outside the segments.
     is_leader_excluded: bool,
     wish: Option<DerivedTopologyConstraint>,
 }
 
 impl<'a> SegmentedGroup<'a> {
-    /// How a group of `pods` is to be cut, if it is.
+    /// How to split a group of `pods`; `None` if it is not split.
     pub(super) fn read(
         owner: ObjectView<'a>,
         pod: ObjectView<'a>,
@@ -110,7 +110,7 @@ impl<'a> SegmentedGroup<'a> {
         })
     }
 
-    /// The first segment gets two parts: the leader, and the workers beside it.
+    /// Splits the first segment into two subgroups: the leader, and the workers beside it.
     fn with_leader(
         &self,
         mut runs: Vec<DerivedSubGroup>,
@@ -135,7 +135,7 @@ impl<'a> SegmentedGroup<'a> {
     }
 }
 
-/// The size that the set's policy states, else the annotation of the set or of its workers' template.
+/// The segment size: from the set's policy, else the annotation of the set or of its workers' template.
 fn size(owner: ObjectView<'_>, pods: u32) -> Result<Option<i64>, GroupingError> {
     let template = owner.part(&TEMPLATE);
     let annotated = || {

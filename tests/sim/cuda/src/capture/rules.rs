@@ -1,15 +1,15 @@
-//! What breaks a capture, by the documentation of `cuThreadExchangeStreamCaptureMode`, of
-//! `cuStreamBeginCapture` and the programming guide's section on prohibited operations:
+//! What invalidates a capture, by the documentation of `cuThreadExchangeStreamCaptureMode` and `cuStreamBeginCapture`
+//! and by the programming guide's section on prohibited operations:
 //!
-//! - a potentially unsafe call, where the mode of the calling thread forbids it: by a capture of its own that
-//!   is not relaxed or, in the global mode, by a global one of another thread;
-//! - asking or waiting for a captured stream, an event of a capture, or the context of either;
+//! - a potentially unsafe call that the calling thread's mode forbids, because of a capture of its own that is not
+//!   relaxed or, in global mode, because of another thread's global capture;
+//! - querying or waiting for a captured stream, an event of a capture, or the context of either;
 //! - using the null stream while a blocking stream of its context is being captured.
 //!
 //! # Decision: what counts as potentially unsafe
-//! NVIDIA names `cudaMalloc` and gives no list. Here it is what programs were seen to break captures with
-//! (allocating and freeing, loading code, asking for events) and, to be strict, all that a pool is asked or
-//! told: whoever keeps clear of these on the simulated driver does so on any.
+//! NVIDIA names `cudaMalloc` and gives no list. This list has the calls that were seen to invalidate captures
+//! (allocating and freeing, loading code, querying events) and, to be strict, all pool calls. A program that avoids
+//! these on the simulated driver avoids them on every driver.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -64,16 +64,16 @@ const UNSAFE: &[&str] = &[
 ];
 
 thread_local! {
-    /// Whether the function that this thread is in takes the null stream for the thread's own.
+    /// Whether the function that this thread is in maps the null stream to the thread's own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the null stream is the thread's own.
+/// Whether the null stream means the thread's own default stream.
 pub(crate) fn is_per_thread() -> bool {
     PER_THREAD.get()
 }
 
-/// A function's name without version and stream.
+/// A function's name without version and stream suffix.
 fn stem(function: &str) -> &str {
     let name = ["_ptsz", "_ptds"]
         .iter()
@@ -85,7 +85,7 @@ fn stem(function: &str) -> &str {
     }
 }
 
-/// Copies and fills that are done when they return use the null stream.
+/// Synchronous copies and fills use the null stream.
 fn is_synchronous_copy(stem: &str) -> bool {
     (stem.starts_with("cuMemcpy") || stem.starts_with("cuMemset")) && !stem.ends_with("Async")
 }
@@ -120,7 +120,7 @@ fn check_unsafe() -> Outcome {
     refused(is_forbidden, UNSUPPORTED)
 }
 
-/// A whole context cannot be waited for while any stream of it is being captured.
+/// Synchronizing a whole context is forbidden while any of its streams is being captured.
 fn check_context() -> Outcome {
     match crate::context::current() {
         Ok((context, _)) => check_contexts(|other| other == context),
@@ -128,7 +128,7 @@ fn check_context() -> Outcome {
     }
 }
 
-/// The same for contexts that belong together.
+/// The same for all contexts that `is_one` selects.
 pub(crate) fn check_contexts(is_one: impl Fn(u64) -> bool) -> Outcome {
     let origins: Vec<(u64, Option<u64>)> = {
         let tables = tables();
@@ -136,7 +136,7 @@ pub(crate) fn check_contexts(is_one: impl Fn(u64) -> bool) -> Outcome {
         let context = |stream| tables.streams.get(&stream).map(|of| of.context());
         origins.map(|stream| (stream, context(stream))).collect()
     };
-    // A default stream belongs to whatever context is current, so it may be one of these.
+    // A default stream belongs to whichever context is current, so it may be in one of these.
     let broken = origins.into_iter();
     let broken = broken.filter(|(_, context)| context.is_none_or(&is_one));
     let broken: Vec<u64> = broken.map(|(stream, _)| stream).collect();
@@ -160,7 +160,7 @@ fn blocks(tables: &LockedTables, stream: u64, context: u64) -> bool {
     known.is_some_and(|stream| stream.is_in(context) && stream.is_blocking())
 }
 
-/// Whether a stream can be given work.
+/// Whether a stream accepts work.
 pub(crate) fn check_stream(on: u64) -> Outcome {
     if UNDER_WAY.load(Ordering::Relaxed) == 0 || !is_legacy(on) || !legacy_is_in_use(on)? {
         return Ok(());
@@ -180,7 +180,7 @@ pub(crate) fn check_stream(on: u64) -> Outcome {
     Err(IMPLICIT)
 }
 
-/// Whether a stream can be waited for, or asked whether it is done.
+/// Whether a stream may be synchronized or queried.
 pub(crate) fn check_wait(on: u64) -> Outcome {
     check_stream(on)?;
     let mut tables = tables();
@@ -190,17 +190,17 @@ pub(crate) fn check_wait(on: u64) -> Outcome {
     refused(found.is_some(), UNSUPPORTED)
 }
 
-/// The same of an event that was recorded in a capture.
+/// The same for an event that was recorded in a capture.
 pub(crate) fn check_event(recorded: Option<CapturedEvent>) -> Outcome {
     refused(breaks(recorded), CAPTURED_EVENT)
 }
 
-/// The same where a whole context is to wait for it.
+/// The same where a whole context waits for the event.
 pub(crate) fn check_unsupported(recorded: Option<CapturedEvent>) -> Outcome {
     refused(breaks(recorded), UNSUPPORTED)
 }
 
-/// Whether an event was recorded in a capture, which is broken then.
+/// Whether an event was recorded in a capture. If so, invalidates that capture.
 fn breaks(recorded: Option<CapturedEvent>) -> bool {
     let Some(CapturedEvent { capture, .. }) = recorded else {
         return false;

@@ -1,24 +1,24 @@
-//! Cubins: ELF files for cards. Their sections say what a card holds of them and their symbols what they define; what
-//! the instructions are nobody asks.
+//! Cubins: ELF files for cards. This reads which sections a card holds and which symbols they define. It ignores the
+//! instructions.
 
 use super::{CUBIN, ImageContents};
 use crate::pointer::In;
 
-/// The machine of an ELF file, `EM_CUDA`.
+/// `e_machine` of a cubin, `EM_CUDA`.
 const MACHINE: u64 = 190;
-/// The length of the file's head and of a section's, and of a symbol.
+/// The lengths of the file header, of a section header, and of a symbol.
 const HEAD: u64 = 64;
 const SYMBOL: u64 = 24;
-/// Types of sections: content, symbols, strings, and what has no content.
+/// Section types: content, symbols, strings, and without content.
 const CONTENT: u64 = 1;
 const SYMBOLS: u64 = 2;
 const STRINGS: u64 = 3;
 const EMPTY: u64 = 8;
-/// Flags of sections: written, loaded, executed.
+/// Section flags: written, loaded, executed.
 const WRITTEN: u64 = 1;
 const LOADED: u64 = 2;
 const EXECUTED: u64 = 4;
-/// Types of symbols, and the mark of functions that can be launched.
+/// Symbol types, and the mark of functions that can be launched.
 const OBJECT: u8 = 1;
 const FUNCTION: u8 = 2;
 const ENTRY: u8 = 0x10;
@@ -43,7 +43,7 @@ impl SectionHeader {
     }
 }
 
-/// Reads a cubin. Its code is noted as that of a bundle.
+/// Reads a cubin. Its code is counted as the code of a bundle.
 pub(super) fn read(code: In<u8>) -> Option<ImageContents> {
     let base = code.address();
     let table = base + code.cast::<u64>().at(5).ok()?;
@@ -56,7 +56,7 @@ pub(super) fn read(code: In<u8>) -> Option<ImageContents> {
     };
     let names = base + section(named).word(3)?;
     let mut image = ImageContents::default();
-    // Those that say how much on-chip memory a kernel has are not in the card's.
+    // Sections that only state a kernel's on-chip memory take no device memory.
     let is_held = |at: u16| {
         let name = string(names, section(at).half(0)?)?;
         Some(section(at).is_loaded()? && !name.starts_with(b".nv.shared"))
@@ -85,7 +85,7 @@ pub(super) fn read(code: In<u8>) -> Option<ImageContents> {
             }
         }
     }
-    // A variable is a part of a section, and counts by itself.
+    // A variable is a part of a section but is counted by itself, so subtract it here.
     let variables = image.variables.iter().map(|variable| variable.1);
     image.bytes = image.bytes.saturating_sub(variables.sum());
     Some(image)
@@ -96,7 +96,7 @@ enum SymbolKind {
     Variable,
 }
 
-/// A symbol's name, what it is, its size and its section.
+/// A symbol's name, kind, size and section.
 fn symbol(at: u64, strings: u64) -> Option<(String, SymbolKind, u64, u16)> {
     let bytes = In::<u8>::from_address(at);
     let (kind, mark) = (bytes.at(4).ok()? & 0xf, bytes.at(5).ok()?);
@@ -117,14 +117,14 @@ fn string(strings: u64, at: u32) -> Option<Vec<u8>> {
     Some(text.text().ok()?.to_bytes().to_vec())
 }
 
-/// A file while it is written. The section of the names of sections comes last.
+/// A file while it is written. The section with the section names comes last.
 struct CubinWriter {
     file: Vec<u8>,
     table: Vec<u8>,
     names: Vec<u8>,
 }
 
-/// A section to be written: its content, or how long it is without.
+/// A section to be written: its content, or its length if it has none.
 #[derive(Default)]
 struct NewSection<'a> {
     name: &'a str,
@@ -132,7 +132,7 @@ struct NewSection<'a> {
     flags: u64,
     content: &'a [u8],
     empty: u64,
-    /// The section of its strings, and the length of its entries.
+    /// The index of its string section, and the length of its entries.
     table: [u64; 2],
 }
 
@@ -171,12 +171,12 @@ impl CubinWriter {
     }
 }
 
-/// Where variables are in what is written, and where code is.
+/// The indices of the written sections for variables and code.
 const GLOBAL: u16 = 0;
 const TEXT: u16 = 1;
 const SYMBOL_NAMES: u64 = 2;
 
-/// Writes a cubin that defines what an image does, with as much code.
+/// Writes a cubin that defines what the image defines, with as many bytes of code.
 pub(super) fn write(image: &ImageContents) -> Vec<u8> {
     let (mut strings, mut symbols) = (vec![0], vec![0; SYMBOL as usize]);
     let mut define = |name: &str, kind: u8, mark: u8, section: u16, bytes: u64| {

@@ -1,4 +1,4 @@
-//! From text to expression, by recursive descent; looser operators call tighter ones.
+//! Parses text by recursive descent; looser operators call tighter ones.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::{ArithmeticOperator, ComparisonOperator, ExpressionNode, PathStep};
 
 type Parsed<T> = Result<T, String>;
 
-/// Deeper nesting than anybody writes by hand.
+/// Deeper nesting than anyone writes by hand.
 const MAX_DEPTH: u32 = 64;
 
 pub(super) fn expression(text: &str) -> Parsed<ExpressionNode> {
@@ -207,7 +207,7 @@ impl<'a> ExpressionParser<'a> {
         serde_json::from_str(&text).map_err(|_| format!("`{text}` is not a number"))
     }
 
-    /// A text in quotes, with the escapes of JSON.
+    /// A quoted string, with the escapes of JSON.
     fn text(&mut self) -> Parsed<String> {
         let mut texts = serde_json::Deserializer::from_str(self.rest).into_iter::<String>();
         let text = texts.next().and_then(Result::ok);
@@ -233,7 +233,7 @@ impl<'a> ExpressionParser<'a> {
 
     fn takes(&mut self, sign: &str) -> bool {
         self.space();
-        // No sign is the beginning of another but `<` and `>`, which are tried after their longer forms.
+        // No operator is a prefix of another but `<` and `>`, which are tried after their longer forms.
         match self.rest.strip_prefix(sign) {
             Some(rest) => {
                 self.rest = rest;
