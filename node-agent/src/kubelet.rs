@@ -82,7 +82,10 @@ pub(crate) fn serve(
     );
     let kubelet = Arc::new(kubelet);
     tokio::spawn(poll::keep_looking(kubelet.clone()));
-    let (there, rival) = watch::channel(known.is_some());
+    let (there, rival) = watch::channel(rival::RivalPresence {
+        is_there: known.is_some(),
+        departures: 0,
+    });
     let others = rival::RivalWatcher::new(dir.clone(), published, known);
     tokio::spawn(others.watch(requests.clone(), there));
     let local_fit = match options.unplaced {

@@ -1,14 +1,16 @@
 //! The device list that a plugin streams to the kubelet, now and after each change.
 //!
 //! The kubelet distinguishes plugins only by their resource. While another plugin serves the same resource, the
-//! kubelet would take our list for the other plugin's, and the end of our stream for the other plugin's end. So the
-//! stream then stays open and sends nothing. It ends when the other plugin has left, before this plugin registers
-//! again.
+//! kubelet would take our list for the other plugin's, and an older kubelet the end of our stream for the other
+//! plugin's end. So the stream then stays open and sends nothing. It ends when the other plugin has left, or may have left,
+//! before this plugin registers again.
 
 use apportion_proto::deviceplugin::{Device, ListAndWatchResponse};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+
+use super::rival::RivalPresence;
 
 /// The response of `ListAndWatch`.
 pub(super) type Lists = ReceiverStream<Result<ListAndWatchResponse, Status>>;
@@ -17,16 +19,19 @@ pub(super) type Lists = ReceiverStream<Result<ListAndWatchResponse, Status>>;
 /// resource, if that is possible.
 pub(super) fn lists<T: Send + Sync + 'static>(
     mut offers: watch::Receiver<T>,
-    mut rival: Option<watch::Receiver<bool>>,
+    mut rival: Option<watch::Receiver<RivalPresence>>,
     devices: fn(&T) -> Vec<Device>,
 ) -> Lists {
     let (replies, unread) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
-            if rival.as_ref().is_some_and(|rival| *rival.borrow()) {
+            let known = rival.as_ref().map(|rival| *rival.borrow());
+            if let Some(known) = known.filter(|known| known.is_there) {
+                let has_left =
+                    |now: &RivalPresence| !now.is_there || now.departures != known.departures;
                 tokio::select! {
                     () = replies.closed() => return,
-                    () = becomes(&mut rival, false) => return,
+                    () = until(&mut rival, has_left) => return,
                 }
             }
             let devices = devices(&offers.borrow_and_update());
@@ -37,17 +42,20 @@ pub(super) fn lists<T: Send + Sync + 'static>(
             tokio::select! {
                 () = replies.closed() => return,
                 changed = offers.changed() => if changed.is_err() { return },
-                () = becomes(&mut rival, true) => {}
+                () = until(&mut rival, |now| now.is_there) => {}
             }
         }
     });
     ReceiverStream::new(unread)
 }
 
-/// Waits until another plugin is there (or is gone).
-async fn becomes(rival: &mut Option<watch::Receiver<bool>>, there: bool) {
+/// Waits for a change of the other plugin; for ever where there can be none.
+async fn until(
+    rival: &mut Option<watch::Receiver<RivalPresence>>,
+    is_so: impl Fn(&RivalPresence) -> bool,
+) {
     if let Some(rival) = rival
-        && rival.wait_for(|is_there| *is_there == there).await.is_ok()
+        && rival.wait_for(is_so).await.is_ok()
     {
         return;
     }
@@ -76,26 +84,38 @@ mod tests {
         vec![Device::default(); *count]
     }
 
+    const THERE: RivalPresence = RivalPresence {
+        is_there: true,
+        departures: 0,
+    };
+
+    async fn next(lists: &mut Lists, within: Duration) -> Option<Option<usize>> {
+        let next = timeout(within, lists.next()).await.ok()?;
+        Some(next.map(|list| list.unwrap().devices.len()))
+    }
+
     #[tokio::test]
     async fn while_another_plugin_serves_nothing_is_said_and_then_the_stream_ends() {
-        let (offers, offered) = watch::channel(1);
-        let (rival, is_there) = watch::channel(false);
-        let mut lists = lists(offered, Some(is_there), devices);
-        let next = async |lists: &mut Lists, within| {
-            let next = timeout(within, lists.next()).await.ok()?;
-            Some(next.map(|list| list.unwrap().devices.len()))
+        let may_have_left = RivalPresence {
+            departures: 1,
+            ..THERE
         };
-        assert_eq!(next(&mut lists, SOON).await, Some(Some(1)));
-        offers.send_replace(2);
-        assert_eq!(next(&mut lists, SOON).await, Some(Some(2)));
-        rival.send_replace(true);
-        offers.send_replace(3);
-        assert_eq!(
-            next(&mut lists, SHORT).await,
-            None,
-            "it says nothing and stays open"
-        );
-        rival.send_replace(false);
-        assert_eq!(next(&mut lists, SOON).await, Some(None), "it ends");
+        for end in [RivalPresence::default(), may_have_left] {
+            let (offers, offered) = watch::channel(1);
+            let (rival, is_there) = watch::channel(RivalPresence::default());
+            let mut lists = lists(offered, Some(is_there), devices);
+            assert_eq!(next(&mut lists, SOON).await, Some(Some(1)));
+            offers.send_replace(2);
+            assert_eq!(next(&mut lists, SOON).await, Some(Some(2)));
+            rival.send_replace(THERE);
+            offers.send_replace(3);
+            assert_eq!(
+                next(&mut lists, SHORT).await,
+                None,
+                "it says nothing and stays open"
+            );
+            rival.send_replace(end);
+            assert_eq!(next(&mut lists, SOON).await, Some(None), "it ends");
+        }
     }
 }

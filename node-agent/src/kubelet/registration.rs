@@ -19,6 +19,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
+use super::rival::RivalPresence;
 use super::stats::KubeletEvent;
 use crate::failure::chain;
 use crate::request::AgentRequest;
@@ -39,7 +40,7 @@ pub(crate) struct PluginRegistration {
     pub(crate) prefix: &'static str,
     pub(crate) options: DevicePluginOptions,
     /// Whether another plugin serves the same resource. Meanwhile ours is not served.
-    pub(crate) yields: Option<watch::Receiver<bool>>,
+    pub(crate) yields: Option<watch::Receiver<RivalPresence>>,
 }
 
 /// Why the plugin is not registered.
@@ -91,7 +92,10 @@ impl PluginRegistration {
         let mut problem = None;
         let mut yielded = false;
         loop {
-            let yields = self.yields.as_ref().is_some_and(|there| *there.borrow());
+            let yields = self
+                .yields
+                .as_ref()
+                .is_some_and(|there| there.borrow().is_there);
             if yields {
                 drop(served.take());
             }

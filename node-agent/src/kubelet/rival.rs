@@ -7,6 +7,7 @@
 //! Two owners would allocate a card twice, whatever the settings of this one. So while there is another, whole cards
 //! are not served and nothing is allocated: the agent does not know which card the other one allocates next.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The common prefix of the sockets of NVIDIA's and GKE's plugins.
 const PREFIX: &str = "nvidia";
 const ENDING: &str = ".sock";
+/// The kubelet's own socket.
+const KUBELET: &str = "kubelet.sock";
+/// The common prefix of this agent's sockets.
+const OURS: &str = "apportion-";
 
 /// How another owner was recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +68,14 @@ impl fmt::Display for RivalOwner {
     }
 }
 
+/// Whether there is another owner, for the plugin that serves the same resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RivalPresence {
+    pub(crate) is_there: bool,
+    /// How often the kubelet may have kept the devices of a plugin that has left, because our stream was open.
+    pub(crate) departures: u32,
+}
+
 /// Another device plugin that is registered with this kubelet.
 pub(crate) async fn of_plugins(kubelet: &Path) -> Option<RivalOwner> {
     if let Some(name) = socket(&kubelet.join("device-plugins")).await {
@@ -82,6 +95,20 @@ async fn socket(folder: &Path) -> Option<String> {
         }
     }
     None
+}
+
+/// The sockets of other plugins: those of cards that somebody listens at, and all others that exist.
+async fn sockets(folder: &Path) -> BTreeSet<String> {
+    let mut sockets = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_other = name.ends_with(ENDING) && name != KUBELET && !name.starts_with(OURS);
+        let is_of_cards = name.starts_with(PREFIX);
+        if is_other && (!is_of_cards || is_listening(&entry.path()).await) {
+            sockets.insert(name);
+        }
+    }
+    sockets
 }
 
 /// Whether somebody listens there, even if it accepts no connection.
@@ -126,16 +153,29 @@ impl RivalWatcher {
     }
 
     /// Notifies the agent's loop and the whole-card plugin when another owner comes or goes.
+    ///
+    /// Newer kubelets (kubernetes/kubernetes#135437) know several plugins of one resource. If one leaves, they keep its
+    /// devices for as long as another one's stream is open, which may be ours. So where a socket has gone and the devices
+    /// have not, our stream has to end before the kubelet tells the truth.
     pub(super) async fn watch(
         mut self,
         requests: mpsc::Sender<AgentRequest>,
-        there: watch::Sender<bool>,
+        there: watch::Sender<RivalPresence>,
     ) {
+        let mut listening = BTreeSet::new();
         loop {
+            let before = listening;
+            listening = sockets(&self.kubelet.join("device-plugins")).await;
             let is_published = !self.published.borrow().is_empty();
             let dra = is_published.then_some(RivalOwner::Dra);
             let rival = of_plugins(&self.kubelet).await.or(dra);
-            there.send_replace(rival.is_some());
+            let has_departed = matches!(rival, Some(RivalOwner::Resource(_)))
+                && before.difference(&listening).next().is_some();
+            let departures = there.borrow().departures + u32::from(has_departed);
+            there.send_replace(RivalPresence {
+                is_there: rival.is_some(),
+                departures,
+            });
             if rival != self.known {
                 self.known.clone_from(&rival);
                 if requests.send(AgentRequest::Rival(rival)).await.is_err() {
@@ -151,6 +191,29 @@ impl RivalWatcher {
 mod tests {
     use std::os::unix::net::UnixListener;
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_killed_plugin_of_cards_and_a_removed_socket_count_as_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let bind = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
+        let killed = bind("nvidia-gpu.sock");
+        let _others = ["kubelet.sock", "apportion-whole-1.sock", "rdma.sock"].map(bind);
+        let names = ["nvidia-gpu.sock".to_owned(), "rdma.sock".to_owned()];
+        assert_eq!(super::sockets(folder.path()).await, names.into());
+        drop(killed);
+        let gone = async {
+            while super::sockets(folder.path()).await.len() > 1 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(
+            tokio::time::timeout(Duration::from_secs(10), gone)
+                .await
+                .is_ok()
+        );
+        std::fs::remove_file(folder.path().join("rdma.sock")).unwrap();
+        assert!(super::sockets(folder.path()).await.is_empty());
+    }
 
     #[tokio::test]
     async fn a_plugin_is_there_while_it_listens() {

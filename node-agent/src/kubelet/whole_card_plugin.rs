@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use super::allocate_strategy::AllocateStrategy;
 use super::list_and_watch::{Lists, health, lists};
 use super::poll::KubeletPoller;
+use super::rival::RivalPresence;
 use super::slot_plugin::leaving;
 use crate::failure::chain;
 use crate::request::{self, StartingContainer};
@@ -51,7 +52,7 @@ pub(crate) struct WholeCardPlugin {
     pub(crate) offers: watch::Receiver<Arc<WholeCardOffers>>,
     pub(crate) answers: watch::Receiver<AllocateStrategy>,
     /// Whether another plugin serves whole cards.
-    pub(crate) rival: watch::Receiver<bool>,
+    pub(crate) rival: watch::Receiver<RivalPresence>,
 }
 
 /// The plugin's options.
