@@ -21,7 +21,7 @@ use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
 use tracing::warn;
 
 use crate::access::AccountAccess;
-use crate::namespace::PidNamespaces;
+use crate::namespace::{PidNamespaces, ResolvedProcess};
 use crate::procfs::{self, MappedFile};
 use crate::reserve::ContextCost;
 
@@ -347,17 +347,6 @@ impl AccountFiles {
         let is_damaged = self.limits.is_damaged() || self.usage.is_damaged();
         !is_damaged && self.identity.is_some() && identity(&self.folder) == self.identity
     }
-}
-
-/// The process behind a slot of an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResolvedProcess {
-    /// It is alive.
-    Live(ProcessId),
-    /// It has ended.
-    Dead,
-    /// The agent cannot tell.
-    Unknown,
 }
 
 /// Removes an account's folder, if it exists. Refuses if the name is not an allocation id, or if the folder holds

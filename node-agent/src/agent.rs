@@ -36,7 +36,7 @@ use crate::probe::ContextProbe;
 use crate::request::AgentRequest;
 use crate::request_tracker::RequestTracker;
 use crate::reserve::ContextReserves;
-use crate::view::{self, AgentStats, AgentView};
+use crate::view::{self, AgentHandle, AgentStats, AgentView};
 
 mod attribute;
 mod context_cost;
@@ -103,13 +103,6 @@ pub(crate) struct NodeAgent {
     delivery: Option<GrantDelivery>,
     views: watch::Sender<Arc<AgentView>>,
     events: broadcast::Sender<v1::Event>,
-}
-
-/// Where other tasks read the agent's state.
-#[derive(Clone, Debug)]
-pub(crate) struct AgentHandle {
-    pub(crate) views: watch::Receiver<Arc<AgentView>>,
-    pub(crate) events: broadcast::Sender<v1::Event>,
 }
 
 impl NodeAgent {

@@ -17,7 +17,10 @@ use tokio::sync::watch;
 use crate::cdi_specs::CdiSpecDir;
 use crate::cri::RuntimeCapabilities;
 use crate::failure::chain;
-use crate::kubelet::{AllocateStrategy, KubeletSnapshot, Offers, WholeCardOffers};
+use crate::kubelet::allocate_strategy::AllocateStrategy;
+use crate::kubelet::slot_plugin::Offers;
+use crate::kubelet::snapshot::KubeletSnapshot;
+use crate::kubelet::whole_card_plugin::WholeCardOffers;
 use crate::library::{InstallError, InstalledLibraries};
 use crate::options::AgentOptions;
 use crate::slot_folders::SlotFolders;
@@ -333,7 +336,7 @@ pub(crate) fn age(now: EpochMillis, then: EpochMillis) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::Holder;
+    use crate::kubelet::snapshot::Holder;
 
     const YOUNG: Duration = Duration::from_secs(1);
 

@@ -8,10 +8,10 @@
 //! has the same with the pod's UID, which a name cannot replace. If both have a slot, they must agree. Pods are
 //! never guessed from requests, order or time.
 
-mod allocate_strategy;
+pub(crate) mod allocate_strategy;
 mod checkpoint;
 mod dra_claims;
-mod foreign_holders;
+pub(crate) mod foreign_holders;
 mod list_and_watch;
 mod local_fit;
 mod merge_sources;
@@ -19,48 +19,42 @@ mod pods;
 mod poll;
 mod registration;
 mod rival;
+pub(crate) mod rival_owner;
 mod shadowed_mounts;
-mod slot_plugin;
-mod stats;
-mod whole_card_holders;
-mod whole_card_plugin;
+pub(crate) mod slot_plugin;
+pub(crate) mod snapshot;
+pub(crate) mod stats;
+pub(crate) mod whole_card_holders;
+pub(crate) mod whole_card_plugin;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::names::{RESOURCE_SLOT, RESOURCE_WHOLE};
-use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 use tracing::{info, warn};
 
-pub(crate) use allocate_strategy::AllocateStrategy;
-pub(crate) use foreign_holders::{ForeignCardId, ForeignHolder};
-pub(crate) use poll::{Holder, KubeletSnapshot};
-pub(crate) use rival::{RivalOwner, of_plugins as rival};
-pub(crate) use stats::{KubeletEvent, KubeletStats};
-pub(crate) use whole_card_holders::WholeCardHolder;
-pub(crate) use whole_card_plugin::WholeCardOffers;
+pub(crate) use rival::of_plugins as rival;
 
-use crate::agent::AgentHandle;
 use crate::cri;
 use crate::options::{AgentOptions, UnplacedPolicy};
 use crate::request::AgentRequest;
+use crate::view::AgentHandle;
+use allocate_strategy::AllocateStrategy;
 use poll::KubeletPoller;
 use registration::PluginRegistration;
-use slot_plugin::SlotPlugin;
-use whole_card_plugin::WholeCardPlugin;
+use rival_owner::{RivalOwner, RivalPresence};
+use slot_plugin::{Offers, SlotPlugin};
+use whole_card_plugin::{WholeCardOffers, WholeCardPlugin};
 
 /// How long to wait before the delivery strategy is chosen again.
 const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
 
 /// How often to check whether the container runtime was restarted.
 const RUNTIME_LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
-
-/// Each slot, and whether it is available.
-pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
 
 /// Serves the kubelet whose folder is `dir` as long as the agent runs.
 pub(crate) fn serve(
@@ -82,7 +76,7 @@ pub(crate) fn serve(
     );
     let kubelet = Arc::new(kubelet);
     tokio::spawn(poll::keep_looking(kubelet.clone()));
-    let (there, rival) = watch::channel(rival::RivalPresence {
+    let (there, rival) = watch::channel(RivalPresence {
         is_there: known.is_some(),
         departures: 0,
     });

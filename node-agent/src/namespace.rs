@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use apportion_abi::account::ProcessRegistration;
 use apportion_ledger::ProcessId;
 
-use crate::account::ResolvedProcess;
 use crate::procfs;
 
 /// Scans of all processes take at most one part in this many of the time.
@@ -19,6 +18,17 @@ const SHARE: u32 = 20;
 
 /// Pid namespace, pid in it, and start time.
 type Key = (u64, u32, u64);
+
+/// The process behind a slot of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResolvedProcess {
+    /// It is alive.
+    Live(ProcessId),
+    /// It has ended.
+    Dead,
+    /// The agent cannot tell.
+    Unknown,
+}
 
 /// Known processes of other pid namespaces.
 #[derive(Debug)]

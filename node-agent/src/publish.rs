@@ -16,8 +16,8 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::agent::AgentHandle;
 use crate::failure::chain;
+use crate::view::AgentHandle;
 use crate::view::AgentView;
 
 mod events;

@@ -17,13 +17,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::agent::AgentHandle;
 use crate::caller::{CallerIdentity, PeerConnection};
 use crate::fencing::FencingTokenStore;
 use crate::request::{self, Answer};
 use crate::request_tracker::RequestTracker;
 use crate::tcp::TcpServer;
 use crate::tenant::{AllowedUsers, TenantUid};
+use crate::view::AgentHandle;
 use crate::view::AgentView;
 use crate::wire;
 

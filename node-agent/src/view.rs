@@ -2,6 +2,7 @@
 //! list, watch and metrics. No reader waits for the driver or the ledger.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use apportion_abi::account::ApiFamily;
@@ -10,10 +11,11 @@ use apportion_ledger::{
     Allocation, AllocationPhase, CardGrant, Ledger, NoticeKind, ProcessId, XidSeverity,
 };
 use apportion_proto::v1;
+use tokio::sync::{broadcast, watch};
 
 use crate::account::AccountFiles;
 use crate::driver::{CardReading, FoundCard};
-use crate::kubelet;
+use crate::kubelet::stats::KubeletStats;
 use crate::nri_plugin;
 use crate::procfs;
 use crate::wire;
@@ -47,6 +49,13 @@ impl AgentView {
     }
 }
 
+/// Where other tasks read the agent's state.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentHandle {
+    pub(crate) views: watch::Receiver<Arc<AgentView>>,
+    pub(crate) events: broadcast::Sender<v1::Event>,
+}
+
 /// Counts since the agent started, and facts for metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentStats {
@@ -65,7 +74,7 @@ pub(crate) struct AgentStats {
     pub(crate) recoveries: BTreeMap<CardUuid, u64>,
     /// Whether containers get their cards through CDI; `None` until the runtime is known.
     pub(crate) has_cdi: Option<bool>,
-    pub(crate) kubelet: kubelet::KubeletStats,
+    pub(crate) kubelet: KubeletStats,
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     /// The NRI plugin's counts; `None` without the plugin.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
 mod connect;
 pub mod identity;
 

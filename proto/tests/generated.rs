@@ -24,6 +24,7 @@ fn generate(contract: &str, file: &str, into: &Path) -> Result<String, Box<dyn E
     let descriptors = protox::compile([contract], [root])?;
     tonic_prost_build::configure()
         .build_transport(false)
+        .codec_path("crate::codec::SmallBufferCodec")
         .out_dir(folder)
         .compile_fds(descriptors)?;
     Ok(std::fs::read_to_string(made)?)

@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 
 use apportion_abi::{Bytes, CardRequest, CardUuid, fits};
 
-use crate::allocation::{Allocation, AllocationId, AllocationPhase, CardGrant};
+use crate::allocation::{Allocation, AllocationPhase, CardGrant};
+
 use crate::card::Health;
-use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, NoticeKind, PlacementProposal};
+use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind, PlacementProposal};
+use crate::ids::AllocationId;
 use crate::ledger::Ledger;
+use crate::time::EpochMillis;
 
 impl Ledger {
     pub(crate) fn allocate(

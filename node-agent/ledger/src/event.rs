@@ -4,24 +4,11 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 
-use crate::allocation::{Allocation, AllocationId, AllocationOwner, ProcessId};
+use crate::allocation::{Allocation, AllocationOwner};
+
 use crate::card::Health;
+use crate::ids::{AllocationId, ProcessId};
 use crate::sample::NodeSample;
-
-/// Milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EpochMillis(pub u64);
-
-impl EpochMillis {
-    /// The time `wait` later.
-    #[must_use]
-    pub fn after(self, wait: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        )
-    }
-}
 
 /// What happens to a process that exceeds or bypasses its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

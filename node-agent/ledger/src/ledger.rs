@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
 
-use crate::allocation::{Allocation, AllocationId, AllocationPhase};
+use crate::allocation::{Allocation, AllocationPhase};
+
 use crate::card::{Health, LedgerCard};
 use crate::event::{
-    AllocationRefusal, EpochMillis, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind,
-    OffenderPolicy,
+    AllocationRefusal, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind, OffenderPolicy,
 };
-use crate::reconcile::Offences;
+use crate::ids::AllocationId;
+use crate::offence::Offences;
+use crate::time::EpochMillis;
 
 /// The node's list of allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,27 +18,30 @@ mod card;
 mod estimate;
 mod event;
 mod fault;
+mod ids;
 mod ledger;
 mod lifecycle;
+mod offence;
 mod reconcile;
 mod sample;
 mod slots;
+mod time;
 mod topology;
 mod whole;
 
-pub use allocation::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement,
-    ProcessId,
-};
+pub use allocation::{Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement};
+
 pub use card::{Health, LedgerCard};
 pub use event::{
-    AllocationRefusal, EpochMillis, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind,
-    OffenderPolicy, PlacementProposal,
+    AllocationRefusal, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind, OffenderPolicy,
+    PlacementProposal,
 };
 pub use fault::XidSeverity;
+pub use ids::{AllocationId, ProcessId};
 pub use ledger::Ledger;
 pub use sample::{AccountSample, CardSample, ClaimWindow, NodeSample, ProcessSample};
 pub use slots::{SlotEffect, SlotEvent, SlotId, SlotRefusal, SlotState, SlotTable};
+pub use time::EpochMillis;
 pub use topology::{CardCloseness, GpuTopology};
 pub use whole::{
     WholeCardId, WholeCardOffer, WholeCardPlan, WholeCardRefusal, WholeCardTable, WholeCardUpdate,

@@ -5,10 +5,13 @@
 
 use apportion_abi::{Bytes, CardCapacity, CardUuid};
 
-use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPhase};
+use crate::allocation::{Allocation, AllocationOwner, AllocationPhase};
+
 use crate::card::{Health, LedgerCard};
-use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, LedgerNotice, NoticeKind};
+use crate::event::{AllocationRefusal, LedgerEffect, LedgerNotice, NoticeKind};
+use crate::ids::AllocationId;
 use crate::ledger::Ledger;
+use crate::time::EpochMillis;
 
 impl Ledger {
     pub(crate) fn card_found(

@@ -35,16 +35,16 @@
 //!
 //! A process without a claim has no leeway. Together with the others, less their leeway, it must keep the limit.
 
-use std::collections::BTreeMap;
-
 use apportion_abi::{Bytes, CardUuid};
 
 use crate::allocation::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement,
-    ProcessId,
+    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement,
 };
+
 use crate::event::{LedgerEffect, LedgerNotice, NoticeKind, OffenderPolicy};
+use crate::ids::{AllocationId, ProcessId};
 use crate::ledger::Ledger;
+use crate::offence::{LimitViolation, Offences};
 use crate::sample::{CardSample, NodeSample, ProcessSample};
 
 /// How many samples in a row must show an offence before its process is killed or evicted.
@@ -52,17 +52,6 @@ const STRIKES: u32 = 3;
 
 /// How many samples pass before an eviction is requested again. The earlier request may have been refused.
 const ASK_AGAIN: u32 = 40;
-
-/// The offences of one allocation's processes, and in how many samples in a row each was seen.
-pub(crate) type Offences = BTreeMap<LimitViolation, u32>;
-
-/// One offence of one process on one card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LimitViolation {
-    kind: NoticeKind,
-    card: CardUuid,
-    process: ProcessId,
-}
 
 impl Ledger {
     pub(crate) fn reconcile(&mut self, sample: NodeSample) -> Vec<LedgerEffect> {

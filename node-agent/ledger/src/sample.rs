@@ -2,7 +2,7 @@
 
 use apportion_abi::{Bytes, CardUuid};
 
-use crate::allocation::{AllocationId, ProcessId};
+use crate::ids::{AllocationId, ProcessId};
 
 /// One sampling round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -30,9 +30,11 @@ use std::str::FromStr;
 
 use apportion_abi::{Bytes, CardUuid};
 
-use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPhase};
+use crate::allocation::{Allocation, AllocationOwner, AllocationPhase};
+
 use crate::card::Health;
 use crate::event::{AllocationRefusal, LedgerEffect};
+use crate::ids::AllocationId;
 use crate::ledger::Ledger;
 
 pub use assign::{WholeCardPlan, WholeCardRefusal};

@@ -6,7 +6,8 @@
 //! one does.
 
 use super::*;
-use crate::kubelet::{ForeignCardId, ForeignHolder, KubeletSnapshot};
+use crate::kubelet::foreign_holders::{ForeignCardId, ForeignHolder};
+use crate::kubelet::snapshot::KubeletSnapshot;
 
 impl NodeAgent {
     pub(super) fn others_seen(&mut self, seen: &KubeletSnapshot) {

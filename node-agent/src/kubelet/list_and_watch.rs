@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::rival::RivalPresence;
+use super::rival_owner::RivalPresence;
 
 /// The response of `ListAndWatch`.
 pub(super) type Lists = ReceiverStream<Result<ListAndWatchResponse, Status>>;

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use super::pods::{NodePods, PodFacts};
-use super::poll::Holder;
-use crate::agent::AgentHandle;
+use super::snapshot::Holder;
 use crate::request::{AgentRequest, Answer};
+use crate::view::AgentHandle;
 
 /// How long to wait for the specification of a pod that the kubelet already has.
 const PATIENCE: Duration = Duration::from_secs(5);

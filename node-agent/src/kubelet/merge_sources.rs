@@ -11,7 +11,7 @@ use apportion_ledger::SlotId;
 use apportion_proto::podresources::PodResources;
 
 use super::checkpoint::KubeletCheckpoint;
-use super::poll::{Holder, KubeletSnapshot, SlotDispute};
+use super::snapshot::{Holder, KubeletSnapshot, SlotDispute};
 
 /// The holders according to both sources, or according to the checkpoint if the API does not answer. If the
 /// checkpoint has two pods for a slot, the one that the API names holds it, if its UID is known.

@@ -1,6 +1,6 @@
 //! Polls the kubelet: which pod holds which slot now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,13 +11,14 @@ use apportion_proto::podresources::{ListPodResourcesRequest, PodResources};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
-use super::checkpoint::{self, KubeletCheckpointError};
+use super::checkpoint;
 use super::dra_claims::{self, Published};
-use super::foreign_holders::{self, ForeignHolder};
+use super::foreign_holders;
 use super::merge_sources::{agreed, in_use, on_record, only};
 use super::pods::NodePods;
+use super::snapshot::{Holder, KubeletPollError, KubeletSnapshot};
 use super::stats::KubeletEvent;
-use super::whole_card_holders::{self, WholeCardSnapshot};
+use super::whole_card_holders;
 use crate::failure::chain;
 use crate::request::AgentRequest;
 
@@ -39,58 +40,6 @@ pub(crate) struct KubeletPoller {
     requests: mpsc::Sender<AgentRequest>,
     /// One poll at a time, so that snapshots arrive in order: an older one after a newer one would remove a grant.
     turn: tokio::sync::Mutex<()>,
-}
-
-/// The holder of a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    /// The pod's UID.
-    pub(crate) pod: String,
-    /// Namespace and name, if the kubelet reported them.
-    pub(crate) name: Option<String>,
-    /// The containers that hold it. A slot of an init container is reused by a later container.
-    pub(crate) containers: BTreeSet<String>,
-}
-
-/// The result of a poll.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KubeletSnapshot {
-    pub(crate) held: BTreeMap<SlotId, Holder>,
-    /// Whether the pod-resources API answered, too.
-    pub(crate) is_listed: bool,
-    /// The slots whose holder is unknown, and why.
-    pub(crate) disputed: BTreeMap<SlotId, SlotDispute>,
-    /// The pods with whole cards.
-    pub(crate) whole: WholeCardSnapshot,
-    /// The pods with cards of another device plugin or of a DRA driver, by UID.
-    pub(crate) others: BTreeMap<String, ForeignHolder>,
-    /// Whether a slot that is not in `held` is held by nobody.
-    pub(crate) is_complete: bool,
-    /// The pods that have ended or were deleted, according to the kubelet or the API server.
-    pub(crate) ended: BTreeSet<String>,
-    /// The pods in which nothing starts any more, according to the same source: they are being deleted, or they hold
-    /// a slot and have started for good.
-    pub(crate) ending: BTreeSet<String>,
-    /// The pods that have not ended, according to the same source.
-    pub(crate) live: BTreeSet<String>,
-}
-
-/// Why a poll failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum KubeletPollError {
-    #[error(transparent)]
-    Checkpoint(#[from] KubeletCheckpointError),
-    #[error("the apportion agent is stopping")]
-    Leaving,
-}
-
-/// Why the holder of one slot is unknown. Other slots are not affected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SlotDispute {
-    #[error("the kubelet allocated it to two pods; delete one of them")]
-    TwoPods,
-    #[error("the kubelet's checkpoint and its pod-resources API name different holders")]
-    Disagree,
 }
 
 impl KubeletPoller {

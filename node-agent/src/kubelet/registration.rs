@@ -19,7 +19,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
-use super::rival::RivalPresence;
+use super::rival_owner::RivalPresence;
 use super::stats::KubeletEvent;
 use crate::failure::chain;
 use crate::request::AgentRequest;

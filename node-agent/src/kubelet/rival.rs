@@ -8,7 +8,6 @@
 //! are not served and nothing is allocated: the agent does not know which card the other one allocates next.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,8 +17,9 @@ use apportion_proto::podresources::pod_resources_lister_client::PodResourcesList
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
-use super::dra_claims::{self, Published};
+use super::dra_claims::Published;
 use super::foreign_holders;
+use super::rival_owner::{RivalOwner, RivalPresence};
 use crate::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -32,49 +32,6 @@ const ENDING: &str = ".sock";
 const KUBELET: &str = "kubelet.sock";
 /// The common prefix of this agent's sockets.
 const OURS: &str = "apportion-";
-
-/// How another owner was recognized.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RivalOwner {
-    /// A device plugin, by its socket's name.
-    Socket(String),
-    /// A device plugin, by its resource whose devices are cards.
-    Resource(String),
-    /// NVIDIA's DRA driver, by the cards that it offers.
-    Dra,
-}
-
-/// The message for the administrator.
-impl fmt::Display for RivalOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            Self::Socket(name) => name.clone(),
-            Self::Resource(name) => format!("the one of {name}"),
-            Self::Dra => {
-                return write!(
-                    f,
-                    "NVIDIA's DRA driver ({}) allocates GPUs of this node, so this agent grants none; turn its GPUs off \
-                     with its Helm value resources.gpus.enabled=false, or keep this agent off the node",
-                    dra_claims::DRIVER
-                );
-            }
-        };
-        write!(
-            f,
-            "another device plugin ({name}) allocates GPUs of this node, so this agent grants none; turn that plugin off \
-             with the node's label nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
-             gke-no-default-nvidia-gpu-device-plugin=true (GKE), or keep this agent off the node"
-        )
-    }
-}
-
-/// Whether there is another owner, for the plugin that serves the same resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RivalPresence {
-    pub(crate) is_there: bool,
-    /// How often the kubelet may have kept the devices of a plugin that has left, because our stream was open.
-    pub(crate) departures: u32,
-}
 
 /// Another device plugin that is registered with this kubelet.
 pub(crate) async fn of_plugins(kubelet: &Path) -> Option<RivalOwner> {

@@ -20,14 +20,17 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
-use super::Offers;
 use super::allocate_strategy::AllocateStrategy;
 use super::list_and_watch::{Lists, health, lists};
 use super::local_fit::LocalFit;
-use super::poll::{Holder, KubeletPoller};
+use super::poll::KubeletPoller;
+use super::snapshot::Holder;
 use super::stats::KubeletEvent;
 use crate::failure::chain;
 use crate::request::{self, PrepareOutcome};
+
+/// Each slot, and whether it is available.
+pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
 
 /// The plugin.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::poll::{KubeletPollError, KubeletSnapshot, SlotDispute};
+use super::snapshot::{KubeletPollError, KubeletSnapshot, SlotDispute};
 
 /// Histogram buckets for how long the kubelet waits, in seconds. It gives up after thirty.
 const BOUNDS: [f64; 12] = [

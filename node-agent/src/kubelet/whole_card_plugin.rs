@@ -27,7 +27,7 @@ use tracing::{info, warn};
 use super::allocate_strategy::AllocateStrategy;
 use super::list_and_watch::{Lists, health, lists};
 use super::poll::KubeletPoller;
-use super::rival::RivalPresence;
+use super::rival_owner::RivalPresence;
 use super::slot_plugin::leaving;
 use crate::failure::chain;
 use crate::request::{self, StartingContainer};

@@ -44,9 +44,6 @@ enum SeriesSource {
 /// Histograms by label value.
 pub(super) type Spread = BTreeMap<&'static str, Histogram>;
 
-/// Label values and the number.
-pub(super) type Sample = (Vec<String>, f64);
-
 const CARD_LABELS: [&str; 1] = ["gpu_uuid"];
 const SHARE_LABELS: [&str; 4] = ["namespace", "pod", "container", "gpu_uuid"];
 

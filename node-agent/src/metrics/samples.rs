@@ -8,8 +8,10 @@ use apportion_abi::account::ApiFamily;
 use apportion_ledger::{AllocationRefusal, NoticeKind, XidSeverity};
 use apportion_proto::v1;
 
-use super::definitions::Sample;
 use super::snapshot::{self, ScrapeSnapshot, ShareMetrics};
+
+/// Label values and the number.
+pub(super) type Sample = (Vec<String>, f64);
 
 const ENFORCEMENT: [(&str, v1::EnforcementState); 6] = [
     ("pending", v1::EnforcementState::Pending),

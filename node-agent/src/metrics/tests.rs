@@ -109,7 +109,7 @@ fn shares_beyond_the_bound_are_counted_and_not_shown() {
 fn a_start_is_in_its_bucket_and_in_those_above() {
     let mut counts = AgentStats::default();
     let took = std::time::Duration::from_millis(30);
-    let news = |is_granted| crate::kubelet::KubeletEvent::Started { took, is_granted };
+    let news = |is_granted| crate::kubelet::stats::KubeletEvent::Started { took, is_granted };
     counts.kubelet.enter(news(true));
     counts.kubelet.enter(news(true));
     counts.kubelet.enter(news(false));

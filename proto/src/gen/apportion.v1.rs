@@ -731,7 +731,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/apportion.v1.Agent/NodeState",
             );
@@ -753,7 +753,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/apportion.v1.Agent/Allocate",
             );
@@ -775,7 +775,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/apportion.v1.Agent/Commit",
             );
@@ -796,7 +796,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/apportion.v1.Agent/Release",
             );
@@ -818,7 +818,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/apportion.v1.Agent/Resize",
             );
@@ -839,7 +839,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/List");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "List"));
@@ -861,7 +861,7 @@ pub mod agent_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/Watch");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "Watch"));
@@ -1029,7 +1029,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = NodeStateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1072,7 +1072,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AllocateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1115,7 +1115,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CommitSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1158,7 +1158,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1201,7 +1201,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ResizeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1244,7 +1244,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1290,7 +1290,7 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -274,9 +274,16 @@ fn said(list: v1::ListReply) -> AgentStatus {
         unmanaged: Bytes(card.unmanaged_bytes),
     };
     AgentStatus {
-        cards: list.cards.into_iter().map(card).collect(),
-        held: list.allocations.into_iter().map(held).collect(),
+        cards: fitted(list.cards.into_iter().map(card)),
+        held: fitted(list.allocations.into_iter().map(held)),
     }
+}
+
+/// A `Vec` as small as its content. Collecting in place would keep the room of the larger protobuf messages.
+fn fitted<T>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut fitted: Vec<T> = items.collect();
+    fitted.shrink_to_fit();
+    fitted
 }
 
 fn held(allocation: v1::Allocation) -> AgentAllocation {
@@ -303,7 +310,7 @@ fn held(allocation: v1::Allocation) -> AgentAllocation {
         uid,
         name: allocation.name,
         stage,
-        shares: allocation.grants.into_iter().map(share).collect(),
+        shares: fitted(allocation.grants.into_iter().map(share)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::allocation::AllocationId;
+use crate::ids::AllocationId;
 
 /// The number of a slot, from one. It is written `s-0001`, which is also the kubelet's device id and the name of the
 /// CDI device.

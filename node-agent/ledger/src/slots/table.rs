@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::slot::{SlotId, SlotState};
-use crate::allocation::AllocationId;
+use crate::ids::AllocationId;
 
 /// Something that happened to slots.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use apportion_abi::CardUuid;
 
 use super::WholeCardId;
 use super::table::idle;
-use crate::allocation::{AllocationId, AllocationOwner, AllocationPhase};
+use crate::allocation::{AllocationOwner, AllocationPhase};
+use crate::ids::AllocationId;
 use crate::ledger::Ledger;
 use crate::topology::GpuTopology;
 

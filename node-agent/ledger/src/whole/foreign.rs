@@ -7,9 +7,12 @@
 
 use apportion_abi::CardUuid;
 
-use crate::allocation::{Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant};
-use crate::event::{AllocationRefusal, EpochMillis, LedgerEffect, NoticeKind};
+use crate::allocation::{Allocation, AllocationOwner, AllocationPhase, CardGrant};
+
+use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind};
+use crate::ids::AllocationId;
 use crate::ledger::Ledger;
+use crate::time::EpochMillis;
 
 /// The prefix of the keys of such allocations.
 const TAKEN: &str = "other-plugin/";

@@ -6,11 +6,12 @@ use std::time::Duration;
 use apportion_abi::CardUuid;
 
 use super::{WholeCardId, WholeCardRefusal};
-use crate::allocation::{AllocationId, AllocationPhase};
+use crate::allocation::AllocationPhase;
 use crate::card::Health;
-use crate::event::EpochMillis;
+use crate::ids::AllocationId;
 use crate::ledger::Ledger;
 use crate::slots::SlotTable;
+use crate::time::EpochMillis;
 use crate::topology::GpuTopology;
 
 /// How long the kubelet may take from `Allocate` until it reports the device's pod.

@@ -229,7 +229,7 @@ pub mod pods_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static("/v1alpha1.Pods/WatchPods");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("v1alpha1.Pods", "WatchPods"));
@@ -370,7 +370,7 @@ pub mod pods_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchPodsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
