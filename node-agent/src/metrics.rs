@@ -26,10 +26,7 @@ mod snapshot;
 
 use definitions::{AgentMetric, ROWS, SeriesKind};
 pub(crate) use samples::{FAILED, QUOTA, reason};
-use snapshot::ScrapeSnapshot;
-
-/// The most shares that are exported. A node has fewer; more are a bug that must not overload Prometheus.
-const MOST_SHARES: usize = 1024;
+use snapshot::{MOST_SHARES, ScrapeSnapshot};
 
 /// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

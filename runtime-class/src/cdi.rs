@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use apportion_abi::names::{CDI_ALLOCATION, CDI_KIND, CDI_POD};
 
-use crate::edits::{ContainerEdits, ContainerMount, DeviceNode};
+use crate::container_edits::{ContainerEdits, ContainerMount, DeviceNode};
 
 const VERSION: &str = "0.6.0";
 /// The version that added `additionalGids`.

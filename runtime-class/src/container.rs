@@ -16,7 +16,7 @@ use apportion_abi::place::{
     USAGE_FILE,
 };
 
-use crate::edits::{ContainerEdits, ContainerMount, DeviceNode};
+use crate::container_edits::{ContainerEdits, ContainerMount, DeviceNode};
 use crate::grant::{Grant, GrantedCard};
 
 /// Host files that containers get beside their account and the library.

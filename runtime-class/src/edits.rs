@@ -7,6 +7,7 @@ use apportion_abi::names::{ENV_MEMORY_LIMIT, ENV_PORTION, ENV_VISIBLE};
 use apportion_abi::place::ENV_ACCOUNT;
 
 use crate::container::{ContainerFiles, in_container, with_whole_cards};
+use crate::container_edits::ContainerEdits;
 use crate::grant::Grant;
 
 /// Where the program runs.
@@ -21,37 +22,6 @@ pub enum EditTarget<'a> {
     Container(&'a ContainerFiles),
     /// In a container with whole cards: nothing is between the cards and the program.
     Whole(&'a ContainerFiles),
-}
-
-/// The changes to the program's environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerEdits {
-    /// Variables, each name once.
-    pub env: Vec<(&'static str, String)>,
-    /// Files of the host that appear in the container.
-    pub mounts: Vec<ContainerMount>,
-    /// Device files that the container may open.
-    pub devices: Vec<DeviceNode>,
-}
-
-/// One bind mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerMount {
-    /// The file on the host.
-    pub host_path: String,
-    /// The path in the container.
-    pub container_path: String,
-    /// The mount's options.
-    pub options: &'static [&'static str],
-}
-
-/// One device file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceNode {
-    /// The path in the container.
-    pub path: String,
-    /// The path on the host.
-    pub host_path: String,
 }
 
 /// All changes that `grant` makes for a program that runs at `target`.

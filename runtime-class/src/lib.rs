@@ -12,11 +12,13 @@
 
 pub mod cdi;
 mod container;
+mod container_edits;
 mod edits;
 mod grant;
 pub mod nvidia;
 pub mod slot;
 
 pub use container::{CONTROL_DEVICES, ContainerFiles, DriverFiles};
-pub use edits::{ContainerEdits, ContainerMount, DeviceNode, EditTarget, edits};
+pub use container_edits::{ContainerEdits, ContainerMount, DeviceNode};
+pub use edits::{EditTarget, edits};
 pub use grant::{Grant, GrantedCard};

@@ -19,7 +19,8 @@ use apportion_abi::Share;
 use apportion_abi::place::CONTAINER_SIM_CARDS;
 
 use crate::container::{ContainerFiles, DriverFiles};
-use crate::edits::{ContainerEdits, ContainerMount, EditTarget, edits};
+use crate::container_edits::{ContainerEdits, ContainerMount};
+use crate::edits::{EditTarget, edits};
 use crate::grant::Grant;
 
 /// The folder of device files in a slot's folder, and its path in the container.

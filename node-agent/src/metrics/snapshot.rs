@@ -8,6 +8,9 @@ use apportion_proto::v1;
 
 use crate::view::AgentView;
 
+/// The most shares that are exported. A node has fewer; more are a bug that must not overload Prometheus.
+pub(super) const MOST_SHARES: usize = 1024;
+
 /// The input of all rows.
 #[derive(Debug)]
 pub(super) struct ScrapeSnapshot {
@@ -59,7 +62,7 @@ pub(super) struct ShareMetrics {
 impl ScrapeSnapshot {
     /// The allocations that are exported.
     pub(super) fn shown(&self) -> impl Iterator<Item = &v1::Allocation> {
-        self.view.list.allocations.iter().take(super::MOST_SHARES)
+        self.view.list.allocations.iter().take(MOST_SHARES)
     }
 }
 

@@ -8,16 +8,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::amounts::ResourceAmounts;
-use crate::capacity_bound::{CapacityBound, ResourceVector};
+use crate::capacity_bound::CapacityBound;
 use crate::cluster::{KaiBehavior, StalenessGracePeriod, TaskStatus};
 use crate::gang::JobView;
 use crate::job_order::JobOrder;
 use crate::jobs_by_queue::JobsByQueue;
-use crate::lookahead::EvictionCommitment;
 use crate::reclaimable::{can_reclaim, reclaimable};
+use crate::session::caches::ResourceVector;
+use crate::session::evictions::EvictionCommitment;
 use crate::session::{Session, SessionCheckpoint};
 use crate::solve::VictimSearch;
-use crate::step::Action;
+use crate::step::action::Action;
 
 /// The state of one run of an action that evicts.
 struct ActionContext {

@@ -9,19 +9,13 @@ use std::rc::Rc;
 use crate::cluster::TaskGpuRequest;
 use crate::node_resources::CardShareRequest;
 use crate::session::Session;
+use crate::session::caches::{FreeCapacity, PlacementCounts, ResourceVector, TaskClass};
 
 mod free_capacity;
 mod placement_counts;
 
-pub(crate) use free_capacity::FreeCapacity;
-pub(crate) use placement_counts::PlacementCounts;
-
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
-
-/// CPU, memory, pods and cards.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct ResourceVector([f64; 4]);
 
 impl ResourceVector {
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -48,17 +42,6 @@ impl ResourceVector {
         // The value is not negative, so the cast rounds down.
         times.fold(most, f64::min).max(0.0) as i64
     }
-}
-
-/// Tasks that ask for the same: where they could ever run, and what they would take there.
-#[derive(Clone, Debug)]
-pub(crate) struct TaskClass {
-    /// One of the tasks.
-    task: usize,
-    /// By node; `None` where they could never run.
-    takes: Vec<Option<ResourceVector>>,
-    /// The minimum of each resource over all nodes; `None` if they could run nowhere.
-    least: Option<ResourceVector>,
 }
 
 /// What tasks ask for, and what the nodes could give them.

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::TaskStatus;
 use crate::node_resources::CardKey;
-use crate::session::{Session, TaskState};
+use crate::session::Session;
+use crate::session::facts::TaskState;
 
 /// The names that the plan gave out on one node.
 #[derive(Debug, Default)]

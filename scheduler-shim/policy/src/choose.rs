@@ -15,7 +15,7 @@ use crate::node_resources::{
     CardAssignment, CardKey, CardShareRequest, NodeState, ResourceRequest, SharedCard,
 };
 use crate::session::Session;
-use crate::topology_spread::TopologySpread;
+use crate::session::caches::TopologySpread;
 
 /// The score of the fullest node.
 pub(crate) const DENSITY: f64 = 9.0;

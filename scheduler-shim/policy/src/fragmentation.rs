@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::cluster::TaskGpuRequest;
 use crate::node_resources::{CardKey, ResourceRequest};
 use crate::session::Session;
+use crate::session::caches::{Ask, PodMix};
 
 /// Requests are rounded up to this many parts of a card.
 const PARTS: f64 = 100.0;
@@ -19,13 +20,6 @@ const KINDS: usize = 32;
 const MOST: f64 = 16.0;
 /// Slack for parts of cards.
 const SLACK: f64 = 1e-9;
-
-/// What a kind of pods needs: parts of a card, and of how many cards. A whole card is all parts.
-type Ask = (u64, u64);
-
-/// The kinds of pods, and the fraction of all requests that is theirs.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PodMix(Vec<(Ask, f64)>);
 
 /// What is free on a node.
 #[derive(Clone, Debug)]

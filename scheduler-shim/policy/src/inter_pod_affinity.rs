@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::cluster::{ForeignPod, Node, PodAffinityTerm, PreferredTerm, TaskStatus};
-use crate::session::{TaskFacts, TaskState};
-use crate::topology_spread::TopologySpread;
+use crate::session::caches::TopologySpread;
+use crate::session::facts::{TaskFacts, TaskState};
 
 mod term_index;
 

@@ -16,7 +16,7 @@ use crate::gang::JobView;
 use crate::jobs_by_queue::JobsByQueue;
 use crate::queue_order::{QueueChange, compare};
 use crate::session::Session;
-use crate::step::Action;
+use crate::step::action::Action;
 
 /// Whether a job may be considered as a victim.
 pub(crate) type VictimFilter<'f> = dyn Fn(&Session<'_>, usize) -> bool + 'f;

@@ -7,20 +7,17 @@
 //! requests that differ from node to node, and for the first of a kind.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::changed_nodes::ChangeCursor;
 use crate::choose::DENSITY;
 use crate::cluster::PlacementStrategy;
 use crate::node_resources::ResourceRequest;
 use crate::session::Session;
+use crate::session::caches::{NodeRanking, NodeScore, OrderedFloat};
 
 /// How many kinds of tasks are kept.
 const KEPT: usize = 16;
-
-/// A float with a total order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct OrderedFloat(f64);
 
 impl Eq for OrderedFloat {}
 
@@ -34,38 +31,6 @@ impl PartialOrd for OrderedFloat {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
-}
-
-/// The rank of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct NodeScore {
-    /// Its own score, and its order among nodes with the same score; `None` if the task does not fit.
-    worth: Option<(f64, f64)>,
-    /// What is free of the resource that nodes are packed by; `None` if the node has none of it.
-    free: Option<f64>,
-}
-
-/// The ranked nodes for tasks of one kind.
-#[derive(Clone, Debug)]
-struct NodeRanking {
-    /// One of them.
-    task: usize,
-    need: ResourceRequest,
-    wants_cards: bool,
-    seen: ChangeCursor,
-    places: Vec<NodeScore>,
-    /// The nodes that fit, by their own score and then by their order.
-    fitting: BTreeMap<OrderedFloat, BTreeSet<(OrderedFloat, usize)>>,
-    /// How many nodes have each free amount.
-    free: BTreeMap<OrderedFloat, usize>,
-}
-
-/// The rankings of all kinds that were asked for more than once, the most recent last.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NodeRankings {
-    kept: Vec<NodeRanking>,
-    /// Tasks of kinds that were asked for once.
-    asked: Vec<usize>,
 }
 
 impl NodeRanking {

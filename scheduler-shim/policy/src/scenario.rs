@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::capacity_bound::{CapacityBound, ResourceVector};
+use crate::capacity_bound::CapacityBound;
 use crate::job_order::{JobOrder, VictimFilter};
 use crate::session::Session;
+use crate::session::caches::ResourceVector;
 use crate::victim_nodes::{CardDemand, VictimNodes};
 
 /// Pods that are evicted together.

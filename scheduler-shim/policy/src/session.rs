@@ -15,78 +15,29 @@ use std::time::Duration;
 use apportion_abi::{Bytes, Share as CardShare};
 
 use crate::amounts::ResourceAmounts;
-use crate::capacity_bound::{FreeCapacity, PlacementCounts, TaskClass};
 use crate::changed_nodes::ChangedNodes;
 use crate::cluster::{
-    Cluster, ClusterTopology, Job, Node, NumaScope, PolicySettings, Queue, ResourceClaim, Task,
-    TaskGpuRequest, TaskStatus, ZoneAmounts,
+    ClusterTopology, Node, NumaScope, PolicySettings, Queue, TaskGpuRequest, TaskStatus,
+    ZoneAmounts,
 };
-use crate::fragmentation::PodMix;
-use crate::gang::{Gang, JobView, PodSetTree, TaskStatusLookup};
+use crate::gang::{Gang, JobView, TaskStatusLookup};
 use crate::inter_pod_affinity::{self, InterPodAffinity};
-use crate::lookahead::{EvictionCaution, EvictionCommitment};
 use crate::node_resources::{
-    CardAssignment, CardKey, CardShareRequest, HoldState, NodeResources, NodeState, ResourceRequest,
+    CardKey, CardShareRequest, HoldState, NodeResources, NodeState, ResourceRequest,
 };
-use crate::numa::{ZoneAssignment, ZoneRequest};
-use crate::ranking::NodeRankings;
+use crate::numa::ZoneRequest;
 use crate::tree::QueueTree;
+use caches::{FreeCapacity, NodeRankings, PlacementCounts, PodMix, TaskClass};
+use evictions::{EvictionCaution, EvictionCommitment};
+use facts::{ClaimFacts, JobFacts, TaskFacts, TaskState, find};
 
+pub(crate) mod caches;
 mod charge;
+pub(crate) mod evictions;
+pub(crate) mod facts;
 mod initial_placement;
 mod open;
 mod transitions;
-
-/// The state of a task.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct TaskState {
-    pub(crate) status: TaskStatus,
-    pub(crate) node: Option<usize>,
-    pub(crate) cards: CardAssignment,
-    /// What it takes of its node's NUMA zones.
-    pub(crate) zones: ZoneAssignment,
-    /// Where it still is while it waits for its new place.
-    pub(crate) leaves: Option<(usize, CardAssignment)>,
-    /// Its status before it was evicted tentatively.
-    pub(crate) was: Option<TaskStatus>,
-}
-
-/// A task that the session may place.
-#[derive(Debug)]
-pub(crate) struct TaskFacts<'a> {
-    pub(crate) task: &'a Task,
-    pub(crate) job: usize,
-    pub(crate) set: usize,
-    /// What it asks of a queue before a node is chosen.
-    pub(crate) wants: ResourceAmounts,
-    /// The claims that it names, by index; `None` if one of them does not exist.
-    pub(crate) claims: Option<Vec<usize>>,
-    /// How many cards its claims are for.
-    pub(crate) claimed_cards: i64,
-}
-
-/// A claim of the session.
-#[derive(Debug)]
-pub(crate) struct ClaimFacts<'a> {
-    pub(crate) claim: &'a ResourceClaim,
-    /// The node of its devices, and keys for those that are cards.
-    pub(crate) given: Option<(usize, Vec<CardKey>)>,
-    /// The tasks that name it.
-    pub(crate) users: Vec<usize>,
-}
-
-/// A job of the session.
-#[derive(Debug)]
-pub(crate) struct JobFacts<'a> {
-    pub(crate) job: &'a Job,
-    /// Its queue, if that is a leaf and can run jobs.
-    pub(crate) queue: Option<usize>,
-    /// The queue that is charged for its pods. It may be an inner queue: what runs there counts all the same.
-    pub(crate) payer: Option<usize>,
-    pub(crate) tree: PodSetTree,
-    pub(crate) view: JobView,
-    pub(crate) last_start: Option<Duration>,
-}
 
 /// A run of the policy.
 #[derive(Debug)]
@@ -161,12 +112,6 @@ impl SessionCheckpoint {
 }
 
 impl<'a> Session<'a> {
-    /// Opens a session on a cluster.
-    #[must_use]
-    pub fn open(now: Duration, cluster: &'a Cluster) -> Self {
-        open::open(now, cluster)
-    }
-
     /// How often a pod was checked against a node, or counted as a victim, so far.
     #[must_use]
     pub fn effort(&self) -> u64 {
@@ -181,7 +126,7 @@ impl<'a> Session<'a> {
     pub(crate) fn named(&self, task: &str, node: &str) -> Option<(usize, usize)> {
         let tasks = || self.tasks.iter().map(|facts| facts.task.name.as_str());
         let names = self.names.get_or_init(|| tasks().zip(0..).collect());
-        Some((*names.get(task)?, open::find(&self.nodes, node)?))
+        Some((*names.get(task)?, find(&self.nodes, node)?))
     }
 
     /// A view of a job as a gang.

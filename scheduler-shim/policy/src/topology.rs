@@ -5,7 +5,6 @@
 //! domains. Among domains that can hold the part, the one with the least room goes first.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::Share;
@@ -262,9 +261,4 @@ impl Session<'_> {
             })
             .fold(0.0, f64::max)
     }
-}
-
-/// The fullest first, then by name.
-fn by_fullness(left: (f64, &str), right: (f64, &str)) -> Ordering {
-    right.0.total_cmp(&left.0).then_with(|| left.1.cmp(right.1))
 }

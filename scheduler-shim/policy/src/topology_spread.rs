@@ -9,30 +9,7 @@ use std::rc::Rc;
 
 use crate::cluster::{PreferredTerm, SpreadConstraint};
 use crate::session::Session;
-
-/// The pods in the domains over which a task is spread.
-#[derive(Debug)]
-pub(crate) struct TopologySpread {
-    task: usize,
-    /// The count of changes when this was computed.
-    moves: u64,
-    /// One for each required constraint.
-    pub(crate) must: Vec<DomainCounts>,
-    /// One for each preference; `None` for those about something else.
-    would: Vec<Option<DomainCounts>>,
-}
-
-/// The pods in the domains of one constraint.
-#[derive(Debug)]
-pub(crate) struct DomainCounts {
-    /// By domain; `None` if the pod may not run there.
-    counts: Vec<Option<u64>>,
-    /// What the emptiest has.
-    pub(crate) least: u64,
-    /// 1 if the pod itself matches.
-    own: u64,
-    pub(crate) skew: u64,
-}
+use crate::session::caches::{DomainCounts, TopologySpread};
 
 impl DomainCounts {
     /// How many a domain would have with the pod.

@@ -5,24 +5,11 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::capacity_bound::ResourceVector;
-use crate::changed_nodes::ChangeCursor;
 use crate::session::Session;
+use crate::session::caches::{FreeCapacity, ResourceVector};
 
 /// Nodes in a block.
 const BLOCK: usize = 64;
-
-/// What is free, or being released.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FreeCapacity {
-    seen: ChangeCursor,
-    /// By node.
-    free: Vec<ResourceVector>,
-    /// By block.
-    sums: Vec<ResourceVector>,
-    total: ResourceVector,
-    with_cards: BTreeSet<usize>,
-}
 
 impl FreeCapacity {
     /// What is free on a node.

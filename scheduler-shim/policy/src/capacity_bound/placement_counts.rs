@@ -2,24 +2,12 @@
 
 use std::rc::Rc;
 
-use crate::capacity_bound::{FreeCapacity, ResourceVector, TaskClass};
 use crate::changed_nodes::ChangeCursor;
 use crate::session::Session;
+use crate::session::caches::{FreeCapacity, PlacementCounts, ResourceVector, TaskClass};
 
 /// How many entries are kept.
 const KEPT: usize = 8;
-
-/// Places for a number of tasks of some classes.
-#[derive(Clone, Debug)]
-pub(crate) struct PlacementCounts {
-    kinds: Vec<Rc<TaskClass>>,
-    tasks: usize,
-    seen: ChangeCursor,
-    /// By node: the least that any of the tasks takes; `None` where none of them could ever run.
-    least: Vec<Option<ResourceVector>>,
-    by_node: Vec<i64>,
-    sum: i64,
-}
 
 impl PlacementCounts {
     fn of(kinds: Vec<Rc<TaskClass>>, tasks: usize) -> Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cluster::StalenessGracePeriod;
 use crate::divide::DivisionSettings;
 use crate::min_runtime::MinRuntimeResolution;
-use crate::step::Action;
+use crate::step::action::Action;
 
 /// How nodes or cards are chosen among those that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,22 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::card_naming::CardNaming;
 use crate::cluster::{Cluster, TaskStatus};
-use crate::lookahead::{BarredJobs, LookaheadBudget, cautious};
+use crate::lookahead::cautious::{LookaheadBudget, cautious};
 use crate::session::Session;
-use crate::step::Action;
+use crate::session::evictions::{BarredJobs, EvictionCommitment};
+use crate::step::action::Action;
 
 /// How many steps a bold plan may take until nothing changes.
 const STEPS_TO_REST: usize = 8;
 
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
-
-/// A job that evicts others, and the tasks, its own and its victims', that were promised a place.
-#[derive(Clone, Debug)]
-pub(crate) struct EvictionCommitment {
-    pub(crate) job: usize,
-    pub(crate) tasks: Vec<usize>,
-}
 
 impl Session<'_> {
     /// The jobs that others are evicted for.

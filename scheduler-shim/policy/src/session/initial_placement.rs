@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::cluster::{TaskGpuRequest, TaskStatus};
 use crate::node_resources::{CardAssignment, CardKey, CardShareRequest};
-use crate::session::open::find;
-use crate::session::{Session, TaskState};
+use crate::session::Session;
+use crate::session::facts::{TaskState, find};
 
 /// Puts every task on its node and cards.
 pub(super) fn seat(session: &mut Session<'_>) {

@@ -12,16 +12,25 @@ use crate::changed_nodes::ChangedNodes;
 use crate::cluster::{Cluster, Job, Node, ResourceClaim, Task, TaskGpuRequest};
 use crate::gang::{JobView, PodSetTree};
 use crate::inter_pod_affinity::InterPodAffinity;
-use crate::lookahead::EvictionCaution;
 use crate::node_resources::{CardKey, CardSizes, NodeResources, NodeState};
 use crate::numa::NumaZones;
-use crate::session::{ClaimFacts, JobFacts, Session, TaskFacts, TaskState, initial_placement};
+use crate::session::evictions::EvictionCaution;
+use crate::session::facts::{ClaimFacts, JobFacts, TaskFacts, TaskState, find};
+use crate::session::{Session, initial_placement};
 use crate::tree::QueueTree;
 
 /// Card memory up to this does not count as a card size.
 const UNKNOWN_SIZE: Bytes = Bytes::from_mib(100);
 
-pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
+impl<'a> Session<'a> {
+    /// Opens a session on a cluster.
+    #[must_use]
+    pub fn open(now: Duration, cluster: &'a Cluster) -> Self {
+        open(now, cluster)
+    }
+}
+
+fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     let mut nodes: Vec<&Node> = cluster.nodes.iter().collect();
     nodes.sort_by(|left, right| left.name.cmp(&right.name));
     nodes.dedup_by(|later, first| later.name == first.name);
@@ -189,13 +198,6 @@ fn card_sizes(nodes: &[&Node]) -> Vec<Bytes> {
     sizes.into_iter().collect()
 }
 
-fn find_claim(session: &Session<'_>, name: &str) -> Option<usize> {
-    session
-        .claims
-        .binary_search_by(|facts| facts.claim.name.as_str().cmp(name))
-        .ok()
-}
-
 /// Numbers the claims. Devices that were given to a claim become cards of their own.
 fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
     let mut claims: Vec<&ResourceClaim> = cluster.claims.iter().collect();
@@ -308,8 +310,9 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
     });
 }
 
-pub(super) fn find(nodes: &[&Node], name: &str) -> Option<usize> {
-    nodes
-        .binary_search_by(|node| node.name.as_str().cmp(name))
+fn find_claim(session: &Session<'_>, name: &str) -> Option<usize> {
+    session
+        .claims
+        .binary_search_by(|facts| facts.claim.name.as_str().cmp(name))
         .ok()
 }

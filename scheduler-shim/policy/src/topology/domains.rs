@@ -2,11 +2,11 @@
 //!
 //! A node that lacks one of the labels is outside the topology.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::choose::DOMAIN;
 use crate::cluster::{ClusterTopology, Node};
-use crate::topology::by_fullness;
 
 /// Nodes with the same labels down to some level.
 #[derive(Clone, Debug, Default)]
@@ -160,4 +160,9 @@ impl DomainTree {
         let order = levels.into_iter().rev().flatten();
         order.map(|at| &self.0[at]).collect()
     }
+}
+
+/// The fullest first, then by name.
+fn by_fullness(left: (f64, &str), right: (f64, &str)) -> Ordering {
+    right.0.total_cmp(&left.0).then_with(|| left.1.cmp(right.1))
 }

@@ -1,8 +1,6 @@
-//! Which evictions a plan may make, and which jobs are held back by that.
+//! Which evictions a plan may make, what they were promised for, and which jobs are held back.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use crate::session::Session;
 
 /// A job that may not evict in this step, because it would be in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +43,7 @@ impl EvictionCaution {
         matches!(self, Self::Cautious(_))
     }
 
-    fn barred(&self) -> Option<&BarredJobs> {
+    pub(crate) fn barred(&self) -> Option<&BarredJobs> {
         match self {
             Self::None => None,
             Self::Cautious(barred) | Self::Bold(barred) => Some(barred),
@@ -53,31 +51,9 @@ impl EvictionCaution {
     }
 }
 
-impl Session<'_> {
-    /// The waiting jobs that may not evict in this step, by name.
-    #[must_use]
-    pub fn held_back(&self) -> Vec<HeldBackJob> {
-        let name = |job: &usize| self.jobs[*job].job.name.clone();
-        let held = self.withheld();
-        let tried = held
-            .iter()
-            .filter_map(|(job, by)| Some((job, by.as_ref()?)));
-        tried
-            .filter(|(job, _)| self.is_waiting(&self.jobs[**job].view))
-            .map(|(job, by)| HeldBackJob {
-                job: name(job),
-                by: by.iter().map(name).collect(),
-            })
-            .collect()
-    }
-
-    /// The jobs that may not evict, and those that found only victims that are spared.
-    pub(super) fn withheld(&self) -> BarredJobs {
-        let mut held = self.caution.barred().cloned().unwrap_or_default();
-        let waits = |job: usize| self.is_waiting(&self.jobs[job].view);
-        for (&job, spared) in self.sparing.iter().filter(|(job, _)| waits(**job)) {
-            held.entry(job).or_insert_with(|| Some(spared.clone()));
-        }
-        held
-    }
+/// A job that evicts others, and the tasks, its own and its victims', that were promised a place.
+#[derive(Clone, Debug)]
+pub(crate) struct EvictionCommitment {
+    pub(crate) job: usize,
+    pub(crate) tasks: Vec<usize>,
 }

@@ -1,0 +1,105 @@
+//! Plans that evict for few jobs at first, until no promise is broken.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::session::Session;
+use crate::session::evictions::{BarredJobs, EvictionCaution};
+use crate::step::action::Action;
+
+/// How many cautious plans are tried before nobody may evict.
+pub(crate) const PLANS: usize = 8;
+
+/// The budget of all cautious plans, and of all bold ones, as a multiple of the search effort of one action.
+pub(crate) const EFFORT: u64 = 2;
+
+/// The cost of beginning a plan, for each pod.
+pub(crate) const BEGINNING: u64 = 10;
+
+/// How many jobs may evict if a plan for all of them costs too much.
+pub(crate) const FEW: usize = 16;
+
+/// What the lookahead may still cost.
+#[derive(Debug)]
+pub(crate) struct LookaheadBudget(pub(crate) u64);
+
+impl LookaheadBudget {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        Self(EFFORT * cluster.settings.search_effort)
+    }
+
+    pub(crate) fn charge(&mut self, session: &Session<'_>) {
+        let pods = session.tasks.len() as u64;
+        let cost = session.effort() + BEGINNING * pods;
+        self.0 = self.0.saturating_sub(cost);
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Runs all actions with this caution.
+pub(crate) fn run<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    caution: EvictionCaution,
+    budget: &mut LookaheadBudget,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Session<'a> {
+    let mut session = Session::open(now, cluster);
+    session.caution = caution;
+    for action in Action::ALL {
+        session.run(action);
+        done(&session, action);
+    }
+    budget.charge(&session);
+    session
+}
+
+/// The cautious plan; jobs that are `idle` may not evict.
+pub(crate) fn cautious<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    idle: &BarredJobs,
+    budget: &mut LookaheadBudget,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Session<'a> {
+    let mut barred = idle.clone();
+    for _ in 0..PLANS {
+        let caution = EvictionCaution::Cautious(barred.clone());
+        let session = run(now, cluster, caution, budget, done);
+        let broken = session.broken_promises(cluster);
+        if broken.is_empty() {
+            return session;
+        }
+        let mut kept = session.promised();
+        kept.retain(|job| !broken.contains_key(job));
+        barred.extend(broken);
+        if budget.is_spent() {
+            // The first few jobs that got their places may still get them without the others.
+            let few = kept.into_iter().take(FEW).collect();
+            let caution = EvictionCaution::Cautious(only(&few, &barred, cluster));
+            let session = run(now, cluster, caution, budget, done);
+            let broken = session.broken_promises(cluster);
+            if broken.is_empty() {
+                return session;
+            }
+            barred.extend(broken);
+            break;
+        }
+    }
+    let nobody = BTreeSet::new();
+    let caution = EvictionCaution::Cautious(only(&nobody, &barred, cluster));
+    run(now, cluster, caution, budget, done)
+}
+
+/// Bars all jobs but these.
+pub(crate) fn only(few: &BTreeSet<usize>, barred: &BarredJobs, cluster: &Cluster) -> BarredJobs {
+    let mut all = barred.clone();
+    for job in (0..cluster.jobs.len()).filter(|job| !few.contains(job)) {
+        all.entry(job).or_default();
+    }
+    all
+}
