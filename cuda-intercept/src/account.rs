@@ -24,11 +24,10 @@ mod peers;
 mod shared;
 mod throttle;
 
-use dead_processes::{DEEP_LOOK, LOOK};
 use liveness::LivenessLock;
 use path::PathBuffer;
 pub(crate) use shared::JoinedMemory;
-use throttle::ScanThrottle;
+use throttle::{DEEP_LOOK, LOOK, ScanThrottle};
 
 /// Whether a limit applies to this process.
 #[expect(clippy::large_enum_variant, reason = "a process has one")]

@@ -22,8 +22,27 @@ use crate::{driver, elf, process, table};
 mod loader;
 mod open;
 
-use loader::{DLSYM, DLVSYM, InterposedFunction};
+use loader::InterposedFunction;
+use open::{DLMOPEN, DLOPEN};
 pub use open::{dlmopen, dlopen};
+
+static DLSYM: InterposedFunction = InterposedFunction::new(c"dlsym", Some(c"__libc_dlsym"), || {
+    dlsym as *const () as usize
+});
+static DLVSYM: InterposedFunction =
+    InterposedFunction::new(c"dlvsym", Some(c"__libc_dlvsym"), || {
+        dlvsym as *const () as usize
+    });
+
+/// The function of the loader with this name, if this library replaces it.
+fn interposed(name: &CStr) -> Option<&'static InterposedFunction> {
+    // Most lookups are of other names.
+    if !matches!(name.to_bytes(), [b'd', b'l', ..] | [b'_', b'_', ..]) {
+        return None;
+    }
+    let mut all = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN].into_iter();
+    all.find(|function| function.is_named(name))
+}
 
 /// The outcome of a call: the caller gets `value` as the result, or the call continues at `value`.
 #[repr(C)]
@@ -155,8 +174,8 @@ unsafe fn way(
     }
     // SAFETY: it is not null, so it is a string.
     let name = unsafe { CStr::from_ptr(name) };
-    if let Some(door) = InterposedFunction::of(name) {
-        return door.look_up(name, handle, ask).map_or(forward, answer);
+    if let Some(function) = interposed(name) {
+        return function.look_up(name, handle, ask).map_or(forward, answer);
     }
     let Some(library) = library_of(name) else {
         return forward;

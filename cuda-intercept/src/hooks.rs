@@ -7,6 +7,7 @@
 
 pub(crate) mod array;
 pub(crate) mod bindings;
+mod charge;
 pub(crate) mod conditional;
 pub(crate) mod context;
 pub(crate) mod context_limit;
@@ -18,9 +19,12 @@ pub(crate) mod launch;
 pub(crate) mod linear;
 mod local_memory;
 pub(crate) mod module;
+mod physical_memory;
 pub(crate) mod pool;
+mod pool_settlement;
 pub(crate) mod processes;
 pub(crate) mod query;
 pub(crate) mod resolve;
+mod shared_holds;
 pub(crate) mod shared_memory;
 pub(crate) mod vmm;

@@ -39,6 +39,7 @@ mod dlsym;
 mod driver;
 mod driver_dependency;
 mod elf;
+pub mod entry_points;
 mod errno;
 mod foreign;
 mod hooks;

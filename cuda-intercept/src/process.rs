@@ -17,10 +17,9 @@ use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 
 use apportion_abi::CardUuid;
-use apportion_abi::account::ApiFamily;
 use apportion_gate::{Card, ContextId, PoolSettlement, ProcessAllocations};
 
-use crate::account::{CardMemoryView, LimitState, MappedAccount};
+use crate::account::{LimitState, MappedAccount};
 use crate::driver;
 use crate::errno;
 use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
@@ -199,28 +198,6 @@ impl ProcessState {
         entered
     }
 
-    /// Charges a card. If it is full, dead processes are first taken out of the account. Then this process's pools
-    /// give back what they do not use.
-    pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
-        self.charge_for(ApiFamily::Other, card, bytes)
-    }
-
-    /// Like `charge`, for an API family whose refusals are counted separately.
-    pub(crate) fn charge_for(&self, api: ApiFamily, card: Card, bytes: u64) -> bool {
-        let Some(account) = self.account() else {
-            return true;
-        };
-        let fits = || account.charge(card, bytes);
-        let fits_after_the_dead = || account.retire_for(card, bytes) && fits();
-        let granted = fits()
-            || fits_after_the_dead()
-            || (crate::hooks::pool::trim_all(self, card) && (fits() || fits_after_the_dead()));
-        if !granted {
-            account.deny(card, api, bytes);
-        }
-        granted
-    }
-
     /// The status for memory that could not be charged. The driver also refuses more than the whole card, and its
     /// error may be a different one if other arguments are wrong. So for such sizes `ask` calls the driver, and frees
     /// what it got if the driver granted it.
@@ -268,12 +245,6 @@ impl ProcessState {
             PoolSettlement::GiveBack(card, bytes) => self.uncharge(card, bytes),
             PoolSettlement::Take(card, bytes) => self.adjust(card, 0, bytes),
         }
-    }
-
-    /// A card's memory as the program should see it.
-    pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<CardMemoryView> {
-        crate::hooks::exported_descriptors::look(self);
-        Some(self.account()?.view(card, total, free))
     }
 }
 

@@ -1,8 +1,7 @@
 //! The table of all hooked functions: their versions, and what each hook does.
 //!
-//! The macro turns the rows into the entry points, which the preloaded library exports (feature `exported`), and into
-//! [`ROWS`]. Lookups by `dlsym` and `cuGetProcAddress` search [`ROWS`], and `apportion hooks` prints it. To add a
-//! hook, add a row.
+//! [`ROWS`] lists them. Lookups by `dlsym` and `cuGetProcAddress` search it, and `apportion hooks` prints it.
+//! [`entry_points`](crate::entry_points) makes a function of each row. To add a hook, add a row.
 //!
 //! A row lists the exported symbol with its arguments, the name that `cuGetProcAddress` knows, the driver version
 //! that introduced this signature, the function that does the work (it gets the driver's own function first), and a
@@ -12,7 +11,6 @@ use core::ffi::CStr;
 
 use crate::elf::HashedSymbol;
 use crate::foreign::{NOT_INITIALIZED, NVML_UNINITIALIZED, Status};
-use crate::process;
 
 /// The library that a hooked function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,100 +56,9 @@ pub struct HookedFunction {
     /// What the hook does, in a few words.
     pub what: &'static str,
     /// Whether a program without a limit gets the driver's own function instead of the hook.
-    is_for_limits: bool,
-    /// The hook.
-    pub(crate) entry: fn() -> usize,
-}
-
-impl HookedFunction {
-    /// The address of the hook.
-    #[must_use]
-    pub fn hook(&self) -> usize {
-        (self.entry)()
-    }
-
-    /// The hook, or `real` if the hook does nothing without a limit and this process has none.
-    pub(crate) fn hook_or(&self, real: usize) -> usize {
-        match self.is_for_limits && !process::may_be_limited() {
-            true => real,
-            false => self.hook(),
-        }
-    }
-}
-
-/// The driver's function of a row. Without a driver, the hook returns the library's "not initialized" status.
-macro_rules! real_of {
-    ($library:ident $symbol:ident($($type:ty),*)) => {{
-        let Some(real) = driver::real(HookIndex::$symbol as usize, DriverLibrary::$library) else {
-            return DriverLibrary::$library.absent();
-        };
-        // SAFETY: the address is that of the driver's function of this name and version, and the row gives
-        // its signature.
-        unsafe { core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> Status>(real) }
-    }};
-}
-
-/// The register of the argument that follows the given ones.
-macro_rules! register_after {
-    ($a:ident $b:ident) => {
-        "rdx"
-    };
-    ($a:ident $b:ident $c:ident) => {
-        "rcx"
-    };
-    ($a:ident $b:ident $c:ident $d:ident) => {
-        "r8"
-    };
-}
-
-/// An entry point with the driver's name and signature. NVML calls its own functions by name, and the linker binds
-/// these calls to the hooks. So the NVML entry points pass on the address of their caller.
-macro_rules! entry_point {
-    (Cuda $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident, $what:literal) => {
-        #[doc = concat!("See the table: ", $what, ".")]
-        ///
-        /// # Safety
-        /// As for the driver's function of this name.
-        #[cfg_attr(feature = "exported", unsafe(no_mangle))]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-            let real = real_of!(Cuda $symbol($($type),*));
-            // SAFETY: the caller keeps the driver's contract, which is the hook's.
-            unsafe { hooks::$family::$hook(real, $($arg),*) }
-        }
-    };
-    (Nvml $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident, $what:literal) => {
-        #[doc = concat!("See the table: ", $what, ".")]
-        ///
-        /// # Safety
-        /// As for the driver's function of this name.
-        #[unsafe(naked)]
-        #[cfg_attr(feature = "exported", unsafe(no_mangle))]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-            // The return address becomes one more argument. Everything else stays as the caller left it.
-            core::arch::naked_asm!(
-                "endbr64",
-                concat!("mov ", register_after!($($arg)*), ", [rsp]"),
-                "jmp {called}",
-                called = sym super::called::$symbol,
-            )
-        }
-    };
-}
-
-/// What an NVML entry point continues with. Calls from NVML itself get the driver's own answer.
-macro_rules! called {
-    (Cuda $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {};
-    (Nvml $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {
-        pub(super) unsafe extern "C" fn $symbol($($arg: $type,)* caller: usize) -> Status {
-            let real = real_of!(Nvml $symbol($($type),*));
-            if driver::is_within(DriverLibrary::Nvml, caller) {
-                // SAFETY: the caller keeps the driver's contract.
-                return unsafe { real($($arg),*) };
-            }
-            // SAFETY: the caller keeps the driver's contract, which is the hook's.
-            unsafe { hooks::$family::$hook(real, $($arg),*) }
-        }
-    };
+    pub(crate) is_for_limits: bool,
+    /// Its place in the table.
+    pub(crate) index: HookIndex,
 }
 
 const fn terminated(text: &'static str) -> &'static CStr {
@@ -160,6 +67,167 @@ const fn terminated(text: &'static str) -> &'static CStr {
         Err(_) => c"",
     }
 }
+
+/// Passes all rows to the macro of this name.
+macro_rules! for_each_hook {
+    ($then:ident) => {
+        $then! {
+            // Linear memory.
+            Cuda cuMemAlloc(address: *mut u32, bytes: u32) = "cuMemAlloc" @ 2000 => linear::alloc_v1, "charges linear memory";
+            Cuda cuMemAlloc_v2(address: *mut DevicePointer, bytes: usize) = "cuMemAlloc" @ 3020 => linear::alloc, "charges linear memory";
+            Cuda cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) = "cuMemAllocPitch" @ 2000 => linear::alloc_pitch_v1, "charges pitched memory";
+            Cuda cuMemAllocPitch_v2(address: *mut DevicePointer, pitch: *mut usize, width: usize, height: usize, element: u32) = "cuMemAllocPitch" @ 3020 => linear::alloc_pitch, "charges pitched memory";
+            Cuda cuMemAllocManaged(address: *mut DevicePointer, bytes: usize, flags: u32) = "cuMemAllocManaged" @ 6000 => linear::alloc_managed, "charges managed memory in full";
+            Cuda cuMemFree(address: u32) = "cuMemFree" @ 2000 => linear::free_v1, "uncharges linear memory";
+            Cuda cuMemFree_v2(address: DevicePointer) = "cuMemFree" @ 3020 => linear::free, "uncharges linear memory";
+            // Arrays.
+            Cuda cuArrayCreate(array: *mut Opaque, shape: *const ArrayShapeV1) = "cuArrayCreate" @ 2000 => array::create, "charges an array";
+            Cuda cuArrayCreate_v2(array: *mut Opaque, shape: *const ArrayShape) = "cuArrayCreate" @ 3020 => array::create, "charges an array";
+            Cuda cuArray3DCreate(array: *mut Opaque, shape: *const ArrayShape3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
+            Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const ArrayShape3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
+            Cuda cuArrayDestroy(array: Opaque) = "cuArrayDestroy" @ 2000 => array::destroy, "uncharges an array";
+            Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const ArrayShape3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
+            Cuda cuMipmappedArrayDestroy(array: Opaque) = "cuMipmappedArrayDestroy" @ 5000 => array::destroy, "uncharges a mipmapped array";
+            // Virtual memory.
+            Cuda cuMemCreate(handle: *mut Handle, bytes: usize, properties: *const AllocationProperties, flags: u64) = "cuMemCreate" @ 10020 => vmm::create, "charges physical memory on the GPU of its location";
+            Cuda cuMemRelease(handle: Handle) = "cuMemRelease" @ 10020 => vmm::release, "drops a handle; uncharges with the last handle and mapping";
+            Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
+            Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
+            Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
+            Cuda cuMemMapArrayAsync(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => bindings::map_array, "counts tiles of arrays as mappings of physical memory";
+            Cuda cuMemMapArrayAsync_ptsz(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => bindings::map_array, "counts tiles of arrays as mappings of physical memory";
+            Cuda cuMulticastCreate(handle: *mut Handle, properties: Opaque) = "cuMulticastCreate" @ 12010 => bindings::create_multicast, "counts the handles of a multicast object";
+            Cuda cuMulticastBindMem(object: Handle, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 12010 => bindings::bind, "counts bound memory as mapped";
+            Cuda cuMulticastBindMem_v2(object: Handle, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 13010 => bindings::bind_on, "counts bound memory as mapped";
+            Cuda cuMulticastBindAddr(object: Handle, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 12010 => bindings::bind_address, "counts bound memory as mapped";
+            Cuda cuMulticastBindAddr_v2(object: Handle, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 13010 => bindings::bind_address_on, "counts bound memory as mapped";
+            Cuda cuMulticastUnbind(object: Handle, device: Device, offset: usize, bytes: usize) = "cuMulticastUnbind" @ 12010 => bindings::unbind, "drops a binding; uncharges with the last handle, mapping and binding";
+            Cuda cuLogicalEndpointBindMem(endpoint: u32, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuLogicalEndpointBindMem" @ 13030 => bindings::bind_to_endpoint, "counts bound memory as mapped";
+            Cuda cuLogicalEndpointBindAddr(endpoint: u32, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuLogicalEndpointBindAddr" @ 13030 => bindings::bind_address_to_endpoint, "counts bound memory as mapped";
+            Cuda cuLogicalEndpointUnbind(endpoint: u32, device: Device, offset: usize, bytes: usize) = "cuLogicalEndpointUnbind" @ 13030 => bindings::unbind_from_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
+            Cuda cuLogicalEndpointDestroy(endpoint: u32) = "cuLogicalEndpointDestroy" @ 13030 => bindings::destroy_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
+            Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => shared_memory::import, "counts a handle that is charged to another process; the charge stays if that process ends first";
+            Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => shared_memory::export, "exports physical memory; it stays charged while a process of the account holds it or a descriptor of it is open";
+            // Memory for other processes and devices.
+            Cuda cuMemGetHandleForAddressRange(handle: Opaque, address: DevicePointer, bytes: usize, kind: u32, flags: u64) = "cuMemGetHandleForAddressRange" @ 11070 => exported_descriptors::get_range, "keeps memory charged while the exported buffer is open in this process";
+            Cuda cuIpcGetMemHandle(handle: *mut IpcHandle, address: DevicePointer) = "cuIpcGetMemHandle" @ 4010 => shared_memory::get_handle, "exports linear memory; it stays charged while a process of the account holds it";
+            Cuda cuIpcOpenMemHandle(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 4010 => shared_memory::open_handle, "records memory that is charged to another process";
+            Cuda cuIpcOpenMemHandle_v2(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 11000 => shared_memory::open_handle, "records memory that is charged to another process";
+            Cuda cuIpcCloseMemHandle(address: DevicePointer) = "cuIpcCloseMemHandle" @ 4010 => shared_memory::close_handle, "drops memory that is charged to another process";
+            // Stream-ordered memory.
+            Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges the growth of the pool";
+            Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges the growth of the pool";
+            Cuda cuMemAllocFromPoolAsync(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges the growth of the pool";
+            Cuda cuMemAllocFromPoolAsync_ptsz(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges the growth of the pool";
+            Cuda cuMemFreeAsync(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges memory that the pool gave back";
+            Cuda cuMemFreeAsync_ptsz(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges memory that the pool gave back";
+            Cuda cuMemPoolCreate(pool: *mut Pool, properties: *const PoolProperties) = "cuMemPoolCreate" @ 11020 => pool::create, "records a pool for the GPU of its location";
+            Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
+            Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges memory that the pool gave back";
+            Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "records a pool for its GPU";
+            Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const MemoryLocation, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
+            Cuda cuMemGetMemPool(pool: *mut Pool, location: *const MemoryLocation, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
+            // Graphs.
+            Cuda cuGraphAddNode(node: *mut Opaque, graph: Opaque, after: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12020 => conditional::add_node, "records the bodies of conditional nodes";
+            Cuda cuGraphAddNode_v2(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12030 => conditional::add_node_after, "records the bodies of conditional nodes";
+            Cuda cuGraphAddNode_v3(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 13040 => conditional::add_node_after, "records the bodies of conditional nodes";
+            Cuda cuGraphDestroy(graph: Opaque) = "cuGraphDestroy" @ 10000 => conditional::destroy, "forgets the bodies of conditional nodes";
+            Cuda cuGraphDestroyNode(node: Opaque) = "cuGraphDestroyNode" @ 10000 => conditional::destroy_node, "forgets the bodies of conditional nodes";
+            Cuda cuGraphInstantiate(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 10000 => graph::instantiate, "counts the allocations of the graph's nodes, charges the local memory of its threads";
+            Cuda cuGraphInstantiate_v2(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 11000 => graph::instantiate, "counts the allocations of the graph's nodes, charges the local memory of its threads";
+            Cuda cuGraphInstantiateWithFlags(exec: *mut Opaque, graph: Opaque, flags: u64) = "cuGraphInstantiateWithFlags" @ 11040 => graph::instantiate_with_flags, "counts the allocations of the graph's nodes, charges the local memory of its threads";
+            Cuda cuGraphInstantiateWithParams(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts the allocations of the graph's nodes, charges the local memory of its threads";
+            Cuda cuGraphInstantiateWithParams_ptsz(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts the allocations of the graph's nodes, charges the local memory of its threads";
+            Cuda cuGraphExecUpdate(exec: Opaque, graph: Opaque, node: *mut Opaque, result: *mut u32) = "cuGraphExecUpdate" @ 10020 => kernel_node::update_v1, "charges the local memory of its new kernels' threads";
+            Cuda cuGraphExecUpdate_v2(exec: Opaque, graph: Opaque, result: Opaque) = "cuGraphExecUpdate" @ 12000 => kernel_node::update, "charges the local memory of its new kernels' threads";
+            Cuda cuGraphExecKernelNodeSetParams(exec: Opaque, node: Opaque, kernel: *const KernelNode) = "cuGraphExecKernelNodeSetParams" @ 10010 => kernel_node::set_v1, "charges the local memory of its new kernels' threads";
+            Cuda cuGraphExecKernelNodeSetParams_v2(exec: Opaque, node: Opaque, kernel: *const KernelNode) = "cuGraphExecKernelNodeSetParams" @ 12000 => kernel_node::set, "charges the local memory of its new kernels' threads";
+            Cuda cuGraphExecNodeSetParams(exec: Opaque, node: Opaque, parameters: *const NodeParameters) = "cuGraphExecNodeSetParams" @ 12020 => kernel_node::set_node, "charges the local memory of its new kernels' threads";
+            Cuda cuGraphExecChildGraphNodeSetParams(exec: Opaque, node: Opaque, graph: Opaque) = "cuGraphExecChildGraphNodeSetParams" @ 11010 => kernel_node::set_child, "charges the local memory of its new kernels' threads";
+            Cuda cuGraphUpload(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
+            Cuda cuGraphUpload_ptsz(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
+            Cuda cuGraphLaunch(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
+            Cuda cuGraphLaunch_ptsz(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
+            Cuda cuGraphExecDestroy(exec: Opaque) = "cuGraphExecDestroy" @ 10000 => graph::destroy, "forgets the allocations of the graph's nodes";
+            Cuda cuDeviceGraphMemTrim(device: Device) = "cuDeviceGraphMemTrim" @ 11040 => graph::trim, "uncharges memory that the driver kept for graphs";
+            // Calls at which pools give memory back by themselves.
+            Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges memory that pools gave back";
+            Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges memory that pools gave back";
+            Cuda cuStreamSynchronize(stream: Stream) = "cuStreamSynchronize" @ 2000 => pool::synchronize, "uncharges memory that pools gave back";
+            Cuda cuStreamSynchronize_ptsz(stream: Stream) = "cuStreamSynchronize" @ 7000 => pool::synchronize, "uncharges memory that pools gave back";
+            Cuda cuEventSynchronize(event: Event) = "cuEventSynchronize" @ 2000 => pool::synchronize, "uncharges memory that pools gave back";
+            // Contexts.
+            Cuda cuCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
+            Cuda cuCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
+            Cuda cuCtxCreate_v3(context: *mut Context, affinity: Opaque, count: i32, flags: u32, device: Device) = "cuCtxCreate" @ 11040 => context::create_v3, "charges the reserve of a context";
+            Cuda cuCtxCreate_v4(context: *mut Context, parameters: Opaque, flags: u32, device: Device) = "cuCtxCreate" @ 12050 => context::create_v4, "charges the reserve of a context";
+            Cuda cuCtxDestroy(context: Context) = "cuCtxDestroy" @ 2000 => context::destroy, "uncharges a context and everything in it";
+            Cuda cuCtxDestroy_v2(context: Context) = "cuCtxDestroy" @ 4000 => context::destroy, "uncharges a context and everything in it";
+            Cuda cuCtxDetach(context: Context) = "cuCtxDetach" @ 2000 => context::detach, "uncharges a context and everything in it when it ends";
+            Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
+            Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and everything in it when it ends";
+            Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and everything in it when it ends";
+            Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::reset_primary, "uncharges the primary context and everything in it";
+            Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::reset_primary, "uncharges the primary context and everything in it";
+            Cuda cuGreenCtxCreate(context: *mut Opaque, description: Opaque, device: Device, flags: u32) = "cuGreenCtxCreate" @ 12040 => context::create_green, "charges the reserve of a context, and of the primary context if it starts too";
+            Cuda cuGreenCtxDestroy(context: Opaque) = "cuGreenCtxDestroy" @ 12040 => context::destroy_green, "uncharges a context, and the primary context if it ends too";
+            Cuda cuGLCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
+            Cuda cuGLCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
+            Cuda cuVDPAUCtxCreate(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3010 => context::create_vdpau, "charges the reserve of a context";
+            Cuda cuVDPAUCtxCreate_v2(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3020 => context::create_vdpau, "charges the reserve of a context";
+            Cuda cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit" @ 3010 => context_limit::set, "charges heaps, buffers and stacks above what a context includes";
+            // Code.
+            Cuda cuModuleLoad(module: *mut Opaque, path: *const c_char) = "cuModuleLoad" @ 2000 => module::load_file, "charges the size that the image states";
+            Cuda cuModuleLoadData(module: *mut Opaque, code: Opaque) = "cuModuleLoadData" @ 2000 => module::load, "charges the size that the image states";
+            Cuda cuModuleLoadDataEx(module: *mut Opaque, code: Opaque, count: u32, options: Opaque, values: Opaque) = "cuModuleLoadDataEx" @ 2010 => module::load_with, "charges the size that the image states";
+            Cuda cuModuleLoadFatBinary(module: *mut Opaque, code: Opaque) = "cuModuleLoadFatBinary" @ 2000 => module::load, "charges the size that the image states";
+            Cuda cuModuleUnload(module: Opaque) = "cuModuleUnload" @ 2000 => module::unload, "uncharges a module";
+            Cuda cuLibraryLoadData(library: *mut Opaque, code: Opaque, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadData" @ 12000 => module::load_library, "charges the size that the image states, in every context";
+            Cuda cuLibraryLoadFromFile(library: *mut Opaque, path: *const c_char, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadFromFile" @ 12000 => module::load_library_file, "charges the size that the image states, in every context";
+            Cuda cuLibraryUnload(library: Opaque) = "cuLibraryUnload" @ 12000 => module::unload_library, "uncharges a library in every context";
+            // Launches. Only limited programs go through these hooks.
+            Cuda cuLaunchKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 4000 => launch::kernel, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 7000 => launch::kernel, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchKernelEx(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchCooperativeKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchCooperativeKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchCooperativeKernelMultiDevice(launches: *const LaunchParams, count: u32, flags: u32) = "cuLaunchCooperativeKernelMultiDevice" @ 9000 => launch::on_many, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunch(function: Opaque) = "cuLaunch" @ 2000 => launch::once, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchGrid(function: Opaque, width: i32, height: i32) = "cuLaunchGrid" @ 2000 => launch::grid, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLaunchGridAsync(function: Opaque, width: i32, height: i32, stream: Stream) = "cuLaunchGridAsync" @ 2000 => launch::grid_async, "charges the local memory of the kernel's threads at its first launch";
+            Cuda cuLibraryGetKernel(kernel: *mut Opaque, library: Opaque, name: *const c_char) = "cuLibraryGetKernel" @ 12000 => launch::get_kernel, "records the handle, to query the local memory of the kernel";
+            Cuda cuLibraryEnumerateKernels(kernels: *mut Opaque, count: u32, library: Opaque) = "cuLibraryEnumerateKernels" @ 12040 => launch::enumerate, "records the handles, to query the local memory of the kernels";
+            // Queries about the card.
+            Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "reports the limit as the GPU's memory";
+            Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "reports the limit as the GPU's memory";
+            Cuda cuDeviceTotalMem(bytes: *mut u32, device: Device) = "cuDeviceTotalMem" @ 2000 => query::total_v1, "reports the limit as the GPU's memory";
+            Cuda cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) = "cuDeviceTotalMem" @ 3020 => query::total, "reports the limit as the GPU's memory";
+            Nvml nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) = "nvmlDeviceGetMemoryInfo" @ 1 => query::nvml_memory, "reports the limit as the GPU's memory";
+            Nvml nvmlDeviceGetMemoryInfo_v2(device: NvmlDevice, memory: *mut NvmlMemoryV2) = "nvmlDeviceGetMemoryInfo" @ 2 => query::nvml_memory_v2, "reports the limit as the GPU's memory";
+            Nvml nvmlDeviceGetComputeRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetComputeRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetComputeRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetGraphicsRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetMPSComputeRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetRunningProcessDetailList(device: NvmlDevice, list: *mut ProcessDetailList) = "nvmlDeviceGetRunningProcessDetailList" @ 1 => processes::details, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetProcessUtilization(device: NvmlDevice, samples: Opaque, count: *mut u32, since: u64) = "nvmlDeviceGetProcessUtilization" @ 1 => processes::utilization, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetProcessesUtilizationInfo(device: NvmlDevice, list: *mut ProcessUtilization) = "nvmlDeviceGetProcessesUtilizationInfo" @ 1 => processes::utilizations, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetAccountingPids(device: NvmlDevice, count: *mut u32, pids: Opaque) = "nvmlDeviceGetAccountingPids" @ 1 => processes::accounted, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetAccountingStats(device: NvmlDevice, pid: u32, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 1 => processes::stats, "shows the processes of the allocation";
+            Nvml nvmlDeviceGetAccountingStats_v2(device: NvmlDevice, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 2 => processes::stats_v2, "shows the processes of the allocation";
+            // Lookups by `cuGetProcAddress`.
+            Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "returns the hook of the function that the driver chose";
+            Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "returns the hook of the function that the driver chose";
+            Cuda cuGetProcAddress_v2_ptsz(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "returns the hook of the function that the driver chose";
+        }
+    };
+}
+pub(crate) use for_each_hook;
 
 macro_rules! rows {
     ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {
@@ -172,197 +240,20 @@ macro_rules! rows {
             library: DriverLibrary::$library,
             what: $what,
             is_for_limits: matches!(stringify!($family).as_bytes(), b"launch"),
-            entry: || entry::$symbol as *const () as usize,
+            index: HookIndex::$symbol,
         }),*];
 
-        /// The number of hooked functions.
-        pub(crate) const COUNT: usize = ROWS.len();
-
+        /// The index of a hooked function in the table.
         #[expect(non_camel_case_types, reason = "the driver's own names")]
-        #[derive(Clone, Copy)]
-        enum HookIndex { $($symbol),* }
-
-        /// The hooks as the program calls them, with the driver's names and signatures.
-        #[cfg_attr(
-            not(feature = "exported"),
-            expect(non_snake_case, reason = "the driver's own names")
-        )]
-        pub mod entry {
-            use core::ffi::c_char;
-
-            use super::{DriverLibrary, HookIndex};
-            use crate::foreign::*;
-            use crate::{driver, hooks};
-
-            $(entry_point! { $library $symbol($($arg: $type),*) => $family::$hook, $what })*
-        }
-
-        /// What the NVML entry points continue with. The last argument is the address of the caller.
-        #[expect(non_snake_case, reason = "the driver's own names")]
-        mod called {
-            use super::{DriverLibrary, HookIndex};
-            use crate::foreign::*;
-            use crate::{driver, hooks};
-
-            $(called! { $library $symbol($($arg: $type),*) => $family::$hook })*
-        }
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum HookIndex { $($symbol),* }
     };
 }
 
-rows! {
-    // Linear memory.
-    Cuda cuMemAlloc(address: *mut u32, bytes: u32) = "cuMemAlloc" @ 2000 => linear::alloc_v1, "charges linear memory";
-    Cuda cuMemAlloc_v2(address: *mut DevicePointer, bytes: usize) = "cuMemAlloc" @ 3020 => linear::alloc, "charges linear memory";
-    Cuda cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) = "cuMemAllocPitch" @ 2000 => linear::alloc_pitch_v1, "charges pitched memory";
-    Cuda cuMemAllocPitch_v2(address: *mut DevicePointer, pitch: *mut usize, width: usize, height: usize, element: u32) = "cuMemAllocPitch" @ 3020 => linear::alloc_pitch, "charges pitched memory";
-    Cuda cuMemAllocManaged(address: *mut DevicePointer, bytes: usize, flags: u32) = "cuMemAllocManaged" @ 6000 => linear::alloc_managed, "charges managed memory in full";
-    Cuda cuMemFree(address: u32) = "cuMemFree" @ 2000 => linear::free_v1, "uncharges linear memory";
-    Cuda cuMemFree_v2(address: DevicePointer) = "cuMemFree" @ 3020 => linear::free, "uncharges linear memory";
-    // Arrays.
-    Cuda cuArrayCreate(array: *mut Opaque, shape: *const ArrayShapeV1) = "cuArrayCreate" @ 2000 => array::create, "charges an array";
-    Cuda cuArrayCreate_v2(array: *mut Opaque, shape: *const ArrayShape) = "cuArrayCreate" @ 3020 => array::create, "charges an array";
-    Cuda cuArray3DCreate(array: *mut Opaque, shape: *const ArrayShape3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
-    Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const ArrayShape3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
-    Cuda cuArrayDestroy(array: Opaque) = "cuArrayDestroy" @ 2000 => array::destroy, "uncharges an array";
-    Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const ArrayShape3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
-    Cuda cuMipmappedArrayDestroy(array: Opaque) = "cuMipmappedArrayDestroy" @ 5000 => array::destroy, "uncharges a mipmapped array";
-    // Virtual memory.
-    Cuda cuMemCreate(handle: *mut Handle, bytes: usize, properties: *const AllocationProperties, flags: u64) = "cuMemCreate" @ 10020 => vmm::create, "charges physical memory on the GPU of its location";
-    Cuda cuMemRelease(handle: Handle) = "cuMemRelease" @ 10020 => vmm::release, "drops a handle; uncharges with the last handle and mapping";
-    Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
-    Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
-    Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
-    Cuda cuMemMapArrayAsync(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => bindings::map_array, "counts tiles of arrays as mappings of physical memory";
-    Cuda cuMemMapArrayAsync_ptsz(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => bindings::map_array, "counts tiles of arrays as mappings of physical memory";
-    Cuda cuMulticastCreate(handle: *mut Handle, properties: Opaque) = "cuMulticastCreate" @ 12010 => bindings::create_multicast, "counts the handles of a multicast object";
-    Cuda cuMulticastBindMem(object: Handle, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 12010 => bindings::bind, "counts bound memory as mapped";
-    Cuda cuMulticastBindMem_v2(object: Handle, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 13010 => bindings::bind_on, "counts bound memory as mapped";
-    Cuda cuMulticastBindAddr(object: Handle, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 12010 => bindings::bind_address, "counts bound memory as mapped";
-    Cuda cuMulticastBindAddr_v2(object: Handle, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 13010 => bindings::bind_address_on, "counts bound memory as mapped";
-    Cuda cuMulticastUnbind(object: Handle, device: Device, offset: usize, bytes: usize) = "cuMulticastUnbind" @ 12010 => bindings::unbind, "drops a binding; uncharges with the last handle, mapping and binding";
-    Cuda cuLogicalEndpointBindMem(endpoint: u32, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuLogicalEndpointBindMem" @ 13030 => bindings::bind_to_endpoint, "counts bound memory as mapped";
-    Cuda cuLogicalEndpointBindAddr(endpoint: u32, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuLogicalEndpointBindAddr" @ 13030 => bindings::bind_address_to_endpoint, "counts bound memory as mapped";
-    Cuda cuLogicalEndpointUnbind(endpoint: u32, device: Device, offset: usize, bytes: usize) = "cuLogicalEndpointUnbind" @ 13030 => bindings::unbind_from_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
-    Cuda cuLogicalEndpointDestroy(endpoint: u32) = "cuLogicalEndpointDestroy" @ 13030 => bindings::destroy_endpoint, "drops a binding; uncharges with the last handle, mapping and binding";
-    Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => shared_memory::import, "counts a handle that is charged to another process; the charge stays if that process ends first";
-    Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => shared_memory::export, "exports physical memory; it stays charged while a process of the account holds it or a descriptor of it is open";
-    // Memory for other processes and devices.
-    Cuda cuMemGetHandleForAddressRange(handle: Opaque, address: DevicePointer, bytes: usize, kind: u32, flags: u64) = "cuMemGetHandleForAddressRange" @ 11070 => exported_descriptors::get_range, "keeps memory charged while the exported buffer is open in this process";
-    Cuda cuIpcGetMemHandle(handle: *mut IpcHandle, address: DevicePointer) = "cuIpcGetMemHandle" @ 4010 => shared_memory::get_handle, "exports linear memory; it stays charged while a process of the account holds it";
-    Cuda cuIpcOpenMemHandle(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 4010 => shared_memory::open_handle, "records memory that is charged to another process";
-    Cuda cuIpcOpenMemHandle_v2(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 11000 => shared_memory::open_handle, "records memory that is charged to another process";
-    Cuda cuIpcCloseMemHandle(address: DevicePointer) = "cuIpcCloseMemHandle" @ 4010 => shared_memory::close_handle, "drops memory that is charged to another process";
-    // Stream-ordered memory.
-    Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges the growth of the pool";
-    Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges the growth of the pool";
-    Cuda cuMemAllocFromPoolAsync(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges the growth of the pool";
-    Cuda cuMemAllocFromPoolAsync_ptsz(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges the growth of the pool";
-    Cuda cuMemFreeAsync(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges memory that the pool gave back";
-    Cuda cuMemFreeAsync_ptsz(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges memory that the pool gave back";
-    Cuda cuMemPoolCreate(pool: *mut Pool, properties: *const PoolProperties) = "cuMemPoolCreate" @ 11020 => pool::create, "records a pool for the GPU of its location";
-    Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
-    Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges memory that the pool gave back";
-    Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "records a pool for its GPU";
-    Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const MemoryLocation, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
-    Cuda cuMemGetMemPool(pool: *mut Pool, location: *const MemoryLocation, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "records a pool for the GPU of its location";
-    // Graphs.
-    Cuda cuGraphAddNode(node: *mut Opaque, graph: Opaque, after: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12020 => conditional::add_node, "records the bodies of conditional nodes";
-    Cuda cuGraphAddNode_v2(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12030 => conditional::add_node_after, "records the bodies of conditional nodes";
-    Cuda cuGraphAddNode_v3(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 13040 => conditional::add_node_after, "records the bodies of conditional nodes";
-    Cuda cuGraphDestroy(graph: Opaque) = "cuGraphDestroy" @ 10000 => conditional::destroy, "forgets the bodies of conditional nodes";
-    Cuda cuGraphDestroyNode(node: Opaque) = "cuGraphDestroyNode" @ 10000 => conditional::destroy_node, "forgets the bodies of conditional nodes";
-    Cuda cuGraphInstantiate(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 10000 => graph::instantiate, "counts the allocations of the graph's nodes, charges the local memory of its threads";
-    Cuda cuGraphInstantiate_v2(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 11000 => graph::instantiate, "counts the allocations of the graph's nodes, charges the local memory of its threads";
-    Cuda cuGraphInstantiateWithFlags(exec: *mut Opaque, graph: Opaque, flags: u64) = "cuGraphInstantiateWithFlags" @ 11040 => graph::instantiate_with_flags, "counts the allocations of the graph's nodes, charges the local memory of its threads";
-    Cuda cuGraphInstantiateWithParams(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts the allocations of the graph's nodes, charges the local memory of its threads";
-    Cuda cuGraphInstantiateWithParams_ptsz(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts the allocations of the graph's nodes, charges the local memory of its threads";
-    Cuda cuGraphExecUpdate(exec: Opaque, graph: Opaque, node: *mut Opaque, result: *mut u32) = "cuGraphExecUpdate" @ 10020 => kernel_node::update_v1, "charges the local memory of its new kernels' threads";
-    Cuda cuGraphExecUpdate_v2(exec: Opaque, graph: Opaque, result: Opaque) = "cuGraphExecUpdate" @ 12000 => kernel_node::update, "charges the local memory of its new kernels' threads";
-    Cuda cuGraphExecKernelNodeSetParams(exec: Opaque, node: Opaque, kernel: *const KernelNode) = "cuGraphExecKernelNodeSetParams" @ 10010 => kernel_node::set_v1, "charges the local memory of its new kernels' threads";
-    Cuda cuGraphExecKernelNodeSetParams_v2(exec: Opaque, node: Opaque, kernel: *const KernelNode) = "cuGraphExecKernelNodeSetParams" @ 12000 => kernel_node::set, "charges the local memory of its new kernels' threads";
-    Cuda cuGraphExecNodeSetParams(exec: Opaque, node: Opaque, parameters: *const NodeParameters) = "cuGraphExecNodeSetParams" @ 12020 => kernel_node::set_node, "charges the local memory of its new kernels' threads";
-    Cuda cuGraphExecChildGraphNodeSetParams(exec: Opaque, node: Opaque, graph: Opaque) = "cuGraphExecChildGraphNodeSetParams" @ 11010 => kernel_node::set_child, "charges the local memory of its new kernels' threads";
-    Cuda cuGraphUpload(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
-    Cuda cuGraphUpload_ptsz(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
-    Cuda cuGraphLaunch(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
-    Cuda cuGraphLaunch_ptsz(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges the allocations of the graph's nodes at its first launch";
-    Cuda cuGraphExecDestroy(exec: Opaque) = "cuGraphExecDestroy" @ 10000 => graph::destroy, "forgets the allocations of the graph's nodes";
-    Cuda cuDeviceGraphMemTrim(device: Device) = "cuDeviceGraphMemTrim" @ 11040 => graph::trim, "uncharges memory that the driver kept for graphs";
-    // Calls at which pools give memory back by themselves.
-    Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges memory that pools gave back";
-    Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges memory that pools gave back";
-    Cuda cuStreamSynchronize(stream: Stream) = "cuStreamSynchronize" @ 2000 => pool::synchronize, "uncharges memory that pools gave back";
-    Cuda cuStreamSynchronize_ptsz(stream: Stream) = "cuStreamSynchronize" @ 7000 => pool::synchronize, "uncharges memory that pools gave back";
-    Cuda cuEventSynchronize(event: Event) = "cuEventSynchronize" @ 2000 => pool::synchronize, "uncharges memory that pools gave back";
-    // Contexts.
-    Cuda cuCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
-    Cuda cuCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
-    Cuda cuCtxCreate_v3(context: *mut Context, affinity: Opaque, count: i32, flags: u32, device: Device) = "cuCtxCreate" @ 11040 => context::create_v3, "charges the reserve of a context";
-    Cuda cuCtxCreate_v4(context: *mut Context, parameters: Opaque, flags: u32, device: Device) = "cuCtxCreate" @ 12050 => context::create_v4, "charges the reserve of a context";
-    Cuda cuCtxDestroy(context: Context) = "cuCtxDestroy" @ 2000 => context::destroy, "uncharges a context and everything in it";
-    Cuda cuCtxDestroy_v2(context: Context) = "cuCtxDestroy" @ 4000 => context::destroy, "uncharges a context and everything in it";
-    Cuda cuCtxDetach(context: Context) = "cuCtxDetach" @ 2000 => context::detach, "uncharges a context and everything in it when it ends";
-    Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
-    Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and everything in it when it ends";
-    Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and everything in it when it ends";
-    Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::reset_primary, "uncharges the primary context and everything in it";
-    Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::reset_primary, "uncharges the primary context and everything in it";
-    Cuda cuGreenCtxCreate(context: *mut Opaque, description: Opaque, device: Device, flags: u32) = "cuGreenCtxCreate" @ 12040 => context::create_green, "charges the reserve of a context, and of the primary context if it starts too";
-    Cuda cuGreenCtxDestroy(context: Opaque) = "cuGreenCtxDestroy" @ 12040 => context::destroy_green, "uncharges a context, and the primary context if it ends too";
-    Cuda cuGLCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
-    Cuda cuGLCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
-    Cuda cuVDPAUCtxCreate(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3010 => context::create_vdpau, "charges the reserve of a context";
-    Cuda cuVDPAUCtxCreate_v2(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3020 => context::create_vdpau, "charges the reserve of a context";
-    Cuda cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit" @ 3010 => context_limit::set, "charges heaps, buffers and stacks above what a context includes";
-    // Code.
-    Cuda cuModuleLoad(module: *mut Opaque, path: *const c_char) = "cuModuleLoad" @ 2000 => module::load_file, "charges the size that the image states";
-    Cuda cuModuleLoadData(module: *mut Opaque, code: Opaque) = "cuModuleLoadData" @ 2000 => module::load, "charges the size that the image states";
-    Cuda cuModuleLoadDataEx(module: *mut Opaque, code: Opaque, count: u32, options: Opaque, values: Opaque) = "cuModuleLoadDataEx" @ 2010 => module::load_with, "charges the size that the image states";
-    Cuda cuModuleLoadFatBinary(module: *mut Opaque, code: Opaque) = "cuModuleLoadFatBinary" @ 2000 => module::load, "charges the size that the image states";
-    Cuda cuModuleUnload(module: Opaque) = "cuModuleUnload" @ 2000 => module::unload, "uncharges a module";
-    Cuda cuLibraryLoadData(library: *mut Opaque, code: Opaque, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadData" @ 12000 => module::load_library, "charges the size that the image states, in every context";
-    Cuda cuLibraryLoadFromFile(library: *mut Opaque, path: *const c_char, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadFromFile" @ 12000 => module::load_library_file, "charges the size that the image states, in every context";
-    Cuda cuLibraryUnload(library: Opaque) = "cuLibraryUnload" @ 12000 => module::unload_library, "uncharges a library in every context";
-    // Launches. Only limited programs go through these hooks.
-    Cuda cuLaunchKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 4000 => launch::kernel, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 7000 => launch::kernel, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchKernelEx(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchCooperativeKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchCooperativeKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchCooperativeKernelMultiDevice(launches: *const LaunchParams, count: u32, flags: u32) = "cuLaunchCooperativeKernelMultiDevice" @ 9000 => launch::on_many, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunch(function: Opaque) = "cuLaunch" @ 2000 => launch::once, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchGrid(function: Opaque, width: i32, height: i32) = "cuLaunchGrid" @ 2000 => launch::grid, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLaunchGridAsync(function: Opaque, width: i32, height: i32, stream: Stream) = "cuLaunchGridAsync" @ 2000 => launch::grid_async, "charges the local memory of the kernel's threads at its first launch";
-    Cuda cuLibraryGetKernel(kernel: *mut Opaque, library: Opaque, name: *const c_char) = "cuLibraryGetKernel" @ 12000 => launch::get_kernel, "records the handle, to query the local memory of the kernel";
-    Cuda cuLibraryEnumerateKernels(kernels: *mut Opaque, count: u32, library: Opaque) = "cuLibraryEnumerateKernels" @ 12040 => launch::enumerate, "records the handles, to query the local memory of the kernels";
-    // Queries about the card.
-    Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "reports the limit as the GPU's memory";
-    Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "reports the limit as the GPU's memory";
-    Cuda cuDeviceTotalMem(bytes: *mut u32, device: Device) = "cuDeviceTotalMem" @ 2000 => query::total_v1, "reports the limit as the GPU's memory";
-    Cuda cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) = "cuDeviceTotalMem" @ 3020 => query::total, "reports the limit as the GPU's memory";
-    Nvml nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) = "nvmlDeviceGetMemoryInfo" @ 1 => query::nvml_memory, "reports the limit as the GPU's memory";
-    Nvml nvmlDeviceGetMemoryInfo_v2(device: NvmlDevice, memory: *mut NvmlMemoryV2) = "nvmlDeviceGetMemoryInfo" @ 2 => query::nvml_memory_v2, "reports the limit as the GPU's memory";
-    Nvml nvmlDeviceGetComputeRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetComputeRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetComputeRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetGraphicsRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetMPSComputeRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetRunningProcessDetailList(device: NvmlDevice, list: *mut ProcessDetailList) = "nvmlDeviceGetRunningProcessDetailList" @ 1 => processes::details, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetProcessUtilization(device: NvmlDevice, samples: Opaque, count: *mut u32, since: u64) = "nvmlDeviceGetProcessUtilization" @ 1 => processes::utilization, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetProcessesUtilizationInfo(device: NvmlDevice, list: *mut ProcessUtilization) = "nvmlDeviceGetProcessesUtilizationInfo" @ 1 => processes::utilizations, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetAccountingPids(device: NvmlDevice, count: *mut u32, pids: Opaque) = "nvmlDeviceGetAccountingPids" @ 1 => processes::accounted, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetAccountingStats(device: NvmlDevice, pid: u32, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 1 => processes::stats, "shows the processes of the allocation";
-    Nvml nvmlDeviceGetAccountingStats_v2(device: NvmlDevice, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 2 => processes::stats_v2, "shows the processes of the allocation";
-    // Lookups by `cuGetProcAddress`.
-    Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "returns the hook of the function that the driver chose";
-    Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "returns the hook of the function that the driver chose";
-    Cuda cuGetProcAddress_v2_ptsz(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "returns the hook of the function that the driver chose";
-}
+for_each_hook! { rows }
+
+/// The number of hooked functions.
+pub(crate) const COUNT: usize = ROWS.len();
 
 /// The index in [`ROWS`] of an exported symbol.
 pub(crate) fn find(symbol: &CStr) -> Option<usize> {

@@ -13,6 +13,7 @@ const CRATES: &[&str] = &[
     "apportion/probe/src",
     "benches/api/src",
     "cuda-intercept/gate/src",
+    "cuda-intercept/src",
     "node-agent/cgroup/src",
     "node-agent/ledger/src",
     "node-agent/nri/src",

@@ -9,11 +9,6 @@ use super::liveness::LivenessProbe;
 use super::{MappedAccount, peers, throttle};
 use crate::errno;
 
-/// By how many milliseconds a query may be behind with dead processes that nobody waited for.
-pub(super) const LOOK: u64 = 10;
-/// How many milliseconds pass between full scans.
-pub(super) const DEEP_LOOK: u64 = 1000;
-
 impl MappedAccount {
     /// Takes dead processes out of the account, for a charge that would otherwise fail. True if the charge is worth
     /// another try. That includes the case that nobody was dead any more, because another process may have been
@@ -84,7 +79,7 @@ impl MappedAccount {
     }
 
     /// Like `retire_the_dead`, for a query, whose cost must not depend on the other processes: at most once in
-    /// [`LOOK`] milliseconds, and whenever this process has waited for a child that ended.
+    /// [`LOOK`](throttle::LOOK) milliseconds, and whenever this process has waited for a child that ended.
     pub(crate) fn retire_the_dead_in_time(&self) {
         let children = throttle::children();
         let has_lost = self.children.load(Relaxed) != children;

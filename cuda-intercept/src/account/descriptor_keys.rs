@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use apportion_gate::{ExportedDescriptor, Inode};
 
-use super::PathBuffer;
+use super::path::PathBuffer;
 use super::peers::{concatenate, decimal, number, read};
 use crate::errno;
 

@@ -6,7 +6,7 @@
 
 use apportion_abi::account::ProcessRegistration;
 
-use super::PathBuffer;
+use super::path::PathBuffer;
 use crate::errno;
 
 /// This process.

@@ -12,7 +12,6 @@ use core::ops::ControlFlow;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use super::{dlmopen, dlopen, dlsym, dlvsym};
 use crate::{elf, process};
 
 /// A function of the loader that this library replaces.
@@ -27,7 +26,7 @@ pub(super) struct InterposedFunction {
 }
 
 impl InterposedFunction {
-    const fn new(
+    pub(super) const fn new(
         name: &'static CStr,
         private_name: Option<&'static CStr>,
         entry: fn() -> usize,
@@ -41,12 +40,9 @@ impl InterposedFunction {
         }
     }
 
-    pub(super) fn of(name: &CStr) -> Option<&'static Self> {
-        if !matches!(name.to_bytes(), [b'd', b'l', ..] | [b'_', b'_', ..]) {
-            return None;
-        }
-        let mut doors = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN].into_iter();
-        doors.find(|door| name == door.name || Some(name) == door.private_name)
+    /// Whether this is one of its names.
+    pub(super) fn is_named(&self, name: &CStr) -> bool {
+        name == self.name || Some(name) == self.private_name
     }
 
     fn ours(&self) -> usize {
@@ -124,18 +120,3 @@ impl InterposedFunction {
         theirs.is_some() && other.is_none()
     }
 }
-
-pub(super) static DLSYM: InterposedFunction =
-    InterposedFunction::new(c"dlsym", Some(c"__libc_dlsym"), || {
-        dlsym as *const () as usize
-    });
-pub(super) static DLVSYM: InterposedFunction =
-    InterposedFunction::new(c"dlvsym", Some(c"__libc_dlvsym"), || {
-        dlvsym as *const () as usize
-    });
-pub(super) static DLOPEN: InterposedFunction =
-    InterposedFunction::new(c"dlopen", Some(c"__libc_dlopen_mode"), || {
-        dlopen as *const () as usize
-    });
-pub(super) static DLMOPEN: InterposedFunction =
-    InterposedFunction::new(c"dlmopen", None, || dlmopen as *const () as usize);

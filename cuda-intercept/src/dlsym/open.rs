@@ -28,8 +28,15 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use libc::{LM_ID_BASE, RTLD_DEEPBIND, RTLD_GLOBAL, RTLD_NOLOAD};
 
-use super::loader::{DLMOPEN, DLOPEN};
+use super::loader::InterposedFunction;
 use crate::{driver_dependency, process};
+
+pub(super) static DLOPEN: InterposedFunction =
+    InterposedFunction::new(c"dlopen", Some(c"__libc_dlopen_mode"), || {
+        dlopen as *const () as usize
+    });
+pub(super) static DLMOPEN: InterposedFunction =
+    InterposedFunction::new(c"dlmopen", None, || dlmopen as *const () as usize);
 
 /// The caller's request to the loader, as the entry points lay it out on the stack.
 #[repr(C)]

@@ -13,8 +13,10 @@
 //! makes none. The most frequent queries (the current context and device, identities, the contents of a graph) are
 //! allowed in every mode and need no switch.
 
-use super::exchange_capture_mode;
-use crate::foreign::{CAPTURE_RELAXED, SUCCESS};
+use crate::foreign::{CAPTURE_RELAXED, SUCCESS, Status};
+
+/// The driver's `cuThreadExchangeStreamCaptureMode`; `None` if it has no such function.
+type ExchangeMode = unsafe fn(*mut u32) -> Option<Status>;
 
 /// A query that the driver answers in every mode.
 #[must_use]
@@ -23,31 +25,32 @@ pub(super) struct AnyCaptureMode;
 /// Keeps this thread in the relaxed mode while it lives.
 #[must_use]
 pub(super) struct RelaxedModeGuard {
+    driver: ExchangeMode,
     before: Option<u32>,
 }
 
 /// For queries that no capture forbids.
-pub(super) const fn anytime() -> AnyCaptureMode {
+pub(super) const fn anytime(_: ExchangeMode) -> AnyCaptureMode {
     AnyCaptureMode
 }
 
 /// For queries that a capture may forbid. A driver without capture modes (before CUDA 10.1) is queried as it is.
-pub(super) fn relaxed() -> RelaxedModeGuard {
-    let before = exchange(CAPTURE_RELAXED).filter(|mode| *mode != CAPTURE_RELAXED);
-    RelaxedModeGuard { before }
+pub(super) fn relaxed(driver: ExchangeMode) -> RelaxedModeGuard {
+    let before = exchange(driver, CAPTURE_RELAXED).filter(|mode| *mode != CAPTURE_RELAXED);
+    RelaxedModeGuard { driver, before }
 }
 
 impl Drop for RelaxedModeGuard {
     fn drop(&mut self) {
         if let Some(mode) = self.before {
-            let _ = exchange(mode);
+            let _ = exchange(self.driver, mode);
         }
     }
 }
 
 /// Changes the mode of this thread and returns the old one.
-fn exchange(mut mode: u32) -> Option<u32> {
+fn exchange(driver: ExchangeMode, mut mode: u32) -> Option<u32> {
     // SAFETY: the pointer is to a local variable that holds a mode.
-    let status = unsafe { exchange_capture_mode(&raw mut mode) }?;
+    let status = unsafe { driver(&raw mut mode) }?;
     (status == SUCCESS).then_some(mode)
 }

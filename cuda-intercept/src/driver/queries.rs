@@ -2,7 +2,7 @@
 
 use apportion_gate::{ConditionalBodies, device_of_graphs};
 
-use super::{
+use super::required_functions::{
     child_graph, ctx_get_current, ctx_get_device, ctx_get_limit, device_count,
     device_get_attribute, device_uuid, device_uuid_v2, event_create, event_destroy, event_query,
     event_record, free_node, func_get_attribute, graph_memory, graph_node_type, graph_trim,

@@ -160,7 +160,7 @@ pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
     let Some(taken) = process.books.lock().take_array(array as u64) else {
         let status = ask();
         if status == SUCCESS && process.account().is_some() {
-            super::bindings::let_go_of(process, BindingHolder::Array(array as u64));
+            super::physical_memory::let_go_of(process, BindingHolder::Array(array as u64));
         }
         return status;
     };

@@ -8,16 +8,15 @@
 //! that it exported or imported stays charged until it unbinds the memory (as NCCL and PyTorch do) or ends.
 
 use apportion_gate::{
-    BindingHolder, BindingRegion, Card, EndingContext, PhysicalName, PoolSettlement,
-    ProcessAllocations,
+    BindingHolder, BindingRegion, Card, PhysicalName, PoolSettlement, ProcessAllocations,
 };
 
 use crate::driver;
 use crate::foreign::{ArrayMap, Device, DevicePointer, Handle, Opaque, SUCCESS, Status, Stream};
-use crate::process::ProcessState;
+use crate::process::{self, ProcessState};
 
 use super::deferred_free;
-use super::vmm::{counted, give_back, give_back_with};
+use super::physical_memory::{give_back, give_back_with, let_go_of};
 
 type MapArray = unsafe extern "C" fn(*const ArrayMap, u32, Stream) -> Status;
 type Create = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
@@ -35,24 +34,6 @@ type DestroyEndpoint = unsafe extern "C" fn(u32) -> Status;
 
 /// `CU_MEM_OPERATION_TYPE_MAP`.
 const MAP: u32 = 1;
-
-/// Drops everything that a holder held, because the holder is gone.
-pub(super) fn let_go_of(process: &ProcessState, holder: BindingHolder) {
-    loop {
-        let dropped = process.books.lock().let_go_of(holder);
-        let Some(dropped) = dropped else { return };
-        give_back(process, dropped);
-    }
-}
-
-/// Drops everything that the arrays of a context held, because the context is gone.
-pub(super) fn let_go_in(process: &ProcessState, ended: EndingContext) {
-    loop {
-        let dropped = process.books.lock().let_go_in(ended);
-        let Some(dropped) = dropped else { return };
-        give_back(process, dropped);
-    }
-}
 
 /// Records that a tile was mapped, in place of what was there before, or unmapped.
 fn move_tile(process: &ProcessState, tile: &ArrayMap, stream: Stream) {
@@ -87,7 +68,7 @@ pub(crate) unsafe fn map_array(
 ) -> Status {
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(tiles, count, stream) };
-    let Some(process) = counted().filter(|_| status == SUCCESS && !tiles.is_null()) else {
+    let Some(process) = process::limited().filter(|_| status == SUCCESS && !tiles.is_null()) else {
         return status;
     };
     // SAFETY: the driver has read this many.
@@ -106,7 +87,7 @@ pub(crate) unsafe fn create_multicast(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(object, properties) };
     if status == SUCCESS
-        && let Some(process) = counted()
+        && let Some(process) = process::limited()
         // SAFETY: the driver accepted the pointer and wrote the handle.
         && let Some(object) = unsafe { object.as_ref() }
     {
@@ -150,7 +131,7 @@ fn bound(
     device: Option<Device>,
     (offset, bytes): (usize, usize),
 ) -> Status {
-    let Some(process) = counted().filter(|_| status == SUCCESS) else {
+    let Some(process) = process::limited().filter(|_| status == SUCCESS) else {
         return status;
     };
     let card = device.and_then(|device| process.card_of(device));
@@ -175,7 +156,7 @@ fn unbound(
     device: Device,
     (offset, bytes): (usize, usize),
 ) -> Status {
-    let Some(process) = counted().filter(|_| status == SUCCESS) else {
+    let Some(process) = process::limited().filter(|_| status == SUCCESS) else {
         return status;
     };
     let card = process.card_of(device);
@@ -323,7 +304,7 @@ pub(crate) unsafe fn destroy_endpoint(real: DestroyEndpoint, endpoint: u32) -> S
     // SAFETY: the argument is only a number.
     let status = unsafe { real(endpoint) };
     if status == SUCCESS
-        && let Some(process) = counted()
+        && let Some(process) = process::limited()
     {
         let_go_of(process, BindingHolder::Endpoint(endpoint));
     }

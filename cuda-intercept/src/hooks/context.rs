@@ -151,14 +151,14 @@ fn close(
         let mut books = process.books.lock();
         (books.context_ended(ended), books.reserves(card))
     };
-    super::shared_memory::leave(process, HeldMemory::Ended);
-    super::bindings::let_go_in(process, ended);
+    super::shared_holds::leave(process, HeldMemory::Ended);
+    super::physical_memory::let_go_in(process, ended);
     process.uncharge(card, freed);
     if let Some(account) = process.account() {
         account.set_reserve(card, reserves);
         process.show_modules(card);
     }
-    super::pool::settle_all();
+    super::pool_settlement::settle_all();
     status
 }
 

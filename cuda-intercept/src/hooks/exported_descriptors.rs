@@ -12,9 +12,9 @@ use apportion_gate::{Card, ExportedDescriptor, HeldMemory};
 
 use crate::account::{MappedAccount, descriptor_keys};
 use crate::foreign::{DevicePointer, Opaque, SUCCESS, Status};
-use crate::process::ProcessState;
+use crate::process::{self, ProcessState};
 
-use super::vmm::counted;
+use super::shared_holds;
 
 type GetRange = unsafe extern "C" fn(Opaque, DevicePointer, usize, u32, u64) -> Status;
 
@@ -65,7 +65,7 @@ pub(super) fn keep(process: &ProcessState, memory: HeldMemory, charge: (Card, u6
 }
 
 /// Uncharges what no descriptor keeps any more. True if there was anything.
-pub(crate) fn look(process: &ProcessState) -> bool {
+pub(super) fn look(process: &ProcessState) -> bool {
     let (mut last, mut any) = (0, false);
     if !ANY.load(Relaxed) {
         return false;
@@ -82,7 +82,7 @@ pub(crate) fn look(process: &ProcessState) -> bool {
         let (useless, freed) = process.books.lock().descriptors.closed(number);
         useless.into_iter().for_each(descriptor_keys::close);
         if let Some((memory, card, bytes)) = freed {
-            super::shared_memory::leave(process, memory);
+            shared_holds::leave(process, memory);
             process.uncharge(card, bytes);
             any = true;
         }
@@ -102,7 +102,7 @@ pub(crate) unsafe fn get_range(
     let status = unsafe { real(handle, address, bytes, kind, flags) };
     if status == SUCCESS
         && kind == BUFFER
-        && let Some(process) = counted()
+        && let Some(process) = process::limited()
         // SAFETY: the driver accepted the pointer and wrote the descriptor.
         && let Some(number) = unsafe { handle.cast::<i32>().as_ref() }
         && let Some(key) = MappedAccount::put_key_on(*number, None)

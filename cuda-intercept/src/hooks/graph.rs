@@ -21,7 +21,7 @@ use crate::foreign::{
 use crate::process::{self, ProcessState};
 
 use super::conditional::{CONDITIONAL, bodies_of};
-use super::{local_memory, pool};
+use super::{local_memory, pool_settlement};
 
 type Instantiate = unsafe extern "C" fn(*mut Opaque, Opaque, Opaque, Opaque, usize) -> Status;
 type InstantiateFlags = unsafe extern "C" fn(*mut Opaque, Opaque, u64) -> Status;
@@ -302,7 +302,7 @@ impl GraphLaunchCharge {
                 driver::forget_event(useless);
             }
         }
-        pool::settle(process, graph_pool(self.need.device), self.growth);
+        pool_settlement::settle(process, graph_pool(self.need.device), self.growth);
         if let Some(growth) = self.growth {
             let settled = process.books.lock().pools.made(growth, None);
             process.settle(settled);
@@ -373,6 +373,6 @@ pub(crate) unsafe fn trim(real: Trim, device: Device) -> Status {
     if let Some(process) = process::limited() {
         process.books.lock().graphs.trimmed(device);
     }
-    pool::settle_all();
+    pool_settlement::settle_all();
     status
 }

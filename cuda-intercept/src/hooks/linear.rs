@@ -84,7 +84,7 @@ pub(super) fn give(
         (FreeTarget::Linear(taken), SUCCESS) => {
             let memory = HeldMemory::Linear(taken.address);
             if !super::exported_descriptors::keep(process, memory, (taken.card, taken.cost)) {
-                super::shared_memory::leave(process, memory);
+                super::shared_holds::leave(process, memory);
                 process.uncharge(taken.card, taken.cost);
             }
         }
@@ -245,7 +245,7 @@ pub(crate) unsafe fn alloc_pitch_v1(
 pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {
     // SAFETY: the address is the caller's own.
     let status = give(address, || unsafe { real(address) }, ProcessState::settle);
-    super::pool::settle_all();
+    super::pool_settlement::settle_all();
     status
 }
 

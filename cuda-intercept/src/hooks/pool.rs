@@ -12,7 +12,7 @@
 //! hold.
 
 use apportion_abi::account::ApiFamily;
-use apportion_gate::{Card, PoolGrowth, device_of_graphs, worst_growth};
+use apportion_gate::{Card, worst_growth};
 
 use crate::driver::{self, PoolReading};
 use crate::foreign::{
@@ -22,7 +22,8 @@ use crate::foreign::{
 use crate::process::{self, ChargeScope, ProcessState};
 use crate::spin_lock;
 
-use super::{deferred_free, exported_descriptors};
+use super::deferred_free;
+use super::pool_settlement::{settle, settle_all};
 
 type AllocAsync = unsafe extern "C" fn(*mut DevicePointer, usize, Stream) -> Status;
 type AllocFromPool = unsafe extern "C" fn(*mut DevicePointer, usize, Pool, Stream) -> Status;
@@ -34,65 +35,6 @@ type OfDevice = unsafe extern "C" fn(*mut Pool, Device) -> Status;
 type AtLocation = unsafe extern "C" fn(*mut Pool, *const MemoryLocation, u32) -> Status;
 type ContextSynchronize = unsafe extern "C" fn() -> Status;
 type Synchronize = unsafe extern "C" fn(Context) -> Status;
-
-/// Reads how much a pool reserves and settles its charge. `ended` is a growth step that is over.
-pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth>) {
-    let Some(epoch) = process.books.lock().pools.look(pool) else {
-        return;
-    };
-    let read = driver::pool_reserved(pool);
-    let settled = {
-        let mut books = process.books.lock();
-        books.pools.looked(pool);
-        match read {
-            PoolReading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
-            // Assume that the pool has grown by as much as it could.
-            PoolReading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
-            PoolReading::NoPool => books.pools.vanished(pool),
-        }
-    };
-    process.settle(settled);
-}
-
-/// Calls `act` for every pool that has a charge.
-fn each_charged(process: &ProcessState, act: impl Fn(u64)) {
-    let mut last = None;
-    loop {
-        let next = process.books.lock().pools.charged_after(last);
-        let Some(pool) = next else { return };
-        act(pool);
-        last = Some(pool);
-    }
-}
-
-/// Settles all pools of this process.
-pub(crate) fn settle_all() {
-    if let Some(process) = process::current() {
-        deferred_free::look(process, None);
-        exported_descriptors::look(process);
-        each_charged(process, |pool| settle(process, pool, None));
-    }
-}
-
-/// Trims the pools on a card. True if anything was given back.
-pub(crate) fn trim_all(process: &ProcessState, card: Card) -> bool {
-    let is_late = deferred_free::look(process, Some(card)) | exported_descriptors::look(process);
-    let before = process.books.lock().pools.charged_on(card);
-    each_charged(process, |pool| {
-        let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
-        if is_here && process.books.lock().pools.look(pool).is_some() {
-            driver::trim(pool);
-            let mut books = process.books.lock();
-            books.pools.looked(pool);
-            if let Some(device) = device_of_graphs(pool) {
-                books.graphs.trimmed(device);
-            }
-            drop(books);
-            settle(process, pool, None);
-        }
-    });
-    is_late || process.books.lock().pools.charged_on(card) < before
-}
 
 /// Allocates from `pool`, which is on a card of the account.
 fn allocate(

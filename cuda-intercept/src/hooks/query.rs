@@ -72,7 +72,7 @@ unsafe fn write<N: DriverInteger>(place: *mut N, value: u64) {
 /// process that has waited for another's end sees its memory as free, as it would from the driver. All others see
 /// that 10 ms after the end at the latest.
 fn settled(account: &MappedAccount, card: Card, total: u64, free: u64) -> CardMemoryView {
-    super::pool::settle_all();
+    super::pool_settlement::settle_all();
     account.retire_the_dead_in_time();
     account.view(card, total, free)
 }

@@ -7,15 +7,14 @@
 //!
 //! Both sides identify memory by a key: a mark on the descriptor, or a hash of the 64 bytes of a handle.
 
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
-
 use apportion_gate::{Card, HeldMemory, Hold, PhysicalName, worst_case};
 
 use crate::account::{JoinedMemory, MappedAccount};
-use crate::driver;
 use crate::foreign::{DevicePointer, Handle, IpcHandle, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
 use crate::process::{self, ProcessState};
+
+use super::exported_descriptors;
+use super::shared_holds::keep;
 
 type Export = unsafe extern "C" fn(Opaque, Handle, u32, u64) -> Status;
 type Import = unsafe extern "C" fn(*mut Handle, Opaque, u32) -> Status;
@@ -27,10 +26,6 @@ type CloseHandle = unsafe extern "C" fn(DevicePointer) -> Status;
 const DESCRIPTOR: u32 = 1;
 const FABRIC: u32 = 8;
 
-/// Whether this process shares anything.
-/// Written by: offers and joins. Read by: every free. Relaxed: a thread that frees memory has seen that it is shared.
-static ANY: AtomicBool = AtomicBool::new(false);
-
 fn counted() -> Option<(&'static ProcessState, &'static MappedAccount)> {
     process::current().and_then(|process| Some((process, process.account()?)))
 }
@@ -40,27 +35,6 @@ fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
-}
-
-/// Records in the account that this process has released memory. This comes before its charge is taken off.
-pub(super) fn leave(process: &ProcessState, memory: HeldMemory) {
-    let Some(account) = process.account().filter(|_| ANY.load(Relaxed)) else {
-        return;
-    };
-    loop {
-        let taken = process.books.lock().shares.take(memory);
-        let Some(hold) = taken else { return };
-        account.leave(hold);
-    }
-}
-
-/// Records a hold, or drops it if the memory is gone.
-fn keep(process: &ProcessState, account: &MappedAccount, memory: HeldMemory, key: u64, hold: Hold) {
-    ANY.store(true, Relaxed);
-    let current = driver::current_context().map(|context| context as u64);
-    if !process.books.lock().share(memory, current, key, hold) {
-        account.leave(hold);
-    }
 }
 
 /// Offers memory that is charged, unless it is already offered under this key.
@@ -112,7 +86,7 @@ pub(crate) unsafe fn export(
             // SAFETY: the driver wrote a descriptor.
             && let Some(descriptor) = unsafe { shared.cast::<i32>().as_ref() }
         {
-            super::exported_descriptors::enter(process, HeldMemory::Physical(id), *descriptor, key);
+            exported_descriptors::enter(process, HeldMemory::Physical(id), *descriptor, key);
         }
         offer(process, account, HeldMemory::Physical(id), key, charged);
     }

@@ -5,51 +5,18 @@
 //! like our own, but the process that made it pays; see `shared_memory`.
 
 use apportion_abi::account::ApiFamily;
-use apportion_gate::{BindingHolder, Card, DroppedReference, HeldMemory};
 
 use crate::driver;
 use crate::foreign::{AllocationProperties, DevicePointer, Handle, Opaque, SUCCESS, Status};
-use crate::process::{self, ProcessState};
+use crate::process;
+
+use super::physical_memory::give_back;
 
 type Create = unsafe extern "C" fn(*mut Handle, usize, *const AllocationProperties, u64) -> Status;
 type Release = unsafe extern "C" fn(Handle) -> Status;
 type Map = unsafe extern "C" fn(DevicePointer, usize, usize, Handle, u64) -> Status;
 type Unmap = unsafe extern "C" fn(DevicePointer, usize) -> Status;
 type Retain = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
-
-/// Releases what a last reference kept: first the shares that others know, then the charge. A reference without a
-/// charge may be a multicast object, which drops what it holds.
-pub(super) fn give_back(process: &ProcessState, dropped: DroppedReference) {
-    give_back_with(process, dropped, |card, bytes| {
-        process.uncharge(card, bytes)
-    });
-}
-
-/// Like [`give_back`]; `uncharge` takes the charge off.
-pub(super) fn give_back_with(
-    process: &ProcessState,
-    dropped: DroppedReference,
-    uncharge: impl Fn(Card, u64),
-) {
-    let Some(id) = dropped.last_of else { return };
-    let memory = HeldMemory::Physical(id);
-    if let Some(charge) = dropped.charge
-        && super::exported_descriptors::keep(process, memory, charge)
-    {
-        return;
-    }
-    super::shared_memory::leave(process, memory);
-    match dropped.charge {
-        Some((card, bytes)) => uncharge(card, bytes),
-        None if dropped.is_shared => {}
-        None => super::bindings::let_go_of(process, BindingHolder::Multicast(id)),
-    }
-}
-
-/// This process's state, if it has an account.
-pub(super) fn counted() -> Option<&'static ProcessState> {
-    process::current().filter(|process| process.account().is_some())
-}
 
 pub(crate) unsafe fn create(
     real: Create,
@@ -102,7 +69,7 @@ pub(crate) unsafe fn create(
 pub(crate) unsafe fn release(real: Release, handle: Handle) -> Status {
     // SAFETY: the handle is the caller's own.
     let ask = || unsafe { real(handle) };
-    let Some(process) = counted() else {
+    let Some(process) = process::limited() else {
         return ask();
     };
     let Some(released) = process.books.lock().release_handle(handle) else {
@@ -129,7 +96,7 @@ pub(crate) unsafe fn map(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(address, bytes, offset, handle, flags) };
     if status == SUCCESS
-        && let Some(process) = counted()
+        && let Some(process) = process::limited()
     {
         process.books.lock().map(address, bytes as u64, handle);
     }
@@ -140,7 +107,7 @@ pub(crate) unsafe fn map(
 pub(crate) unsafe fn unmap(real: Unmap, address: DevicePointer, bytes: usize) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(address, bytes) };
-    let Some(process) = counted() else {
+    let Some(process) = process::limited() else {
         return ask();
     };
     let taken = process.books.lock().unmap(address, bytes as u64);
@@ -165,7 +132,7 @@ pub(crate) unsafe fn retain(real: Retain, handle: *mut Handle, address: Opaque) 
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(handle, address) };
     if status == SUCCESS
-        && let Some(process) = counted()
+        && let Some(process) = process::limited()
         // SAFETY: the driver accepted the pointer and wrote the handle.
         && let Some(handle) = unsafe { handle.as_ref() }
     {

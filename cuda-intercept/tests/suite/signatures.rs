@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
 
-use apportion_intercept::table::entry;
+use apportion_intercept::entry_points::entry;
 use apportion_intercept::{
     AllocationNode, ArrayMap, KernelNode, LaunchConfig, NvmlMemory, NvmlMemoryV2,
     ProcessDetailList, ProcessUtilization, ROWS,

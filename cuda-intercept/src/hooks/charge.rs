@@ -1,0 +1,40 @@
+//! Charges a card, and says how much memory the program sees on it. Before either, the hooks collect what the process
+//! has given back without a call that says so.
+
+use apportion_abi::account::ApiFamily;
+use apportion_gate::Card;
+
+use crate::account::CardMemoryView;
+use crate::process::ProcessState;
+
+use super::{exported_descriptors, pool_settlement};
+
+impl ProcessState {
+    /// Charges a card. If it is full, dead processes are first taken out of the account. Then this process's pools
+    /// give back what they do not use.
+    pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
+        self.charge_for(ApiFamily::Other, card, bytes)
+    }
+
+    /// Like `charge`, for an API family whose refusals are counted separately.
+    pub(crate) fn charge_for(&self, api: ApiFamily, card: Card, bytes: u64) -> bool {
+        let Some(account) = self.account() else {
+            return true;
+        };
+        let fits = || account.charge(card, bytes);
+        let fits_after_the_dead = || account.retire_for(card, bytes) && fits();
+        let granted = fits()
+            || fits_after_the_dead()
+            || (pool_settlement::trim_all(self, card) && (fits() || fits_after_the_dead()));
+        if !granted {
+            account.deny(card, api, bytes);
+        }
+        granted
+    }
+
+    /// A card's memory as the program should see it.
+    pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<CardMemoryView> {
+        exported_descriptors::look(self);
+        Some(self.account()?.view(card, total, free))
+    }
+}

@@ -1,0 +1,70 @@
+//! Settles the charges of memory pools: what a pool reserves is what it is charged for.
+//!
+//! The driver grows and trims pools by itself. So the hooks ask it how much a pool reserves: after an allocation, at
+//! every synchronisation, and before a charge is refused.
+
+use apportion_gate::{Card, PoolGrowth, device_of_graphs};
+
+use crate::driver::{self, PoolReading};
+use crate::process::{self, ProcessState};
+
+use super::{deferred_free, exported_descriptors};
+
+/// Reads how much a pool reserves and settles its charge. `ended` is a growth step that is over.
+pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth>) {
+    let Some(epoch) = process.books.lock().pools.look(pool) else {
+        return;
+    };
+    let read = driver::pool_reserved(pool);
+    let settled = {
+        let mut books = process.books.lock();
+        books.pools.looked(pool);
+        match read {
+            PoolReading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
+            // Assume that the pool has grown by as much as it could.
+            PoolReading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
+            PoolReading::NoPool => books.pools.vanished(pool),
+        }
+    };
+    process.settle(settled);
+}
+
+/// Calls `act` for every pool that has a charge.
+fn each_charged(process: &ProcessState, act: impl Fn(u64)) {
+    let mut last = None;
+    loop {
+        let next = process.books.lock().pools.charged_after(last);
+        let Some(pool) = next else { return };
+        act(pool);
+        last = Some(pool);
+    }
+}
+
+/// Settles all pools of this process.
+pub(super) fn settle_all() {
+    if let Some(process) = process::current() {
+        deferred_free::look(process, None);
+        exported_descriptors::look(process);
+        each_charged(process, |pool| settle(process, pool, None));
+    }
+}
+
+/// Trims the pools on a card. True if anything was given back.
+pub(super) fn trim_all(process: &ProcessState, card: Card) -> bool {
+    let is_late = deferred_free::look(process, Some(card)) | exported_descriptors::look(process);
+    let before = process.books.lock().pools.charged_on(card);
+    each_charged(process, |pool| {
+        let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
+        if is_here && process.books.lock().pools.look(pool).is_some() {
+            driver::trim(pool);
+            let mut books = process.books.lock();
+            books.pools.looked(pool);
+            if let Some(device) = device_of_graphs(pool) {
+                books.graphs.trimmed(device);
+            }
+            drop(books);
+            settle(process, pool, None);
+        }
+    });
+    is_late || process.books.lock().pools.charged_on(card) < before
+}
