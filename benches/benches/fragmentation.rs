@@ -5,6 +5,7 @@
 //! cards, with amounts in bytes. First fit takes the first node by name. The seeds are fixed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
@@ -239,7 +240,7 @@ fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
             None => lives[job.name.as_str()].comes + PATIENCE > round,
         });
         let new = pods.iter().filter(|pod| pod.comes == round);
-        cluster.jobs.extend(new.map(job));
+        cluster.jobs.extend(new.map(job).map(Arc::new));
         let mut session = Session::open(Duration::from_secs(round as u64), &cluster);
         session.run(Action::Allocate);
         let decisions = session.decisions();
@@ -247,7 +248,10 @@ fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
             let Decision::Bind { task, place, .. } = decision else {
                 continue;
             };
-            let mut tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+            let mut tasks = cluster
+                .jobs
+                .iter_mut()
+                .flat_map(|job| &mut Arc::make_mut(job).tasks);
             if let Some(found) = tasks.find(|found| found.name == task) {
                 // A new card gets its permanent name when its first pod is placed.
                 let cards = place.cards.iter();

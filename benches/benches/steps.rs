@@ -6,6 +6,7 @@
 use std::env;
 use std::fs;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
@@ -135,7 +136,7 @@ fn cluster(nodes: usize, running: usize, waiting: JobBatch) -> Cluster {
             queue("c", Some("rich"), all / 2),
             queue("d", Some("rich"), all / 2),
         ],
-        jobs: jobs_of_both,
+        jobs: jobs_of_both.into_iter().map(Arc::new).collect(),
         ..Cluster::default()
     }
 }
@@ -150,7 +151,10 @@ fn with_known_cards(mut cluster: Cluster) -> Cluster {
         };
         node.listed = (0..CARDS).map(card).collect();
     }
-    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    let tasks = cluster
+        .jobs
+        .iter_mut()
+        .flat_map(|job| &mut Arc::make_mut(job).tasks);
     for (number, task) in tasks.enumerate() {
         let card = |node: &String| format!("{node}-{}", number % CARDS);
         task.on = task.node.as_ref().map(card).into_iter().collect();
@@ -166,7 +170,10 @@ fn with_company(mut cluster: Cluster) -> Cluster {
     for node in &mut cluster.nodes {
         node.labels.insert(HOST.to_owned(), node.name.clone());
     }
-    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    let tasks = cluster
+        .jobs
+        .iter_mut()
+        .flat_map(|job| &mut Arc::make_mut(job).tasks);
     for (number, task) in tasks.enumerate() {
         let app = format!("app-{}", number / REPLICAS);
         task.labels = std::sync::Arc::new([("app".to_owned(), app)].into());
@@ -216,7 +223,7 @@ fn blocked(nodes: usize) -> Cluster {
     Cluster {
         nodes: (0..nodes).map(node).collect(),
         queues: vec![queue("left", None, quota), queue("right", None, quota)],
-        jobs: first,
+        jobs: first.into_iter().map(Arc::new).collect(),
         ..Cluster::default()
     }
 }

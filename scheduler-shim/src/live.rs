@@ -86,6 +86,7 @@ pub(crate) fn run(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
 }
 
 fn start(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
+    apportion_heap::share_one_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

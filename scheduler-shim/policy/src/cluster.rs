@@ -32,8 +32,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// The queues of all levels.
     pub queues: Vec<Queue>,
-    /// The pod groups with their pods.
-    pub jobs: Vec<Job>,
+    /// The pod groups with their pods. Copies of a cluster share the groups that are the same.
+    pub jobs: Vec<Arc<Job>>,
     /// The pods of other schedulers that have a node.
     pub bystanders: Vec<ForeignPod>,
     /// The topologies that jobs may name.

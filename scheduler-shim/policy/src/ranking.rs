@@ -193,6 +193,7 @@ impl Session<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use apportion_abi::{Bytes, Share};
@@ -264,7 +265,9 @@ mod tests {
         let nodes = [(3, 9), (1, 9)].into_iter().enumerate();
         let cluster = Cluster {
             nodes: nodes.map(node).collect(),
-            jobs: kinds.map(|(number, kind)| job(number, kind)).collect(),
+            jobs: kinds
+                .map(|(number, kind)| Arc::new(job(number, kind)))
+                .collect(),
             ..Cluster::default()
         };
         let mut session = Session::open(Duration::ZERO, &cluster);
@@ -284,7 +287,7 @@ mod tests {
         ) {
             let mut cluster = Cluster {
                 nodes: nodes.into_iter().enumerate().map(node).collect(),
-                jobs: kinds.iter().enumerate().map(|(number, (kind, _))| job(number, *kind)).collect(),
+                jobs: kinds.iter().enumerate().map(|(number, (kind, _))| Arc::new(job(number, *kind))).collect(),
                 ..Cluster::default()
             };
             (cluster.settings.gpu_nodes, cluster.settings.cpu_nodes) = strategies;

@@ -1,6 +1,7 @@
 //! A faulty object does not stop the rest of the cluster.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
@@ -85,11 +86,11 @@ fn queues_in_a_circle_and_orphans_are_left_out() {
             queue("sound", None),
         ],
         jobs: vec![
-            job("one", "round", 1),
-            job("two", "self", 1),
-            job("three", "orphan", 1),
-            job("four", "nowhere", 1),
-            job("five", "sound", 1),
+            job("one", "round", 1).into(),
+            job("two", "self", 1).into(),
+            job("three", "orphan", 1).into(),
+            job("four", "nowhere", 1).into(),
+            job("five", "sound", 1).into(),
         ],
         ..Cluster::default()
     };
@@ -112,7 +113,7 @@ fn a_queue_that_may_have_nothing_gets_nothing() {
             },
             queue("all", None),
         ],
-        jobs: vec![job("one", "none", 1), job("two", "all", 1)],
+        jobs: vec![job("one", "none", 1).into(), job("two", "all", 1).into()],
         ..Cluster::default()
     };
     assert_eq!(bound(&cluster), ["two-0"]);
@@ -129,7 +130,7 @@ fn a_gang_larger_than_the_cluster_waits_and_others_do_not() {
     let cluster = Cluster {
         nodes: vec![node("a", 8)],
         queues: vec![queue("all", None)],
-        jobs: vec![giant, job("small", "all", 1)],
+        jobs: vec![giant.into(), job("small", "all", 1).into()],
         ..Cluster::default()
     };
     assert_eq!(bound(&cluster), ["small-0"]);
@@ -146,7 +147,7 @@ fn a_topology_that_does_not_exist_keeps_its_job_waiting() {
     let cluster = Cluster {
         nodes: vec![node("a", 8)],
         queues: vec![queue("all", None)],
-        jobs: vec![lost, job("found", "all", 1)],
+        jobs: vec![lost.into(), job("found", "all", 1).into()],
         ..Cluster::default()
     };
     assert_eq!(bound(&cluster), ["found-0"]);
@@ -254,7 +255,7 @@ fn any_cluster() -> impl Strategy<Value = Cluster> {
                 },
             ],
             queues: queues.collect(),
-            jobs: jobs.collect(),
+            jobs: jobs.map(Arc::new).collect(),
             ..Cluster::default()
         }
     })

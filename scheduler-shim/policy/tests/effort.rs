@@ -1,6 +1,7 @@
 //! What a search for victims may cost, in pods looked at: a clock would differ from machine to machine.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
@@ -86,7 +87,7 @@ fn full(idle: usize) -> Cluster {
     Cluster {
         nodes: (0..NODES).map(node).collect(),
         queues: vec![queue("all", -1.0), queue("other", -1.0)],
-        jobs: running.collect(),
+        jobs: running.map(Arc::new).collect(),
         settings: PolicySettings::default(),
         ..Cluster::default()
     }
@@ -94,7 +95,7 @@ fn full(idle: usize) -> Cluster {
 
 /// The effort of a plan for waiting jobs, and how many decisions it makes.
 fn effort(mut cluster: Cluster, waiting: Vec<Job>) -> (u64, usize) {
-    cluster.jobs.extend(waiting);
+    cluster.jobs.extend(waiting.into_iter().map(Arc::new));
     let session: Session<'_> = plan(NOW, &cluster);
     (session.effort(), session.decisions().len())
 }
@@ -184,7 +185,7 @@ fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
         let mut job = waits("all", 50, TaskGpuRequest::Whole(1), 1);
         name.clone_into(&mut job.name);
         name.clone_into(&mut job.tasks[0].name);
-        job
+        Arc::new(job)
     });
     cluster.jobs.extend(waiting);
     let started = |cluster: &Cluster| {
@@ -206,7 +207,8 @@ fn blocked(pairs: usize) -> Cluster {
     cluster.nodes.truncate(2 * pairs);
     let half = TaskGpuRequest::Whole(4);
     let mut add = |name: String, queue: &str, priority: i32, tasks: Vec<Task>| {
-        cluster.jobs.push(job(&name, queue, priority, tasks));
+        let job = job(&name, queue, priority, tasks);
+        cluster.jobs.push(Arc::new(job));
     };
     for pair in 0..pairs {
         for (kind, priority) in [("first", 50), ("second", 60)] {
@@ -238,7 +240,7 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
     cluster.settings.search_effort = 20_000;
     let served = |cluster: &Cluster| {
         let jobs = cluster.jobs.iter().filter(|job| job.queue == "other");
-        let runs = |job: &&Job| job.tasks[0].status == TaskStatus::Running;
+        let runs = |job: &&Arc<Job>| job.tasks[0].status == TaskStatus::Running;
         jobs.filter(runs).count()
     };
     for _ in 0..20 {
@@ -257,7 +259,8 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
                 Decision::Bind { task, place, .. } => (task, Some(place)),
                 Decision::Reserve { .. } => continue,
             };
-            let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+            let tasks = cluster.jobs.iter_mut();
+            let tasks = tasks.flat_map(|job| &mut Arc::make_mut(job).tasks);
             let task = tasks.into_iter().find(|task| task.name == *name).unwrap();
             task.node = place.map(|place| place.node.clone());
             task.status = match place {

@@ -1,5 +1,6 @@
 //! Where pods go to keep as much free capacity as possible useful.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
@@ -77,10 +78,10 @@ fn place(
             preempt_min_runtime: None,
             reclaim_min_runtime: None,
         }],
-        jobs: there,
+        jobs: there.into_iter().map(Arc::new).collect(),
         ..Cluster::default()
     };
-    cluster.jobs.push(job("new", new, None));
+    cluster.jobs.push(job("new", new, None).into());
     cluster.settings.shared_cards = shared;
     match step(Duration::ZERO, &cluster).as_slice() {
         [Decision::Bind { place, .. }] => place.node.clone(),

@@ -1,6 +1,7 @@
 //! Fair share over time: queues that can't have the cluster together take turns.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
@@ -78,7 +79,7 @@ fn hours(weights: [f64; 2], hours: u32) -> [u32; 2] {
                 ..Node::default()
             }],
             queues: queues.collect(),
-            jobs: names.map(|name| job(name, now)).into(),
+            jobs: names.map(|name| Arc::new(job(name, now))).into(),
             ..Cluster::default()
         };
         let mut held = BTreeMap::new();

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
@@ -82,6 +83,7 @@ fn cluster(cards: usize, running: &Running, wanted: u64) -> Cluster {
         }],
         jobs: victims
             .chain([job("wants".to_owned(), 75, wanted, None)])
+            .map(Arc::new)
             .collect(),
         ..Cluster::default()
     }

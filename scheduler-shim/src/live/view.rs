@@ -4,6 +4,7 @@
 //! memory of cards that is held by nothing that Kubernetes knows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
@@ -50,7 +51,7 @@ impl ClusterModel {
         for node in &mut snapshot.cluster.nodes {
             self.mark(now, node);
         }
-        for job in &mut snapshot.cluster.jobs {
+        for job in snapshot.cluster.jobs.iter_mut().map(Arc::make_mut) {
             for task in &mut job.tasks {
                 self.correct(now, task);
             }

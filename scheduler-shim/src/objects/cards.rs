@@ -5,6 +5,7 @@
 //! either, the cards of a node are only counted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(crate) use apportion_abi::names::{ANNOTATION_CARDS as CARDS, ANNOTATION_RECEIVED as RECEIVED};
 use apportion_abi::{Bytes, SHARE_UNIT, Share};
@@ -116,7 +117,7 @@ pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHold
         return;
     };
     known.pods += i64::try_from(held.len()).unwrap_or(0);
-    cluster.jobs.push(Job {
+    cluster.jobs.push(Arc::new(Job {
         name: format!("{node} holders without a pod"),
         root: SubGroupSet {
             sets: vec![PodSet {
@@ -130,7 +131,7 @@ pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHold
             .map(|((card, is_leaving), bytes)| stranger(node, card, is_leaving, bytes))
             .collect(),
         ..Job::default()
-    });
+    }));
 }
 
 fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {

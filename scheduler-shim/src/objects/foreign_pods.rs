@@ -3,6 +3,8 @@
 //! A cluster has thousands of them, and few pods ask about their neighbours. So they are passed on only if some pod
 //! does. Those with anti-affinity terms of their own always are.
 
+use std::sync::Arc;
+
 use apportion_policy::cluster::{ForeignPod, Job, PreferredTerm, Task};
 
 use super::namespaces::NamespaceResolver;
@@ -13,7 +15,7 @@ use super::pod_affinity::port;
 /// Those of these pods that matter to affinity terms.
 pub(crate) fn bystanders(
     there: &[&ParsedPod],
-    jobs: &[Job],
+    jobs: &[Arc<Job>],
     namespaces: &mut NamespaceResolver<'_>,
     remarks: &mut ObjectWarnings,
 ) -> Vec<ForeignPod> {

@@ -1,6 +1,7 @@
 //! Builds the policy's jobs: pods by group.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::names::{
@@ -72,8 +73,8 @@ impl JobBuilder {
     }
 
     /// All jobs.
-    pub(crate) fn finish(self) -> Vec<Job> {
-        self.jobs.into_values().collect()
+    pub(crate) fn finish(self) -> Vec<Arc<Job>> {
+        self.jobs.into_values().map(Arc::new).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cluster after the decisions: cards with their holders, and queues with their numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, CardCapacity, Holder};
@@ -73,7 +74,7 @@ pub(crate) fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
     };
     let outcomes = books.session.outcomes();
     let outcome = |task: &Task| outcomes.get(task.name.as_str()).cloned();
-    let all = cluster.jobs.iter().flat_map(|job| {
+    let all = cluster.jobs.iter().map(Arc::as_ref).flat_map(|job| {
         let tasks = job.tasks.iter();
         tasks.filter_map(move |task| Some((job, task, outcome(task)?)))
     });
@@ -163,7 +164,7 @@ impl<'a> DecidedCluster<'a> {
 
     /// A pod and its job.
     pub(crate) fn task(&self, name: &str) -> Option<(&'a Job, &'a Task)> {
-        let mut all = self.cluster.jobs.iter().flat_map(|job| {
+        let mut all = self.cluster.jobs.iter().map(Arc::as_ref).flat_map(|job| {
             let tasks = job.tasks.iter();
             tasks.map(move |task| (job, task))
         });

@@ -3,6 +3,7 @@
 //! Nothing is guessed: a change is named only if the pod gets a place in the cluster with that change.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_policy::amounts::UNLIMITED;
@@ -130,8 +131,11 @@ fn victims(books: &DecidedCluster<'_>, task: &Task) -> Vec<String> {
 
 /// Ends a pod; its gang goes on without it.
 fn end(cluster: &mut Cluster, victim: &str) {
-    for job in &mut cluster.jobs {
-        for task in job.tasks.iter_mut().filter(|task| task.name == victim) {
+    let is_victim = |task: &Task| task.name == victim;
+    let jobs = cluster.jobs.iter_mut();
+    for job in jobs.filter(|job| job.tasks.iter().any(is_victim)) {
+        let tasks = Arc::make_mut(job).tasks.iter_mut();
+        for task in tasks.filter(|task| is_victim(task)) {
             task.status = TaskStatus::Succeeded;
             task.node = None;
         }
@@ -156,7 +160,7 @@ fn each_quota(cluster: &mut Cluster, name: &str, change: impl Fn(&mut Quota)) {
 
 fn set_preemptible(cluster: &mut Cluster, name: &str) {
     for job in cluster.jobs.iter_mut().filter(|job| job.name == name) {
-        job.is_preemptible = true;
+        Arc::make_mut(job).is_preemptible = true;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Builds the policy's cluster from a scenario.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -26,7 +27,9 @@ pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
             .map(|given| node(given, &scenario.dra))
             .collect(),
         queues: scenario.queues.iter().map(queue).collect(),
-        jobs: all_jobs.map(job).collect::<Result<_>>()?,
+        jobs: all_jobs
+            .map(|given| job(given).map(Arc::new))
+            .collect::<Result<_>>()?,
         bystanders: Vec::new(),
         topologies: (scenario.topologies.iter())
             .map(|topology| ClusterTopology {

@@ -1,6 +1,7 @@
 //! Checks the counts against the rules, asked of every pod one by one, after any sequence of changes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -110,7 +111,12 @@ fn cluster() -> impl Strategy<Value = Cluster> {
         Cluster {
             nodes: nodes.into_iter().enumerate().map(node).collect(),
             bystanders,
-            jobs: tasks.into_iter().enumerate().map(job).collect(),
+            jobs: tasks
+                .into_iter()
+                .enumerate()
+                .map(job)
+                .map(Arc::new)
+                .collect(),
             ..Cluster::default()
         }
     })

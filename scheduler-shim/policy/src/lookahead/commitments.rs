@@ -1,10 +1,11 @@
 //! What becomes of a plan in the steps after it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::card_naming::CardNaming;
-use crate::cluster::{Cluster, TaskStatus};
+use crate::cluster::{Cluster, Task, TaskStatus};
 use crate::lookahead::cautious::{LookaheadBudget, cautious};
 use crate::session::Session;
 use crate::session::evictions::{BarredJobs, EvictionCommitment};
@@ -177,7 +178,10 @@ impl Session<'_> {
         let mut names = CardNaming::default();
         let mut next = cluster.clone();
         let mut zone_changes = Vec::new();
-        for task in next.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
+        let is_changed = |task: &Task| changed.contains_key(task.name.as_str());
+        let jobs = next.jobs.iter_mut();
+        let jobs = jobs.filter(|job| job.tasks.iter().any(is_changed));
+        for task in jobs.flat_map(|job| &mut Arc::make_mut(job).tasks) {
             let Some(&number) = changed.get(task.name.as_str()) else {
                 continue;
             };

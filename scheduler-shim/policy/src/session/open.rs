@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
@@ -90,7 +91,7 @@ fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         names: OnceCell::new(),
     };
     add_claims(&mut session, cluster);
-    let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();
+    let mut jobs: Vec<&Job> = cluster.jobs.iter().map(Arc::as_ref).collect();
     jobs.sort_by(|left, right| left.name.cmp(&right.name));
     for job in jobs {
         add_job(&mut session, job);

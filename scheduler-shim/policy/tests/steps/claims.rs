@@ -3,6 +3,7 @@
 //! Half of the jobs settle first. Then the others arrive and claim what is taken.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use apportion_policy::cluster::{Job, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::{Action, Cluster, Decision, Session, plan};
@@ -85,7 +86,7 @@ fn kept_from_evicting(cluster: &Cluster, jobs: &BTreeSet<&str>) -> Cluster {
     let mut kept = cluster.clone();
     for job in &mut kept.jobs {
         if jobs.contains(job.name.as_str()) {
-            job.preemption_delay = 2 * NOW;
+            Arc::make_mut(job).preemption_delay = 2 * NOW;
         }
     }
     kept
@@ -106,7 +107,7 @@ fn rest_without_looking_ahead(mut cluster: Cluster) -> Option<Cluster> {
 
 /// Only whole cards and jobs of one pod, so that all ways to make room can be enumerated.
 fn plain(mut cluster: Cluster) -> Cluster {
-    for job in &mut cluster.jobs {
+    for job in cluster.jobs.iter_mut().map(Arc::make_mut) {
         job.tasks.truncate(1);
         job.root.sets[0].min_available = 1;
         for task in &mut job.tasks {

@@ -1,5 +1,6 @@
 //! Random clusters.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
@@ -110,7 +111,12 @@ pub(crate) fn cluster() -> impl Strategy<Value = Cluster> {
                 })
                 .collect(),
             queues,
-            jobs: jobs.into_iter().enumerate().map(build_job).collect(),
+            jobs: jobs
+                .into_iter()
+                .enumerate()
+                .map(build_job)
+                .map(Arc::new)
+                .collect(),
             ..Cluster::default()
         }
     })

@@ -1,6 +1,7 @@
 //! Changes to a cluster that must not change the decisions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apportion_abi::{Bytes, SHARE_UNIT, Share, whole_units};
 use apportion_policy::cluster::{Cluster, Node, Quota, Task, TaskGpuRequest};
@@ -28,7 +29,11 @@ fn grow_task(task: &mut Task) {
 
 /// The same cluster with no share that needs rounding: rounding at one size may not occur at twice that size.
 fn unrounded(mut cluster: Cluster) -> Cluster {
-    for task in cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
+    for task in cluster
+        .jobs
+        .iter_mut()
+        .flat_map(|job| &mut Arc::make_mut(job).tasks)
+    {
         if let TaskGpuRequest::Shared {
             share: Share::Memory(bytes),
             ..
@@ -51,7 +56,10 @@ fn grown(cluster: &Cluster) -> Cluster {
             card.memory = twice(card.memory);
         }
     }
-    let tasks = grown.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    let tasks = grown
+        .jobs
+        .iter_mut()
+        .flat_map(|job| &mut Arc::make_mut(job).tasks);
     tasks.for_each(grow_task);
     grown
 }

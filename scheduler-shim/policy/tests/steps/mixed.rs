@@ -1,5 +1,7 @@
 //! Nodes whose cards are known one by one: sizes and health that differ within a node.
 
+use std::sync::Arc;
+
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
     Job, ListedCard, Node, PodSet, Quota, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
@@ -77,7 +79,7 @@ fn cluster(nodes: Vec<Node>, jobs: Vec<Job>) -> Cluster {
     Cluster {
         nodes,
         queues: vec![queue("all", None, Quota::UNLIMITED, 100)],
-        jobs,
+        jobs: jobs.into_iter().map(Arc::new).collect(),
         ..Cluster::default()
     }
 }

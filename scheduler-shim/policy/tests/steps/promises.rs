@@ -106,9 +106,9 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
         nodes: vec![node("a"), node("b")],
         queues: vec![queue("all", None, quota(-1.0, -1.0, 1.0), 100)],
         jobs: vec![
-            job(task("low", "0.1", Some(("a", "a0")))),
-            job(task("high", "0.7", Some(("b", "b0")))),
-            job(task("new", "0.3", None)),
+            job(task("low", "0.1", Some(("a", "a0")))).into(),
+            job(task("high", "0.7", Some(("b", "b0")))).into(),
+            job(task("new", "0.3", None)).into(),
         ],
         ..Cluster::default()
     };

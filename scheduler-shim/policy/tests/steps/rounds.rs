@@ -1,10 +1,15 @@
 //! What happens to a cluster between two steps.
 
+use std::sync::Arc;
+
 use apportion_policy::cluster::{Task, TaskStatus};
 use apportion_policy::{Cluster, Decision};
 
 fn task_of<'c>(cluster: &'c mut Cluster, name: &str) -> &'c mut Task {
-    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    let tasks = cluster
+        .jobs
+        .iter_mut()
+        .flat_map(|job| &mut Arc::make_mut(job).tasks);
     tasks.into_iter().find(|task| task.name == name).unwrap()
 }
 
@@ -42,7 +47,7 @@ pub(crate) fn shuffled(cluster: &Cluster, seed: usize) -> Cluster {
     other.jobs.rotate_left(jobs);
     other.jobs.reverse();
     for job in &mut other.jobs {
-        job.tasks.reverse();
+        Arc::make_mut(job).tasks.reverse();
     }
     other
 }

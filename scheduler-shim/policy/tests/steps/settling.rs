@@ -75,11 +75,11 @@ fn tight() -> Cluster {
             queue("quota", Some("all"), quota(2.0, -1.0, 0.0), 100),
         ],
         jobs: vec![
-            job("job-0", "quota", 75, 2, part("0.25", 2)),
-            whole,
-            job("job-2", "quota", 75, 2, bytes),
-            job("job-3", "quota", 50, 1, part("0.25", 1)),
-            job("job-4", "rest", 50, 1, part("0.5", 2)),
+            job("job-0", "quota", 75, 2, part("0.25", 2)).into(),
+            whole.into(),
+            job("job-2", "quota", 75, 2, bytes).into(),
+            job("job-3", "quota", 50, 1, part("0.25", 1)).into(),
+            job("job-4", "rest", 50, 1, part("0.5", 2)).into(),
         ],
         ..Cluster::default()
     }

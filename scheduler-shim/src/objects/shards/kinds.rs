@@ -2,6 +2,8 @@
 //!
 //! A node without either label takes no pod, and its GPUs count for nobody's share.
 
+use std::sync::Arc;
+
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
 
@@ -23,7 +25,7 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
             }
         }
     }
-    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    let tasks = (cluster.jobs.iter_mut()).flat_map(|job| &mut Arc::make_mut(job).tasks);
     for task in tasks {
         let mark = match wants_gpus(task) {
             true => TAKES_GPU_PODS,
@@ -55,6 +57,7 @@ fn wants_gpus(task: &Task) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use apportion_policy::cluster::Job;
 
@@ -77,10 +80,10 @@ mod tests {
                 node("c", FOR_OTHERS),
                 node("n", "other"),
             ],
-            jobs: vec![Job {
+            jobs: vec![Arc::new(Job {
                 tasks: vec![task(TaskGpuRequest::Whole(1)), task(TaskGpuRequest::None)],
                 ..Job::default()
-            }],
+            })],
             ..Cluster::default()
         };
         keep_apart(&mut cluster);
