@@ -286,7 +286,7 @@ fn write(folder: &Path, name: &str, cluster: &Value) -> Result<()> {
 /// Runs the comparison. An entitled job that is left waiting is an error.
 pub(crate) fn run(workspace: &Workspace, options: &KaiDiffOptions) -> Result<()> {
     if !compare(workspace, options)? {
-        bail!("somebody with a claim is left waiting whom KAI serves");
+        bail!("a job that is entitled to its place waits, and KAI starts it");
     }
     Ok(())
 }

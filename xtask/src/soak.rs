@@ -47,7 +47,8 @@ pub(crate) fn run(workspace: &Workspace, what: SoakTarget, seed: Option<u64>) ->
         SoakTarget::Api(steps) => api(workspace, steps)?,
     };
     let seed = seed.to_string();
-    steps::run(cargo.env("PROPTEST_RNG_SEED", &seed).env(SEED, &seed))
+    cargo.env("PROPTEST_RNG_SEED", &seed).env(SEED, &seed);
+    steps::run_tests(&mut cargo)
 }
 
 /// The property tests of the policy's steps, optimised.

@@ -27,6 +27,33 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs `cargo test`. Without this check, a filter that matches no test would pass.
+pub(crate) fn run_tests(cargo: &mut Command) -> Result<()> {
+    let mut listing = Command::new(cargo.get_program());
+    listing.args(cargo.get_args());
+    if !cargo.get_args().any(|argument| argument == "--") {
+        listing.arg("--");
+    }
+    listing.arg("--list").stderr(Stdio::inherit());
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => listing.env(name, value),
+            None => listing.env_remove(name),
+        };
+    }
+    if let Some(folder) = cargo.get_current_dir() {
+        listing.current_dir(folder);
+    }
+    let listed = listing
+        .output()
+        .with_context(|| format!("failed to start {}", typed(&listing)))?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    if !listed.lines().any(|line| line.ends_with(": test")) {
+        bail!("no test matches {}", typed(cargo));
+    }
+    run(cargo)
+}
+
 /// Whether `command` starts and succeeds. Its output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command

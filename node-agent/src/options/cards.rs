@@ -39,7 +39,7 @@ pub(super) const ROWS: &[AgentSetting] = &[
         env: "APPORTION_POLICY_OVERRIDE",
         form: "NAMESPACE=observe, NAMESPACE=kill or NAMESPACE=evict, several with commas",
         default: "none",
-        help: "another policy for the pods of one namespace",
+        help: "Another policy for the pods of one namespace",
         set: |options, text| {
             let policies: Option<BTreeMap<_, _>> = text.split(',').map(policy_of).collect();
             let is_right = policies.is_some();

@@ -72,8 +72,8 @@ pub struct GpuNodeStatus {
     /// Sums over all GPUs, for `kubectl get`.
     #[serde(default)]
     pub totals: GpuTotals,
-    /// `Ready`: whether the agent can give shares on this node, with the reason if not. `Unknown` if the agent has
-    /// not reported for 100 seconds.
+    /// `Ready`: whether the agent can give shares on this node, with the reason if not. `Unknown` if the agent
+    /// has not answered the scheduler for 100 seconds, or, without `agentAddress`, has not reported for two hours.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
