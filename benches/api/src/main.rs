@@ -19,6 +19,7 @@ mod agents;
 mod bind_times;
 mod cluster;
 mod cpu_time;
+mod kubectl;
 mod kubelet;
 mod latency;
 mod objects;
@@ -138,6 +139,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         let [now, most] = cpu_time::resident(scheduler.process()).map(Bytes::as_mib);
         println!("scheduler resident after it: {now} MiB, at most {most} MiB (100 MiB)");
     }
+    kubectl::measure(&kubeconfig)?;
     if arguments.idle > 0 {
         let time = Duration::from_secs(arguments.idle);
         // Let the work that the burst left behind finish first.

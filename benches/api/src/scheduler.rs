@@ -38,8 +38,6 @@ impl SchedulerProcess {
             .args(["--pdeathsig", "KILL"])
             .arg(staged().join("bin/apportion-scheduler"))
             .args(["run", "--address", "127.0.0.1:0", "--log", filter])
-            // As in the chart.
-            .env("MALLOC_ARENA_MAX", "1")
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .stdin(Stdio::null())

@@ -69,7 +69,7 @@ const ROWS: &[MeasuredCall] = &[
         what: "the same of what one process alone would get",
         work: WorkerTask::RefusedBeside,
         others: 63,
-        budget: 25_000.0,
+        budget: 40_000.0,
     },
     MeasuredCall {
         what: "launch",
