@@ -121,7 +121,7 @@ fn unhooked(group: &UnhookedFunctions) -> impl Iterator<Item = UnhookedEntry> + 
     group.names().map(move |function| UnhookedEntry {
         name: function,
         library: name(group.library),
-        standing: group.standing.as_str(),
+        standing: group.effect.as_str(),
         reason: group.reason,
     })
 }

@@ -30,8 +30,8 @@ use crate::spin_lock::SpinLock;
 #[derive(Debug)]
 pub(crate) struct ProcessState {
     pid: i32,
-    standing: LimitState,
-    pub(crate) books: SpinLock<ProcessAllocations>,
+    limit_state: LimitState,
+    pub(crate) allocations: SpinLock<ProcessAllocations>,
 }
 
 /// Where to charge: a limited process, one of its cards, and the context of the call.
@@ -121,8 +121,8 @@ fn make() -> Option<*mut ProcessState> {
     let process = ProcessState {
         // SAFETY: the call cannot fail.
         pid: unsafe { libc::getpid() },
-        standing: LimitState::find()?,
-        books: SpinLock::new(ProcessAllocations::default()),
+        limit_state: LimitState::find()?,
+        allocations: SpinLock::new(ProcessAllocations::default()),
     };
     // SAFETY: the layout is not empty.
     let place = unsafe { alloc(Layout::new::<ProcessState>()) }.cast::<ProcessState>();
@@ -153,7 +153,7 @@ impl ProcessState {
 
     /// The account, if this process is under a limit that it can read.
     pub(crate) fn account(&self) -> Option<&MappedAccount> {
-        match &self.standing {
+        match &self.limit_state {
             LimitState::Limited(account) => Some(account),
             LimitState::Unlimited => None,
         }
@@ -171,24 +171,28 @@ impl ProcessState {
     /// driver has already taken the context's memory, and that is charged now.
     fn context(&self, account: &MappedAccount) -> Option<(ContextId, Card)> {
         let handle = driver::current_context()? as u64;
-        let known = self.books.lock().context(handle);
+        let known = self.allocations.lock().context(handle);
         if known.is_some() {
             return known;
         }
         let device = driver::current_device()?;
         let card = self.card_of(device)?;
         let (entered, reserve, libraries) = {
-            let mut books = self.books.lock();
-            let is_first = books.reserves(card) == 0;
+            let mut allocations = self.allocations.lock();
+            let is_first = allocations.reserves(card) == 0;
             let reserve = if is_first {
                 account.reserve(card).first
             } else {
                 0
             };
-            let is_new = books.open_context(handle, (card, device), reserve, false);
+            let is_new = allocations.open_context(handle, (card, device), reserve, false);
             match is_new {
-                true => (books.context(handle), reserve, books.libraries_in(handle)),
-                false => (books.context(handle), 0, 0),
+                true => (
+                    allocations.context(handle),
+                    reserve,
+                    allocations.libraries_in(handle),
+                ),
+                false => (allocations.context(handle), 0, 0),
             }
         };
         self.adjust(card, 0, reserve.saturating_add(libraries));
@@ -211,7 +215,7 @@ impl ProcessState {
 
     /// Records how much of the charge is for code.
     pub(crate) fn show_modules(&self, card: Card) {
-        let total = self.books.lock().loads.on(card);
+        let total = self.allocations.lock().loads.on(card);
         if let Some(account) = self.account() {
             account.set_modules(card, total);
         }
@@ -249,11 +253,11 @@ impl ProcessState {
 }
 
 /// Whether and where a call in the current context is charged.
-pub(crate) fn ground() -> ChargeScope {
+pub(crate) fn charge_scope() -> ChargeScope {
     let Some(process) = current() else {
         return ChargeScope::Closed;
     };
-    match &process.standing {
+    match &process.limit_state {
         LimitState::Unlimited => ChargeScope::Free,
         LimitState::Limited(account) => match process.context(account) {
             None => ChargeScope::Free,
@@ -274,7 +278,7 @@ pub(crate) fn limited() -> Option<&'static ProcessState> {
 
 /// Whether this process has a limit, or may have one that is not known yet.
 pub(crate) fn may_be_limited() -> bool {
-    current().is_none_or(|process| !matches!(process.standing, LimitState::Unlimited))
+    current().is_none_or(|process| !matches!(process.limit_state, LimitState::Unlimited))
 }
 
 /// This process's state, for a call that takes memory, or the status to refuse it with.

@@ -43,7 +43,7 @@ pub struct UnhookedFunctions {
     /// The library that the functions belong to.
     pub library: DriverLibrary,
     /// What leaving them unhooked means for the limit.
-    pub standing: UnhookedEffect,
+    pub effect: UnhookedEffect,
     /// Why they are unhooked.
     pub reason: &'static str,
     names: &'static str,
@@ -102,11 +102,11 @@ pub fn is_classified(symbol: &str) -> bool {
 }
 
 macro_rules! left_alone {
-    ($($library:ident $standing:ident $reason:literal: $names:literal;)*) => {
+    ($($library:ident $effect:ident $reason:literal: $names:literal;)*) => {
         /// Every unhooked function, by reason.
         pub const LEFT_ALONE: &[UnhookedFunctions] = &[$(UnhookedFunctions {
             library: DriverLibrary::$library,
-            standing: UnhookedEffect::$standing,
+            effect: UnhookedEffect::$effect,
             reason: $reason,
             names: $names,
         }),*];

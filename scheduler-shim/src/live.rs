@@ -348,8 +348,8 @@ impl Work {
 
     fn tell(&mut self) -> Duration {
         let (began, metrics) = (Instant::now(), &self.metrics);
-        let effects = self.model.tell_who_waits(now(), |books, waiting| {
-            metrics.cluster(books, waiting);
+        let effects = self.model.tell_who_waits(now(), |decided, waiting| {
+            metrics.cluster(decided, waiting);
         });
         let took = began.elapsed();
         debug!(?took, effects = effects.len(), "Told");

@@ -29,30 +29,30 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), SchedulerFailure> {
     for file in &asked.files {
         objects.extend(read::objects(file)?);
     }
-    let mut remarks = ObjectWarnings::default();
-    let past = UsageHistory::take(&mut objects, &mut remarks);
-    let mut inventory = ObjectInventory::of(objects, &mut remarks);
-    templates::expand(&mut inventory, &mut remarks);
+    let mut warnings = ObjectWarnings::default();
+    let past = UsageHistory::take(&mut objects, &mut warnings);
+    let mut inventory = ObjectInventory::of(objects, &mut warnings);
+    templates::expand(&mut inventory, &mut warnings);
     let nobody = BTreeMap::new();
     let made = claims::of_templates(&inventory);
-    inventory.extend(made, &mut remarks);
+    inventory.extend(made, &mut warnings);
     let cards = gpu_nodes::known(&inventory);
     let schedulers = &asked.schedulers;
     let mut snapshot =
-        snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut remarks);
+        snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut warnings);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
-    claims::enter(&inventory, &mut snapshot.cluster, &mut remarks);
+    claims::enter(&inventory, &mut snapshot.cluster, &mut warnings);
     asked.choices.enter(&inventory, &mut snapshot.cluster);
     numa::charge(&inventory, &mut snapshot.cluster);
     if let Some(mut past) = past {
         past.settle(now);
         past.enter(&mut snapshot.cluster);
     }
-    let books = decided_cluster::decide(now, &snapshot.cluster);
-    let mut report = report::report(&snapshot, &books, remarks);
+    let decided = decided_cluster::decide(now, &snapshot.cluster);
+    let mut report = report::report(&snapshot, &decided, warnings);
     if let Some(name) = &asked.explain {
         let pod = find(&snapshot, name)?;
-        report.explanation = Some(explain::explain(&snapshot, &books, &report, &pod));
+        report.explanation = Some(explain::explain(&snapshot, &decided, &report, &pod));
     }
     tell(&report);
     print(&report, asked.json)
@@ -86,7 +86,7 @@ fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, SchedulerF
 
 /// Prints the warnings, and what was ignored.
 fn tell(report: &DecisionReport) {
-    for remark in &report.remarks.0 {
+    for remark in &report.warnings.0 {
         eprintln!("{remark}");
     }
     if !report.ignored.is_empty() {

@@ -14,10 +14,10 @@ use proptest::prelude::*;
 const CONTEXT: u64 = 0xc0;
 const MIB: u64 = 1 << 20;
 
-fn books() -> ProcessAllocations {
-    let mut books = ProcessAllocations::default();
-    books.open_context(CONTEXT, (0, 0), 0, true);
-    books
+fn allocations() -> ProcessAllocations {
+    let mut allocations = ProcessAllocations::default();
+    allocations.open_context(CONTEXT, (0, 0), 0, true);
+    allocations
 }
 
 /// A driver that packs small requests into blocks, and gives each large one its own blocks.
@@ -79,28 +79,28 @@ proptest! {
     fn linear_memory_is_charged_as_the_driver_takes_it(
         steps in prop::collection::vec((any::<bool>(), 1..8 * MIB, any::<prop::sample::Index>()), 1..120),
     ) {
-        let (mut books, mut driver, mut charged) = (books(), ModelDriver::default(), 0);
-        let context = books.context(CONTEXT).map(|(id, _)| id);
+        let (mut allocations, mut driver, mut charged) = (allocations(), ModelDriver::default(), 0);
+        let context = allocations.context(CONTEXT).map(|(id, _)| id);
         prop_assume!(context.is_some());
         for (frees, bytes, which) in steps {
             if frees && !driver.live.is_empty() {
                 let addresses: Vec<u64> = driver.live.keys().copied().collect();
                 let address = addresses[which.index(addresses.len())];
                 driver.live.remove(&address);
-                match books.take(address) {
+                match allocations.take(address) {
                     Some(FreeTarget::Linear(taken)) => charged -= taken.cost,
                     Some(FreeTarget::Pooled(_)) | None => {}
                 }
             } else if let Some(context) = context {
                 let bytes = if bytes % 3 == 0 { bytes } else { bytes % MIB + 1 };
-                let cost = books.enter(driver.alloc(bytes), bytes, 0, context);
+                let cost = allocations.enter(driver.alloc(bytes), bytes, 0, context);
                 prop_assert!(cost <= worst_case(bytes));
                 charged += cost;
             }
             prop_assert_eq!(charged, driver.holds());
         }
-        let ended = books.end_context(CONTEXT);
-        prop_assert_eq!(ended.map(|ended| books.context_ended(ended)), Some(charged));
+        let ended = allocations.end_context(CONTEXT);
+        prop_assert_eq!(ended.map(|ended| allocations.context_ended(ended)), Some(charged));
     }
 
     /// Physical memory is charged exactly while a handle or a mapping refers to it.
@@ -108,7 +108,7 @@ proptest! {
     fn virtual_memory_is_charged_while_anything_refers_to_it(
         steps in prop::collection::vec((0..6_u8, any::<prop::sample::Index>(), any::<bool>()), 1..150),
     ) {
-        let mut books = books();
+        let mut allocations = allocations();
         // The model: each physical memory with its handles (value, count) and mapped addresses.
         let mut model: Vec<(u64, u32, BTreeSet<u64>)> = Vec::new();
         let (mut charged, mut address) = (0, 0x10_0000_u64);
@@ -120,19 +120,19 @@ proptest! {
                     // The lowest free handle value, like a driver that reuses values.
                     let free = |value: &u64| !model.iter().any(|m| m.0 == *value && m.1 > 0);
                     let handle = (1..).find(free).unwrap_or_default();
-                    books.create_handle(handle, Some((0, BLOCK)));
+                    allocations.create_handle(handle, Some((0, BLOCK)));
                     model.push((handle, 1, BTreeSet::new()));
                     charged += BLOCK;
                 }
                 1 if !holders.is_empty() => {
                     let memory = &mut model[holders[which.index(holders.len())]];
-                    let released = books.release_handle(memory.0);
+                    let released = allocations.release_handle(memory.0);
                     prop_assert!(released.is_some());
                     match released {
-                        Some(released) if fails => books.handle_lives(released),
+                        Some(released) if fails => allocations.handle_lives(released),
                         Some(released) => {
                             memory.1 -= 1;
-                            charged -= books.handle_released(released).charge.map_or(0, |c| c.1);
+                            charged -= allocations.handle_released(released).charge.map_or(0, |c| c.1);
                         }
                         None => {}
                     }
@@ -140,19 +140,19 @@ proptest! {
                 2 | 3 if !holders.is_empty() => {
                     let memory = &mut model[holders[which.index(holders.len())]];
                     address += BLOCK;
-                    books.map(address, BLOCK, memory.0);
+                    allocations.map(address, BLOCK, memory.0);
                     memory.2.insert(address);
                 }
                 4 if !mapped.is_empty() => {
                     let memory = &mut model[mapped[which.index(mapped.len())]];
                     let at = memory.2.first().copied().unwrap_or_default();
-                    let unmapped = books.unmap(at, BLOCK);
+                    let unmapped = allocations.unmap(at, BLOCK);
                     prop_assert!(unmapped.is_some());
                     match unmapped {
-                        Some(unmapped) if fails => books.mapping_lives(unmapped),
+                        Some(unmapped) if fails => allocations.mapping_lives(unmapped),
                         Some(unmapped) => {
                             memory.2.remove(&at);
-                            charged -= books.unmapped(unmapped).charge.map_or(0, |c| c.1);
+                            charged -= allocations.unmapped(unmapped).charge.map_or(0, |c| c.1);
                         }
                         None => {}
                     }
@@ -166,7 +166,7 @@ proptest! {
                     if taken {
                         model[place].0 = value;
                     }
-                    books.retain_handle(value, at + 7);
+                    allocations.retain_handle(value, at + 7);
                     model[place].1 += 1;
                 }
                 _ => {}
@@ -182,17 +182,17 @@ proptest! {
     fn a_pool_is_never_charged_less_than_it_reserves(
         steps in prop::collection::vec((0..5_u8, 1..100 * MIB, any::<prop::sample::Index>()), 1..100),
     ) {
-        let mut books = books();
+        let mut allocations = allocations();
         let (mut charged, mut reserved) = (0_u64, 0_u64);
         // Growth that is charged but not requested; requested; read but not settled.
         let (mut begun, mut grown, mut read) = (Vec::new(), Vec::new(), Vec::new());
-        books.pools.enter(1, Some(0));
+        allocations.pools.enter(1, Some(0));
         for (step, bytes, which) in steps {
             match step {
                 0 => {
                     let growth = worst_growth(bytes);
                     charged += growth;
-                    begun.push((bytes, books.pools.begin(1, growth)));
+                    begun.push((bytes, allocations.pools.begin(1, growth)));
                 }
                 1 if !begun.is_empty() => {
                     let (bytes, growth) = begun.swap_remove(which.index(begun.len()));
@@ -201,12 +201,12 @@ proptest! {
                 }
                 2 if !grown.is_empty() => {
                     let growth = grown.swap_remove(which.index(grown.len()));
-                    let epoch = books.pools.look(1).unwrap_or_default();
+                    let epoch = allocations.pools.look(1).unwrap_or_default();
                     read.push((epoch, reserved, growth));
                 }
                 3 if !read.is_empty() => {
                     let (epoch, seen, growth) = read.swap_remove(which.index(read.len()));
-                    apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
+                    apply(allocations.pools.settle(1, epoch, seen, growth), &mut charged);
                 }
                 // A trim by the driver, while no growth is between request and settlement.
                 4 if grown.is_empty() && read.is_empty() => reserved = 0,
@@ -215,14 +215,14 @@ proptest! {
             prop_assert!(charged >= reserved, "{charged} charged, {reserved} reserved");
         }
         for growth in begun.into_iter().map(|(_, growth)| growth).chain(grown) {
-            let epoch = books.pools.look(1).unwrap_or_default();
-            apply(books.pools.settle(1, epoch, reserved, growth), &mut charged);
+            let epoch = allocations.pools.look(1).unwrap_or_default();
+            apply(allocations.pools.settle(1, epoch, reserved, growth), &mut charged);
         }
         for (epoch, seen, growth) in read {
-            apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
+            apply(allocations.pools.settle(1, epoch, seen, growth), &mut charged);
         }
-        let epoch = books.pools.look(1).unwrap_or_default();
-        apply(books.pools.settle(1, epoch, reserved, None), &mut charged);
+        let epoch = allocations.pools.look(1).unwrap_or_default();
+        apply(allocations.pools.settle(1, epoch, reserved, None), &mut charged);
         prop_assert_eq!(charged, reserved);
     }
 
@@ -232,7 +232,7 @@ proptest! {
     fn a_pool_is_charged_until_its_last_allocation_is_freed(
         steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), any::<bool>()), 1..150),
     ) {
-        let mut books = books();
+        let mut allocations = allocations();
         let (mut pools, mut charged): (Vec<ModelPool>, u64) = (Vec::new(), 0);
         for (step, which, fails) in steps {
             let named: Vec<usize> = (0..pools.len()).filter(|p| pools[*p].has_name).collect();
@@ -243,7 +243,7 @@ proptest! {
                 0 => {
                     let free = |handle: &u64| !pools.iter().any(|p| p.has_name && p.handle == *handle);
                     let handle = (1..).find(free).unwrap_or_default();
-                    books.pools.enter(handle, Some(0));
+                    allocations.pools.enter(handle, Some(0));
                     pools.push(ModelPool { handle, has_name: true, live: Vec::new(), reserved: 0 });
                 }
                 1 if !named.is_empty() => {
@@ -251,36 +251,36 @@ proptest! {
                     let address = (1..).find(free).unwrap_or_default();
                     let pool = &mut pools[named[which.index(named.len())]];
                     charged += GROWTH;
-                    let growth = books.pools.begin(pool.handle, GROWTH);
+                    let growth = allocations.pools.begin(pool.handle, GROWTH);
                     pool.reserved += if fails { 0 } else { GROWTH };
-                    let epoch = books.pools.look(pool.handle).unwrap_or_default();
-                    let settled = books.pools.settle(pool.handle, epoch, pool.reserved, growth);
-                    books.pools.looked(pool.handle);
+                    let epoch = allocations.pools.look(pool.handle).unwrap_or_default();
+                    let settled = allocations.pools.settle(pool.handle, epoch, pool.reserved, growth);
+                    allocations.pools.looked(pool.handle);
                     apply(settled, &mut charged);
                     pool.live.extend((!fails).then_some(address));
-                    let made = growth.map(|growth| books.pools.made(growth, (!fails).then_some(address)));
+                    let made = growth.map(|growth| allocations.pools.made(growth, (!fails).then_some(address)));
                     prop_assert_eq!(made, Some(PoolSettlement::Even));
                 }
                 2 if !live.is_empty() => {
                     let (pool, address) = live[which.index(live.len())];
-                    match books.take(address) {
-                        Some(FreeTarget::Pooled(pooled)) if fails => books.pools.lives(pooled),
+                    match allocations.take(address) {
+                        Some(FreeTarget::Pooled(pooled)) if fails => allocations.pools.lives(pooled),
                         Some(FreeTarget::Pooled(pooled)) => {
                             pools[pool].live.retain(|live| *live != address);
-                            apply(books.pools.freed(pooled), &mut charged);
+                            apply(allocations.pools.freed(pooled), &mut charged);
                         }
                         Some(FreeTarget::Linear(_)) | None => prop_assert!(false, "it was entered"),
                     }
                 }
                 3 if !named.is_empty() => {
                     let pool = &mut pools[named[which.index(named.len())]];
-                    let doomed = books.pools.begin_destroy(pool.handle);
+                    let doomed = allocations.pools.begin_destroy(pool.handle);
                     prop_assert!(doomed.is_some());
                     match doomed {
-                        Some(doomed) if fails => books.pools.survives(doomed),
+                        Some(doomed) if fails => allocations.pools.survives(doomed),
                         Some(doomed) => {
                             pool.has_name = false;
-                            apply(books.pools.destroyed(doomed), &mut charged);
+                            apply(allocations.pools.destroyed(doomed), &mut charged);
                         }
                         None => {}
                     }

@@ -100,7 +100,7 @@ fn open(
         context: site.context,
         bytes,
     };
-    let cost = process.books.lock().enter_array(array as u64, entry);
+    let cost = process.allocations.lock().enter_array(array as u64, entry);
     process.adjust(site.card, estimated.saturating_add(more), cost);
     // SAFETY: the caller passes a place for the array, as to the driver.
     unsafe { place.write(array) };
@@ -119,7 +119,7 @@ unsafe fn create_any<D: DescribesArray>(
     // SAFETY: the caller guarantees it.
     let shape = unsafe { shape.as_ref() }.map(|shape| shape.extent());
     let shape = shape.filter(|shape| !array.is_null() && !shape.is_empty);
-    match (process::ground(), shape) {
+    match (process::charge_scope(), shape) {
         (ChargeScope::Charged(site), Some(shape)) => {
             open(site, kind, estimate(shape, levels), array, ask)
         }
@@ -157,7 +157,7 @@ pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
-    let Some(taken) = process.books.lock().take_array(array as u64) else {
+    let Some(taken) = process.allocations.lock().take_array(array as u64) else {
         let status = ask();
         if status == SUCCESS && process.account().is_some() {
             super::physical_memory::let_go_of(process, BindingHolder::Array(array as u64));
@@ -168,7 +168,10 @@ pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
     let status = ask();
     let after = match status {
         SUCCESS => 0,
-        _ => process.books.lock().enter_array(array as u64, taken.array),
+        _ => process
+            .allocations
+            .lock()
+            .enter_array(array as u64, taken.array),
     };
     process.adjust(card, cost, after);
     status

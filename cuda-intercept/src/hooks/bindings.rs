@@ -40,14 +40,14 @@ fn move_tile(process: &ProcessState, tile: &ArrayMap, stream: Stream) {
     let at = (BindingHolder::Array(tile.array), tile.place());
     let context = driver::context_of(stream).or_else(driver::current_context);
     let next = || {
-        let mut books = process.books.lock();
-        let context = context.and_then(|context| books.context(context as u64));
+        let mut allocations = process.allocations.lock();
+        let context = context.and_then(|context| allocations.context(context as u64));
         match tile.operation {
             MAP => {
-                let (id, _) = books.memory_of(PhysicalName::Handle(tile.handle))?;
-                books.hold(at, context.map(|(id, _)| id), id)
+                let (id, _) = allocations.memory_of(PhysicalName::Handle(tile.handle))?;
+                allocations.hold(at, context.map(|(id, _)| id), id)
             }
-            _ => books.let_go(at),
+            _ => allocations.let_go(at),
         }
     };
     while let Some(dropped) = next() {
@@ -91,7 +91,7 @@ pub(crate) unsafe fn create_multicast(
         // SAFETY: the driver accepted the pointer and wrote the handle.
         && let Some(object) = unsafe { object.as_ref() }
     {
-        process.books.lock().create_handle(*object, None);
+        process.allocations.lock().create_handle(*object, None);
     }
     status
 }
@@ -114,9 +114,9 @@ enum BindTarget {
 }
 
 impl BindTarget {
-    fn holder(self, books: &mut ProcessAllocations) -> Option<BindingHolder> {
+    fn holder(self, allocations: &mut ProcessAllocations) -> Option<BindingHolder> {
         match self {
-            Self::Multicast(handle) => books.multicast(handle),
+            Self::Multicast(handle) => allocations.multicast(handle),
             Self::Endpoint(number) => Some(BindingHolder::Endpoint(number)),
         }
     }
@@ -136,11 +136,13 @@ fn bound(
     };
     let card = device.and_then(|device| process.card_of(device));
     let dropped = {
-        let mut books = process.books.lock();
-        let found = books.memory_of(memory).zip(object.holder(&mut books));
+        let mut allocations = process.allocations.lock();
+        let found = allocations
+            .memory_of(memory)
+            .zip(object.holder(&mut allocations));
         found.and_then(|((id, charged), holder)| {
             let card = card.or(charged.map(|(card, _)| card));
-            books.hold((holder, range(card, offset, bytes)), None, id)
+            allocations.hold((holder, range(card, offset, bytes)), None, id)
         })
     };
     if let Some(dropped) = dropped {
@@ -161,10 +163,10 @@ fn unbound(
     };
     let card = process.card_of(device);
     let next = || {
-        let mut books = process.books.lock();
-        let holder = object.holder(&mut books)?;
-        let dropped = books.let_go((holder, range(card, offset, bytes)));
-        dropped.or_else(|| books.let_go((holder, range(None, offset, bytes))))
+        let mut allocations = process.allocations.lock();
+        let holder = object.holder(&mut allocations)?;
+        let dropped = allocations.let_go((holder, range(card, offset, bytes)));
+        dropped.or_else(|| allocations.let_go((holder, range(None, offset, bytes))))
     };
     while let Some(dropped) = next() {
         give_back(process, dropped);

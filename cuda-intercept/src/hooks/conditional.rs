@@ -23,7 +23,12 @@ pub(super) const CONDITIONAL: u32 = 13;
 
 /// The bodies of an existing node; empty if they cannot be found out.
 pub(super) fn bodies_of(process: &ProcessState, node: Opaque) -> Vec<Opaque> {
-    let known = process.books.lock().graphs.conditionals.bodies(node as u64);
+    let known = process
+        .allocations
+        .lock()
+        .graphs
+        .conditionals
+        .bodies(node as u64);
     let bodies = known.or_else(|| driver::conditional_of(node));
     bodies.map(graphs_of).unwrap_or_default()
 }
@@ -55,9 +60,9 @@ unsafe fn added(
         && let Some(node) = unsafe { node.as_ref() }
         && let Some(process) = process::limited()
     {
-        let mut books = process.books.lock();
+        let mut allocations = process.allocations.lock();
         let bodies = parameters.bodies();
-        books
+        allocations
             .graphs
             .conditionals
             .enter(*node as u64, graph as u64, bodies);
@@ -98,7 +103,7 @@ pub(crate) unsafe fn add_node_after(
 fn forget_in(process: &ProcessState, graph: Opaque) {
     loop {
         let taken = process
-            .books
+            .allocations
             .lock()
             .graphs
             .conditionals
@@ -112,7 +117,7 @@ fn forget_in(process: &ProcessState, graph: Opaque) {
 
 /// This process's state, if it has any conditional node.
 fn with_nodes() -> Option<&'static ProcessState> {
-    process::limited().filter(|process| !process.books.lock().graphs.conditionals.is_empty())
+    process::limited().filter(|process| !process.allocations.lock().graphs.conditionals.is_empty())
 }
 
 pub(crate) unsafe fn destroy(real: Destroy, graph: Opaque) -> Status {
@@ -125,7 +130,12 @@ pub(crate) unsafe fn destroy(real: Destroy, graph: Opaque) -> Status {
 
 pub(crate) unsafe fn destroy_node(real: Destroy, node: Opaque) -> Status {
     if let Some(process) = with_nodes() {
-        let taken = process.books.lock().graphs.conditionals.take(node as u64);
+        let taken = process
+            .allocations
+            .lock()
+            .graphs
+            .conditionals
+            .take(node as u64);
         for body in taken.map(graphs_of).unwrap_or_default() {
             forget_in(process, body);
         }

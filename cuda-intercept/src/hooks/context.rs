@@ -39,7 +39,7 @@ impl RetainTurn {
         let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         let thread = i32::try_from(thread).unwrap_or(0);
         let take = |is_tired| {
-            let is_ours = (process.books.lock()).take_turn(device, thread, is_tired);
+            let is_ours = (process.allocations.lock()).take_turn(device, thread, is_tired);
             is_ours.then_some(())
         };
         if !(0..TURNS).any(|_| spin_lock::wait_for(|| take(false)).is_some()) {
@@ -55,8 +55,8 @@ impl RetainTurn {
 
 impl Drop for RetainTurn {
     fn drop(&mut self) {
-        let mut books = self.process.books.lock();
-        books.end_turn(self.device, self.thread);
+        let mut allocations = self.process.allocations.lock();
+        allocations.end_turn(self.device, self.thread);
     }
 }
 
@@ -88,16 +88,16 @@ fn open_with(
     };
     let _turn = is_primary.then(|| RetainTurn::wait(process, device));
     let is_there = is_primary
-        && process.books.lock().primary(device).is_some()
+        && process.allocations.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
     let reserves = account.reserve(card);
     let (reserve, libraries) = match is_there {
         true => (0, 0),
         false => {
-            let books = process.books.lock();
-            let reserve = books.reserve_for(card, reserves);
+            let allocations = process.allocations.lock();
+            let reserve = allocations.reserve_for(card, reserves);
             let all = reserve.saturating_add(also(reserves));
-            (all, books.loads.in_new_context())
+            (all, allocations.loads.in_new_context())
         }
     };
     let charged = reserve.saturating_add(libraries);
@@ -113,16 +113,16 @@ fn open_with(
     // SAFETY: the caller passes a place for the context, as to the driver.
     unsafe { place.write(context) };
     let (due, total) = {
-        let mut books = process.books.lock();
-        let is_new = books.open_context(context as u64, (card, device), reserve, is_primary);
+        let mut allocations = process.allocations.lock();
+        let is_new = allocations.open_context(context as u64, (card, device), reserve, is_primary);
         // The driver may return a context that is charged already.
         let due = match is_new {
             true => reserve
-                .saturating_add(books.top_up(context as u64, reserves))
-                .saturating_add(books.libraries_in(context as u64)),
+                .saturating_add(allocations.top_up(context as u64, reserves))
+                .saturating_add(allocations.libraries_in(context as u64)),
             false => 0,
         };
-        (due, books.reserves(card))
+        (due, allocations.reserves(card))
     };
     process.adjust(card, charged, due);
     account.set_reserve(card, total);
@@ -138,18 +138,18 @@ fn close(
     has_ended: impl Fn() -> bool,
 ) -> Status {
     launch_cache::forget();
-    let Some(ended) = process.books.lock().end_context(handle) else {
+    let Some(ended) = process.allocations.lock().end_context(handle) else {
         return ask();
     };
     let status = ask();
     if status != SUCCESS || !has_ended() {
-        process.books.lock().context_lives(ended);
+        process.allocations.lock().context_lives(ended);
         return status;
     }
     let card = ended.card();
     let (freed, reserves) = {
-        let mut books = process.books.lock();
-        (books.context_ended(ended), books.reserves(card))
+        let mut allocations = process.allocations.lock();
+        (allocations.context_ended(ended), allocations.reserves(card))
     };
     super::shared_holds::leave(process, HeldMemory::Ended);
     super::physical_memory::let_go_in(process, ended);
@@ -225,8 +225,9 @@ pub(crate) unsafe fn destroy_green(real: Destroy, context: Opaque) -> Status {
         return ask();
     };
     let close_green = || close(process, context as u64, ask, || true);
-    let device = process.books.lock().device_of(context as u64);
-    let primary = device.and_then(|device| Some((device, process.books.lock().primary(device)?)));
+    let device = process.allocations.lock().device_of(context as u64);
+    let primary =
+        device.and_then(|device| Some((device, process.allocations.lock().primary(device)?)));
     let Some((device, primary)) = primary else {
         return close_green();
     };
@@ -295,7 +296,7 @@ fn end_primary(
 pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
     let ask = || unsafe { real(device) };
-    let known = |process: &ProcessState| process.books.lock().primary(device);
+    let known = |process: &ProcessState| process.allocations.lock().primary(device);
     end_primary(known, device, ask)
 }
 
@@ -304,14 +305,17 @@ pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
 /// release. That would end a context without other uses, so only a reset asks.
 fn primary_to_reset(process: &ProcessState, device: Device) -> Option<u64> {
     let (known, may_be) = {
-        let books = process.books.lock();
-        (books.primary(device), books.has_context_on(device))
+        let allocations = process.allocations.lock();
+        (
+            allocations.primary(device),
+            allocations.has_context_on(device),
+        )
     };
     if known.is_some() || !may_be || driver::primary_is_active(device) != Some(true) {
         return known;
     }
     let handle = driver::primary_handle(device)? as u64;
-    let is_entered = process.books.lock().name_primary(device, handle);
+    let is_entered = process.allocations.lock().name_primary(device, handle);
     is_entered.then_some(handle)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn unit(limit: u32, device: Device) -> Option<u64> {
 pub(crate) unsafe fn set(real: Set, limit: u32, value: usize) -> Status {
     // SAFETY: the arguments are only numbers.
     let ask = || unsafe { real(limit, value) };
-    let site = match process::ground() {
+    let site = match process::charge_scope() {
         ChargeScope::Charged(site) => site,
         ChargeScope::Closed | ChargeScope::Free => return ask(),
     };
@@ -45,7 +45,11 @@ pub(crate) unsafe fn set(real: Set, limit: u32, value: usize) -> Status {
     };
     let (process, key) = (site.process, (site.context, limit));
     let value = value as u64;
-    let more = process.books.lock().settings.more(key, now, value, unit);
+    let more = process
+        .allocations
+        .lock()
+        .settings
+        .more(key, now, value, unit);
     if more > 0 && !process.charge(site.card, more) {
         return OUT_OF_MEMORY;
     }
@@ -55,7 +59,11 @@ pub(crate) unsafe fn set(real: Set, limit: u32, value: usize) -> Status {
         return status;
     }
     let stands = driver::limit(limit).unwrap_or(value);
-    let (before, after) = process.books.lock().settings.set(key, now, stands, unit);
+    let (before, after) = process
+        .allocations
+        .lock()
+        .settings
+        .set(key, now, stands, unit);
     process.adjust(site.card, before.saturating_add(more), after);
     status
 }

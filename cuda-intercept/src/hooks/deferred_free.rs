@@ -17,7 +17,7 @@ pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: St
         Some(event) => {
             let event = event as u64;
             process
-                .books
+                .allocations
                 .lock()
                 .late
                 .wait(DeferredFree { event, card, bytes });
@@ -30,11 +30,11 @@ pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: St
 pub(super) fn look(process: &ProcessState, card: Option<Card>) -> bool {
     let (mut last, mut any) = (None, false);
     loop {
-        let next = process.books.lock().late.take_after(last);
+        let next = process.allocations.lock().late.take_after(last);
         let Some(free) = next else { return any };
         last = Some(free.event);
         if driver::is_pending(free.event) {
-            process.books.lock().late.wait(free);
+            process.allocations.lock().late.wait(free);
             continue;
         }
         driver::forget_event(free.event);

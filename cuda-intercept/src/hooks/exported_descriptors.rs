@@ -30,7 +30,7 @@ pub(super) fn enter(process: &ProcessState, memory: HeldMemory, number: i32, key
     let Some(inode) = descriptor_keys::inode_of(number) else {
         return;
     };
-    let known = process.books.lock().descriptors.probe(inode);
+    let known = process.allocations.lock().descriptors.probe(inode);
     let probe = known.or_else(|| descriptor_keys::open_again(number));
     let descriptor = ExportedDescriptor {
         key,
@@ -39,7 +39,11 @@ pub(super) fn enter(process: &ProcessState, memory: HeldMemory, number: i32, key
         probe,
     };
     ANY.store(true, Relaxed);
-    let is_new = process.books.lock().descriptors.enter(memory, descriptor);
+    let is_new = process
+        .allocations
+        .lock()
+        .descriptors
+        .enter(memory, descriptor);
     if !is_new && known.is_none() {
         descriptor_keys::close(descriptor);
     }
@@ -51,10 +55,10 @@ pub(super) fn keep(process: &ProcessState, memory: HeldMemory, charge: (Card, u6
         return false;
     }
     let is_adrift = {
-        let mut books = process.books.lock();
-        let name = books.descriptors.set_adrift(memory, charge);
+        let mut allocations = process.allocations.lock();
+        let name = allocations.descriptors.set_adrift(memory, charge);
         if let Some(name) = name {
-            books.shares.rename(memory, name);
+            allocations.shares.rename(memory, name);
         }
         name.is_some()
     };
@@ -71,7 +75,7 @@ pub(super) fn look(process: &ProcessState) -> bool {
         return false;
     }
     loop {
-        let next = process.books.lock().descriptors.adrift_after(last);
+        let next = process.allocations.lock().descriptors.adrift_after(last);
         let Some((number, descriptor)) = next else {
             return any;
         };
@@ -79,7 +83,7 @@ pub(super) fn look(process: &ProcessState) -> bool {
         if descriptor_keys::is_open(descriptor) {
             continue;
         }
-        let (useless, freed) = process.books.lock().descriptors.closed(number);
+        let (useless, freed) = process.allocations.lock().descriptors.closed(number);
         useless.into_iter().for_each(descriptor_keys::close);
         if let Some((memory, card, bytes)) = freed {
             shared_holds::leave(process, memory);
@@ -107,7 +111,7 @@ pub(crate) unsafe fn get_range(
         && let Some(number) = unsafe { handle.cast::<i32>().as_ref() }
         && let Some(key) = MappedAccount::put_key_on(*number, None)
     {
-        let found = process.books.lock().memory_at(address);
+        let found = process.allocations.lock().memory_at(address);
         if let Some(memory) = found {
             enter(process, memory, *number, key);
         }

@@ -55,7 +55,7 @@ fn count(process: &ProcessState, exec: u64, graph: Opaque, depth: u32) {
             Some(ALLOCATION) => count_one(process, exec, node),
             Some(FREE) => {
                 if let Some(address) = driver::freed_by(node) {
-                    process.books.lock().graphs.add_free(exec, address);
+                    process.allocations.lock().graphs.add_free(exec, address);
                 }
             }
             Some(CHILD) if depth < DEEPEST => {
@@ -77,9 +77,9 @@ fn count_one(process: &ProcessState, exec: u64, node: Opaque) {
     if status == Some(SUCCESS)
         && let Some(card) = card
     {
-        let mut books = process.books.lock();
+        let mut allocations = process.allocations.lock();
         let place = (allocation.address, allocation.bytes as u64);
-        books.graphs.add(exec, card, place);
+        allocations.graphs.add(exec, card, place);
         ANY.store(true, Relaxed);
     }
 }
@@ -131,10 +131,14 @@ fn instantiated(status: Status, exec: *const Opaque, graph: Opaque, flags: u64) 
         && let Some(exec) = unsafe { exec.as_ref() }
     {
         // An earlier graph may have had this handle, if its end was not seen.
-        process.books.lock().graphs.destroyed(*exec as u64);
+        process.allocations.lock().graphs.destroyed(*exec as u64);
         count(process, *exec as u64, graph, 0);
         if flags & AUTO_FREE != 0 && ANY.load(Relaxed) {
-            process.books.lock().graphs.frees_at_launch(*exec as u64);
+            process
+                .allocations
+                .lock()
+                .graphs
+                .frees_at_launch(*exec as u64);
         }
     }
     status
@@ -194,12 +198,12 @@ pub(crate) unsafe fn instantiate_with_parameters(
     count(process, coming, graph, 0);
     let stream = core::ptr::null_mut();
     let status = launch_after(process, coming, stream, None, &ask);
-    process.books.lock().graphs.destroyed(coming);
+    process.allocations.lock().graphs.destroyed(coming);
     // SAFETY: the driver accepted the pointer and wrote the graph.
     let made = unsafe { exec.as_ref() }.filter(|_| status == SUCCESS);
     instantiated(status, exec, graph, flags);
     if let Some(made) = made {
-        process.books.lock().graphs.launched(*made as u64);
+        process.allocations.lock().graphs.launched(*made as u64);
     }
     status
 }
@@ -215,13 +219,18 @@ struct GraphLaunchCharge {
 fn in_flight(process: &ProcessState, own: GraphLaunch) -> u64 {
     let (mut last, mut sum) = (0, 0_u64);
     loop {
-        let next = process.books.lock().graphs.flights.ask_after(last);
+        let next = process.allocations.lock().graphs.flights.ask_after(last);
         let Some((number, flight, event)) = next else {
             return sum;
         };
         last = number;
         let is_over = event.is_some_and(|event| !driver::is_pending(event));
-        let useless = process.books.lock().graphs.flights.asked(number, is_over);
+        let useless = process
+            .allocations
+            .lock()
+            .graphs
+            .flights
+            .asked(number, is_over);
         useless.into_iter().for_each(driver::forget_event);
         let is_other = flight.exec != own.exec && flight.stream != own.stream;
         if is_other && !is_over && flight.card == own.card {
@@ -245,17 +254,17 @@ fn again(
         bytes: need.bytes,
     };
     let number = {
-        let mut books = process.books.lock();
-        if !books.graphs.has_others(exec, need.card) {
+        let mut allocations = process.allocations.lock();
+        if !allocations.graphs.has_others(exec, need.card) {
             return (0, None);
         }
-        books.graphs.flights.begin(flight)
+        allocations.graphs.flights.begin(flight)
     };
     let beside = in_flight(process, flight);
-    let books = process.books.lock();
-    let live = books.graphs.live_beside(exec, need.card);
+    let allocations = process.allocations.lock();
+    let live = allocations.graphs.live_beside(exec, need.card);
     let all = need.bytes.saturating_add(beside).saturating_add(live);
-    let beyond = all.saturating_sub(books.pools.reserved(graph_pool(need.device)));
+    let beyond = all.saturating_sub(allocations.pools.reserved(graph_pool(need.device)));
     (worst_growth(beyond).min(need.growth), Some(number))
 }
 
@@ -268,23 +277,28 @@ impl GraphLaunchCharge {
         stream: Stream,
     ) -> Option<Self> {
         let (more, flight) = again(process, need, exec, stream);
-        let has_all = process.books.lock().graphs.has_all(exec, need.card);
+        let has_all = process.allocations.lock().graphs.has_all(exec, need.card);
         let growth = match need.is_resident || has_all {
             true => more,
             false => need.growth,
         };
         if growth > 0 && !process.charge(need.card, growth) {
             if let Some(number) = flight {
-                process.books.lock().graphs.flights.launched(number, None);
+                process
+                    .allocations
+                    .lock()
+                    .graphs
+                    .flights
+                    .launched(number, None);
             }
             return None;
         }
         let pool = graph_pool(need.device);
-        let mut books = process.books.lock();
-        books.pools.enter(pool, Some(need.card));
+        let mut allocations = process.allocations.lock();
+        allocations.pools.enter(pool, Some(need.card));
         let growth = match growth {
             0 => None,
-            bytes => books.pools.begin(pool, bytes),
+            bytes => allocations.pools.begin(pool, bytes),
         };
         Some(Self {
             need,
@@ -297,14 +311,21 @@ impl GraphLaunchCharge {
     fn end(self, process: &ProcessState, stream: Stream) {
         if let Some(number) = self.flight {
             let event = driver::event_behind(stream).map(|event| event as u64);
-            let next = || process.books.lock().graphs.flights.launched(number, event);
+            let next = || {
+                process
+                    .allocations
+                    .lock()
+                    .graphs
+                    .flights
+                    .launched(number, event)
+            };
             while let Some(useless) = next() {
                 driver::forget_event(useless);
             }
         }
         pool_settlement::settle(process, graph_pool(self.need.device), self.growth);
         if let Some(growth) = self.growth {
-            let settled = process.books.lock().pools.made(growth, None);
+            let settled = process.allocations.lock().pools.made(growth, None);
             process.settle(settled);
         }
     }
@@ -318,7 +339,7 @@ fn launch_after(
     after: Option<Card>,
     ask: &dyn Fn() -> Status,
 ) -> Status {
-    let need = process.books.lock().graphs.need_after(exec, after);
+    let need = process.allocations.lock().graphs.need_after(exec, after);
     let Some(need) = need else { return ask() };
     let Some(begun) = GraphLaunchCharge::charge(process, need, exec, stream) else {
         return OUT_OF_MEMORY;
@@ -339,7 +360,7 @@ pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Statu
         Some(process) if !driver::is_capturing(stream) => {
             let status = launch_after(process, exec as u64, stream, None, &ask);
             if status == SUCCESS {
-                process.books.lock().graphs.launched(exec as u64);
+                process.allocations.lock().graphs.launched(exec as u64);
             }
             status
         }
@@ -350,7 +371,7 @@ pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Statu
 /// The program freed an address that is not recorded. A graph may have allocated it.
 pub(super) fn freed(process: &ProcessState, address: DevicePointer) {
     if ANY.load(Relaxed) && process.account().is_some() {
-        process.books.lock().graphs.freed(address);
+        process.allocations.lock().graphs.freed(address);
     }
 }
 
@@ -362,7 +383,7 @@ pub(crate) unsafe fn destroy(real: Destroy, exec: Opaque) -> Status {
         && ANY.load(Relaxed)
         && let Some(process) = process::limited()
     {
-        process.books.lock().graphs.destroyed(exec as u64);
+        process.allocations.lock().graphs.destroyed(exec as u64);
     }
     status
 }
@@ -371,7 +392,7 @@ pub(crate) unsafe fn trim(real: Trim, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
     let status = unsafe { real(device) };
     if let Some(process) = process::limited() {
-        process.books.lock().graphs.trimmed(device);
+        process.allocations.lock().graphs.trimmed(device);
     }
     pool_settlement::settle_all();
     status

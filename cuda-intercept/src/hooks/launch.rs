@@ -194,8 +194,10 @@ unsafe fn keep(library: Opaque, kernels: *const Opaque, count: usize) {
     };
     // SAFETY: as the caller guarantees.
     let kernels = unsafe { core::slice::from_raw_parts(kernels, count) };
-    let mut books = process.books.lock();
+    let mut allocations = process.allocations.lock();
     for kernel in kernels.iter().filter(|kernel| !kernel.is_null()) {
-        books.loads.name_kernel(*kernel as u64, library as u64);
+        allocations
+            .loads
+            .name_kernel(*kernel as u64, library as u64);
     }
 }

@@ -54,8 +54,8 @@ fn take<T>(
         }
         Ok(given) => {
             let cost = {
-                let mut books = site.process.books.lock();
-                books.enter(given.address, given.bytes, site.card, site.context)
+                let mut allocations = site.process.allocations.lock();
+                allocations.enter(given.address, given.bytes, site.card, site.context)
             };
             site.process.adjust(site.card, charged, cost);
             Ok(given.written)
@@ -72,7 +72,7 @@ pub(super) fn give(
     let Some(process) = process::current() else {
         return ask();
     };
-    let Some(held) = process.books.lock().take(address) else {
+    let Some(held) = process.allocations.lock().take(address) else {
         let status = ask();
         if status == SUCCESS {
             super::graph::freed(process, address);
@@ -90,16 +90,16 @@ pub(super) fn give(
         }
         (FreeTarget::Linear(taken), _) => {
             let cost = {
-                let mut books = process.books.lock();
-                books.enter(taken.address, taken.bytes, taken.card, taken.context)
+                let mut allocations = process.allocations.lock();
+                allocations.enter(taken.address, taken.bytes, taken.card, taken.context)
             };
             process.adjust(taken.card, taken.cost, cost);
         }
         (FreeTarget::Pooled(pooled), SUCCESS) => {
-            let settled = process.books.lock().pools.freed(pooled);
+            let settled = process.allocations.lock().pools.freed(pooled);
             settle(process, settled);
         }
-        (FreeTarget::Pooled(pooled), _) => process.books.lock().pools.lives(pooled),
+        (FreeTarget::Pooled(pooled), _) => process.allocations.lock().pools.lives(pooled),
     }
     status
 }
@@ -114,7 +114,7 @@ unsafe fn allocate<A: Copy + Default + Into<u64>>(
     bytes: u64,
     ask: impl Fn(*mut A) -> Status,
 ) -> Status {
-    let site = match process::ground() {
+    let site = match process::charge_scope() {
         ChargeScope::Charged(site) if !address.is_null() && bytes > 0 => site,
         ChargeScope::Closed => return OUT_OF_MEMORY,
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(address),
@@ -184,7 +184,7 @@ unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
     ask: impl Fn(*mut A, *mut P) -> Status,
 ) -> Status {
     let valid = !address.is_null() && !pitch.is_null() && width > 0 && height > 0;
-    let site = match process::ground() {
+    let site = match process::charge_scope() {
         ChargeScope::Charged(site) if valid => site,
         ChargeScope::Closed => return OUT_OF_MEMORY,
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(address, pitch),

@@ -47,14 +47,14 @@ impl LaunchContext {
     /// driver, by a handle that may be invalid. So it is not asked for without a current context: there the driver
     /// refuses the launch without reading the handle.
     fn of(context: impl FnOnce() -> Option<Context>) -> Option<Self> {
-        let ChargeScope::Charged(here) = process::ground() else {
+        let ChargeScope::Charged(here) = process::charge_scope() else {
             return None;
         };
         let process = here.process;
         let named = context().and_then(|context| {
-            let books = process.books.lock();
-            let device = books.device_of(context as u64)?;
-            Some((books.context(context as u64)?, device))
+            let allocations = process.allocations.lock();
+            let device = allocations.device_of(context as u64)?;
+            Some((allocations.context(context as u64)?, device))
         });
         let current = || Some(((here.context, here.card), driver::current_device()?));
         let ((context, card), device) = named.or_else(current)?;
@@ -80,12 +80,20 @@ impl LaunchContext {
             process, key, card, ..
         } = self;
         for _ in 0..TURNS {
-            let room = process.books.lock().settings.launch(key, now, need, unit);
+            let room = process
+                .allocations
+                .lock()
+                .settings
+                .launch(key, now, need, unit);
             let LocalMemoryFit::Short(more) = room else {
                 return Ok(None);
             };
             if more == 0 || process.charge(card, more) {
-                let (grown, spare) = process.books.lock().settings.grown(key, need, unit, more);
+                let (grown, spare) = process
+                    .allocations
+                    .lock()
+                    .settings
+                    .grown(key, need, unit, more);
                 process.uncharge(card, spare);
                 return Ok(Some(LocalMemoryCharge {
                     process,
@@ -93,11 +101,13 @@ impl LaunchContext {
                     grown,
                 }));
             }
-            process.books.lock().settings.refused(key);
-            if !process.books.lock().settings.is_pending(key) {
+            process.allocations.lock().settings.refused(key);
+            if !process.allocations.lock().settings.is_pending(key) {
                 return Err(());
             }
-            spin_lock::wait_for(|| (!process.books.lock().settings.is_pending(key)).then_some(()));
+            spin_lock::wait_for(|| {
+                (!process.allocations.lock().settings.is_pending(key)).then_some(())
+            });
         }
         Err(())
     }
@@ -114,9 +124,9 @@ fn find(
         return nothing(false);
     };
     let (is_kernel, included) = {
-        let books = site.process.books.lock();
-        let is_kernel = books.loads.is_kernel(function as u64);
-        (is_kernel, books.settings.included(site.key))
+        let allocations = site.process.allocations.lock();
+        let is_kernel = allocations.loads.is_kernel(function as u64);
+        (is_kernel, allocations.settings.included(site.key))
     };
     let stands = included.or_else(|| driver::limit(STACK));
     let Some((now, need)) = stands.zip(site.need(function, is_kernel)) else {
@@ -164,7 +174,7 @@ fn after_room(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Sta
                 card,
                 grown,
             } = growth;
-            let freed = process.books.lock().settings.failed(grown);
+            let freed = process.allocations.lock().settings.failed(grown);
             process.uncharge(card, freed);
         }
         Some(_) | None if lasts => launch_cache::note(function as usize),

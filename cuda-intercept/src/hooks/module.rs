@@ -46,14 +46,14 @@ fn cost(image: Option<ImageFootprint>) -> u64 {
 
 /// Charges an image to a context, if it fits.
 fn put(process: &ProcessState, (context, card): (ContextId, Card), bytes: u64) -> bool {
-    if process.books.lock().loads.fill(context, bytes) {
+    if process.allocations.lock().loads.fill(context, bytes) {
         return true;
     }
     let charged = worst_case(bytes);
     if !process.charge_for(ApiFamily::Module, card, charged) {
         return false;
     }
-    let cost = process.books.lock().loads.add(context, card, bytes);
+    let cost = process.allocations.lock().loads.add(context, card, bytes);
     process.adjust(card, charged, cost);
     process.show_modules(card);
     true
@@ -61,7 +61,7 @@ fn put(process: &ProcessState, (context, card): (ContextId, Card), bytes: u64) -
 
 /// Uncharges an image in a context.
 fn take_out(process: &ProcessState, context: ContextId, bytes: u64) {
-    let taken = process.books.lock().loads.remove(context, bytes);
+    let taken = process.allocations.lock().loads.remove(context, bytes);
     if let Some((card, freed)) = taken {
         process.uncharge(card, freed);
         process.show_modules(card);
@@ -70,7 +70,7 @@ fn take_out(process: &ProcessState, context: ContextId, bytes: u64) {
 
 /// Loads an image into the current context.
 fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
-    let site = match process::ground() {
+    let site = match process::charge_scope() {
         ChargeScope::Charged(site) if !module.is_null() && bytes > 0 => site,
         ChargeScope::Closed => return OUT_OF_MEMORY,
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(module),
@@ -86,7 +86,7 @@ fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) ->
         return status;
     }
     let named = LoadedModule { context, bytes };
-    process.books.lock().loads.name(loaded as u64, named);
+    process.allocations.lock().loads.name(loaded as u64, named);
     // SAFETY: the caller passes a place for the module, as to the driver.
     unsafe { module.write(loaded) };
     status
@@ -130,13 +130,13 @@ pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
         return ask();
     };
     launch_cache::forget();
-    let Some(named) = process.books.lock().loads.take(module as u64) else {
+    let Some(named) = process.allocations.lock().loads.take(module as u64) else {
         return ask();
     };
     let status = ask();
     match status {
         SUCCESS => take_out(process, named.context, named.bytes),
-        _ => process.books.lock().loads.name(module as u64, named),
+        _ => process.allocations.lock().loads.name(module as u64, named),
     }
     status
 }
@@ -145,7 +145,7 @@ pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
 fn take_out_of_all(process: &ProcessState, last: Option<ContextId>, bytes: u64) {
     let mut before = None;
     loop {
-        let next = process.books.lock().context_after(before);
+        let next = process.allocations.lock().context_after(before);
         match next.filter(|(context, _)| last.is_none_or(|last| *context <= last)) {
             Some((context, _)) => take_out(process, context, bytes),
             None => return,
@@ -158,7 +158,7 @@ fn take_out_of_all(process: &ProcessState, last: Option<ContextId>, bytes: u64) 
 fn put_into_all(process: &ProcessState, bytes: u64) -> bool {
     let mut before = None;
     loop {
-        let next = process.books.lock().context_after(before);
+        let next = process.allocations.lock().context_after(before);
         let Some(next) = next else { return true };
         if !put(process, next, bytes) {
             if before.is_some() {
@@ -173,7 +173,7 @@ fn put_into_all(process: &ProcessState, bytes: u64) -> bool {
 /// Loads a library into all contexts.
 fn open_library(library: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
     // This records the current context, if no hook saw its creation.
-    if matches!(process::ground(), ChargeScope::Closed) {
+    if matches!(process::charge_scope(), ChargeScope::Closed) {
         return OUT_OF_MEMORY;
     }
     let Some(process) = process::limited().filter(|_| !library.is_null() && bytes > 0) else {
@@ -188,8 +188,8 @@ fn open_library(library: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> S
         take_out_of_all(process, None, bytes);
         return status;
     }
-    let mut books = process.books.lock();
-    books.loads.name_library(loaded as u64, bytes);
+    let mut allocations = process.allocations.lock();
+    allocations.loads.name_library(loaded as u64, bytes);
     // SAFETY: the caller passes a place for the library, as to the driver.
     unsafe { library.write(loaded) };
     status
@@ -266,16 +266,25 @@ pub(crate) unsafe fn unload_library(real: Unload, library: Opaque) -> Status {
         return ask();
     };
     launch_cache::forget();
-    process.books.lock().loads.forget_kernels(library as u64);
-    let Some(bytes) = process.books.lock().loads.take_library(library as u64) else {
+    process
+        .allocations
+        .lock()
+        .loads
+        .forget_kernels(library as u64);
+    let Some(bytes) = process
+        .allocations
+        .lock()
+        .loads
+        .take_library(library as u64)
+    else {
         return ask();
     };
     let status = ask();
     match status {
         SUCCESS => take_out_of_all(process, None, bytes),
         _ => {
-            let mut books = process.books.lock();
-            books.loads.name_library(library as u64, bytes);
+            let mut allocations = process.allocations.lock();
+            allocations.loads.name_library(library as u64, bytes);
         }
     }
     status

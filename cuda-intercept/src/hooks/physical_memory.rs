@@ -38,7 +38,7 @@ pub(super) fn give_back_with(
 /// Drops everything that a holder held, because the holder is gone.
 pub(super) fn let_go_of(process: &ProcessState, holder: BindingHolder) {
     loop {
-        let dropped = process.books.lock().let_go_of(holder);
+        let dropped = process.allocations.lock().let_go_of(holder);
         let Some(dropped) = dropped else { return };
         give_back(process, dropped);
     }
@@ -47,7 +47,7 @@ pub(super) fn let_go_of(process: &ProcessState, holder: BindingHolder) {
 /// Drops everything that the arrays of a context held, because the context is gone.
 pub(super) fn let_go_in(process: &ProcessState, ended: EndingContext) {
     loop {
-        let dropped = process.books.lock().let_go_in(ended);
+        let dropped = process.allocations.lock().let_go_in(ended);
         let Some(dropped) = dropped else { return };
         give_back(process, dropped);
     }

@@ -57,16 +57,16 @@ fn allocate(
         });
     }
     let growth = {
-        let mut books = process.books.lock();
-        books.pools.enter(pool, Some(card));
-        books.pools.begin(pool, growth)
+        let mut allocations = process.allocations.lock();
+        allocations.pools.enter(pool, Some(card));
+        allocations.pools.begin(pool, growth)
     };
     let mut given = 0;
     let status = ask(&raw mut given);
     let made = (status == SUCCESS).then_some(given);
     settle(process, pool, growth);
     if let Some(growth) = growth {
-        let settled = process.books.lock().pools.made(growth, made);
+        let settled = process.allocations.lock().pools.made(growth, made);
         process.settle(settled);
     }
     if status == SUCCESS {
@@ -86,9 +86,9 @@ fn pool_of(process: &ProcessState, stream: Stream) -> Option<(u64, Card)> {
     if status != SUCCESS {
         return None;
     }
-    let mut books = process.books.lock();
-    books.pools.enter(pool as u64, Some(card));
-    let card = books.pools.card(pool as u64)??;
+    let mut allocations = process.allocations.lock();
+    allocations.pools.enter(pool as u64, Some(card));
+    let card = allocations.pools.card(pool as u64)??;
     Some((pool as u64, card))
 }
 
@@ -96,9 +96,11 @@ fn pool_of(process: &ProcessState, stream: Stream) -> Option<(u64, Card)> {
 fn device_of(process: &ProcessState, stream: Stream) -> Option<Device> {
     let current = driver::current_device();
     match driver::context_of(stream) {
-        Some(context) if driver::current_context() != Some(context) => {
-            process.books.lock().device_of(context as u64).or(current)
-        }
+        Some(context) if driver::current_context() != Some(context) => process
+            .allocations
+            .lock()
+            .device_of(context as u64)
+            .or(current),
         Some(_) | None => current,
     }
 }
@@ -111,7 +113,7 @@ pub(crate) unsafe fn alloc_async(
 ) -> Status {
     // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, bytes, stream) };
-    let process = match process::ground() {
+    let process = match process::charge_scope() {
         ChargeScope::Charged(site) if !address.is_null() && bytes > 0 => site.process,
         ChargeScope::Closed => return OUT_OF_MEMORY,
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(address),
@@ -144,7 +146,7 @@ pub(crate) unsafe fn alloc_from_pool(
     if process.account().is_none() || is_nothing {
         return ask(address);
     }
-    let known = process.books.lock().pools.card(pool as u64);
+    let known = process.allocations.lock().pools.card(pool as u64);
     // A driver that is not initialised refuses without reading the handles, which may be invalid.
     if known.is_none() && !driver::is_started() || driver::is_capturing(stream) {
         return ask(address);
@@ -197,7 +199,7 @@ unsafe fn enter(pool: *const Pool, device: Option<Device>) {
         && process.account().is_some()
     {
         let card = device.and_then(|device| process.card_of(device));
-        process.books.lock().pools.enter(*pool as u64, card);
+        process.allocations.lock().pools.enter(*pool as u64, card);
     }
 }
 
@@ -241,21 +243,22 @@ pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
     // This is the last chance to read what the pool reserves.
     settle(process, pool as u64, None);
     let begun = spin_lock::wait_for(|| {
-        let mut books = process.books.lock();
-        let is_free = !books.pools.is_looked_at(pool as u64);
-        is_free.then(|| books.pools.begin_destroy(pool as u64))
+        let mut allocations = process.allocations.lock();
+        let is_free = !allocations.pools.is_looked_at(pool as u64);
+        is_free.then(|| allocations.pools.begin_destroy(pool as u64))
     });
     // A thread that still reads after all that time was cancelled while it read.
-    let begun = begun.unwrap_or_else(|| process.books.lock().pools.begin_destroy(pool as u64));
+    let begun =
+        begun.unwrap_or_else(|| process.allocations.lock().pools.begin_destroy(pool as u64));
     let Some(doomed) = begun else {
         return ask();
     };
     let status = ask();
     if status == SUCCESS {
-        let settled = process.books.lock().pools.destroyed(doomed);
+        let settled = process.allocations.lock().pools.destroyed(doomed);
         process.settle(settled);
     } else {
-        process.books.lock().pools.survives(doomed);
+        process.allocations.lock().pools.survives(doomed);
     }
     status
 }

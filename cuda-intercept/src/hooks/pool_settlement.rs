@@ -12,18 +12,22 @@ use super::{deferred_free, exported_descriptors};
 
 /// Reads how much a pool reserves and settles its charge. `ended` is a growth step that is over.
 pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth>) {
-    let Some(epoch) = process.books.lock().pools.look(pool) else {
+    let Some(epoch) = process.allocations.lock().pools.look(pool) else {
         return;
     };
     let read = driver::pool_reserved(pool);
     let settled = {
-        let mut books = process.books.lock();
-        books.pools.looked(pool);
+        let mut allocations = process.allocations.lock();
+        allocations.pools.looked(pool);
         match read {
-            PoolReading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
+            PoolReading::Reserves(reserved) => {
+                allocations.pools.settle(pool, epoch, reserved, ended)
+            }
             // Assume that the pool has grown by as much as it could.
-            PoolReading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
-            PoolReading::NoPool => books.pools.vanished(pool),
+            PoolReading::Unknown => allocations
+                .pools
+                .settle(pool, epoch.wrapping_sub(1), 0, ended),
+            PoolReading::NoPool => allocations.pools.vanished(pool),
         }
     };
     process.settle(settled);
@@ -33,7 +37,7 @@ pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth
 fn each_charged(process: &ProcessState, act: impl Fn(u64)) {
     let mut last = None;
     loop {
-        let next = process.books.lock().pools.charged_after(last);
+        let next = process.allocations.lock().pools.charged_after(last);
         let Some(pool) = next else { return };
         act(pool);
         last = Some(pool);
@@ -52,19 +56,19 @@ pub(super) fn settle_all() {
 /// Trims the pools on a card. True if anything was given back.
 pub(super) fn trim_all(process: &ProcessState, card: Card) -> bool {
     let is_late = deferred_free::look(process, Some(card)) | exported_descriptors::look(process);
-    let before = process.books.lock().pools.charged_on(card);
+    let before = process.allocations.lock().pools.charged_on(card);
     each_charged(process, |pool| {
-        let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
-        if is_here && process.books.lock().pools.look(pool).is_some() {
+        let is_here = process.allocations.lock().pools.card(pool) == Some(Some(card));
+        if is_here && process.allocations.lock().pools.look(pool).is_some() {
             driver::trim(pool);
-            let mut books = process.books.lock();
-            books.pools.looked(pool);
+            let mut allocations = process.allocations.lock();
+            allocations.pools.looked(pool);
             if let Some(device) = device_of_graphs(pool) {
-                books.graphs.trimmed(device);
+                allocations.graphs.trimmed(device);
             }
-            drop(books);
+            drop(allocations);
             settle(process, pool, None);
         }
     });
-    is_late || process.books.lock().pools.charged_on(card) < before
+    is_late || process.allocations.lock().pools.charged_on(card) < before
 }

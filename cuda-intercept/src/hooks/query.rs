@@ -80,7 +80,7 @@ fn settled(account: &MappedAccount, card: Card, total: u64, free: u64) -> CardMe
 /// # Safety
 /// Both must be null or point to what the driver wrote.
 unsafe fn shrink<N: DriverInteger>(free: *mut N, total: *mut N) {
-    let ChargeScope::Charged(site) = process::ground() else {
+    let ChargeScope::Charged(site) = process::charge_scope() else {
         return;
     };
     // SAFETY: passed on from the caller.

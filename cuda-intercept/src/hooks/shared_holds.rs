@@ -19,7 +19,7 @@ pub(super) fn leave(process: &ProcessState, memory: HeldMemory) {
         return;
     };
     loop {
-        let taken = process.books.lock().shares.take(memory);
+        let taken = process.allocations.lock().shares.take(memory);
         let Some(hold) = taken else { return };
         account.leave(hold);
     }
@@ -35,7 +35,7 @@ pub(super) fn keep(
 ) {
     ANY.store(true, Relaxed);
     let current = driver::current_context().map(|context| context as u64);
-    if !process.books.lock().share(memory, current, key, hold) {
+    if !process.allocations.lock().share(memory, current, key, hold) {
         account.leave(hold);
     }
 }

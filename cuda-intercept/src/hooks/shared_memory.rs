@@ -45,7 +45,7 @@ fn offer(
     key: u64,
     (card, bytes): (Card, u64),
 ) {
-    let is_known = process.books.lock().shares.is_known(memory, key);
+    let is_known = process.allocations.lock().shares.is_known(memory, key);
     if !is_known && let Some(hold) = account.offer(card, key, bytes) {
         keep(process, account, memory, key, hold);
     }
@@ -68,12 +68,12 @@ pub(crate) unsafe fn export(
         return status;
     };
     let (found, known) = {
-        let mut books = process.books.lock();
-        let found = books.memory_of(PhysicalName::Handle(handle));
+        let mut allocations = process.allocations.lock();
+        let found = allocations.memory_of(PhysicalName::Handle(handle));
         if let Some((id, _)) = found {
-            books.share_memory(id);
+            allocations.share_memory(id);
         }
-        let known = found.and_then(|(id, _)| books.shares.key_of(HeldMemory::Physical(id)));
+        let known = found.and_then(|(id, _)| allocations.shares.key_of(HeldMemory::Physical(id)));
         (found, known)
     };
     let Some((id, charged)) = found else {
@@ -167,7 +167,7 @@ pub(crate) unsafe fn import(
     let Some(handle) = (unsafe { handle.as_ref() }) else {
         return SUCCESS;
     };
-    let memory = process.books.lock().import_handle(*handle);
+    let memory = process.allocations.lock().import_handle(*handle);
     match (memory, held) {
         (Some(id), Some((key, hold))) => {
             keep(process, account, HeldMemory::Physical(id), key, hold);
@@ -192,7 +192,7 @@ pub(crate) unsafe fn get_handle(
         // SAFETY: the driver accepted the pointer and wrote the handle.
         && let Some(IpcHandle(bytes)) = unsafe { handle.as_ref() }
     {
-        let found = process.books.lock().allocation_at(address);
+        let found = process.allocations.lock().allocation_at(address);
         if let Some((start, size, card, _)) = found {
             let memory = HeldMemory::Linear(start);
             let charged = (card, worst_case(size));
@@ -233,7 +233,7 @@ pub(crate) unsafe fn close_handle(real: CloseHandle, address: DevicePointer) -> 
         && let Some((process, account)) = counted()
     {
         let taken = process
-            .books
+            .allocations
             .lock()
             .shares
             .take(HeldMemory::Opened(address));

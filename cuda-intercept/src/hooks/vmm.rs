@@ -60,7 +60,7 @@ pub(crate) unsafe fn create(
         }
         return status;
     }
-    process.books.lock().create_handle(created, charged);
+    process.allocations.lock().create_handle(created, charged);
     // SAFETY: the caller passes a place for the handle, as to the driver.
     unsafe { handle.write(created) };
     status
@@ -72,15 +72,15 @@ pub(crate) unsafe fn release(real: Release, handle: Handle) -> Status {
     let Some(process) = process::limited() else {
         return ask();
     };
-    let Some(released) = process.books.lock().release_handle(handle) else {
+    let Some(released) = process.allocations.lock().release_handle(handle) else {
         return ask();
     };
     let status = ask();
     if status != SUCCESS {
-        process.books.lock().handle_lives(released);
+        process.allocations.lock().handle_lives(released);
         return status;
     }
-    let dropped = process.books.lock().handle_released(released);
+    let dropped = process.allocations.lock().handle_released(released);
     give_back(process, dropped);
     status
 }
@@ -98,7 +98,10 @@ pub(crate) unsafe fn map(
     if status == SUCCESS
         && let Some(process) = process::limited()
     {
-        process.books.lock().map(address, bytes as u64, handle);
+        process
+            .allocations
+            .lock()
+            .map(address, bytes as u64, handle);
     }
     status
 }
@@ -110,20 +113,20 @@ pub(crate) unsafe fn unmap(real: Unmap, address: DevicePointer, bytes: usize) ->
     let Some(process) = process::limited() else {
         return ask();
     };
-    let taken = process.books.lock().unmap(address, bytes as u64);
+    let taken = process.allocations.lock().unmap(address, bytes as u64);
     let status = ask();
     let Some(first) = taken else {
         return status;
     };
     if status != SUCCESS {
-        process.books.lock().mapping_lives(first);
+        process.allocations.lock().mapping_lives(first);
         return status;
     }
     let mut next = Some(first);
     while let Some(unmapped) = next {
-        let dropped = process.books.lock().unmapped(unmapped);
+        let dropped = process.allocations.lock().unmapped(unmapped);
         give_back(process, dropped);
-        next = process.books.lock().unmap(address, bytes as u64);
+        next = process.allocations.lock().unmap(address, bytes as u64);
     }
     status
 }
@@ -136,7 +139,10 @@ pub(crate) unsafe fn retain(real: Retain, handle: *mut Handle, address: Opaque) 
         // SAFETY: the driver accepted the pointer and wrote the handle.
         && let Some(handle) = unsafe { handle.as_ref() }
     {
-        process.books.lock().retain_handle(*handle, address as u64);
+        process
+            .allocations
+            .lock()
+            .retain_handle(*handle, address as u64);
     }
     status
 }

@@ -63,7 +63,7 @@ fn the_limit_holds_to_the_last_small_allocation() {
 }
 
 #[test]
-fn a_failure_of_the_driver_leaves_the_books_as_they_were() {
+fn a_failure_of_the_driver_leaves_the_account_as_it_was() {
     crate::stage::on(&[1000], &[5000], |cuda, account| {
         assert_eq!(cuda.alloc(2000 * MIB), Err(OUT_OF_MEMORY));
         assert_eq!(account.claimed(0), CONTEXT);

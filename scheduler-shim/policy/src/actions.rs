@@ -95,7 +95,7 @@ impl Session<'_> {
             let mark = self.mark();
             let has_started = view
                 .all()
-                .any(|task| self.standings[task].status.is_allocated());
+                .any(|task| self.task_states[task].status.is_allocated());
             if !self.allocate_job(&view, &nodes, false) {
                 self.roll_back(mark);
                 hopeless.add(view.job);
@@ -127,7 +127,7 @@ impl Session<'_> {
             self.waiting(Self::may_consolidate),
         );
         let mut turns = ActionContext::of(self);
-        self.company.only_moves = true;
+        self.inter_pod_affinity.only_moves = true;
         while let Some(view) = line.pop(self) {
             if turns.hopeless.has_like(self, view.job) {
                 continue;
@@ -152,13 +152,13 @@ impl Session<'_> {
                 // Consolidation only moves jobs: no victim may end up without a place.
                 is_fair: &|session, _, batches| {
                     let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
-                    tasks.all(|&task| session.standings[task].status != TaskStatus::Releasing)
+                    tasks.all(|&task| session.task_states[task].status != TaskStatus::Releasing)
                 },
             };
             let (solved, job) = (self.solve(&search), search.job.job);
             self.settle(job, solved, &mut turns);
         }
-        self.company.only_moves = false;
+        self.inter_pod_affinity.only_moves = false;
     }
 
     /// Evicts from queues that hold more than they may, for queues that hold less.
@@ -275,7 +275,7 @@ impl Session<'_> {
                 StalenessGracePeriod::For(grace) => for_so_long >= grace,
                 StalenessGracePeriod::Forever => false,
             };
-            let active = |task: &usize| self.standings[*task].status.is_active_allocated();
+            let active = |task: &usize| self.task_states[*task].status.is_active_allocated();
             let tasks: Vec<usize> = view.all().filter(|task| is_over && active(task)).collect();
             for task in tasks {
                 self.evict(task);
@@ -290,15 +290,15 @@ impl Session<'_> {
             turns.hopeless.clear();
             let changed = self.changed_since(SessionCheckpoint::START);
             self.commit();
-            let waits = |task: &usize| self.standings[*task].status == TaskStatus::Pipelined;
+            let waits = |task: &usize| self.task_states[*task].status == TaskStatus::Pipelined;
             let leaves = |task: &usize| {
-                let standing = &self.standings[*task];
-                standing.status == TaskStatus::Releasing || standing.leaves.is_some()
+                let state = &self.task_states[*task];
+                state.status == TaskStatus::Releasing || state.leaves.is_some()
             };
             // Without a victim, no eviction can be in vain.
             if changed.iter().any(leaves) {
                 let tasks = changed.iter().copied().filter(waits).collect();
-                self.promises.push(EvictionCommitment { job, tasks });
+                self.commitments.push(EvictionCommitment { job, tasks });
             }
             let jobs: BTreeSet<usize> = changed.iter().map(|&task| self.tasks[task].job).collect();
             turns.waiting.update(self, jobs.iter().copied());
@@ -321,7 +321,7 @@ impl Session<'_> {
 
     pub(crate) fn is_waiting(&self, view: &JobView) -> bool {
         view.all()
-            .any(|task| self.standings[task].status == TaskStatus::Pending)
+            .any(|task| self.task_states[task].status == TaskStatus::Pending)
     }
 
     /// Whether the job may evict others: its preemption delay is over and the plan does not bar it.
@@ -349,7 +349,7 @@ impl Session<'_> {
         let mut tasks = view.all();
         self.jobs[view.job].job.is_preemptible
             && tasks.any(|task| {
-                self.standings[task].status.is_active_allocated() && !self.is_settled(task)
+                self.task_states[task].status.is_active_allocated() && !self.is_settled(task)
             })
     }
 
@@ -366,8 +366,8 @@ impl Session<'_> {
         if self.settings.goes(KaiBehavior::TakesBack) {
             return false;
         }
-        let before = self.opening[task].status;
-        let now = self.standings[task].status;
+        let before = self.initial_states[task].status;
+        let now = self.task_states[task].status;
         now.is_active_allocated() && !before.is_active_allocated()
     }
 }

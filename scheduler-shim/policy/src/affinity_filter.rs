@@ -61,10 +61,10 @@ enum ViolatedTerm {
 impl Session<'_> {
     /// Why the pods around that node keep the pod off it, if they do.
     #[must_use]
-    pub fn company_refusal(&self, task: &str, node: &str) -> Option<AffinityRefusal> {
+    pub fn affinity_refusal(&self, task: &str, node: &str) -> Option<AffinityRefusal> {
         let (task, node) = self.named(task, node)?;
         let facts = self.tasks[task].task;
-        let refused = self.refused_company(task, node)?;
+        let refused = self.violated_term(task, node)?;
         let label = |domain: &str| self.nodes[node].labels.get(domain).cloned();
         Some(match refused {
             ViolatedTerm::Lonely(place) => {
@@ -82,7 +82,7 @@ impl Session<'_> {
                 }
             }
             ViolatedTerm::Unwelcome(search) => {
-                let domain = self.company.search(search).label.clone();
+                let domain = self.inter_pod_affinity.search(search).label.clone();
                 AffinityRefusal::Unwelcome {
                     value: label(&domain).unwrap_or_default(),
                     domain,
@@ -92,8 +92,8 @@ impl Session<'_> {
                 let domain = facts.even[place].like.domain.clone();
                 let evenness = self.evenness(task)?;
                 let levels = &evenness.must[place];
-                let search = self.company.part(task)?.even[place];
-                let here = self.company.search(search).domains[node];
+                let search = self.inter_pod_affinity.part(task)?.even[place];
+                let here = self.inter_pod_affinity.search(search).domains[node];
                 AffinityRefusal::Uneven {
                     value: label(&domain),
                     domain,
@@ -107,38 +107,42 @@ impl Session<'_> {
 
     /// Whether affinity, anti-affinity and topology spread allow the task on the node.
     pub(crate) fn matches_neighbours(&self, task: usize, node: usize) -> bool {
-        self.refused_company(task, node).is_none()
+        self.violated_term(task, node).is_none()
     }
 
     /// Whether the task must wait for pods to leave because of anti-affinity, its own or theirs.
-    pub(crate) fn waits_for_company(&self, task: usize, node: usize) -> bool {
-        let Some(part) = self.company.part(task) else {
+    pub(crate) fn waits_for_affinity(&self, task: usize, node: usize) -> bool {
+        let Some(part) = self.inter_pod_affinity.part(task) else {
             return false;
         };
         let leaves = |search: &usize| self.others(task, *search, node, Presence::Leaves) > 0;
-        let mut dreading = self.company.dreading(part);
+        let mut refusing = self.inter_pod_affinity.refusing(part);
         part.apart.iter().any(leaves)
-            || dreading.any(|search| self.averse(task, search, node, Presence::Leaves) > 0)
+            || refusing
+                .any(|search| self.count_anti_affine(task, search, node, Presence::Leaves) > 0)
     }
 
-    fn refused_company(&self, task: usize, node: usize) -> Option<ViolatedTerm> {
-        let part = self.company.part(task)?;
+    fn violated_term(&self, task: usize, node: usize) -> Option<ViolatedTerm> {
+        let part = self.inter_pod_affinity.part(task)?;
         let lonely = part.near.iter().position(|&search| {
-            let others = self.company_of(task, search, node);
-            let is_somewhere = self.company.search(search).domains[node].is_some();
+            let others = self.matching_pods(task, search, node);
+            let is_somewhere = self.inter_pod_affinity.search(search).domains[node].is_some();
             let may_begin = is_somewhere && self.is_first(task, search);
             others == 0 && !may_begin && !self.moves_within(task, search, node)
         });
-        let stay = |search: &usize| self.company_of(task, *search, node) > 0;
+        let stay = |search: &usize| self.matching_pods(task, *search, node) > 0;
         let crowded = || part.apart.iter().position(stay);
         let unwelcome = || {
-            let mut dreading = self.company.dreading(part);
-            dreading.find(|&search| {
+            let mut refusing = self.inter_pod_affinity.refusing(part);
+            refusing.find(|&search| {
                 let leaving = match self.counts_leaving() {
-                    true => self.company.search(search).averse(node, Presence::Leaves),
+                    true => self
+                        .inter_pod_affinity
+                        .search(search)
+                        .count_anti_affine(node, Presence::Leaves),
                     false => 0,
                 };
-                leaving + self.averse(task, search, node, Presence::Stays) > 0
+                leaving + self.count_anti_affine(task, search, node, Presence::Stays) > 0
             })
         };
         let uneven = || self.uneven(task, part, node);
@@ -152,8 +156,8 @@ impl Session<'_> {
     /// Whether the task matches its own affinity term and no other pod does. Then it may be the first.
     fn is_first(&self, task: usize, search: usize) -> bool {
         let own = u64::from(self.stays(task).is_some());
-        let search_for = self.company.search(search);
-        let leaving = match self.counts_leaving() || self.company.only_moves {
+        let search_for = self.inter_pod_affinity.search(search);
+        let leaving = match self.counts_leaving() || self.inter_pod_affinity.only_moves {
             true => search_for.leaving(),
             false => 0,
         };
@@ -162,15 +166,18 @@ impl Session<'_> {
 
     /// Whether the task matches its own affinity term and only moves within the node's domain.
     fn moves_within(&self, task: usize, search: usize, node: usize) -> bool {
-        self.company.only_moves
+        self.inter_pod_affinity.only_moves
             && self.is_found(task, search)
             && self.own(task, search, node, Presence::Leaves) > 0
     }
 
     /// How many pods in the node's domain satisfy an affinity term of the task.
-    fn company_of(&self, task: usize, search: usize, node: usize) -> u64 {
+    fn matching_pods(&self, task: usize, search: usize, node: usize) -> u64 {
         let leaving = match self.counts_leaving() {
-            true => self.company.search(search).found(node, Presence::Leaves),
+            true => self
+                .inter_pod_affinity
+                .search(search)
+                .found(node, Presence::Leaves),
             false => 0,
         };
         leaving + self.others(task, search, node, Presence::Stays)
@@ -186,7 +193,7 @@ impl Session<'_> {
         let evenness = self.evenness(task).filter(|_| !part.even.is_empty())?;
         let mut rules = part.even.iter().zip(&evenness.must);
         rules.position(|(&search, levels)| {
-            let domain = self.company.search(search).domains[node];
+            let domain = self.inter_pod_affinity.search(search).domains[node];
             !domain.is_some_and(|domain| levels.has_room(domain))
         })
     }
@@ -199,7 +206,7 @@ impl Session<'_> {
         node: usize,
         presence: Presence,
     ) -> u64 {
-        let all = self.company.search(search).found(node, presence);
+        let all = self.inter_pod_affinity.search(search).found(node, presence);
         match self.is_found(task, search) {
             true => all - self.own(task, search, node, presence),
             false => all,
@@ -207,9 +214,18 @@ impl Session<'_> {
     }
 
     /// How many other pods in the node's domain have anti-affinity to what a search matches.
-    fn averse(&self, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
-        let all = self.company.search(search).averse(node, presence);
-        let part = self.company.part(task);
+    fn count_anti_affine(
+        &self,
+        task: usize,
+        search: usize,
+        node: usize,
+        presence: Presence,
+    ) -> u64 {
+        let all = self
+            .inter_pod_affinity
+            .search(search)
+            .count_anti_affine(node, presence);
+        let part = self.inter_pod_affinity.part(task);
         match part.is_some_and(|part| part.apart.contains(&search)) {
             true => all - self.own(task, search, node, presence),
             false => all,
@@ -218,13 +234,13 @@ impl Session<'_> {
 
     /// How often the task itself is in the node's domain.
     fn own(&self, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
-        let search = self.company.search(search);
-        search.count(&self.standings[task], node, presence)
+        let search = self.inter_pod_affinity.search(search);
+        search.count(&self.task_states[task], node, presence)
     }
 
     /// Whether a search matches the task.
     pub(crate) fn is_found(&self, task: usize, search: usize) -> bool {
-        let part = self.company.part(task);
+        let part = self.inter_pod_affinity.part(task);
         part.is_some_and(|part| part.found_by.contains(&search))
     }
 }

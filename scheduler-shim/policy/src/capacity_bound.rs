@@ -47,7 +47,7 @@ impl ResourceVector {
 /// What tasks ask for, and what the nodes could give them.
 #[derive(Clone, Debug)]
 pub(crate) struct CapacityBound {
-    ground: Rc<FreeCapacity>,
+    free_capacity: Rc<FreeCapacity>,
     tasks: usize,
     sum: ResourceVector,
     /// Places for the tasks if nobody leaves.
@@ -76,24 +76,24 @@ impl CapacityBound {
             let ResourceVector([.., cards]) = &mut sum;
             *cards = 0.0;
         }
-        let ground = session.ground();
+        let free_capacity = session.free_capacity();
         Some(Self {
-            places: session.places_for(kinds, tasks.len(), &ground),
+            places: session.places_for(kinds, tasks.len(), &free_capacity),
             tasks: tasks.len(),
-            ground,
+            free_capacity,
             sum,
         })
     }
 
     /// Whether everything together fits into what is free and `lost`.
     pub(crate) fn is_within(&self, lost: ResourceVector) -> bool {
-        self.ground.total().plus(lost).covers(self.sum)
+        self.free_capacity.total().plus(lost).covers(self.sum)
     }
 
     /// Whether every task could have a place if `freed` became free on these nodes.
     pub(crate) fn holds(&self, freed: impl IntoIterator<Item = (usize, ResourceVector)>) -> bool {
         let gained = freed.into_iter().map(|(node, freed)| {
-            let free = self.ground.free(node).plus(freed);
+            let free = self.free_capacity.free(node).plus(freed);
             self.places.gained(node, free)
         });
         let places = self.places.sum() + gained.sum::<i64>();
@@ -136,23 +136,23 @@ impl Session<'_> {
     /// Whether the task could run on the node if it were empty.
     fn could_ever_be(&self, task: usize, node: usize) -> bool {
         let need = self.need(task, node);
-        let total = &self.stocks[node].total;
+        let total = &self.node_states[node].total;
         let fitting = |share: &CardShareRequest| {
-            let stock = &self.stocks[node];
-            let listed = stock.sizes.is_listed();
-            let counted = || share.of(stock.card_memory).map_or(0, |_| total.cards);
-            let cards = listed.then(|| stock.sizes.fitting(share));
+            let node_state = &self.node_states[node];
+            let listed = node_state.sizes.is_listed();
+            let counted = || share.of(node_state.card_memory).map_or(0, |_| total.cards);
+            let cards = listed.then(|| node_state.sizes.fitting(share));
             cards.unwrap_or_else(counted)
         };
         let has_cards = need.share.is_none_or(|share| {
             i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
         });
-        let partitions = need.stock.partitions.iter().zip(&total.partitions);
+        let partitions = need.node_state.partitions.iter().zip(&total.partitions);
         has_cards
-            && need.stock.cpu <= total.cpu
-            && need.stock.memory <= total.memory
-            && need.stock.pods <= total.pods
-            && need.stock.cards <= total.cards
+            && need.node_state.cpu <= total.cpu
+            && need.node_state.memory <= total.memory
+            && need.node_state.pods <= total.pods
+            && need.node_state.cards <= total.cards
             && partitions.into_iter().all(|(asks, has)| asks <= has)
             && self.may_ever_be(task, node)
     }
@@ -160,7 +160,7 @@ impl Session<'_> {
     /// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.
     pub(crate) fn parts(&self, task: usize, node: usize) -> ResourceVector {
         let facts = self.tasks[task].task;
-        let card = self.stocks[node].largest();
+        let card = self.node_states[node].largest();
         let cards = match &facts.cards {
             TaskGpuRequest::None => 0.0,
             cards => cards.count(card),
@@ -171,7 +171,7 @@ impl Session<'_> {
 
     /// The node of a task, and what would be free there if the task left.
     pub(crate) fn freed_by(&self, task: usize) -> Option<(usize, ResourceVector)> {
-        let node = self.standings[task].node?;
+        let node = self.task_states[task].node?;
         let ResourceVector([cpu, memory, pods, _]) = self.parts(task, node);
         Some((
             node,

@@ -38,22 +38,25 @@ impl CardNaming {
     fn on(&mut self, session: &Session<'_>, node: usize) -> &NodeCardNames {
         let tasks = &mut self.tasks;
         self.by_node.entry(node).or_insert_with(|| {
-            if !session.stocks[node].sizes.is_listed() {
+            if !session.node_states[node].sizes.is_listed() {
                 return NodeCardNames::default();
             }
             let (now, before) = tasks.get_or_insert_with(|| {
-                let by_node = |standings| by_node(session.nodes.len(), standings);
-                (by_node(&session.standings), by_node(&session.opening))
+                let by_node = |task_states| by_node(session.nodes.len(), task_states);
+                (
+                    by_node(&session.task_states),
+                    by_node(&session.initial_states),
+                )
             });
             session.names_on(node, &now[node], &before[node])
         })
     }
 }
 
-fn by_node(nodes: usize, standings: &[TaskState]) -> ByNode {
+fn by_node(nodes: usize, task_states: &[TaskState]) -> ByNode {
     let mut by_node = vec![Vec::new(); nodes];
-    for (task, standing) in standings.iter().enumerate() {
-        if let Some(node) = standing.node {
+    for (task, state) in task_states.iter().enumerate() {
+        if let Some(node) = state.node {
             by_node[node].push(task);
         }
     }
@@ -66,12 +69,12 @@ impl Session<'_> {
         let mut names = NodeCardNames::default();
         let mut free = self.unoccupied(node, before);
         for &task in now {
-            let standing = &self.standings[task];
-            if standing.status != TaskStatus::Binding || self.opening[task] == *standing {
+            let state = &self.task_states[task];
+            if state.status != TaskStatus::Binding || self.initial_states[task] == *state {
                 continue;
             }
-            for &key in &standing.cards.shared {
-                let class = self.stocks[node].sizes.class_of(key);
+            for &key in &state.cards.shared {
+                let class = self.node_states[node].sizes.class_of(key);
                 let is_named =
                     self.card_names.contains_key(&key) || names.opened.contains_key(&key);
                 let name = class
@@ -79,7 +82,7 @@ impl Session<'_> {
                     .and_then(|class| free[class].pop());
                 names.opened.extend(name.map(|name| (key, name)));
             }
-            let counts = standing.cards.whole.iter().enumerate();
+            let counts = state.cards.whole.iter().enumerate();
             let own = counts.flat_map(|(class, &count)| (0..count).map(move |_| class));
             let own: Vec<String> = own.filter_map(|class| free[class].pop()).collect();
             names.whole.insert(task, own);
@@ -98,10 +101,10 @@ impl Session<'_> {
     /// end.
     fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
         let here = before.iter();
-        let here = here.filter(|task| self.opening[**task].status.is_active());
+        let here = here.filter(|task| self.initial_states[**task].status.is_active());
         let occupied: BTreeSet<&String> =
             here.flat_map(|&task| &self.tasks[task].task.on).collect();
-        let sizes = &self.stocks[node].sizes;
+        let sizes = &self.node_states[node].sizes;
         let mut free = vec![Vec::new(); sizes.count()];
         let listed = self.nodes[node].listed.iter();
         for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
@@ -119,10 +122,10 @@ impl Session<'_> {
     pub(crate) fn cards_by_name(
         &self,
         task: usize,
-        standing: &TaskState,
+        state: &TaskState,
         naming: &mut CardNaming,
     ) -> Vec<String> {
-        let Some(node) = standing.node else {
+        let Some(node) = state.node else {
             return Vec::new();
         };
         let last = *naming.last.get_or_insert_with(|| self.last_new());
@@ -133,22 +136,22 @@ impl Session<'_> {
                 .cloned()
                 .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
         };
-        let is_listed = self.stocks[node].sizes.is_listed();
+        let is_listed = self.node_states[node].sizes.is_listed();
         let stays = || {
-            let is_promised = standing.status == TaskStatus::Pipelined;
-            standing.node == self.opening[task].node && !is_promised
+            let is_promised = state.status == TaskStatus::Pipelined;
+            state.node == self.initial_states[task].node && !is_promised
         };
         let whole = names.whole.get(&task).cloned();
         let as_before = || {
             let on = &self.tasks[task].task.on;
-            let is_alone = !standing.cards.whole.is_empty();
+            let is_alone = !state.cards.whole.is_empty();
             if is_listed && is_alone && stays() {
                 on.clone()
             } else {
                 Vec::new()
             }
         };
-        let shared = standing.cards.shared.iter().map(name);
+        let shared = state.cards.shared.iter().map(name);
         shared.chain(whole.unwrap_or_else(as_before)).collect()
     }
 }

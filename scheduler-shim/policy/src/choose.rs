@@ -92,17 +92,17 @@ impl Session<'_> {
     /// The score of a node for a task, without preferences and density.
     pub(crate) fn score(&self, task: usize, node: usize, need: &ResourceRequest) -> f64 {
         let settings = self.settings;
-        let stock = &self.stocks[node];
+        let node_state = &self.node_states[node];
         let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
-        let has_no_cards = stock.total.cards == 0 && stock.mig.is_none();
+        let has_no_cards = node_state.total.cards == 0 && node_state.mig.is_none();
         let is_kind = !self.wants_cards(task) && has_no_cards;
         // Half of the band for any card with room, the other half by how full the best of them is.
         let fit = || {
-            let rooms = need.share.map(|share| stock.with_room(share));
+            let rooms = need.share.map(|share| node_state.with_room(share));
             let fullest = rooms
                 .into_iter()
                 .flatten()
-                .map(|(key, card, ask)| self.tightness(stock.size(key), card, ask))
+                .map(|(key, card, ask)| self.tightness(node_state.size(key), card, ask))
                 .max_by(f64::total_cmp)?;
             let counts = settings.shared_cards == SharedCardPreference::BestFit
                 && settings.cards == PlacementStrategy::Binpack;
@@ -117,7 +117,10 @@ impl Session<'_> {
         };
         band(settings.keeps_kinds_apart && is_kind, KIND)
             + self.alignment(task, node) * ZONES
-            + band(settings.prefers_free && stock.fits_now(need), AVAILABLE)
+            + band(
+                settings.prefers_free && node_state.fits_now(need),
+                AVAILABLE,
+            )
             + shared.unwrap_or(0.0) * SHARED
     }
 
@@ -126,7 +129,7 @@ impl Session<'_> {
         let prefers = &self.tasks[task].task.prefers;
         let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
         let one_if = |holds: bool| if holds { 1.0 } else { 0.0 };
-        let searches = self.company.part(task).map(|part| &part.prefers);
+        let searches = self.inter_pod_affinity.part(task).map(|part| &part.prefers);
         let is_near = |place: usize| {
             let search = searches.and_then(|searches| searches[place]);
             let others = |search| self.others(task, search, node, Presence::Stays);
@@ -148,17 +151,17 @@ impl Session<'_> {
     /// On a node that aligns nothing, the pod counts as spread over all zones. A node that reports no zones counts
     /// as having as many as any node.
     fn alignment(&self, task: usize, node: usize) -> f64 {
-        let zones = &self.stocks[node].zones;
+        let zones = &self.node_states[node].zones;
         let facts = self.tasks[task].task;
         let wants_cards = matches!(facts.cards, TaskGpuRequest::Whole(count) if count > 0);
         let wants =
             |node: &NodeState| facts.is_guaranteed || (wants_cards && node.zones.aligns_cards());
-        if self.most_zones == 0 || !self.stocks.iter().any(wants) {
+        if self.most_zones == 0 || !self.node_states.iter().any(wants) {
             return 0.0;
         }
         let span = match zones.count() {
             0 => self.most_zones,
-            count if zones.policy == NumaPolicy::None || !wants(&self.stocks[node]) => count,
+            count if zones.policy == NumaPolicy::None || !wants(&self.node_states[node]) => count,
             _ => match self.zones_for(task, node) {
                 Some(zones) => zones.len().max(1),
                 None => return 0.0,
@@ -204,17 +207,17 @@ impl Session<'_> {
     }
 
     pub(crate) fn free(&self, wants_cards: bool, node: usize) -> f64 {
-        let stock = &self.stocks[node];
+        let node_state = &self.node_states[node];
         let free = if wants_cards {
-            stock.cards_soon()
+            node_state.cards_soon()
         } else {
-            stock.idle.cpu + stock.releasing.cpu
+            node_state.idle.cpu + node_state.releasing.cpu
         };
         free as f64
     }
 
     pub(crate) fn overall(&self, wants_cards: bool, node: usize) -> f64 {
-        let total = &self.stocks[node].total;
+        let total = &self.node_states[node].total;
         let overall = if wants_cards { total.cards } else { total.cpu };
         overall as f64
     }
@@ -227,14 +230,15 @@ impl Session<'_> {
         need: &ResourceRequest,
         only_wait: bool,
     ) -> Option<ChosenCards> {
-        let must_wait =
-            only_wait || !self.stocks[node].fits_now(need) || self.waits_for_company(task, node);
+        let must_wait = only_wait
+            || !self.node_states[node].fits_now(need)
+            || self.waits_for_affinity(task, node);
         match need.share {
             Some(share) => self.shared_cards(task, node, share, must_wait),
             None => {
-                let sizes = &self.stocks[node].sizes;
+                let sizes = &self.node_states[node].sizes;
                 let whole = match sizes.is_listed() {
-                    true => sizes.take(need.stock.cards, !must_wait)?,
+                    true => sizes.take(need.node_state.cards, !must_wait)?,
                     false => Vec::new(),
                 };
                 let shared = Vec::new();
@@ -251,21 +255,21 @@ impl Session<'_> {
         share: CardShareRequest,
         must_wait: bool,
     ) -> Option<ChosenCards> {
-        let stock = &self.stocks[node];
-        let mut candidates: Vec<ShareCandidate> = stock
+        let node_state = &self.node_states[node];
+        let mut candidates: Vec<ShareCandidate> = node_state
             .with_room(share)
             .map(|(key, card, ask)| ShareCandidate::Shared(key, card, ask))
             .collect();
-        let openings = match stock.sizes.is_listed() {
-            true => stock.sizes.openings(&share),
+        let openings = match node_state.sizes.is_listed() {
+            true => node_state.sizes.openings(&share),
             false => {
-                let unshared = usize::try_from(stock.cards_soon()).unwrap_or(0);
+                let unshared = usize::try_from(node_state.cards_soon()).unwrap_or(0);
                 vec![(0, false); unshared]
             }
         };
         let openings = openings.into_iter();
         candidates.extend(openings.map(|(class, waits)| ShareCandidate::Unshared(class, waits)));
-        let own = &self.standings[task].cards.shared;
+        let own = &self.task_states[task].cards.shared;
         candidates.sort_by(|left, right| self.order_cards(node, own, left, right));
         candidates.truncate(share.devices);
         if candidates.len() < share.devices {
@@ -278,7 +282,7 @@ impl Session<'_> {
         for candidate in candidates {
             let key = match candidate {
                 ShareCandidate::Shared(key, card, ask) => {
-                    let size = self.stocks[node].size(key);
+                    let size = self.node_states[node].size(key);
                     chosen.must_wait |= !card.has_room_now(size, ask);
                     key
                 }
@@ -306,7 +310,7 @@ impl Session<'_> {
         left: &ShareCandidate,
         right: &ShareCandidate,
     ) -> Ordering {
-        let stock = &self.stocks[node];
+        let node_state = &self.node_states[node];
         let spread = self.settings.cards == PlacementStrategy::Spread;
         let rank = |candidate: &ShareCandidate| match candidate {
             ShareCandidate::Unshared(class, waits) => {
@@ -314,7 +318,7 @@ impl Session<'_> {
                 (if spread { -1.0 } else { 1.0 }, *waits, place)
             }
             ShareCandidate::Shared(key, card, ask) => {
-                let size = stock.size(*key);
+                let size = node_state.size(*key);
                 let emptiness = match self.settings.cards {
                     PlacementStrategy::Binpack => -self.tightness(size, *card, *ask),
                     PlacementStrategy::Spread => card.fullness(size),

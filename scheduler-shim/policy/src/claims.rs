@@ -91,10 +91,8 @@ impl Session<'_> {
         let facts = &self.claims[claim];
         let mut others = facts.users.iter().filter(|&&user| user != task);
         let used_on = others.find_map(|&user| {
-            let standing = &self.standings[user];
-            standing
-                .node
-                .filter(|_| standing.status.is_active_allocated())
+            let state = &self.task_states[user];
+            state.node.filter(|_| state.status.is_active_allocated())
         });
         let strangers = facts.claim.consumers > facts.users.len();
         let given = facts.given.as_ref().map(|(node, _)| *node);

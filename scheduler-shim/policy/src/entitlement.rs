@@ -57,7 +57,7 @@ impl Session<'_> {
                 && other
                     .view
                     .all()
-                    .any(|task| self.standings[task].status.is_allocated())
+                    .any(|task| self.task_states[task].status.is_allocated())
         };
         (0..self.jobs.len())
             .any(is_lower)

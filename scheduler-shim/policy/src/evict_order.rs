@@ -71,7 +71,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
             GroupMember::Set(set) => {
                 let tasks = self.view.tasks[set].iter().rev().copied();
                 tasks
-                    .filter(|&task| self.standings.status(task).is_active_allocated())
+                    .filter(|&task| self.task_states.status(task).is_active_allocated())
                     .collect()
             }
         }

@@ -10,7 +10,7 @@ use crate::session::Session;
 impl Session<'_> {
     /// Whether the task fits the node, counting what is being released there.
     pub(crate) fn fits(&self, task: usize, node: usize, need: &ResourceRequest) -> bool {
-        self.stocks[node].fits_soon(need)
+        self.node_states[node].fits_soon(need)
             && (!self.settings.has_predicates || self.is_allowed(task, node, need))
     }
 
@@ -25,13 +25,13 @@ impl Session<'_> {
 
     /// Whether the queues have room for the task's charge on this node.
     pub(crate) fn has_node_quota(&self, task: usize, node: usize) -> bool {
-        let stock = &self.stocks[node];
+        let node_state = &self.node_states[node];
         match &self.tasks[task].task.cards {
             // The lowest possible charge: which cards it gets depends on what its queues can pay for.
-            TaskGpuRequest::Shared { .. } if stock.sizes.is_listed() => {
-                self.has_quota(task, self.charged(task, stock.largest()))
+            TaskGpuRequest::Shared { .. } if node_state.sizes.is_listed() => {
+                self.has_quota(task, self.charged(task, node_state.largest()))
             }
-            _ => self.has_quota(task, self.charged(task, stock.card_memory)),
+            _ => self.has_quota(task, self.charged(task, node_state.card_memory)),
         }
     }
 
@@ -66,22 +66,22 @@ impl Session<'_> {
 
     /// Whether the kubelet's Topology Manager would admit the task.
     fn aligns(&self, task: usize, node: usize) -> bool {
-        !self.stocks[node].zones.is_strict() || self.zones_for(task, node).is_some()
+        !self.node_states[node].zones.is_strict() || self.zones_for(task, node).is_some()
     }
 
     /// Whether no legacy MIG pod keeps partitions from the task.
     fn may_take_partitions(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
-        let stock = &self.stocks[node];
+        let node_state = &self.node_states[node];
         let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
-        !(takes_partitions && stock.legacy > 0)
+        !(takes_partitions && node_state.legacy > 0)
     }
 
     /// Whether the task may be on the node, whatever else runs there.
     pub(crate) fn may_ever_be(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
         let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
-        let is_kind = match self.stocks[node].mig {
+        let is_kind = match self.node_states[node].mig {
             _ if !self.wants_cards(task) => true,
             None => !takes_partitions,
             Some(MigStrategy::Single) => matches!(facts.cards, TaskGpuRequest::Whole(_)),
@@ -94,11 +94,11 @@ impl Session<'_> {
     /// Whether the node may run one more pod. A share that opens a card counts as two, as with KAI's reservation
     /// pod.
     fn has_pod_place(&self, node: usize, need: &ResourceRequest) -> bool {
-        let stock = &self.stocks[node];
-        let places = stock.idle.pods + stock.releasing.pods;
+        let node_state = &self.node_states[node];
+        let places = node_state.idle.pods + node_state.releasing.pods;
         match need.share {
             None => places > 0,
-            Some(share) if stock.with_room(share).count() >= share.devices => places > 0,
+            Some(share) if node_state.with_room(share).count() >= share.devices => places > 0,
             Some(_) => places > 1,
         }
     }
@@ -128,8 +128,8 @@ impl Session<'_> {
 
     /// The node that a pod is on and not about to leave.
     pub(crate) fn stays(&self, task: usize) -> Option<usize> {
-        let standing = &self.standings[task];
-        let stays = standing.status.is_active() && standing.status != TaskStatus::Releasing;
-        standing.node.filter(|_| stays)
+        let state = &self.task_states[task];
+        let stays = state.status.is_active() && state.status != TaskStatus::Releasing;
+        state.node.filter(|_| stays)
     }
 }

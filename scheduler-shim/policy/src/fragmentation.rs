@@ -35,7 +35,7 @@ impl PodMix {
     pub(crate) fn of(session: &Session<'_>) -> Self {
         let mut counts: BTreeMap<Ask, u64> = BTreeMap::new();
         for (task, facts) in session.tasks.iter().enumerate() {
-            if session.standings[task].status.is_alive()
+            if session.task_states[task].status.is_alive()
                 && let Some(ask) = session.ask(&facts.task.cards)
             {
                 *counts.entry(ask).or_default() += ask.0 * ask.1;
@@ -82,7 +82,7 @@ impl FreeCards {
         part_of: impl Fn(CardKey) -> Option<f64>,
         part: f64,
     ) -> Self {
-        self.whole -= need.stock.cards;
+        self.whole -= need.node_state.cards;
         let Some(share) = need.share else {
             return self;
         };
@@ -120,21 +120,24 @@ impl Session<'_> {
 
     /// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
     pub(crate) fn tidiness(&self, node: usize, need: &ResourceRequest) -> f64 {
-        let stock = &self.stocks[node];
+        let node_state = &self.node_states[node];
         let mix = self.mix.get_or_init(|| PodMix::of(self));
-        let rooms = stock.shared.iter().filter(|(_, card)| card.stays() > 0);
+        let rooms = node_state
+            .shared
+            .iter()
+            .filter(|(_, card)| card.stays() > 0);
         let free = FreeCards {
-            whole: stock.cards_soon(),
+            whole: node_state.cards_soon(),
             parts: rooms
-                .map(|(&key, &card)| (key, 1.0 - card.fullness(stock.size(key)).min(1.0)))
+                .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
                 .collect(),
         };
         let part_of = |card: CardKey| {
-            let size = stock.size(card);
+            let size = node_state.size(card);
             let bytes = need.share?.of(size)?;
             Some(bytes.0 as f64 / size.0.max(1) as f64)
         };
-        let largest = stock.largest();
+        let largest = node_state.largest();
         let of_largest = need.share.map_or(0.0, |share| {
             share.on(largest).0 as f64 / largest.0.max(1) as f64
         });

@@ -133,7 +133,7 @@ pub(crate) trait TaskStatusLookup {
 pub(crate) struct Gang<'a, S> {
     pub(crate) tree: &'a PodSetTree,
     pub(crate) view: &'a JobView,
-    pub(crate) standings: &'a S,
+    pub(crate) task_states: &'a S,
 }
 
 impl JobView {
@@ -190,7 +190,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     fn count(&self, set: usize, counts: impl Fn(TaskStatus) -> bool) -> usize {
         let tasks = self.view.tasks[set].iter();
         tasks
-            .filter(|&&task| counts(self.standings.status(task)))
+            .filter(|&&task| counts(self.task_states.status(task)))
             .count()
     }
 
@@ -271,7 +271,9 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     /// Whether it goes on with too few pods. With `needs_all_sets`, it lacks pods if any of its sets does.
     pub(crate) fn is_stale(&self, needs_all_sets: bool) -> bool {
         let any = |is: fn(TaskStatus) -> bool| {
-            self.view.all().any(|task| is(self.standings.status(task)))
+            self.view
+                .all()
+                .any(|task| is(self.task_states.status(task)))
         };
         let is_whole = match needs_all_sets {
             true => self.has_all_sets(),
@@ -318,9 +320,9 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     }
 
     fn can_place(&self, task: usize, for_real: bool) -> bool {
-        match self.standings.status(task) {
+        match self.task_states.status(task) {
             TaskStatus::Pending => true,
-            TaskStatus::Releasing => !for_real && self.standings.is_tentative(task),
+            TaskStatus::Releasing => !for_real && self.task_states.is_tentative(task),
             _ => false,
         }
     }

@@ -52,11 +52,11 @@ pub(crate) struct TermMatches {
     /// The domain of each node, by number; `None` if the node has no such label.
     pub(crate) domains: Rc<Vec<Option<usize>>>,
     /// Whether any pod has anti-affinity to matching pods.
-    is_dreaded: bool,
+    may_be_refused: bool,
     /// Matching pods.
     found: PresenceCounts,
     /// Pods with anti-affinity to matching pods.
-    averse: PresenceCounts,
+    count_anti_affine: PresenceCounts,
 }
 
 /// Those that stay where they are, and those that are about to leave.
@@ -136,13 +136,13 @@ impl InterPodAffinity {
         for (part, task) in parts.iter_mut().zip(tasks) {
             part.found_by = finder.finding(&task.task.labels);
         }
-        let mut company = Self {
+        let mut inter_pod_affinity = Self {
             searches: searches(nodes, &wanted),
             ..Self::default()
         };
         let dreaded = parts.iter().map(|part| &part.apart).chain(&others);
         for &search in dreaded.flatten() {
-            company.searches[search].is_dreaded = true;
+            inter_pod_affinity.searches[search].may_be_refused = true;
         }
         for (one, apart) in bystanders.iter().zip(others) {
             let place = nodes.binary_search_by(|node| node.name.cmp(&one.node));
@@ -152,11 +152,16 @@ impl InterPodAffinity {
                 ..TaskAffinity::default()
             };
             if let Ok(node) = place {
-                note(&mut company.searches, &part, (node, Presence::Stays), true);
+                note(
+                    &mut inter_pod_affinity.searches,
+                    &part,
+                    (node, Presence::Stays),
+                    true,
+                );
             }
         }
-        company.parts = parts;
-        company
+        inter_pod_affinity.parts = parts;
+        inter_pod_affinity
     }
 
     /// Counts a task that comes to a node or leaves it.
@@ -179,16 +184,16 @@ impl InterPodAffinity {
     }
 
     /// Whether any pod might have anti-affinity to a task.
-    pub(crate) fn is_dreaded(&self, task: usize) -> bool {
+    pub(crate) fn may_be_refused(&self, task: usize) -> bool {
         let searches = self.parts.get(task).map(|part| &part.found_by);
         let mut searches = searches.into_iter().flatten();
-        searches.any(|&search| self.searches[search].is_dreaded)
+        searches.any(|&search| self.searches[search].may_be_refused)
     }
 
     /// The searches for which some pod might have anti-affinity to a task.
-    pub(crate) fn dreading(&self, part: &TaskAffinity) -> impl Iterator<Item = usize> {
+    pub(crate) fn refusing(&self, part: &TaskAffinity) -> impl Iterator<Item = usize> {
         let searches = part.found_by.iter().copied();
-        searches.filter(|&search| self.searches[search].is_dreaded)
+        searches.filter(|&search| self.searches[search].may_be_refused)
     }
 }
 
@@ -199,8 +204,10 @@ impl TermMatches {
     }
 
     /// How many pods in the node's domain have anti-affinity to matching pods.
-    pub(crate) fn averse(&self, node: usize, presence: Presence) -> u64 {
-        self.averse.of(presence).around(self.domains[node])
+    pub(crate) fn count_anti_affine(&self, node: usize, presence: Presence) -> u64 {
+        self.count_anti_affine
+            .of(presence)
+            .around(self.domains[node])
     }
 
     /// How many matching pods stay, on any node.
@@ -219,9 +226,9 @@ impl TermMatches {
     }
 
     /// How many of a task's places with that presence are in the node's domain.
-    pub(crate) fn count(&self, standing: &TaskState, node: usize, presence: Presence) -> u64 {
+    pub(crate) fn count(&self, state: &TaskState, node: usize, presence: Presence) -> u64 {
         let domain = self.domains[node];
-        let here = places(standing).filter(|&(place, its)| {
+        let here = places(state).filter(|&(place, its)| {
             its == presence && domain.is_some() && self.domains[place] == domain
         });
         here.count() as u64
@@ -229,13 +236,13 @@ impl TermMatches {
 }
 
 /// The nodes of a task: the one that it has, and the one that it has yet to leave.
-pub(crate) fn places(standing: &TaskState) -> impl Iterator<Item = (usize, Presence)> {
-    let leaves = standing
+pub(crate) fn places(state: &TaskState) -> impl Iterator<Item = (usize, Presence)> {
+    let leaves = state
         .leaves
         .as_ref()
         .map(|(node, _)| (*node, Presence::Leaves));
-    let node = standing.node.filter(|_| standing.status.is_active());
-    let presence = match standing.status {
+    let node = state.node.filter(|_| state.status.is_active());
+    let presence = match state.status {
         TaskStatus::Releasing => Presence::Leaves,
         _ => Presence::Stays,
     };
@@ -256,7 +263,7 @@ fn note(
     }
     for &search in &part.averse_to {
         let search = &mut searches[search];
-        let counts = search.averse.of_mut(presence);
+        let counts = search.count_anti_affine.of_mut(presence);
         counts.note(node, search.domains[node], is_more);
     }
 }
@@ -271,9 +278,9 @@ fn searches<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<
         TermMatches {
             label: label.to_owned(),
             domains: Rc::clone(domains),
-            is_dreaded: false,
+            may_be_refused: false,
             found: PresenceCounts::default(),
-            averse: PresenceCounts::default(),
+            count_anti_affine: PresenceCounts::default(),
         }
     };
     wanted.iter().map(search).collect()

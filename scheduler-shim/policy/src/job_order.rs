@@ -332,7 +332,7 @@ impl Session<'_> {
     /// What the tasks of a view hold.
     fn held(&self, view: &JobView) -> ResourceAmounts {
         let held = view.all().filter_map(|task| {
-            let holds = self.standings[task].status.is_allocated();
+            let holds = self.task_states[task].status.is_allocated();
             self.charge(task).filter(|_| holds)
         });
         held.sum()

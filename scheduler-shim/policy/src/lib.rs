@@ -66,7 +66,7 @@ pub use card_placement::{CandidateCard, CardPlacement, PlacementRefusal, place};
 pub use claims::ClaimRefusal;
 pub use cluster::Cluster;
 pub use entitlement::Entitlement;
-pub use lookahead::{plan, plan_aloud};
+pub use lookahead::{plan, plan_observed};
 pub use node_resources::NodeResources;
 pub use session::Session;
 pub use session::evictions::HeldBackJob;

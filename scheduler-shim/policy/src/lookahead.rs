@@ -34,12 +34,12 @@ const BOLD_PLANS: usize = 8;
 /// Runs all actions on a cluster, and evicts nothing in vain.
 #[must_use]
 pub fn plan(now: Duration, cluster: &Cluster) -> Session<'_> {
-    plan_aloud(now, cluster, |_, _| ())
+    plan_observed(now, cluster, |_, _| ())
 }
 
 /// Like `plan`, and calls `done` after each action. Each plan that is tried begins with [`Action::Allocate`]; the
 /// last one is returned.
-pub fn plan_aloud<'a>(
+pub fn plan_observed<'a>(
     now: Duration,
     cluster: &'a Cluster,
     mut done: impl FnMut(&Session<'a>, Action),

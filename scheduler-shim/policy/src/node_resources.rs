@@ -62,7 +62,7 @@ pub(crate) enum HoldState {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ResourceRequest {
     /// Whole cards, partitions and everything but cards.
-    pub(crate) stock: NodeResources,
+    pub(crate) node_state: NodeResources,
     /// Its share of each card, if it shares cards.
     pub(crate) share: Option<CardShareRequest>,
     /// Cards that a claim holds for all the pods that name it.
@@ -113,7 +113,7 @@ impl NodeState {
     }
 
     /// Adds a pod's resources to the node (`count` 1) or removes them (-1).
-    pub(crate) fn book(
+    pub(crate) fn account(
         &mut self,
         need: &ResourceRequest,
         cards: &CardAssignment,
@@ -125,28 +125,28 @@ impl NodeState {
             HoldState::Releasing => (-count, count),
             HoldState::Reserved => (0, -count),
         };
-        self.idle.add(&need.stock, idle);
-        self.releasing.add(&need.stock, releasing);
+        self.idle.add(&need.node_state, idle);
+        self.releasing.add(&need.node_state, releasing);
         if self.sizes.is_listed() {
             for (class, taken) in cards.whole.iter().enumerate() {
-                self.sizes.book(class, idle * taken, releasing * taken);
+                self.sizes.account(class, idle * taken, releasing * taken);
             }
             // Unhealthy cards are not counted, so taking one changes no count.
-            let dead = need.stock.cards - cards.whole.iter().sum::<i64>();
+            let dead = need.node_state.cards - cards.whole.iter().sum::<i64>();
             self.idle.cards -= idle * dead;
             self.releasing.cards -= releasing * dead;
         }
         if let Some(share) = need.share {
             for &card in &cards.shared {
-                self.book_card(card, share.on(self.size(card)), hold, count);
+                self.account_card(card, share.on(self.size(card)), hold, count);
             }
         }
         for &card in &need.claimed {
-            self.book_card(card, self.size(card), hold, count);
+            self.account_card(card, self.size(card), hold, count);
         }
     }
 
-    fn book_card(&mut self, card: CardKey, bytes: Bytes, hold: HoldState, count: i64) {
+    fn account_card(&mut self, card: CardKey, bytes: Bytes, hold: HoldState, count: i64) {
         let before = self.shared.get(&card).copied().unwrap_or_default();
         let mut after = before;
         let sum = match hold {
@@ -165,7 +165,7 @@ impl NodeState {
             let releasing = after.freed() - before.freed();
             self.idle.cards += idle;
             self.releasing.cards += releasing;
-            self.sizes.book(class.unwrap_or(0), idle, releasing);
+            self.sizes.account(class.unwrap_or(0), idle, releasing);
         }
         if after == SharedCard::default() {
             self.shared.remove(&card);
@@ -207,10 +207,10 @@ impl NodeState {
 
     fn fits(&self, need: &ResourceRequest, more: Option<&NodeResources>) -> bool {
         let has = |of: fn(&NodeResources) -> i64| of(&self.idle) + more.map_or(0, of);
-        let asks = &need.stock;
-        let has_host = asks.cpu <= has(|stock| stock.cpu)
-            && asks.memory <= has(|stock| stock.memory)
-            && asks.pods <= has(|stock| stock.pods);
+        let asks = &need.node_state;
+        let has_host = asks.cpu <= has(|node_state| node_state.cpu)
+            && asks.memory <= has(|node_state| node_state.memory)
+            && asks.pods <= has(|node_state| node_state.pods);
         if !has_host {
             return false;
         }
@@ -218,14 +218,14 @@ impl NodeState {
         let Some(share) = need.share else {
             let cards = match self.sizes.is_listed() {
                 true => self.sizes.whole(only_now),
-                false => has(|stock| stock.cards),
+                false => has(|node_state| node_state.cards),
             };
             return asks.cards.saturating_add(self.unused(&need.claimed)) <= cards
                 && self.has_partitions(&asks.partitions, more);
         };
         let openable = match (self.sizes.is_listed(), share.of(self.card_memory)) {
             (true, _) => self.sizes.openable(&share, only_now),
-            (false, Some(_)) => has(|stock| stock.cards),
+            (false, Some(_)) => has(|node_state| node_state.cards),
             (false, None) => return false,
         };
         let openable = usize::try_from(openable).unwrap_or(0);
@@ -243,8 +243,9 @@ impl NodeState {
     }
 
     fn has_partitions(&self, asked: &[i64], more: Option<&NodeResources>) -> bool {
-        let of =
-            |stock: &NodeResources, place: usize| stock.partitions.get(place).copied().unwrap_or(0);
+        let of = |node_state: &NodeResources, place: usize| {
+            node_state.partitions.get(place).copied().unwrap_or(0)
+        };
         asked.iter().enumerate().all(|(place, asked)| {
             *asked <= of(&self.idle, place) + more.map_or(0, |more| of(more, place))
         })
@@ -291,9 +292,9 @@ impl NodeState {
         bytes as f64 / self.size(card).0.max(1) as f64
     }
 
-    fn cards_and(&self, stock: &NodeResources, shares: f64) -> f64 {
-        let partitions = stock.partitions.iter().zip(self.parts.iter());
+    fn cards_and(&self, node_state: &NodeResources, shares: f64) -> f64 {
+        let partitions = node_state.partitions.iter().zip(self.parts.iter());
         let partitions: f64 = partitions.map(|(count, parts)| *count as f64 * parts).sum();
-        stock.cards as f64 + partitions + shares
+        node_state.cards as f64 + partitions + shares
     }
 }

@@ -178,7 +178,7 @@ impl Session<'_> {
     fn is_alone(&self, task: usize) -> bool {
         let facts = self.tasks[task].task;
         self.most_zones == 0
-            && !self.company.is_dreaded(task)
+            && !self.inter_pod_affinity.may_be_refused(task)
             && facts.near.is_empty()
             && facts.apart.is_empty()
             && facts.even.is_empty()
@@ -302,7 +302,7 @@ mod tests {
                     place(&mut session, task, node);
                 }
                 if let Some(gone) = gone.filter(|gone| *gone < task)
-                    && session.standings[gone].status.is_active_allocated()
+                    && session.task_states[gone].status.is_active_allocated()
                 {
                     session.evict(gone);
                 }

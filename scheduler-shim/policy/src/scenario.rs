@@ -202,10 +202,10 @@ impl<'r> VictimScenarios<'r> {
         let nodes: BTreeSet<usize> = last
             .into_iter()
             .flat_map(|batch| session.jobs[batch.job].view.all())
-            .filter_map(|task| session.standings[task].node)
+            .filter_map(|task| session.task_states[task].node)
             .collect();
         // Where cards differ in size, the last victim may be the first on a card that is large enough.
-        let differs = |node: &usize| session.stocks[*node].sizes.count() > 1;
+        let differs = |node: &usize| session.node_states[*node].sizes.count() > 1;
         let alone = last.filter(|_| nodes.iter().any(differs));
         let alone = alone.map(|batch| VictimSet::Alone(batch.job));
         alone
@@ -218,8 +218,8 @@ impl<'r> VictimScenarios<'r> {
 impl Session<'_> {
     /// Cards, whole and in parts, that are free on a node or being released.
     pub(crate) fn free_gpus(&self, node: usize) -> f64 {
-        let stock = &self.stocks[node];
-        stock.idle_gpus() + stock.releasing_gpus()
+        let node_state = &self.node_states[node];
+        node_state.idle_gpus() + node_state.releasing_gpus()
     }
 
     /// How many cards a task has.

@@ -46,15 +46,15 @@ pub struct Session<'a> {
     pub(crate) settings: &'a PolicySettings,
     pub(crate) topologies: Vec<&'a ClusterTopology>,
     pub(crate) nodes: Vec<&'a Node>,
-    pub(crate) stocks: Vec<NodeState>,
+    pub(crate) node_states: Vec<NodeState>,
     pub(crate) queues: QueueTree,
     pub(crate) queue_facts: BTreeMap<&'a str, &'a Queue>,
     pub(crate) total: ResourceAmounts,
     pub(crate) jobs: Vec<JobFacts<'a>>,
     pub(crate) tasks: Vec<TaskFacts<'a>>,
-    pub(crate) standings: Vec<TaskState>,
+    pub(crate) task_states: Vec<TaskState>,
     /// The states when the session opened.
-    pub(crate) opening: Vec<TaskState>,
+    pub(crate) initial_states: Vec<TaskState>,
     /// The memory of the smallest and the largest cards, for requests in bytes without a node.
     pub(crate) card_sizes: (Bytes, Bytes),
     /// The memory of all cards, each size once, the smallest first.
@@ -68,9 +68,9 @@ pub struct Session<'a> {
     /// Which jobs may evict others.
     pub(crate) caution: EvictionCaution,
     /// How many pods match affinity terms, and where.
-    pub(crate) company: InterPodAffinity,
+    pub(crate) inter_pod_affinity: InterPodAffinity,
     /// The places that were promised to jobs that evict.
-    pub(crate) promises: Vec<EvictionCommitment>,
+    pub(crate) commitments: Vec<EvictionCommitment>,
     /// The jobs that found only victims that are spared, with those victims.
     pub(crate) sparing: BTreeMap<usize, BTreeSet<usize>>,
     profiles: Vec<String>,
@@ -83,7 +83,7 @@ pub struct Session<'a> {
     /// The nodes that changed.
     pub(crate) touched: ChangedNodes,
     /// Caches: what is free, how many places that makes, and which nodes are best.
-    pub(crate) ground: RefCell<Rc<FreeCapacity>>,
+    pub(crate) free_capacity: RefCell<Rc<FreeCapacity>>,
     pub(crate) places: RefCell<Vec<Rc<PlacementCounts>>>,
     pub(crate) rankings: RefCell<NodeRankings>,
     /// The mix of pod kinds, once asked for.
@@ -94,11 +94,11 @@ pub struct Session<'a> {
 
 impl TaskStatusLookup for Session<'_> {
     fn status(&self, task: usize) -> TaskStatus {
-        self.standings[task].status
+        self.task_states[task].status
     }
 
     fn is_tentative(&self, task: usize) -> bool {
-        self.standings[task].was.is_some()
+        self.task_states[task].was.is_some()
     }
 }
 
@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
         Gang {
             tree: &self.jobs[view.job].tree,
             view,
-            standings: self,
+            task_states: self,
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Session<'a> {
     pub(crate) fn need(&self, task: usize, node: usize) -> ResourceRequest {
         let facts = self.tasks[task].task;
         let mut need = ResourceRequest {
-            stock: NodeResources {
+            node_state: NodeResources {
                 cpu: facts.cpu_millis,
                 memory: facts.memory,
                 pods: 1,
@@ -166,9 +166,9 @@ impl<'a> Session<'a> {
         };
         match &facts.cards {
             TaskGpuRequest::None => {}
-            TaskGpuRequest::Whole(count) => need.stock.cards = *count,
+            TaskGpuRequest::Whole(count) => need.node_state.cards = *count,
             TaskGpuRequest::Partitions(partitions) => {
-                need.stock.partitions = self.by_profile(partitions)
+                need.node_state.partitions = self.by_profile(partitions)
             }
             TaskGpuRequest::Shared { share, devices } => {
                 need.share = Some(CardShareRequest {
@@ -184,7 +184,8 @@ impl<'a> Session<'a> {
                 _ if !facts.claim.is_of_cards => {}
                 Some((place, cards)) if *place == node => need.claimed.extend(cards),
                 _ => {
-                    need.stock.cards = need.stock.cards.saturating_add(facts.claim.devices);
+                    need.node_state.cards =
+                        need.node_state.cards.saturating_add(facts.claim.devices);
                 }
             }
         }
@@ -196,7 +197,7 @@ impl<'a> Session<'a> {
         let mut need = self.need(task, node);
         let bytes = |share: &CardShareRequest| matches!(share.share, CardShare::Memory(_));
         if let Some(share) = need.share.as_mut().filter(|share| bytes(share)) {
-            let mut sizes = self.stocks[node].sizes.all();
+            let mut sizes = self.node_states[node].sizes.all();
             let payable = sizes.find(|&size| {
                 share.of(size).is_some() && self.has_quota(task, self.charged(task, size))
             });
@@ -209,7 +210,7 @@ impl<'a> Session<'a> {
     pub(crate) fn zone_request(&self, task: usize, node: usize) -> ZoneRequest<'_> {
         match (
             &self.tasks[task].task.containers,
-            self.stocks[node].zones.scope,
+            self.node_states[node].zones.scope,
         ) {
             (Some(containers), NumaScope::Container) => ZoneRequest {
                 together: Cow::Borrowed(&containers.running),
@@ -254,8 +255,8 @@ impl<'a> Session<'a> {
     /// Undoes everything since `mark`.
     pub(crate) fn roll_back(&mut self, mark: SessionCheckpoint) {
         while self.log.len() > mark.0 {
-            if let Some((task, standing)) = self.log.pop() {
-                self.replace(task, standing);
+            if let Some((task, state)) = self.log.pop() {
+                self.replace(task, state);
             }
         }
     }
@@ -263,7 +264,7 @@ impl<'a> Session<'a> {
     /// Makes everything since the last commit final.
     pub(crate) fn commit(&mut self) {
         for (task, _) in std::mem::take(&mut self.log) {
-            self.standings[task].was = None;
+            self.task_states[task].was = None;
         }
     }
 
@@ -276,52 +277,53 @@ impl<'a> Session<'a> {
     }
 
     /// Gives a task a new state.
-    pub(crate) fn set(&mut self, task: usize, standing: TaskState) {
-        let before = self.replace(task, standing);
+    pub(crate) fn set(&mut self, task: usize, state: TaskState) {
+        let before = self.replace(task, state);
         self.log.push((task, before));
     }
 
-    fn replace(&mut self, task: usize, standing: TaskState) -> TaskState {
-        self.book(task, -1);
-        let before = std::mem::replace(&mut self.standings[task], standing);
-        self.book(task, 1);
+    fn replace(&mut self, task: usize, state: TaskState) -> TaskState {
+        self.account(task, -1);
+        let before = std::mem::replace(&mut self.task_states[task], state);
+        self.account(task, 1);
         before
     }
 
     /// Counts what a task takes (`count` 1) or removes it from the counts (-1).
-    fn book(&mut self, task: usize, count: i64) {
-        let standing = self.standings[task].clone();
-        for (node, presence) in inter_pod_affinity::places(&standing) {
-            self.company.note(task, node, presence, count > 0);
+    fn account(&mut self, task: usize, count: i64) {
+        let state = self.task_states[task].clone();
+        for (node, presence) in inter_pod_affinity::places(&state) {
+            self.inter_pod_affinity
+                .note(task, node, presence, count > 0);
         }
-        if let Some((node, cards)) = &standing.leaves {
+        if let Some((node, cards)) = &state.leaves {
             let need = self.need(task, *node);
-            self.stocks[*node].book(&need, cards, HoldState::Releasing, count);
+            self.node_states[*node].account(&need, cards, HoldState::Releasing, count);
             self.touched.note(*node);
         }
-        let (Some(node), true) = (standing.node, standing.status.is_active()) else {
+        let (Some(node), true) = (state.node, state.status.is_active()) else {
             return;
         };
-        let hold = match standing.status {
+        let hold = match state.status {
             TaskStatus::Releasing => HoldState::Releasing,
             TaskStatus::Pipelined => HoldState::Reserved,
             _ => HoldState::Held,
         };
         let need = self.need(task, node);
-        self.stocks[node].book(&need, &standing.cards, hold, count);
+        self.node_states[node].account(&need, &state.cards, hold, count);
         self.touched.note(node);
         if hold != HoldState::Releasing {
-            self.stocks[node].zones.book(&standing.zones, count);
+            self.node_states[node].zones.account(&state.zones, count);
         }
         let facts = &self.tasks[task];
         if facts.task.is_legacy_mig {
-            let legacy = &mut self.stocks[node].legacy;
+            let legacy = &mut self.node_states[node].legacy;
             *legacy = if count > 0 { *legacy + 1 } else { *legacy - 1 };
         }
         let job = &self.jobs[facts.job];
-        if let (Some(queue), true) = (job.payer, standing.status.is_active_allocated()) {
+        if let (Some(queue), true) = (job.payer, state.status.is_active_allocated()) {
             let is_preemptible = job.job.is_preemptible;
-            let charged = self.charge_at(task, node, &standing.cards);
+            let charged = self.charge_at(task, node, &state.cards);
             let charged = if count > 0 {
                 charged
             } else {

@@ -145,7 +145,7 @@ impl Session<'_> {
 
     /// The job with its placed tasks and only these of its waiting tasks.
     fn part_of(&self, job: &JobView, tasks: &[usize]) -> JobView {
-        let has_place = |task: usize| self.standings[task].status.is_active_allocated();
+        let has_place = |task: usize| self.task_states[task].status.is_active_allocated();
         let part = job.only(|task| has_place(task) || tasks.contains(&task));
         part.with_reachable_minimums(&self.jobs[job.job].tree)
     }
@@ -174,7 +174,7 @@ impl Session<'_> {
     /// Nodes where the job could get something if nobody leaves.
     fn feasible_nodes(&self, job: &JobView) -> BTreeSet<usize> {
         match job.all().all(|task| self.wants_cards(task)) {
-            true => self.ground().with_cards().clone(),
+            true => self.free_capacity().with_cards().clone(),
             false => (0..self.nodes.len()).collect(),
         }
     }
@@ -182,7 +182,7 @@ impl Session<'_> {
     fn places(&self, batches: &[VictimBatch]) -> BTreeSet<usize> {
         let tasks = batches.iter().flat_map(|batch| &batch.tasks);
         tasks
-            .filter_map(|&task| self.standings[task].node)
+            .filter_map(|&task| self.task_states[task].node)
             .collect()
     }
 
@@ -200,7 +200,7 @@ impl Session<'_> {
         let nodes: Vec<usize> = nodes.into_iter().collect();
         let mut evicted = BTreeSet::new();
         for &task in batches.iter().flat_map(|batch| &batch.tasks) {
-            if self.standings[task].status.is_active_allocated() {
+            if self.task_states[task].status.is_active_allocated() {
                 evicted.insert(task);
                 self.evict(task);
             }
@@ -210,14 +210,14 @@ impl Session<'_> {
         }
         // A pod that got its old place back may be one too many for the job's affinity or spread rules.
         let keeps_apart = |&task: &usize| {
-            let node = self.standings[task].node;
+            let node = self.task_states[task].node;
             node.is_none_or(|node| self.matches_neighbours(task, node))
         };
         if !tasks.iter().all(keeps_apart) || !(search.is_fair)(self, tasks, &batches) {
             return None;
         }
         let moves = |task: &usize| {
-            let status = self.standings[*task].status;
+            let status = self.task_states[*task].status;
             matches!(
                 status,
                 TaskStatus::Releasing | TaskStatus::Pipelined | TaskStatus::Pending
@@ -263,6 +263,6 @@ impl Session<'_> {
             .iter()
             .filter(|batch| batch.job == view.job)
             .flat_map(|batch| &batch.tasks);
-        tasks.any(|&task| !self.standings[task].status.is_active_allocated())
+        tasks.any(|&task| !self.task_states[task].status.is_active_allocated())
     }
 }

@@ -87,7 +87,12 @@ impl Session<'_> {
     pub fn decisions(&self) -> Vec<Decision> {
         let mut decisions = Vec::new();
         let mut names = CardNaming::default();
-        for (number, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
+        for (number, (before, after)) in self
+            .initial_states
+            .iter()
+            .zip(&self.task_states)
+            .enumerate()
+        {
             if before == after {
                 continue;
             }
@@ -127,10 +132,10 @@ impl Session<'_> {
             .tasks
             .iter()
             .position(|facts| facts.task.name == task)?;
-        let standing = &self.standings[found];
+        let state = &self.task_states[found];
         Some(TaskOutcome {
-            status: standing.status,
-            place: self.place_of(found, standing, &mut CardNaming::default()),
+            status: state.status,
+            place: self.place_of(found, state, &mut CardNaming::default()),
         })
     }
 
@@ -139,10 +144,10 @@ impl Session<'_> {
     pub fn outcomes(&self) -> BTreeMap<&str, (TaskOutcome, f64)> {
         let mut names = CardNaming::default();
         let all = self.tasks.iter().enumerate().map(|(number, facts)| {
-            let standing = &self.standings[number];
+            let state = &self.task_states[number];
             let outcome = TaskOutcome {
-                status: standing.status,
-                place: self.place_of(number, standing, &mut names),
+                status: state.status,
+                place: self.place_of(number, state, &mut names),
             };
             (facts.task.name.as_str(), (outcome, self.gpus_of(number)))
         });
@@ -170,7 +175,7 @@ impl Session<'_> {
     #[must_use]
     pub fn zones_of(&self, task: &str) -> Vec<usize> {
         let found = self.tasks.iter().position(|facts| facts.task.name == task);
-        let zones = found.map(|task| &self.standings[task].zones);
+        let zones = found.map(|task| &self.task_states[task].zones);
         zones.into_iter().flatten().map(|(zone, _)| *zone).collect()
     }
 
@@ -179,34 +184,34 @@ impl Session<'_> {
     pub fn available_in_zones(&self, node: &str) -> Vec<ZoneAmounts> {
         let found = self.nodes.iter().position(|known| known.name == node);
         found
-            .map(|node| self.stocks[node].zones.available())
+            .map(|node| self.node_states[node].zones.available())
             .unwrap_or_default()
     }
 
     /// What a node has idle, and what is being released there less what is reserved.
     #[must_use]
-    pub fn stock(&self, node: &str) -> Option<(NodeResources, NodeResources)> {
+    pub fn node_state(&self, node: &str) -> Option<(NodeResources, NodeResources)> {
         let found = self.nodes.iter().position(|known| known.name == node)?;
-        let stock = &self.stocks[found];
-        Some((stock.idle.clone(), stock.releasing.clone()))
+        let node_state = &self.node_states[found];
+        Some((node_state.idle.clone(), node_state.releasing.clone()))
     }
 
     /// Where a task is or will be.
     pub(crate) fn place_of(
         &self,
         task: usize,
-        standing: &TaskState,
+        state: &TaskState,
         names: &mut CardNaming,
     ) -> Option<TaskPlacement> {
-        let node = standing.node?;
+        let node = state.node?;
         Some(TaskPlacement {
             node: self.nodes[node].name.clone(),
-            cards: self.cards_by_name(task, standing, names),
-            zones: standing
+            cards: self.cards_by_name(task, state, names),
+            zones: state
                 .zones
                 .iter()
                 .filter_map(|(zone, amounts)| {
-                    let name = self.stocks[node].zones.name(*zone)?;
+                    let name = self.node_states[node].zones.name(*zone)?;
                     Some((name.to_owned(), *amounts))
                 })
                 .collect(),

@@ -86,9 +86,9 @@ impl Session<'_> {
         let sets: BTreeSet<usize> = tasks.iter().map(|&task| self.tasks[task].set).collect();
         let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
         placed
-            .map(|&task| &self.standings[task])
-            .filter(|standing| standing.status.is_active_allocated())
-            .filter_map(|standing| standing.node)
+            .map(|&task| &self.task_states[task])
+            .filter(|state| state.status.is_active_allocated())
+            .filter_map(|state| state.node)
             .collect()
     }
 
@@ -212,11 +212,11 @@ impl Session<'_> {
         node: usize,
     ) -> i64 {
         let (ask, cards) = largest;
-        let stock = &self.stocks[node];
-        let soon = stock.soon();
+        let node_state = &self.node_states[node];
+        let soon = node_state.soon();
         let mut free_cards = soon.cards as f64;
         if *cards > 0.0 && *cards < 1.0 {
-            free_cards += stock.room_of_shared();
+            free_cards += node_state.room_of_shared();
         }
         let host = [
             (ask.cpu, soon.cpu),
@@ -241,7 +241,7 @@ impl Session<'_> {
         const NOTHING_FREE: f64 = 1000.0;
         let mut free = NodeResources::default();
         for &node in &domain.nodes {
-            free.add(&self.stocks[node].soon(), 1);
+            free.add(&self.node_states[node].soon(), 1);
         }
         let (ask, cards) = &demand.sum;
         let parts = [

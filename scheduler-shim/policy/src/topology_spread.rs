@@ -39,21 +39,21 @@ impl Session<'_> {
         if facts.even.is_empty() && !facts.prefers.iter().any(|one| minds(&one.wish)) {
             return None;
         }
-        let mut known = self.company.evenness.borrow_mut();
-        let moves = self.company.moves;
+        let mut known = self.inter_pod_affinity.evenness.borrow_mut();
+        let moves = self.inter_pod_affinity.moves;
         if let Some(known) = known
             .as_ref()
             .filter(|one| (one.task, one.moves) == (task, moves))
         {
             return Some(Rc::clone(known));
         }
-        let part = self.company.part(task)?;
+        let part = self.inter_pod_affinity.part(task)?;
         let may_be: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.matches_labels(task, node))
             .collect();
         let with_all = |node: &usize| {
             let mut searches = part.even.iter();
-            searches.all(|&search| self.company.search(search).domains[*node].is_some())
+            searches.all(|&search| self.inter_pod_affinity.search(search).domains[*node].is_some())
         };
         let in_all: Vec<usize> = may_be.iter().copied().filter(with_all).collect();
         let must = facts.even.iter().zip(&part.even);
@@ -84,7 +84,7 @@ impl Session<'_> {
         may_be: &[usize],
     ) -> DomainCounts {
         let is_of_kind = self.is_found(task, search);
-        let search = self.company.search(search);
+        let search = self.inter_pod_affinity.search(search);
         let domains = search
             .domains
             .iter()
@@ -122,8 +122,8 @@ impl Session<'_> {
         node: usize,
     ) -> f64 {
         let levels = evenness.and_then(|evenness| evenness.would[wish].as_ref());
-        let search = evenness.and_then(|one| self.company.part(one.task)?.prefers[wish]);
-        let domain = search.and_then(|search| self.company.search(search).domains[node]);
+        let search = evenness.and_then(|one| self.inter_pod_affinity.part(one.task)?.prefers[wish]);
+        let domain = search.and_then(|search| self.inter_pod_affinity.search(search).domains[node]);
         levels
             .zip(domain)
             .map_or(0.0, |(levels, domain)| levels.kept(domain))

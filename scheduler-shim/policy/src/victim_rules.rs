@@ -110,7 +110,7 @@ impl Session<'_> {
             let gang = self.gang(view);
             let active = view.tasks[set]
                 .iter()
-                .filter(|&&task| self.standings[task].status.is_active())
+                .filter(|&&task| self.task_states[task].status.is_active())
                 .count();
             !gang.is_elastic() || keeps_minimum(is_safe(self, job), active, gone, view.minimum(set))
         })
@@ -167,14 +167,14 @@ impl Session<'_> {
             .rev()
             .take_while(|&&job| self.jobs[job].job.priority < facts.job.priority);
         let tasks = lower.flat_map(|&job| self.jobs[job].view.all());
-        let held = tasks.filter(|&task| self.standings[task].status.is_active_allocated());
+        let held = tasks.filter(|&task| self.task_states[task].status.is_active_allocated());
         held.filter_map(|task| self.charge(task)).sum()
     }
 
     /// Whether two jobs ask for the same under the same conditions.
     pub(crate) fn are_alike(&self, left: usize, right: usize) -> bool {
         let (l, r) = (&self.jobs[left], &self.jobs[right]);
-        let waits = |task: usize| self.standings[task].status == TaskStatus::Pending;
+        let waits = |task: usize| self.task_states[task].status == TaskStatus::Pending;
         let pairs = l.view.all().zip(r.view.all());
         l.queue == r.queue
             && l.job.priority == r.job.priority
@@ -201,8 +201,8 @@ impl Session<'_> {
 
     /// What a victim loses, unless it only moves.
     fn loss_of(&self, task: usize) -> Option<ResourceAmounts> {
-        let standing = &self.standings[task];
-        let moves = standing.status.is_active_allocated();
+        let state = &self.task_states[task];
+        let moves = state.status.is_active_allocated();
         if moves && self.settings.consolidating_reclaim {
             return None;
         }

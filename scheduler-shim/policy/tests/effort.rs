@@ -245,7 +245,7 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
     };
     for _ in 0..20 {
         let mut effort = 0;
-        let session = apportion_policy::plan_aloud(NOW, &cluster, |session, action| {
+        let session = apportion_policy::plan_observed(NOW, &cluster, |session, action| {
             if action == Action::EvictStaleGangs {
                 effort += session.effort();
             }

@@ -218,7 +218,7 @@ impl SchedulerMetrics {
     }
 
     /// Sets the metrics of queues and waiting pods.
-    pub(crate) fn cluster(&self, books: &DecidedCluster<'_>, waiting: &[WaitingPod]) {
+    pub(crate) fn cluster(&self, decided: &DecidedCluster<'_>, waiting: &[WaitingPod]) {
         self.waiting.set(waiting.len() as f64);
         let slotless = waiting
             .iter()
@@ -226,7 +226,7 @@ impl SchedulerMetrics {
         self.slotless.set(slotless.count() as f64);
         for (row, series) in ROWS.iter().zip(&self.queues) {
             series.clear();
-            for queue in books.queues.all() {
+            for queue in decided.queues.all() {
                 let name = || queue.uid.clone();
                 let labels = QueueLabels {
                     queue_name: name(),

@@ -81,14 +81,14 @@ pub(crate) struct ClusterModel {
     pub(crate) past: Option<UsageRecorder>,
     /// The namespace of the programs that follow KAI's Config, if any do.
     pub(crate) programs: Option<String>,
-    pub(crate) remarks: ObjectWarnings,
+    pub(crate) warnings: ObjectWarnings,
 }
 
 impl ClusterModel {
     /// An empty model.
     pub(crate) fn new(schedulers: Vec<String>) -> Self {
-        let mut remarks = ObjectWarnings::default();
-        let mut inventory = ObjectInventory::of(Vec::new(), &mut remarks);
+        let mut warnings = ObjectWarnings::default();
+        let mut inventory = ObjectInventory::of(Vec::new(), &mut warnings);
         inventory.unreadable = Some(BTreeSet::new());
         Self {
             inventory,
@@ -110,7 +110,7 @@ impl ClusterModel {
             grouper: PodGrouper::default(),
             past: None,
             programs: None,
-            remarks,
+            warnings,
         }
     }
 
@@ -198,7 +198,7 @@ impl ClusterModel {
         if object.kind() == "Node" {
             self.put_node(json);
         } else {
-            self.inventory.put(json, &mut self.remarks);
+            self.inventory.put(json, &mut self.warnings);
         }
         effects
     }
@@ -209,7 +209,7 @@ impl ClusterModel {
         if let Some(agent) = self.agents.of(&name) {
             view::write_cards(&mut json, &agent.said);
         }
-        self.inventory.put(json, &mut self.remarks);
+        self.inventory.put(json, &mut self.warnings);
     }
 
     fn pod_applied(&mut self, pod: &PodRef, object: ObjectView<'_>) -> Vec<SchedulerEffect> {

@@ -24,10 +24,10 @@ impl ClusterModel {
     ) -> Vec<SchedulerEffect> {
         let (waiting, due, queues, total) = {
             let snapshot = self.cluster(now);
-            let books = decided_cluster::decide(now, &snapshot.cluster);
-            let waiting = waiting::all(&snapshot, &books);
-            seen(&books, &waiting);
-            let tallies = statuses::tallies(&books);
+            let decided = decided_cluster::decide(now, &snapshot.cluster);
+            let waiting = waiting::all(&snapshot, &decided);
+            seen(&decided, &waiting);
+            let tallies = statuses::tallies(&decided);
             let mut due = statuses::due(&snapshot, &tallies, &waiting, now);
             if self.choices.has_shards() {
                 due.extend(settings::due(
@@ -36,7 +36,7 @@ impl ClusterModel {
                     now,
                 ));
             }
-            (waiting, due, tallies.0, books.total())
+            (waiting, due, tallies.0, decided.total())
         };
         self.inventory.rest();
         let mut effects = self.report(due, now);

@@ -97,9 +97,9 @@ fn explain(model: &ClusterModel, pod: &str, as_json: bool) -> Result<String, Str
     }
     let now = now();
     let snapshot = model.cluster(now);
-    let books = decided_cluster::decide(now, &snapshot.cluster);
-    let report = report::report(&snapshot, &books, ObjectWarnings::default());
-    let explanation = explain::explain(&snapshot, &books, &report, &name);
+    let decided = decided_cluster::decide(now, &snapshot.cluster);
+    let report = report::report(&snapshot, &decided, ObjectWarnings::default());
+    let explanation = explain::explain(&snapshot, &decided, &report, &name);
     match as_json {
         true => serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string()),
         false => Ok(explanation.to_string()),

@@ -81,19 +81,19 @@ pub(super) fn shown(now: Duration) -> String {
 }
 
 /// What queues and groups have and request now, without the next decisions.
-pub(crate) fn tallies<'a>(books: &DecidedCluster<'a>) -> ResourceTallies<'a> {
-    let cluster = books.cluster;
+pub(crate) fn tallies<'a>(decided: &DecidedCluster<'a>) -> ResourceTallies<'a> {
+    let cluster = decided.cluster;
     let mut queues = QueueTree::of(&cluster.queues);
     let mut groups: BTreeMap<&str, ResourceTally> = BTreeMap::new();
-    let (_, largest) = books.card_sizes();
+    let (_, largest) = decided.card_sizes();
     for job in &cluster.jobs {
         let tally = groups.entry(&job.name).or_default();
         let queue = queues.find(&job.queue);
         for task in &job.tasks {
-            let node = task.node.as_ref().and_then(|node| books.node(node));
+            let node = task.node.as_ref().and_then(|node| decided.node(node));
             let has = task.status.is_active_allocated() && node.is_some();
             let mut amounts = task.amounts(largest);
-            if let Some(cards) = books.charged(task).filter(|_| has) {
+            if let Some(cards) = decided.charged(task).filter(|_| has) {
                 amounts[ResourceKind::Gpu] = cards;
             }
             let wants = has || task.status == TaskStatus::Pending;

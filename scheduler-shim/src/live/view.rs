@@ -33,14 +33,14 @@ const NEVER: Duration = Duration::from_secs(3_000_000_000);
 impl ClusterModel {
     /// The cluster now.
     pub(crate) fn cluster(&self, now: Duration) -> ClusterSnapshot<'_> {
-        let mut remarks = ObjectWarnings::default();
+        let mut warnings = ObjectWarnings::default();
         let mut snapshot = snapshot::snapshot(
             &self.inventory,
             &self.schedulers,
             &self.assumed(),
             &self.cards(),
             now,
-            &mut remarks,
+            &mut warnings,
         );
         self.choices.enter(&self.inventory, &mut snapshot.cluster);
         if let Some(past) = &self.past {

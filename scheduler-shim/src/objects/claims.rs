@@ -58,9 +58,9 @@ pub(crate) fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
 pub(crate) fn enter(
     inventory: &ObjectInventory,
     cluster: &mut Cluster,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) {
-    let drivers = drivers(inventory, remarks);
+    let drivers = drivers(inventory, warnings);
     for slice in inventory.all("ResourceSlice").map(|slice| slice.json()) {
         let node = slice["spec"]["nodeName"].as_str().unwrap_or_default();
         let Some(node) = cluster.nodes.iter_mut().find(|known| known.name == node) else {
@@ -81,14 +81,14 @@ pub(crate) fn enter(
     }
     let claims = inventory.all("ResourceClaim");
     cluster.claims = claims
-        .filter_map(|claim| read(claim, inventory, remarks))
+        .filter_map(|claim| read(claim, inventory, warnings))
         .collect();
 }
 
 /// The drivers of each class.
 fn drivers(
     inventory: &ObjectInventory,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) -> BTreeMap<String, BTreeSet<String>> {
     let classes = inventory.all("DeviceClass");
     let drivers = classes.map(|class| {
@@ -102,7 +102,7 @@ fn drivers(
             .any(|text| text.contains("&&") || driver(text).is_none())
         {
             let message = "its selectors test more than the driver, which is not simulated";
-            remarks.note(called("DeviceClass", "", class.name()), message);
+            warnings.note(called("DeviceClass", "", class.name()), message);
         }
         if drivers.is_empty() {
             drivers.insert(class.name().to_owned());
@@ -124,10 +124,10 @@ fn driver(expression: &str) -> Option<String> {
 fn read(
     claim: ObjectView<'_>,
     inventory: &ObjectInventory,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) -> Option<ResourceClaim> {
     let mut note = |message: &str| {
-        remarks.note(
+        warnings.note(
             called("ResourceClaim", claim.namespace(), claim.name()),
             message,
         );

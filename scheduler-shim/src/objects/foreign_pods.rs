@@ -17,7 +17,7 @@ pub(crate) fn bystanders(
     there: &[&ParsedPod],
     jobs: &[Arc<Job>],
     namespaces: &mut NamespaceResolver<'_>,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) -> Vec<ForeignPod> {
     let mut tasks = jobs.iter().flat_map(|job| &job.tasks);
     let somebody_asks = tasks.any(asks);
@@ -29,7 +29,7 @@ pub(crate) fn bystanders(
     let bystander = |(node, task): (&str, &Task)| {
         let mut apart = task.apart.clone();
         for neighbours in &mut apart {
-            namespaces.name(neighbours, remarks);
+            namespaces.name(neighbours, warnings);
         }
         ForeignPod {
             node: node.to_owned(),
@@ -93,8 +93,8 @@ mod tests {
             pod("waits", "another", &json!({})),
             over,
         ];
-        let mut remarks = ObjectWarnings::default();
-        let inventory = ObjectInventory::of(all, &mut remarks);
+        let mut warnings = ObjectWarnings::default();
+        let inventory = ObjectInventory::of(all, &mut warnings);
         let schedulers = ["kai-scheduler".to_owned()];
         let (nobody, nothing) = (BTreeMap::new(), CardInventory::default());
         let now = Duration::ZERO;
@@ -104,7 +104,7 @@ mod tests {
             &nobody,
             &nothing,
             now,
-            &mut remarks,
+            &mut warnings,
         );
         let found = read.cluster.bystanders.iter();
         found

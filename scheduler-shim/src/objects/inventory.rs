@@ -67,10 +67,10 @@ pub(crate) struct ObjectInventory {
 
 impl ObjectInventory {
     /// The inventory of these objects.
-    pub(crate) fn of(objects: Vec<Value>, remarks: &mut ObjectWarnings) -> Self {
+    pub(crate) fn of(objects: Vec<Value>, warnings: &mut ObjectWarnings) -> Self {
         let mut all = Self::default();
         for object in objects {
-            all.enter(object, remarks);
+            all.enter(object, warnings);
         }
         all.add_classes();
         all
@@ -87,15 +87,15 @@ impl ObjectInventory {
         }
     }
 
-    fn enter(&mut self, json: Value, remarks: &mut ObjectWarnings) {
-        if let Some(json) = self.sorted(json, remarks) {
-            self.keep(json, remarks);
+    fn enter(&mut self, json: Value, warnings: &mut ObjectWarnings) {
+        if let Some(json) = self.sorted(json, warnings) {
+            self.keep(json, warnings);
         }
     }
 
     /// Adds an object, or replaces its older version.
-    pub(crate) fn put(&mut self, json: Value, remarks: &mut ObjectWarnings) {
-        if let Some(json) = self.sorted(json, remarks) {
+    pub(crate) fn put(&mut self, json: Value, warnings: &mut ObjectWarnings) {
+        if let Some(json) = self.sorted(json, warnings) {
             self.set(&json);
         }
     }
@@ -153,7 +153,7 @@ impl ObjectInventory {
     }
 
     /// The object as it is stored; `None` if no decision needs it, or if it is invalid.
-    fn sorted(&mut self, mut json: Value, remarks: &mut ObjectWarnings) -> Option<Value> {
+    fn sorted(&mut self, mut json: Value, warnings: &mut ObjectWarnings) -> Option<Value> {
         let object = ObjectView::new(&json);
         let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
         let is_cluster_wide = CLUSTER_WIDE.contains(&(group.as_str(), kind.as_str()));
@@ -168,7 +168,7 @@ impl ObjectInventory {
         }
         let name = object.name().to_owned();
         if name.is_empty() {
-            remarks.note(&kind, "it has no metadata.name and is ignored");
+            warnings.note(&kind, "it has no metadata.name and is ignored");
             return None;
         }
         let namespace = match object.namespace() {
@@ -179,7 +179,7 @@ impl ObjectInventory {
         let namespace = namespace.to_owned();
         let called = called(&kind, &namespace, &name);
         if let Some(wrong) = not_text(&json) {
-            remarks.note(called, wrong);
+            warnings.note(called, wrong);
             return None;
         }
         json["metadata"]["namespace"] = namespace.as_str().into();
@@ -189,14 +189,14 @@ impl ObjectInventory {
         Some(json)
     }
 
-    fn keep(&mut self, json: Value, remarks: &mut ObjectWarnings) {
+    fn keep(&mut self, json: Value, warnings: &mut ObjectWarnings) {
         let object = ObjectView::new(&json);
         let called = called(object.kind(), object.namespace(), object.name());
         let known = self.find(object.kind(), object.namespace(), object.name());
         let known = known.map(|known| known.json());
         if known.is_some_and(|known| *known != json) {
             let message = "it is given more than once with different contents; the newest is used";
-            remarks.note(called, message);
+            warnings.note(called, message);
         }
         if known.is_none_or(|known| rank(&json) > rank(known)) {
             self.set(&json);
@@ -241,9 +241,9 @@ impl ObjectInventory {
     }
 
     /// Adds objects that were derived from others.
-    pub(crate) fn extend(&mut self, objects: Vec<Value>, remarks: &mut ObjectWarnings) {
+    pub(crate) fn extend(&mut self, objects: Vec<Value>, warnings: &mut ObjectWarnings) {
         for object in objects {
-            self.enter(object, remarks);
+            self.enter(object, warnings);
         }
     }
 
@@ -322,8 +322,8 @@ mod tests {
 
     #[test]
     fn kais_classes_are_there_where_nobody_has_made_them_or_took_theirs_away() {
-        let mut remarks = ObjectWarnings::default();
-        let mut all = ObjectInventory::of(Vec::new(), &mut remarks);
+        let mut warnings = ObjectWarnings::default();
+        let mut all = ObjectInventory::of(Vec::new(), &mut warnings);
         let value = |all: &ObjectInventory| {
             let found = all.find("PriorityClass", "", "build")?;
             found.json()["value"].as_i64()
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(value(&all), Some(100));
         let theirs = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
             "metadata": {"name": "build", "uid": "u1"}, "value": 200});
-        all.put(theirs.clone(), &mut remarks);
+        all.put(theirs.clone(), &mut warnings);
         assert_eq!(value(&all), Some(200));
         all.remove(&theirs);
         assert_eq!(value(&all), Some(100));

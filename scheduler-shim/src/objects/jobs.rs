@@ -41,16 +41,16 @@ impl JobBuilder {
         mut task: Task,
         group: &DerivedPodGroup,
         at: &JobReadContext<'_>,
-        remarks: &mut ObjectWarnings,
+        warnings: &mut ObjectWarnings,
     ) -> Result<(), String> {
         let name = format!("{}/{}", group.namespace, group.name);
         if let Some(why) = self.broken.get(&name) {
             return Err(why.clone());
         }
         if !self.jobs.contains_key(&name) {
-            let job = at.job(&name, group, remarks).map_err(|why| {
+            let job = at.job(&name, group, warnings).map_err(|why| {
                 let object = called("PodGroup", &group.namespace, &group.name);
-                remarks.note(object, format!("{why}; its pods wait"));
+                warnings.note(object, format!("{why}; its pods wait"));
                 let why = format!("its pod group {} cannot be used: {why}", group.name);
                 self.broken.insert(name.clone(), why.clone());
                 why
@@ -111,15 +111,15 @@ impl JobReadContext<'_> {
         &self,
         name: &str,
         group: &DerivedPodGroup,
-        remarks: &mut ObjectWarnings,
+        warnings: &mut ObjectWarnings,
     ) -> Result<Job, String> {
-        let priority = self.priority(group, remarks);
+        let priority = self.priority(group, warnings);
         let read = self.inventory.pod_group(&group.namespace, &group.name);
         let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
         let at = |key: &str| annotated(key).and_then(clock::parse);
         let delay = annotated(DELAY).and_then(parse_duration);
         for message in read.into_iter().flat_map(|read| &read.ignored) {
-            remarks.note(
+            warnings.note(
                 called("PodGroup", &group.namespace, &group.name),
                 format!("its {message}"),
             );
@@ -152,14 +152,14 @@ impl JobReadContext<'_> {
         read.is_some()
     }
 
-    fn priority(&self, group: &DerivedPodGroup, remarks: &mut ObjectWarnings) -> i32 {
+    fn priority(&self, group: &DerivedPodGroup, warnings: &mut ObjectWarnings) -> i32 {
         let class = &group.priority_class;
         let found = self.inventory.find("PriorityClass", "", class);
         let value = found.and_then(|class| class.json()["value"].as_i64());
         match value.and_then(|value| i32::try_from(value).ok()) {
             Some(value) => value,
             None => {
-                remarks.note(
+                warnings.note(
                     called("PodGroup", &group.namespace, &group.name),
                     format!(
                         "its priority class {class} does not exist; priority {PRIORITY} is used"

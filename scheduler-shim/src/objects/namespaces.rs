@@ -37,7 +37,7 @@ impl<'a> NamespaceResolver<'a> {
     }
 
     /// Resolves all terms of a task.
-    pub(crate) fn name_all(&mut self, task: &mut Task, remarks: &mut ObjectWarnings) {
+    pub(crate) fn name_all(&mut self, task: &mut Task, warnings: &mut ObjectWarnings) {
         let Task {
             near,
             apart,
@@ -52,12 +52,12 @@ impl<'a> NamespaceResolver<'a> {
         });
         let spreads = even.iter_mut().map(|spread| &mut spread.like);
         for neighbours in near.iter_mut().chain(apart).chain(spreads).chain(wishes) {
-            self.name(neighbours, remarks);
+            self.name(neighbours, warnings);
         }
     }
 
     /// Resolves one term.
-    pub(crate) fn name(&mut self, neighbours: &mut PodAffinityTerm, remarks: &mut ObjectWarnings) {
+    pub(crate) fn name(&mut self, neighbours: &mut PodAffinityTerm, warnings: &mut ObjectWarnings) {
         let labels = &mut neighbours.labels;
         let of_namespace =
             |(label, _): &(String, LabelRequirement)| label.starts_with(OF_NAMESPACE);
@@ -65,7 +65,7 @@ impl<'a> NamespaceResolver<'a> {
             return;
         }
         let (asked, mut rest): (Vec<_>, Vec<_>) = labels.drain(..).partition(of_namespace);
-        let mut chosen = self.chosen(asked, remarks);
+        let mut chosen = self.chosen(asked, warnings);
         for (label, requirement) in &rest {
             if let (NAMESPACE, LabelRequirement::In(named)) = (label.as_str(), requirement) {
                 chosen.extend(named.iter().cloned());
@@ -81,12 +81,12 @@ impl<'a> NamespaceResolver<'a> {
     fn chosen(
         &mut self,
         asked: Vec<(String, LabelRequirement)>,
-        remarks: &mut ObjectWarnings,
+        warnings: &mut ObjectWarnings,
     ) -> BTreeSet<String> {
         if let Some(known) = self.chosen.get(&asked) {
             return known.clone();
         }
-        let all = (self.all).get_or_insert_with(|| labels(self.inventory, remarks));
+        let all = (self.all).get_or_insert_with(|| labels(self.inventory, warnings));
         let has_all = |has: &Labels| {
             asked.iter().all(|(label, requirement)| {
                 let label = label.strip_prefix(OF_NAMESPACE).unwrap_or(label);
@@ -101,7 +101,7 @@ impl<'a> NamespaceResolver<'a> {
 }
 
 /// The labels of each namespace that is given, or that a pod is in.
-fn labels(inventory: &ObjectInventory, remarks: &mut ObjectWarnings) -> BTreeMap<String, Labels> {
+fn labels(inventory: &ObjectInventory, warnings: &mut ObjectWarnings) -> BTreeMap<String, Labels> {
     let given = inventory.all(KIND.1);
     let mut all: BTreeMap<String, Labels> = given
         .map(|one| {
@@ -114,7 +114,7 @@ fn labels(inventory: &ObjectInventory, remarks: &mut ObjectWarnings) -> BTreeMap
     for (pod, _) in inventory.pods() {
         if !all.contains_key(pod.namespace()) {
             all.insert(pod.namespace().to_owned(), Labels::new());
-            remarks.note(
+            warnings.note(
                 called(KIND.1, "", pod.namespace()),
                 "pods select namespaces by labels, but this namespace is not given; only its name label is assumed",
             );

@@ -28,7 +28,7 @@ const UNKNOWN: Bytes = Bytes::from_mib(100);
 const PODS: i64 = 110;
 
 /// A node with nothing subtracted. The warnings apply only if its cards are not listed elsewhere.
-pub(crate) fn node(object: ObjectView<'_>, remarks: &mut ObjectWarnings) -> Node {
+pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Node {
     let amount = |resource: &str| {
         let status = &object.json()["status"];
         let of = |kind: &str| quantity::of(&status[kind][resource]).filter(|amount| *amount >= 0.0);
@@ -48,7 +48,7 @@ pub(crate) fn node(object: ObjectView<'_>, remarks: &mut ObjectWarnings) -> Node
     let memory = object.label(MEMORY).and_then(card_memory);
     if cards > 0 && memory.is_none() {
         let given = object.label(MEMORY).unwrap_or("not set");
-        remarks.note(
+        warnings.note(
             called("Node", "", object.name()),
             format!("its label {MEMORY} is {given}, so gpu-memory requests cannot be placed on its {cards} GPUs"),
         );

@@ -334,13 +334,13 @@ mod tests {
     }
 
     fn decisions(objects: Vec<Value>) -> Vec<Decision> {
-        let mut remarks = ObjectWarnings::default();
+        let mut warnings = ObjectWarnings::default();
         let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
         let queue = json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
             "metadata": {"name": "default-queue"},
             "spec": {"resources": {"gpu": any, "cpu": any, "memory": any}}});
         let objects = objects.into_iter().chain([queue]).collect();
-        let inventory = ObjectInventory::of(objects, &mut remarks);
+        let inventory = ObjectInventory::of(objects, &mut warnings);
         let now = Duration::from_secs(1_000_000);
         let mut cluster = snapshot(
             &inventory,
@@ -348,7 +348,7 @@ mod tests {
             &BTreeMap::new(),
             &CardInventory::default(),
             now,
-            &mut remarks,
+            &mut warnings,
         )
         .cluster;
         enter(&inventory, &mut cluster, &BTreeSet::new());

@@ -126,15 +126,15 @@ impl CachedGroup {
 impl ParsedPod {
     pub(crate) fn of(pod: ObjectView<'_>) -> Self {
         let cards = cards::kept(pod, requests::cards(pod));
-        let mut remarks = ObjectWarnings::default();
+        let mut warnings = ObjectWarnings::default();
         let said = ignored::durations(pod.json()).into_iter();
         for message in said.chain(requests::growth(pod)) {
             let object = called("Pod", pod.namespace(), pod.name());
-            remarks.note(object, format!("its {message}"));
+            warnings.note(object, format!("its {message}"));
         }
         let task = match requests::unreadable(pod) {
             Some(why) => Err(why),
-            None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut remarks)),
+            None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut warnings)),
         };
         let holds = PodOccupancy::of(pod);
         let shares =
@@ -168,7 +168,7 @@ impl ParsedPod {
             wish: admission::key(pod, &holds, volumes::concerns(pod)),
             config_maps: config_maps::needed(pod),
             holds,
-            notes: remarks.0.into_iter().collect(),
+            notes: warnings.0.into_iter().collect(),
             group: Mutex::default(),
         }
     }
@@ -200,8 +200,8 @@ impl ParsedPod {
     }
 
     /// The task, or why the pod is invalid.
-    pub(crate) fn task(&self, remarks: &mut ObjectWarnings) -> Result<Task, String> {
-        remarks.0.extend(self.notes.iter().cloned());
+    pub(crate) fn task(&self, warnings: &mut ObjectWarnings) -> Result<Task, String> {
+        warnings.0.extend(self.notes.iter().cloned());
         self.task.clone()
     }
 
@@ -307,17 +307,17 @@ pub(crate) struct ParsedNode {
 
 impl ParsedNode {
     pub(crate) fn of(object: ObjectView<'_>) -> Self {
-        let mut remarks = ObjectWarnings::default();
+        let mut warnings = ObjectWarnings::default();
         Self {
-            node: nodes::node(object, &mut remarks),
-            notes: remarks.0.into_iter().collect(),
+            node: nodes::node(object, &mut warnings),
+            notes: warnings.0.into_iter().collect(),
         }
     }
 
     /// The node with nothing subtracted.
-    pub(crate) fn node(&self, is_listed: bool, remarks: &mut ObjectWarnings) -> Node {
+    pub(crate) fn node(&self, is_listed: bool, warnings: &mut ObjectWarnings) -> Node {
         if !is_listed {
-            remarks.0.extend(self.notes.iter().cloned());
+            warnings.0.extend(self.notes.iter().cloned());
         }
         self.node.clone()
     }

@@ -31,8 +31,8 @@ const PORT: &str = " port ";
 const EVENLY: i64 = 100;
 
 /// Adds a pod's rules about other pods, and the labels by which others select it.
-pub(crate) fn enter(pod: ObjectView<'_>, task: &mut Task, remarks: &mut ObjectWarnings) {
-    let mut reader = AffinityReader { pod, remarks };
+pub(crate) fn enter(pod: ObjectView<'_>, task: &mut Task, warnings: &mut ObjectWarnings) {
+    let mut reader = AffinityReader { pod, warnings };
     task.near = reader.required("podAffinity");
     task.apart = reader.required("podAntiAffinity");
     task.prefers = reader.preferred("podAffinity", 1);
@@ -58,7 +58,7 @@ pub(crate) fn port(neighbours: &PodAffinityTerm) -> Option<&str> {
 /// Reads the terms of one pod.
 struct AffinityReader<'a> {
     pod: ObjectView<'a>,
-    remarks: &'a mut ObjectWarnings,
+    warnings: &'a mut ObjectWarnings,
 }
 
 impl AffinityReader<'_> {
@@ -112,7 +112,7 @@ impl AffinityReader<'_> {
 
     fn note(&mut self, message: &str) {
         let object = called("Pod", self.pod.namespace(), self.pod.name());
-        self.remarks.note(object, message);
+        self.warnings.note(object, message);
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn name(pod: ObjectView<'_>) -> String {
 pub(crate) fn task(
     pod: ObjectView<'_>,
     cards: TaskGpuRequest,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) -> Task {
     let is_guaranteed = numa::is_guaranteed(pod);
     let mut task = Task {
@@ -51,7 +51,7 @@ pub(crate) fn task(
             .and_then(|text| text.parse().ok()),
         ..Task::default()
     };
-    pod_affinity::enter(pod, &mut task, remarks);
+    pod_affinity::enter(pod, &mut task, warnings);
     task
 }
 

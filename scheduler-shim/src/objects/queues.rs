@@ -32,7 +32,7 @@ pub(crate) struct ParsedQueues {
 pub(crate) fn queues(
     inventory: &ObjectInventory,
     now: Duration,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) -> ParsedQueues {
     let mut queues = ParsedQueues::default();
     for object in inventory.all("Queue") {
@@ -62,10 +62,10 @@ pub(crate) fn queues(
         queues.leave_out(&name, why);
     }
     for (name, why) in &queues.unusable {
-        remarks.note(called("Queue", "", name), format!("{why}; it is ignored"));
+        warnings.note(called("Queue", "", name), format!("{why}; it is ignored"));
     }
     for (name, why) in &queues.ignored {
-        remarks.note(called("Queue", "", name), why.clone());
+        warnings.note(called("Queue", "", name), why.clone());
     }
     queues
 }

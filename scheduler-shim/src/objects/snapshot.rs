@@ -54,12 +54,12 @@ pub(crate) fn snapshot<'a>(
     assumed: &BTreeMap<String, String>,
     cards: &CardInventory,
     now: Duration,
-    remarks: &mut ObjectWarnings,
+    warnings: &mut ObjectWarnings,
 ) -> ClusterSnapshot<'a> {
     let objects: Vec<ObjectView<'_>> = inventory.all("Node").collect();
     let known = inventory.nodes().map(|(object, read)| {
         let is_listed = cards.listed.contains_key(object.name());
-        read.node(is_listed, remarks)
+        read.node(is_listed, warnings)
     });
     let mut known: Vec<Node> = known.collect();
     known.iter_mut().for_each(|node| cards.list(node));
@@ -85,14 +85,14 @@ pub(crate) fn snapshot<'a>(
             slotless.insert(pods::name(pod), why.to_owned());
             continue;
         }
-        let result = read.task(remarks).and_then(|mut task| {
-            namespaces.name_all(&mut task, remarks);
+        let result = read.task(warnings).and_then(|mut task| {
+            namespaces.name_all(&mut task, warnings);
             if let Some(on) = cards.on.get(&task.name).filter(|_| task.status.is_active()) {
                 task.on.clone_from(on);
             }
             let place = task.node.as_deref().and_then(|node| places.get(node));
             if task.status.is_active() && place.is_none() {
-                remarks.note(
+                warnings.note(
                     called("Pod", pod.namespace(), pod.name()),
                     "its node is not known, so its resources are not counted",
                 );
@@ -106,7 +106,7 @@ pub(crate) fn snapshot<'a>(
             config_maps::await_all(&mut task, pod.namespace(), &read.config_maps, inventory);
             let group = read.group(pod, inventory, &settings);
             let group = group.as_ref().as_ref().map_err(Clone::clone)?;
-            jobs.add((pod, read), task, group, &reading, remarks)
+            jobs.add((pod, read), task, group, &reading, warnings)
         });
         // An invalid pod that is bound holds resources of its node, like a pod of another scheduler.
         if let Err(why) = result {
@@ -119,13 +119,13 @@ pub(crate) fn snapshot<'a>(
             }
         }
     }
-    let queues = queues::queues(inventory, now, remarks);
+    let queues = queues::queues(inventory, now, warnings);
     let jobs = jobs.finish();
     others.retain(|read| {
         !read.is_over() && read.node().is_some_and(|node| places.contains_key(node))
     });
     let cluster = Cluster {
-        bystanders: foreign_pods::bystanders(&others, &jobs, &mut namespaces, remarks),
+        bystanders: foreign_pods::bystanders(&others, &jobs, &mut namespaces, warnings),
         nodes: known,
         queues: queues.usable.into_values().collect(),
         jobs,

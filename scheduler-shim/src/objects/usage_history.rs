@@ -95,7 +95,7 @@ impl UsageHistory {
     }
 
     /// Takes the record out of the objects of a dump: the first by name, if there is more than one.
-    pub(crate) fn take(objects: &mut Vec<Value>, remarks: &mut ObjectWarnings) -> Option<Self> {
+    pub(crate) fn take(objects: &mut Vec<Value>, warnings: &mut ObjectWarnings) -> Option<Self> {
         let is_note =
             |object: &mut Value| object["kind"] == "ConfigMap" && object["data"][KEY].is_string();
         let mut notes: Vec<Value> = objects.extract_if(.., is_note).collect();
@@ -108,7 +108,7 @@ impl UsageHistory {
             let object = ObjectView::new(note);
             let name = called("ConfigMap", object.namespace(), object.name());
             if found.is_some() {
-                remarks.note(
+                warnings.note(
                     name,
                     "another object has the usage history already; this one is ignored",
                 );
@@ -116,7 +116,7 @@ impl UsageHistory {
             }
             match Self::read(note["data"][KEY].as_str().unwrap_or_default()) {
                 Ok(past) => found = Some(past),
-                Err(why) => remarks.note(name, format!("it is damaged: {why}; it is ignored")),
+                Err(why) => warnings.note(name, format!("it is damaged: {why}; it is ignored")),
             }
         }
         found
@@ -362,10 +362,10 @@ mod tests {
             second,
             UsageHistory::object("broken", "{"),
         ];
-        let mut remarks = ObjectWarnings::default();
-        assert!(UsageHistory::take(&mut objects, &mut remarks).is_some());
+        let mut warnings = ObjectWarnings::default();
+        assert!(UsageHistory::take(&mut objects, &mut warnings).is_some());
         assert_eq!(objects.len(), 1);
-        let said: Vec<String> = remarks.0.iter().map(ToString::to_string).collect();
+        let said: Vec<String> = warnings.0.iter().map(ToString::to_string).collect();
         assert!(
             said[0].starts_with("ConfigMap broken: it is damaged"),
             "{said:?}"

@@ -8,7 +8,7 @@ use apportion_abi::{Bytes, CardCapacity, Holder};
 use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
 use apportion_policy::cluster::{Cluster, Job, Node, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::tree::QueueTree;
-use apportion_policy::{Action, Decision, Session, TaskOutcome, plan_aloud};
+use apportion_policy::{Action, Decision, Session, TaskOutcome, plan_observed};
 
 /// One decision, and the action that made it.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct DecidedCluster<'a> {
 pub(crate) fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
     let mut made: Vec<ActionDecision> = Vec::new();
     let mut before = BTreeSet::new();
-    let session = plan_aloud(now, cluster, |session, action| {
+    let session = plan_observed(now, cluster, |session, action| {
         if action == Action::Allocate {
             made.clear();
             before.clear();
@@ -57,7 +57,7 @@ pub(crate) fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
         before = after.into_iter().collect();
     });
     made.sort_by(|left, right| left.decision.cmp(&right.decision));
-    let mut books = DecidedCluster {
+    let mut decided = DecidedCluster {
         cluster,
         made,
         queues: QueueTree::of(&cluster.queues),
@@ -72,7 +72,7 @@ pub(crate) fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
         whole: BTreeMap::new(),
         session,
     };
-    let outcomes = books.session.outcomes();
+    let outcomes = decided.session.outcomes();
     let outcome = |task: &Task| outcomes.get(task.name.as_str()).cloned();
     let all = cluster.jobs.iter().map(Arc::as_ref).flat_map(|job| {
         let tasks = job.tasks.iter();
@@ -80,12 +80,12 @@ pub(crate) fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
     });
     let all: Vec<(&Job, &Task, (TaskOutcome, f64))> = all.collect();
     for (job, task, (outcome, charged)) in all {
-        books.enter(job, task, outcome, charged);
+        decided.enter(job, task, outcome, charged);
     }
-    books.name_cards();
-    let total = books.total();
-    books.queues.divide(cluster.settings.division, total);
-    books
+    decided.name_cards();
+    let total = decided.total();
+    decided.queues.divide(cluster.settings.division, total);
+    decided
 }
 
 impl<'a> DecidedCluster<'a> {

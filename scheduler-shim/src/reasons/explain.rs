@@ -63,20 +63,20 @@ struct ResourceView {
 /// Explains one pod.
 pub(crate) fn explain(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     report: &DecisionReport,
     pod: &str,
 ) -> PodExplanation {
     let waits = report.waiting.iter().find(|one| one.pod == pod);
-    let mut decided = report
+    let mut decisions = report
         .decisions
         .iter()
         .filter(|one| one.pod == pod)
         .map(ToString::to_string);
-    let found = books.task(pod);
-    let decision = match (waits, decided.next()) {
+    let found = decided.task(pod);
+    let decision = match (waits, decisions.next()) {
         (Some(waiting), _) => format!("waits because {}", waiting.message),
-        (None, Some(first)) => decided.fold(first, |all, one| format!("{all}; {one}")),
+        (None, Some(first)) => decisions.fold(first, |all, one| format!("{all}; {one}")),
         (None, None) => match found {
             Some((_, task)) => format!("no change: {:?}", task.status).to_lowercase(),
             None => "belongs to another scheduler".to_owned(),
@@ -106,23 +106,27 @@ pub(crate) fn explain(
         asks: Some(unblock::ask(task)),
         decision,
         nodes: match waits {
-            Some(_) => unschedulable::nodes(snapshot, books, task),
-            None => here(snapshot, books, task),
+            Some(_) => unschedulable::nodes(snapshot, decided, task),
+            None => here(snapshot, decided, task),
         },
-        queues: queues(books, &job.queue),
-        unblocked_if_alone: unblock::is_large(books),
+        queues: queues(decided, &job.queue),
+        unblocked_if_alone: unblock::is_large(decided),
         unblocked_if: match waits {
-            Some(_) => unblock::changes(snapshot, books, job, task),
+            Some(_) => unblock::changes(snapshot, decided, job, task),
             None => Vec::new(),
         },
     }
 }
 
 /// The node on which a pod is or will be.
-fn here(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>, task: &Task) -> Vec<NodeView> {
-    let outcome = books.outcomes.get(task.name.as_str());
+fn here(
+    snapshot: &ClusterSnapshot<'_>,
+    decided: &DecidedCluster<'_>,
+    task: &Task,
+) -> Vec<NodeView> {
+    let outcome = decided.outcomes.get(task.name.as_str());
     let place = outcome.and_then(|outcome| outcome.place.as_ref());
-    let mut views = unschedulable::nodes(snapshot, books, task);
+    let mut views = unschedulable::nodes(snapshot, decided, task);
     views.retain(|view| place.is_some_and(|place| place.node == view.node));
     for view in &mut views {
         view.lacks = None;
@@ -132,21 +136,21 @@ fn here(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>, task: &Task)
 }
 
 /// A queue and those above it, in numbers.
-fn queues(books: &DecidedCluster<'_>, name: &str) -> Vec<QueueView> {
-    let found = books.queues.find(name).into_iter();
-    let path = found.flat_map(|queue| books.queues.upward(queue));
-    path.map(|queue| view(books, queue)).collect()
+fn queues(decided: &DecidedCluster<'_>, name: &str) -> Vec<QueueView> {
+    let found = decided.queues.find(name).into_iter();
+    let path = found.flat_map(|queue| decided.queues.upward(queue));
+    path.map(|queue| view(decided, queue)).collect()
 }
 
 /// All queues, in numbers.
-pub(crate) fn all_queues(books: &DecidedCluster<'_>) -> Vec<QueueView> {
-    (0..books.queues.all().len())
-        .map(|queue| view(books, queue))
+pub(crate) fn all_queues(decided: &DecidedCluster<'_>) -> Vec<QueueView> {
+    (0..decided.queues.all().len())
+        .map(|queue| view(decided, queue))
         .collect()
 }
 
-fn view(books: &DecidedCluster<'_>, queue: usize) -> QueueView {
-    let queue = books.queues.get(queue);
+fn view(decided: &DecidedCluster<'_>, queue: usize) -> QueueView {
+    let queue = decided.queues.get(queue);
     let resource = |resource: ResourceKind| {
         let share = queue.of(resource);
         let amount = |number| formatting::amount(resource, number);

@@ -91,7 +91,7 @@ pub(crate) fn claim(refusal: &ClaimRefusal) -> String {
 }
 
 /// Why affinity terms or topology spread keep a pod from a node.
-pub(crate) fn company(refusal: &AffinityRefusal) -> String {
+pub(crate) fn affinity(refusal: &AffinityRefusal) -> String {
     let outside = |domain: &str, what: &str| format!("has no label {domain}, {what}");
     match refusal {
         AffinityRefusal::Lonely {

@@ -20,7 +20,7 @@ pub(crate) struct DecisionReport {
     pub(crate) decisions: Vec<ReportedDecision>,
     pub(crate) waiting: Vec<WaitingPod>,
     queues: Vec<QueueView>,
-    pub(crate) remarks: ObjectWarnings,
+    pub(crate) warnings: ObjectWarnings,
     /// How many objects of which kinds were ignored.
     pub(crate) ignored: BTreeMap<String, usize>,
     /// How many pods belong to other schedulers.
@@ -58,31 +58,34 @@ pub(crate) struct ReportedDecision {
 /// Reports what was decided.
 pub(crate) fn report(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
-    remarks: ObjectWarnings,
+    decided: &DecidedCluster<'_>,
+    warnings: ObjectWarnings,
 ) -> DecisionReport {
     DecisionReport {
-        decisions: books
+        decisions: decided
             .made
             .iter()
-            .filter_map(|made| decided(books, made))
+            .filter_map(|made| reported_decision(decided, made))
             .collect(),
-        waiting: waiting::all(snapshot, books),
-        queues: explain::all_queues(books),
-        remarks,
+        waiting: waiting::all(snapshot, decided),
+        queues: explain::all_queues(decided),
+        warnings,
         ignored: snapshot.inventory.ignored.clone(),
         other_schedulers_pods: snapshot.foreign,
         explanation: None,
     }
 }
 
-fn decided(books: &DecidedCluster<'_>, made: &ActionDecision) -> Option<ReportedDecision> {
+fn reported_decision(
+    decided: &DecidedCluster<'_>,
+    made: &ActionDecision,
+) -> Option<ReportedDecision> {
     let (deed, job, pod, place) = match &made.decision {
         Decision::Evict { job, task } => (DecisionKind::Evict, job, task, None),
         Decision::Bind { job, task, place } => (DecisionKind::Bind, job, task, Some(place)),
         Decision::Reserve { job, task, place } => (DecisionKind::Reserve, job, task, Some(place)),
     };
-    let (_, task) = books.task(pod)?;
+    let (_, task) = decided.task(pod)?;
     let node = match place {
         Some(place) => place.node.clone(),
         None => task.node.clone()?,
@@ -91,7 +94,7 @@ fn decided(books: &DecidedCluster<'_>, made: &ActionDecision) -> Option<Reported
         (TaskGpuRequest::Shared { .. } | TaskGpuRequest::Whole(_), Some(place)) => place
             .cards
             .iter()
-            .map(|card| books.card_name(&node, card))
+            .map(|card| decided.card_name(&node, card))
             .collect(),
         (TaskGpuRequest::Shared { .. }, None) => task.on.clone(),
         (TaskGpuRequest::Whole(_), None)

@@ -23,26 +23,26 @@ const NAMED: usize = 4;
 /// The changes that help, the smallest first.
 pub(crate) fn changes(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     job: &Job,
     task: &Task,
 ) -> Vec<String> {
     let now = snapshot.now;
-    let tried = tried(books, job);
+    let tried = tried(decided, job);
     let helps = |change: &dyn Fn(&mut Cluster)| {
         let mut cluster = tried.clone();
         change(&mut cluster);
         starts(now, &cluster, &task.name)
     };
-    let mut changes: Vec<String> = (victims(books, task).into_iter())
+    let mut changes: Vec<String> = (victims(decided, task).into_iter())
         .filter(|victim| helps(&|cluster| end(cluster, victim)))
         .take(NAMED)
         .map(|victim| format!("{victim} ends"))
         .collect();
     // With unlimited quotas everybody's pods are victims, and thousands of them take minutes.
-    let path = match is_large(books) {
+    let path = match is_large(decided) {
         true => Vec::new(),
-        false => path(books, &job.queue),
+        false => path(decided, &job.queue),
     };
     for queue in &path {
         if helps(&|cluster| each_quota(cluster, queue, |quota| quota.limit = UNLIMITED)) {
@@ -71,7 +71,7 @@ pub(crate) fn changes(
             "it becomes preemptible (label kai.scheduler/preemptibility: preemptible)".to_owned(),
         );
     }
-    changes.extend(shapes(books).into_iter().filter_map(|node| {
+    changes.extend(shapes(decided).into_iter().filter_map(|node| {
         let name = node.name.clone();
         let spare = Node {
             name: format!("{name} again"),
@@ -85,20 +85,20 @@ pub(crate) fn changes(
 
 /// The cluster that changes are tried on. In a large one only this job waits: hundreds of trials with thousands of
 /// waiting pods take minutes.
-fn tried(books: &DecidedCluster<'_>, job: &Job) -> Cluster {
-    let mut cluster = books.cluster.clone();
-    if is_large(books) {
+fn tried(decided: &DecidedCluster<'_>, job: &Job) -> Cluster {
+    let mut cluster = decided.cluster.clone();
+    if is_large(decided) {
         cluster.jobs.retain(|other| {
             let mut tasks = other.tasks.iter();
-            other.name == job.name || tasks.any(|task| books.status(task).is_active_allocated())
+            other.name == job.name || tasks.any(|task| decided.status(task).is_active_allocated())
         });
     }
     cluster
 }
 
 /// Whether changes are tried as if only this job waited.
-pub(crate) fn is_large(books: &DecidedCluster<'_>) -> bool {
-    books.outcomes.len() > LARGE
+pub(crate) fn is_large(decided: &DecidedCluster<'_>) -> bool {
+    decided.outcomes.len() > LARGE
 }
 
 fn starts(now: Duration, cluster: &Cluster, task: &str) -> bool {
@@ -111,13 +111,13 @@ fn starts(now: Duration, cluster: &Cluster, task: &str) -> bool {
 }
 
 /// Running pods that hold what this one requests, the smallest first.
-fn victims(books: &DecidedCluster<'_>, task: &Task) -> Vec<String> {
-    let jobs = books.cluster.jobs.iter();
+fn victims(decided: &DecidedCluster<'_>, task: &Task) -> Vec<String> {
+    let jobs = decided.cluster.jobs.iter();
     let others = jobs.flat_map(|job| &job.tasks).filter(|other| {
         let holds = !task.wants_cards() || other.wants_cards();
-        other.name != task.name && holds && books.status(other).is_active_allocated()
+        other.name != task.name && holds && decided.status(other).is_active_allocated()
     });
-    let (_, largest) = books.card_sizes();
+    let (_, largest) = decided.card_sizes();
     let mut others: Vec<(f64, &String)> = others
         .map(|other| (other.cards.count(largest), &other.name))
         .collect();
@@ -143,10 +143,10 @@ fn end(cluster: &mut Cluster, victim: &str) {
 }
 
 /// A queue and those above it.
-fn path(books: &DecidedCluster<'_>, queue: &str) -> Vec<String> {
-    let found = books.queues.find(queue).into_iter();
-    let path = found.flat_map(|queue| books.queues.upward(queue));
-    path.map(|queue| books.queues.get(queue).uid.clone())
+fn path(decided: &DecidedCluster<'_>, queue: &str) -> Vec<String> {
+    let found = decided.queues.find(queue).into_iter();
+    let path = found.flat_map(|queue| decided.queues.upward(queue));
+    path.map(|queue| decided.queues.get(queue).uid.clone())
         .collect()
 }
 
@@ -165,7 +165,7 @@ fn set_preemptible(cluster: &mut Cluster, name: &str) {
 }
 
 /// One node of each different shape.
-fn shapes<'a>(books: &DecidedCluster<'a>) -> Vec<&'a Node> {
+fn shapes<'a>(decided: &DecidedCluster<'a>) -> Vec<&'a Node> {
     let mut seen = BTreeSet::new();
     let shape = |node: &Node| {
         let cards = TaskGpuRequest::Partitions(node.partitions.clone());
@@ -177,7 +177,7 @@ fn shapes<'a>(books: &DecidedCluster<'a>) -> Vec<&'a Node> {
             format!("{cards:?}"),
         )
     };
-    let mut nodes: Vec<&Node> = books.cluster.nodes.iter().collect();
+    let mut nodes: Vec<&Node> = decided.cluster.nodes.iter().collect();
     nodes.sort_by(|left, right| left.name.cmp(&right.name));
     nodes.retain(|node| seen.insert(shape(node)));
     nodes

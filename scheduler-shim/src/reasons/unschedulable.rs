@@ -103,12 +103,12 @@ pub(crate) struct NodeView {
 /// All nodes as a pod sees them after the decisions, by name.
 pub(crate) fn nodes(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     task: &Task,
 ) -> Vec<NodeView> {
-    let mut views = without_company(snapshot, books, task);
+    let mut views = without_affinity(snapshot, decided, task);
     for view in views.iter_mut().filter(|view| view.lacks.is_none()) {
-        if let Some((lack, message)) = company(books, task, &view.node) {
+        if let Some((lack, message)) = affinity(decided, task, &view.node) {
             view.lacks = Some(lack);
             view.message = message;
         }
@@ -117,26 +117,26 @@ pub(crate) fn nodes(
 }
 
 /// All nodes, without regard to affinity and topology spread: the same for all pods with the same request.
-pub(crate) fn without_company(
+pub(crate) fn without_affinity(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     task: &Task,
 ) -> Vec<NodeView> {
-    let mut views: Vec<NodeView> = (books.cluster.nodes.iter())
-        .map(|node| view(snapshot, books, task, node))
+    let mut views: Vec<NodeView> = (decided.cluster.nodes.iter())
+        .map(|node| view(snapshot, decided, task, node))
         .collect();
     views.sort_by(|left, right| left.node.cmp(&right.node));
     views
 }
 
 /// The affinity term or spread constraint that keeps a pod from a node with room.
-pub(crate) fn company(
-    books: &DecidedCluster<'_>,
+pub(crate) fn affinity(
+    decided: &DecidedCluster<'_>,
     task: &Task,
     node: &str,
 ) -> Option<(UnmetRequirement, String)> {
-    let refusal = books.session.company_refusal(&task.name, node)?;
-    if let Some(port) = taken_port(books, task, node) {
+    let refusal = decided.session.affinity_refusal(&task.name, node)?;
+    if let Some(port) = taken_port(decided, task, node) {
         return Some((
             UnmetRequirement::Admission,
             format!("has host port {port} in use"),
@@ -148,20 +148,20 @@ pub(crate) fn company(
         AffinityRefusal::Unwelcome { .. } => UnmetRequirement::Welcome,
         AffinityRefusal::Uneven { .. } => UnmetRequirement::Evenness,
     };
-    Some((lack, formatting::company(&refusal)))
+    Some((lack, formatting::affinity(&refusal)))
 }
 
 /// The host port that keeps the pod away, because a pod with a place there has it.
-fn taken_port<'t>(books: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
+fn taken_port<'t>(decided: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
     let terms = task.apart.iter();
     let mut ports = terms.filter_map(|term| Some((term, objects::pod_affinity::port(term)?)));
     let is_there = |other: &Task| {
-        let outcome = books.outcomes.get(other.name.as_str());
+        let outcome = decided.outcomes.get(other.name.as_str());
         let outcome = outcome.filter(|outcome| outcome.status.is_active());
         let place = outcome.and_then(|outcome| outcome.place.as_ref());
         other.name != task.name && place.is_some_and(|place| place.node == node)
     };
-    let tasks = || books.cluster.jobs.iter().flat_map(|job| &job.tasks);
+    let tasks = || decided.cluster.jobs.iter().flat_map(|job| &job.tasks);
     let found = ports
         .find(|(term, _)| tasks().any(|other| term.are_like(&other.labels) && is_there(other)));
     found.map(|(_, port)| port)
@@ -169,16 +169,16 @@ fn taken_port<'t>(books: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Opt
 
 fn view(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     task: &Task,
     node: &Node,
 ) -> NodeView {
-    let idle = books
+    let idle = decided
         .session
-        .stock(&node.name)
+        .node_state(&node.name)
         .map(|(idle, _)| idle)
         .unwrap_or_default();
-    let found = lack(snapshot, books, task, node);
+    let found = lack(snapshot, decided, task, node);
     let (lacks, message) = match found {
         None => (None, "has room".to_owned()),
         Some((lack, message)) => (Some(lack), message),
@@ -188,11 +188,11 @@ fn view(
         lacks,
         message,
         idle_cards: idle.cards.max(0),
-        cards: holders(books, node),
+        cards: holders(decided, node),
     }
 }
 
-fn holders(books: &DecidedCluster<'_>, node: &Node) -> Vec<CardView> {
+fn holders(decided: &DecidedCluster<'_>, node: &Node) -> Vec<CardView> {
     let view = |card: String, total: Bytes, holders: &[Holder]| {
         let held: Bytes = holders.iter().map(|holder| holder.bytes).sum();
         let mut holders: Vec<HolderView> = (holders.iter())
@@ -211,14 +211,14 @@ fn holders(books: &DecidedCluster<'_>, node: &Node) -> Vec<CardView> {
             holders,
         }
     };
-    let mut cards: Vec<CardView> = (books.shared(&node.name).into_iter())
+    let mut cards: Vec<CardView> = (decided.shared(&node.name).into_iter())
         .map(|(card, holders)| {
             let total = node.size_of(&card);
             view(card, total, holders)
         })
         .collect();
     cards.sort_by(|left, right| left.card.cmp(&right.card));
-    let whole = books.whole(&node.name).iter().map(|(pod, count)| {
+    let whole = decided.whole(&node.name).iter().map(|(pod, count)| {
         let holder = Holder {
             name: (*pod).to_owned(),
             bytes: node.card_memory,
@@ -231,7 +231,7 @@ fn holders(books: &DecidedCluster<'_>, node: &Node) -> Vec<CardView> {
 
 fn lack(
     snapshot: &ClusterSnapshot<'_>,
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     task: &Task,
     node: &Node,
 ) -> Option<(UnmetRequirement, String)> {
@@ -252,7 +252,7 @@ fn lack(
     if let Some(why) = kinds::refused(task, node).or_else(|| config_maps::refused(task)) {
         return Some((UnmetRequirement::Admission, why));
     }
-    let (idle, _) = books.session.stock(&node.name)?;
+    let (idle, _) = decided.session.node_state(&node.name)?;
     let is_partitions = matches!(task.cards, TaskGpuRequest::Partitions(_));
     match node.mig {
         None if is_partitions => {
@@ -303,12 +303,12 @@ fn lack(
         return Some((UnmetRequirement::Memory, message));
     }
     let claims = !task.claims.is_empty();
-    let refusal = claims.then(|| books.session.claim_refusal(&task.name, &node.name));
+    let refusal = claims.then(|| decided.session.claim_refusal(&task.name, &node.name));
     if let Some(refusal) = refusal.flatten() {
         return Some((UnmetRequirement::Claims, formatting::claim(&refusal)));
     }
-    cards::lack(books, task, node, idle.cards).or_else(|| {
-        let lacks = books.session.lacks_pod_place(&task.name, &node.name);
+    cards::lack(decided, task, node, idle.cards).or_else(|| {
+        let lacks = decided.session.lacks_pod_place(&task.name, &node.name);
         let message = || {
             format!(
                 "has {} of {} places for pods free; a share on a GPU that nobody shares yet takes two, as in KAI",
@@ -318,20 +318,20 @@ fn lack(
         lacks.then(|| (UnmetRequirement::Pods, message()))
     })
     .or_else(|| {
-        let fits = books.session.fits_zones(&task.name, &node.name);
-        (!fits).then(|| (UnmetRequirement::Numa, zones(books, node)))
+        let fits = decided.session.fits_zones(&task.name, &node.name);
+        (!fits).then(|| (UnmetRequirement::Numa, zones(decided, node)))
     })
 }
 
 /// Why the node's kubelet would reject the pod, with what is free in its zones.
-fn zones(books: &DecidedCluster<'_>, node: &Node) -> String {
+fn zones(decided: &DecidedCluster<'_>, node: &Node) -> String {
     let policy = match node.numa {
         NumaPolicy::SingleNode => "single-numa-node",
         NumaPolicy::Restricted => "restricted",
         NumaPolicy::BestEffort => "best-effort",
         NumaPolicy::None => "none",
     };
-    let free = books.session.available_in_zones(&node.name);
+    let free = decided.session.available_in_zones(&node.name);
     let zone = |(zone, free): (&NumaZone, ZoneAmounts)| {
         let memory = Bytes(u64::try_from(free.memory).unwrap_or(0));
         let (cards, cpu) = (free.cards.max(0), free.cpu.max(0));

@@ -51,7 +51,7 @@ pub(crate) struct WaitingPod {
 }
 
 /// All pods that wait, by name.
-pub(crate) fn all(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>) -> Vec<WaitingPod> {
+pub(crate) fn all(snapshot: &ClusterSnapshot<'_>, decided: &DecidedCluster<'_>) -> Vec<WaitingPod> {
     let unseen = |(pod, why): (&String, &String), reason| WaitingPod {
         pod: pod.clone(),
         job: None,
@@ -66,18 +66,22 @@ pub(crate) fn all(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>) ->
         .collect();
     let mut inquiry = WaitDiagnosis {
         snapshot,
-        books,
+        decided,
         views: BTreeMap::new(),
-        held_back: books.session.held_back(),
+        held_back: decided.session.held_back(),
     };
-    for job in &books.cluster.jobs {
-        let waits =
-            |task: &&Task| matches!(books.status(task), TaskStatus::Pending | TaskStatus::Gated);
+    for job in &decided.cluster.jobs {
+        let waits = |task: &&Task| {
+            matches!(
+                decided.status(task),
+                TaskStatus::Pending | TaskStatus::Gated
+            )
+        };
         let tasks: Vec<&Task> = job.tasks.iter().filter(waits).collect();
         if tasks.is_empty() {
             continue;
         }
-        let together = WaitingGang::of(books, job);
+        let together = WaitingGang::of(decided, job);
         for task in tasks {
             let (reason, message) = inquiry.why(job, task, &together);
             waiting.push(WaitingPod {
@@ -96,7 +100,7 @@ pub(crate) fn all(snapshot: &ClusterSnapshot<'_>, books: &DecidedCluster<'_>) ->
 /// Finds the reasons of many pods.
 struct WaitDiagnosis<'a, 'c> {
     snapshot: &'a ClusterSnapshot<'a>,
-    books: &'a DecidedCluster<'c>,
+    decided: &'a DecidedCluster<'c>,
     /// The nodes as pods with the same request see them, without regard to affinity.
     views: BTreeMap<String, Vec<NodeView>>,
     /// The jobs for which evictions would be in vain.
@@ -120,17 +124,17 @@ impl WaitDiagnosis<'_, '_> {
             return (WaitReason::NotReady, message.clone());
         }
         let next = together.with(task);
-        let (_, largest) = self.books.card_sizes();
+        let (_, largest) = self.decided.card_sizes();
         let more: ResourceAmounts = next.iter().map(|task| task.amounts(largest)).sum();
-        if let Some(found) = over(self.books, job, queue, more) {
+        if let Some(found) = over(self.decided, job, queue, more) {
             return found;
         }
-        let message = match too_large(self.books, next.len(), more) {
+        let message = match too_large(self.decided, next.len(), more) {
             Some(message) => message,
             None => {
-                let books = self.books;
-                let company = |node: &str| unschedulable::company(books, task, node);
-                let mut message = no_room(books, self.views(task), company, &next);
+                let decided = self.decided;
+                let affinity = |node: &str| unschedulable::affinity(decided, task, node);
+                let mut message = no_room(decided, self.views(task), affinity, &next);
                 if let Some(held_back) = self.held_back.iter().find(|held| held.job == job.name) {
                     message.push_str(&in_vain(held_back));
                 }
@@ -142,7 +146,7 @@ impl WaitDiagnosis<'_, '_> {
 
     /// The job's queue, or why it runs no pods.
     fn queue(&self, job: &Job) -> Result<usize, String> {
-        let (name, queues) = (&job.queue, &self.books.queues);
+        let (name, queues) = (&job.queue, &self.decided.queues);
         let queue = queues
             .find(name)
             .ok_or_else(|| match self.snapshot.unusable.get(name) {
@@ -174,24 +178,24 @@ impl WaitDiagnosis<'_, '_> {
         let key = format!(
             "{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
         );
-        let (snapshot, books) = (self.snapshot, self.books);
+        let (snapshot, decided) = (self.snapshot, self.decided);
         let views = self.views.entry(key);
-        views.or_insert_with(|| unschedulable::without_company(snapshot, books, task))
+        views.or_insert_with(|| unschedulable::without_affinity(snapshot, decided, task))
     }
 }
 
 /// The queue whose limit or quota `more` would exceed, up to the top.
 fn over(
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     job: &Job,
     queue: usize,
     more: ResourceAmounts,
 ) -> Option<(WaitReason, String)> {
     let queues = || {
-        books
+        decided
             .queues
             .upward(queue)
-            .map(|queue| books.queues.get(queue))
+            .map(|queue| decided.queues.get(queue))
     };
     let said = |queue: &QueueShare,
                 resource: ResourceKind,
@@ -239,8 +243,12 @@ fn over(
 }
 
 /// What the cluster has too little of for a gang, even if it was empty.
-fn too_large(books: &DecidedCluster<'_>, together: usize, more: ResourceAmounts) -> Option<String> {
-    let total = books.total();
+fn too_large(
+    decided: &DecidedCluster<'_>,
+    together: usize,
+    more: ResourceAmounts,
+) -> Option<String> {
+    let total = decided.total();
     let mut involved = more.involved().filter(|_| together > 1);
     let short = involved.find(|&resource| more[resource] > total[resource])?;
     let amount = |amounts: ResourceAmounts| formatting::amount(short, amounts[short]);
@@ -274,11 +282,11 @@ fn in_vain(held_back: &HeldBackJob) -> String {
     )
 }
 
-/// What the nodes lack, and which of them came closest. Those with room may lack `company`.
+/// What the nodes lack, and which of them came closest. Those with room may lack `affinity`.
 fn no_room(
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     views: &[NodeView],
-    company: impl Fn(&str) -> Option<(UnmetRequirement, String)>,
+    affinity: impl Fn(&str) -> Option<(UnmetRequirement, String)>,
     together: &[&Task],
 ) -> String {
     if views.is_empty() {
@@ -289,17 +297,17 @@ fn no_room(
     for view in views {
         let found = match view.lacks {
             Some(lack) => Some((lack, Cow::Borrowed(view.message.as_str()))),
-            None => company(&view.node).map(|(lack, message)| (lack, Cow::Owned(message))),
+            None => affinity(&view.node).map(|(lack, message)| (lack, Cow::Owned(message))),
         };
         match found {
             Some((lack, message)) => lacking.push((lack, view, message)),
             // For a pod that starts alone, one such node is enough.
-            None if together.len() == 1 => return room_for_one(books, view, together, &open),
+            None if together.len() == 1 => return room_for_one(decided, view, together, &open),
             None => open.push(view),
         }
     }
     if let Some(first) = open.first() {
-        return room_for_one(books, first, together, &open);
+        return room_for_one(decided, first, together, &open);
     }
     let mut counts: BTreeMap<UnmetRequirement, usize> = BTreeMap::new();
     for (lack, ..) in &lacking {
@@ -325,7 +333,7 @@ fn no_room(
 
 /// The message if a node has room for one pod, which waits all the same.
 fn room_for_one(
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     first: &NodeView,
     together: &[&Task],
     open: &[&NodeView],
@@ -338,7 +346,7 @@ fn room_for_one(
     let message = format!(
         "the {many} pods that must start together do not fit; one alone would fit on {node}"
     );
-    match gang_conflicts::too_few_domains(books, together, open) {
+    match gang_conflicts::too_few_domains(decided, together, open) {
         Some(why) => format!("{message}: {why}"),
         None => message,
     }

@@ -95,15 +95,15 @@ const FIRST: &[(&str, &str)] = &[
 ];
 
 /// Adds the pods of all workloads that have none.
-pub(super) fn expand(inventory: &mut ObjectInventory, remarks: &mut ObjectWarnings) {
+pub(super) fn expand(inventory: &mut ObjectInventory, warnings: &mut ObjectWarnings) {
     for made in ray::clusters(inventory) {
-        inventory.put(made, remarks);
+        inventory.put(made, warnings);
     }
-    let pods = pods(inventory, remarks);
-    inventory.extend(pods, remarks);
+    let pods = pods(inventory, warnings);
+    inventory.extend(pods, warnings);
 }
 
-fn pods(inventory: &ObjectInventory, remarks: &mut ObjectWarnings) -> Vec<Value> {
+fn pods(inventory: &ObjectInventory, warnings: &mut ObjectWarnings) -> Vec<Value> {
     let owners: BTreeSet<(String, String, String)> =
         inventory.every().flat_map(owners_of).collect();
     let mut pods = Vec::new();
@@ -114,7 +114,7 @@ fn pods(inventory: &ObjectInventory, remarks: &mut ObjectWarnings) -> Vec<Value>
         {
             let key = [*kind, workload.namespace(), workload.name()].map(str::to_owned);
             if !owners.contains(&key.into()) && !is_at_rest(workload) {
-                pods.extend(shape.pods(workload, remarks));
+                pods.extend(shape.pods(workload, warnings));
             }
         }
     }
@@ -146,7 +146,7 @@ fn is_at_rest(workload: ObjectView<'_>) -> bool {
 }
 
 impl PodTemplateSource {
-    fn pods(&self, workload: ObjectView<'_>, remarks: &mut ObjectWarnings) -> Vec<Value> {
+    fn pods(&self, workload: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Vec<Value> {
         let (json, name) = (workload.json(), workload.name());
         let made: Vec<Value> = match self {
             Self::Own(pods) => pods(workload),
@@ -189,7 +189,7 @@ impl PodTemplateSource {
             1 => "its pods are not given; one is simulated from its template".to_owned(),
             many => format!("its pods are not given; {many} are simulated from its template"),
         };
-        remarks.note(object, message);
+        warnings.note(object, message);
         made
     }
 }

@@ -39,13 +39,13 @@ fn only_the_first_jobs_of_a_queue_are_looked_at_if_so_asked() {
 
 #[test]
 fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
-    let (decisions, remarks) = simulate(&["over-time.yaml"], &[]);
+    let (decisions, warnings) = simulate(&["over-time.yaml"], &[]);
     let bound: Vec<&str> = (decisions.lines())
         .filter_map(|line| line.strip_prefix("bind default/")?.split_once(' '))
         .map(|(pod, _)| pod)
         .collect();
     assert_eq!(bound, ["late-1", "late-2"], "{decisions}");
-    assert!(!remarks.contains("ConfigMap"), "{remarks}");
+    assert!(!warnings.contains("ConfigMap"), "{warnings}");
     let (explained, _) = simulate(&["over-time.yaml"], &["--explain", "early-1"]);
     let used = "fair share 0 GPUs, past usage 100.0 %";
     assert!(explained.contains(used), "{explained}");

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::company::{decide, node as usual, queue};
 use crate::field;
+use crate::pod_affinity::{decide, node as usual, queue};
 
 /// A node with slots for containers that have a share.
 fn node(name: &str, zone: &str) -> Value {

@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 mod choices;
-mod company;
 mod gangs;
 mod hostile;
+mod pod_affinity;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -47,15 +47,15 @@ fn field<'a>(list: &'a Value, name: &str) -> Vec<&'a str> {
 
 #[test]
 fn two_services_share_the_only_card() {
-    let (decisions, remarks) = simulate(&["one-card.yaml", "services.yaml"], &[]);
+    let (decisions, warnings) = simulate(&["one-card.yaml", "services.yaml"], &[]);
     assert_eq!(
         decisions,
         "bind ai-workloads/vllm-test-02-0 to gpu-node cards card-1: 0.2 of a GPU\n\
          bind ai-workloads/vllm-test-07-0 to gpu-node cards card-1: 0.7 of a GPU\n"
     );
     assert!(
-        remarks.contains("ignored 1 objects of kinds that do not affect scheduling: 1 Service"),
-        "{remarks}"
+        warnings.contains("ignored 1 objects of kinds that do not affect scheduling: 1 Service"),
+        "{warnings}"
     );
 }
 
@@ -73,13 +73,13 @@ fn a_duration_that_cannot_be_read_is_said() {
     ]});
     std::fs::write(&file, objects.to_string()).unwrap();
     let output = run(&[file], &[]);
-    let remarks = String::from_utf8(output.stderr).unwrap();
+    let warnings = String::from_utf8(output.stderr).unwrap();
     for part in [
         "Queue lab: its preemptMinRuntime \"1d\" is not a duration such as 90s, 30m or 12h (write 24h0m0s)",
         "its reclaimMinRuntime \"nonsense\" is not a duration",
         "Pod ns/a: its kai.scheduler/preemption-delay \"soon\" is not a duration",
     ] {
-        assert!(remarks.contains(part), "{part}: {remarks}");
+        assert!(warnings.contains(part), "{part}: {warnings}");
     }
 }
 
@@ -257,10 +257,10 @@ fn what_is_said_to_help_helps() {
 
 #[test]
 fn each_bad_object_gets_a_sentence_and_the_rest_goes_on() {
-    let (decisions, remarks) = simulate(&["bad.yaml"], &[]);
+    let (decisions, warnings) = simulate(&["bad.yaml"], &[]);
     assert_eq!(
-        remarks,
-        std::fs::read_to_string(file("bad.remarks.txt")).unwrap()
+        warnings,
+        std::fs::read_to_string(file("bad.warnings.txt")).unwrap()
     );
     assert_eq!(
         decisions,
@@ -375,7 +375,7 @@ fn cards_of_one_node_differ_in_size_and_health_and_each_is_known() {
 
 #[test]
 fn workloads_without_pods_get_those_that_they_would_have_at_first() {
-    let (_, remarks) = simulate(&["workloads.yaml"], &[]);
+    let (_, warnings) = simulate(&["workloads.yaml"], &[]);
     for (workload, count) in [
         ("JobSet default/js", "5 are"),
         ("LeaderWorkerSet default/lws", "4 are"),
@@ -383,7 +383,7 @@ fn workloads_without_pods_get_those_that_they_would_have_at_first() {
         ("PyTorchJob default/torch", "2 are"),
     ] {
         let expected = format!("{workload}: its pods are not given; {count} simulated");
-        assert!(remarks.contains(&expected), "{expected} in {remarks}");
+        assert!(warnings.contains(&expected), "{expected} in {warnings}");
     }
     let report = json(&["workloads.yaml"], &[]);
     // Fifteen cards for sixteen pods: the last job waits as a whole.

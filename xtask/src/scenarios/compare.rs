@@ -35,7 +35,7 @@ pub(crate) fn differences(
         }
     }
     for (name, expected) in &scenario.expected.nodes {
-        let Some((idle, releasing)) = session.stock(name) else {
+        let Some((idle, releasing)) = session.node_state(name) else {
             wrong.push(format!("there is no node {name}"));
             continue;
         };

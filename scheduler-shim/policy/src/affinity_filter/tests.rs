@@ -135,7 +135,7 @@ fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec
     let all = (0..session.tasks.len()).filter(|&task| task != but);
     let tasks = all.flat_map(|task| {
         let facts = session.tasks[task].task;
-        let places = inter_pod_affinity::places(&session.standings[task]);
+        let places = inter_pod_affinity::places(&session.task_states[task]);
         places.map(move |(node, presence)| PlacedPod {
             labels: &facts.labels,
             apart: &facts.apart,
@@ -167,9 +167,9 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
     };
     let stays = |other: &&PlacedPod<'_>| other.presence == Presence::Stays;
     let all_near = |labels: &Labels| facts.near.iter().all(|wanted| wanted.are_like(labels));
-    let only_moves = session.company.only_moves;
+    let only_moves = session.inter_pod_affinity.only_moves;
     // Nodes that the pod itself has yet to leave.
-    let own: Vec<usize> = inter_pod_affinity::places(&session.standings[task])
+    let own: Vec<usize> = inter_pod_affinity::places(&session.task_states[task])
         .filter(|(_, presence)| only_moves && *presence == Presence::Leaves)
         .map(|(node, _)| node)
         .collect();
@@ -250,7 +250,7 @@ proptest! {
         only_moves: bool,
     ) {
         let mut session = Session::open(Duration::ZERO, &cluster);
-        session.company.only_moves = only_moves;
+        session.inter_pod_affinity.only_moves = only_moves;
         let (tasks, nodes) = (session.tasks.len(), session.nodes.len());
         for (task, node, change) in changes {
             let (task, node) = (task % tasks, node % nodes);
@@ -258,7 +258,7 @@ proptest! {
             match change {
                 0 => session.bind(task, node, CardAssignment::default()),
                 1 => session.reserve(task, node, CardAssignment::default()),
-                _ if session.standings[task].node.is_some() => session.evict(task),
+                _ if session.task_states[task].node.is_some() => session.evict(task),
                 _ => {}
             }
             if change == 3 {
@@ -268,9 +268,9 @@ proptest! {
                 for node in 0..nodes {
                     let expected = said(&session, &cluster, task, node);
                     let names = (&session.tasks[task].task.name, &session.nodes[node].name);
-                    let refusal = session.company_refusal(names.0, names.1);
+                    let refusal = session.affinity_refusal(names.0, names.1);
                     prop_assert_eq!(refusal.as_ref().map(rule), expected.0);
-                    prop_assert_eq!(session.waits_for_company(task, node), expected.1);
+                    prop_assert_eq!(session.waits_for_affinity(task, node), expected.1);
                 }
             }
         }

@@ -56,12 +56,12 @@ impl FreeCapacity {
     }
 
     fn look_at(&mut self, session: &Session<'_>, node: usize) {
-        let stock = &session.stocks[node];
-        let (idle, releasing) = (stock.idle_gpus(), stock.releasing_gpus());
+        let node_state = &session.node_states[node];
+        let (idle, releasing) = (node_state.idle_gpus(), node_state.releasing_gpus());
         let parts = [
-            (stock.idle.cpu + stock.releasing.cpu) as f64,
-            (stock.idle.memory + stock.releasing.memory) as f64,
-            (stock.idle.pods + stock.releasing.pods) as f64,
+            (node_state.idle.cpu + node_state.releasing.cpu) as f64,
+            (node_state.idle.memory + node_state.releasing.memory) as f64,
+            (node_state.idle.pods + node_state.releasing.pods) as f64,
             idle + releasing,
         ];
         self.free[node] = ResourceVector(parts.map(|part| part.max(0.0)));
@@ -75,10 +75,10 @@ impl FreeCapacity {
 
 impl Session<'_> {
     /// What is free now.
-    pub(crate) fn ground(&self) -> Rc<FreeCapacity> {
-        let mut ground = self.ground.borrow_mut();
+    pub(crate) fn free_capacity(&self) -> Rc<FreeCapacity> {
+        let mut free_capacity = self.free_capacity.borrow_mut();
         // No caller holds an `Rc` across a change, so nothing is copied.
-        Rc::make_mut(&mut ground).catch_up(self);
-        Rc::clone(&ground)
+        Rc::make_mut(&mut free_capacity).catch_up(self);
+        Rc::clone(&free_capacity)
     }
 }

@@ -33,17 +33,17 @@ impl PlacementCounts {
             && pairs.all(|(mine, theirs)| Rc::ptr_eq(mine, theirs))
     }
 
-    fn catch_up(&mut self, session: &Session<'_>, ground: &FreeCapacity) {
+    fn catch_up(&mut self, session: &Session<'_>, free_capacity: &FreeCapacity) {
         match session.touched.since(&mut self.seen) {
             Some(nodes) => {
                 for &node in nodes {
-                    let places = self.on(node, ground.free(node));
+                    let places = self.on(node, free_capacity.free(node));
                     self.sum += places - std::mem::replace(&mut self.by_node[node], places);
                 }
             }
             None => {
                 for node in 0..self.by_node.len() {
-                    self.by_node[node] = self.on(node, ground.free(node));
+                    self.by_node[node] = self.on(node, free_capacity.free(node));
                 }
                 self.sum = self.by_node.iter().sum();
             }
@@ -72,7 +72,7 @@ impl Session<'_> {
         &self,
         kinds: Vec<Rc<TaskClass>>,
         tasks: usize,
-        ground: &FreeCapacity,
+        free_capacity: &FreeCapacity,
     ) -> Rc<PlacementCounts> {
         let mut kept = self.places.borrow_mut();
         let known = kept.iter().position(|known| known.are_for(&kinds, tasks));
@@ -83,7 +83,7 @@ impl Session<'_> {
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        Rc::make_mut(&mut places).catch_up(self, ground);
+        Rc::make_mut(&mut places).catch_up(self, free_capacity);
         kept.push(Rc::clone(&places));
         places
     }

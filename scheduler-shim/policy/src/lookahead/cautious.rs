@@ -1,4 +1,4 @@
-//! Plans that evict for few jobs at first, until no promise is broken.
+//! Plans that evict for few jobs at first, until no commitment is broken.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -70,11 +70,11 @@ pub(crate) fn cautious<'a>(
     for _ in 0..PLANS {
         let caution = EvictionCaution::Cautious(barred.clone());
         let session = run(now, cluster, caution, budget, done);
-        let broken = session.broken_promises(cluster);
+        let broken = session.broken_commitments(cluster);
         if broken.is_empty() {
             return session;
         }
-        let mut kept = session.promised();
+        let mut kept = session.committed();
         kept.retain(|job| !broken.contains_key(job));
         barred.extend(broken);
         if budget.is_spent() {
@@ -82,7 +82,7 @@ pub(crate) fn cautious<'a>(
             let few = kept.into_iter().take(FEW).collect();
             let caution = EvictionCaution::Cautious(only(&few, &barred, cluster));
             let session = run(now, cluster, caution, budget, done);
-            let broken = session.broken_promises(cluster);
+            let broken = session.broken_commitments(cluster);
             if broken.is_empty() {
                 return session;
             }

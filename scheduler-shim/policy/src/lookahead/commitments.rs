@@ -19,14 +19,17 @@ const SLACK: f64 = 1e-6;
 
 impl Session<'_> {
     /// The jobs that others are evicted for.
-    pub(super) fn promised(&self) -> BTreeSet<usize> {
-        self.promises.iter().map(|promise| promise.job).collect()
+    pub(super) fn committed(&self) -> BTreeSet<usize> {
+        self.commitments
+            .iter()
+            .map(|commitment| commitment.job)
+            .collect()
     }
 
     /// The jobs that would not get their promised places in the next step, and the jobs that would get them
     /// instead.
-    pub(super) fn broken_promises(&self, cluster: &Cluster) -> BarredJobs {
-        if self.promises.is_empty() {
+    pub(super) fn broken_commitments(&self, cluster: &Cluster) -> BarredJobs {
+        if self.commitments.is_empty() {
             return BarredJobs::new();
         }
         let next = self.carried_out(cluster);
@@ -34,32 +37,32 @@ impl Session<'_> {
         ahead.run(Action::Allocate);
         // The same jobs and tasks have the same numbers, because they have the same names.
         let only_moves = self.only_moves();
-        let is_broken = |promise: &&EvictionCommitment| {
-            let tasks = promise.tasks.iter().copied();
+        let is_broken = |commitment: &&EvictionCommitment| {
+            let tasks = commitment.tasks.iter().copied();
             let lost: Vec<usize> = tasks.filter(|&task| !ahead.has_place(task)).collect();
-            let is_own = |task: &usize| self.tasks[*task].job == promise.job;
+            let is_own = |task: &usize| self.tasks[*task].job == commitment.job;
             let gives_way = || only_moves && self.gives_way(&lost, &ahead);
             !lost.is_empty() && (lost.iter().any(is_own) || !gives_way())
         };
-        let broken = self.promises.iter().filter(is_broken);
+        let broken = self.commitments.iter().filter(is_broken);
         broken
-            .map(|promise| {
-                let nodes = self.nodes_of(promise);
+            .map(|commitment| {
+                let nodes = self.nodes_of(commitment);
                 let by = (0..ahead.tasks.len()).filter(|&task| {
-                    let standing = &ahead.standings[task];
-                    standing.status == TaskStatus::Binding && nodes.contains(&standing.node)
+                    let state = &ahead.task_states[task];
+                    state.status == TaskStatus::Binding && nodes.contains(&state.node)
                 });
                 let by = by.map(|task| ahead.tasks[task].job);
-                let others = by.filter(|&job| job != promise.job);
-                (promise.job, Some(others.collect()))
+                let others = by.filter(|&job| job != commitment.job);
+                (commitment.job, Some(others.collect()))
             })
             .collect()
     }
 
     /// Whether every pod that the plan evicts has another place.
     fn only_moves(&self) -> bool {
-        let mut standings = self.opening.iter().zip(&self.standings);
-        standings.all(|(before, after)| {
+        let mut task_states = self.initial_states.iter().zip(&self.task_states);
+        task_states.all(|(before, after)| {
             !before.status.is_active_allocated() || after.status != TaskStatus::Releasing
         })
     }
@@ -69,8 +72,8 @@ impl Session<'_> {
     fn gives_way(&self, lost: &[usize], ahead: &Session<'_>) -> bool {
         let job = |task: usize| &self.jobs[self.tasks[task].job];
         let comes = |task: usize| {
-            let was = self.standings[task].status;
-            was == TaskStatus::Pending && ahead.standings[task].status == TaskStatus::Binding
+            let was = self.task_states[task].status;
+            was == TaskStatus::Pending && ahead.task_states[task].status == TaskStatus::Binding
         };
         let queues: BTreeSet<Option<usize>> = lost.iter().map(|&task| job(task).queue).collect();
         queues.into_iter().all(|queue| {
@@ -94,7 +97,7 @@ impl Session<'_> {
         idle: &BarredJobs,
         budget: &mut LookaheadBudget,
     ) -> Option<Cluster> {
-        if self.promises.is_empty() {
+        if self.commitments.is_empty() {
             return None;
         }
         let mut at = self.carried_out(cluster);
@@ -104,9 +107,10 @@ impl Session<'_> {
             }
             let ahead = cautious(self.now, &at, idle, budget, &mut |_, _| ());
             if !ahead.changes_something() {
-                let opening = Session::open(self.now, cluster);
-                let mut promises = self.promises.iter();
-                let pays_off = promises.all(|promise| self.is_served(promise, &opening, &ahead));
+                let initial_states = Session::open(self.now, cluster);
+                let mut commitments = self.commitments.iter();
+                let pays_off = commitments
+                    .all(|commitment| self.is_served(commitment, &initial_states, &ahead));
                 drop(ahead);
                 return pays_off.then_some(at);
             }
@@ -118,29 +122,30 @@ impl Session<'_> {
     /// Whether the job, or another with a claim, has at the end the room that is made for it now.
     fn is_served(
         &self,
-        promise: &EvictionCommitment,
-        opening: &Session<'_>,
+        commitment: &EvictionCommitment,
+        initial_states: &Session<'_>,
         end: &Session<'_>,
     ) -> bool {
-        let nodes: BTreeSet<Option<usize>> = self.nodes_of(promise);
+        let nodes: BTreeSet<Option<usize>> = self.nodes_of(commitment);
         let mut tasks = 0..self.tasks.len();
         tasks.any(|task| {
-            let came = self.opening[task].status == TaskStatus::Pending && end.has_place(task);
+            let came =
+                self.initial_states[task].status == TaskStatus::Pending && end.has_place(task);
             let job = self.tasks[task].job;
-            let takes_room = || nodes.contains(&end.standings[task].node);
-            came && (promise.tasks.contains(&task)
-                || takes_room() && opening.has_claim(job, promise.job))
+            let takes_room = || nodes.contains(&end.task_states[task].node);
+            came && (commitment.tasks.contains(&task)
+                || takes_room() && initial_states.has_claim(job, commitment.job))
         })
     }
 
-    fn nodes_of(&self, promise: &EvictionCommitment) -> BTreeSet<Option<usize>> {
-        let tasks = promise.tasks.iter();
-        tasks.map(|&task| self.standings[task].node).collect()
+    fn nodes_of(&self, commitment: &EvictionCommitment) -> BTreeSet<Option<usize>> {
+        let tasks = commitment.tasks.iter();
+        tasks.map(|&task| self.task_states[task].node).collect()
     }
 
     /// Whether a task runs, or has a place that becomes free without an eviction.
     fn has_place(&self, task: usize) -> bool {
-        self.standings[task].status.is_active_allocated()
+        self.task_states[task].status.is_active_allocated()
     }
 
     /// Whether a job that gets the room made for `other` also had a right to it: its queues hold less than they
@@ -160,8 +165,8 @@ impl Session<'_> {
 
     /// Whether anything starts or ends; places that are only reserved change nothing.
     pub(super) fn changes_something(&self) -> bool {
-        let mut standings = self.opening.iter().zip(&self.standings);
-        standings.any(|(before, after)| {
+        let mut task_states = self.initial_states.iter().zip(&self.task_states);
+        task_states.any(|(before, after)| {
             let starts =
                 after.status == TaskStatus::Binding && before.status != TaskStatus::Binding;
             let ends = before.status.is_allocated() && !after.status.is_allocated();
@@ -172,7 +177,7 @@ impl Session<'_> {
     /// The cluster after the plan: what is bound runs, what is evicted waits.
     fn carried_out(&self, cluster: &Cluster) -> Cluster {
         let changed = (0..self.tasks.len())
-            .filter(|&task| self.opening[task] != self.standings[task])
+            .filter(|&task| self.initial_states[task] != self.task_states[task])
             .map(|task| (self.tasks[task].task.name.as_str(), task));
         let changed: BTreeMap<&str, usize> = changed.collect();
         let mut names = CardNaming::default();
@@ -185,9 +190,9 @@ impl Session<'_> {
             let Some(&number) = changed.get(task.name.as_str()) else {
                 continue;
             };
-            let standing = &self.standings[number];
-            let is_bound = standing.status == TaskStatus::Binding;
-            let place = self.place_of(number, standing, &mut names);
+            let state = &self.task_states[number];
+            let is_bound = state.status == TaskStatus::Binding;
+            let place = self.place_of(number, state, &mut names);
             let place = place.filter(|_| is_bound);
             task.status = if is_bound {
                 TaskStatus::Running
@@ -197,7 +202,7 @@ impl Session<'_> {
             let node = task.node.take();
             let freed = std::mem::take(&mut task.zones);
             // What a terminating pod holds counts as free already.
-            if self.opening[number].status.is_allocated() {
+            if self.initial_states[number].status.is_allocated() {
                 zone_changes.push((node, freed, 1));
             }
             task.on.clear();

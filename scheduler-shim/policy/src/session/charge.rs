@@ -20,9 +20,9 @@ impl Session<'_> {
 
     /// The charge of a task on its node.
     pub(crate) fn charge(&self, task: usize) -> Option<ResourceAmounts> {
-        let standing = &self.standings[task];
-        let node = standing.node?;
-        Some(self.charge_at(task, node, &standing.cards))
+        let state = &self.task_states[task];
+        let node = state.node?;
+        Some(self.charge_at(task, node, &state.cards))
     }
 
     /// What a task is charged with these cards of a node. Bytes are charged by the cards that they are on.
@@ -32,17 +32,17 @@ impl Session<'_> {
         node: usize,
         cards: &CardAssignment,
     ) -> ResourceAmounts {
-        let stock = &self.stocks[node];
-        let mut amounts = self.charged(task, stock.card_memory);
+        let node_state = &self.node_states[node];
+        let mut amounts = self.charged(task, node_state.card_memory);
         if let (TaskGpuRequest::Shared { share, .. }, true) =
-            (&self.tasks[task].task.cards, stock.sizes.is_listed())
+            (&self.tasks[task].task.cards, node_state.sizes.is_listed())
         {
             let part = |&card: &CardKey| {
                 let alone = TaskGpuRequest::Shared {
                     share: *share,
                     devices: 1,
                 };
-                alone.count(stock.size(card))
+                alone.count(node_state.size(card))
             };
             let claimed = self.tasks[task].claimed_cards as f64;
             amounts[ResourceKind::Gpu] = claimed + cards.shared.iter().map(part).sum::<f64>();

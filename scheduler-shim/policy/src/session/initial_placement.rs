@@ -12,13 +12,13 @@ use crate::session::Session;
 use crate::session::facts::{TaskState, find};
 
 /// Puts every task on its node and cards.
-pub(super) fn seat(session: &mut Session<'_>) {
+pub(super) fn place_all(session: &mut Session<'_>) {
     let mut keys: BTreeMap<(usize, String), CardKey> = BTreeMap::new();
     for (task, facts) in session.tasks.iter().enumerate() {
         let status = facts.task.status;
         let node = facts.task.node.as_ref().filter(|_| status.is_active());
         let node = node.and_then(|name| find(&session.nodes, name));
-        session.standings[task] = TaskState {
+        session.task_states[task] = TaskState {
             status,
             node,
             ..TaskState::default()
@@ -35,20 +35,20 @@ pub(super) fn seat(session: &mut Session<'_>) {
     let mut tasks: Vec<usize> = (0..session.tasks.len()).collect();
     tasks.sort_by_key(|&task| names_no_card(session, task));
     for task in tasks {
-        let mut standing = std::mem::take(&mut session.standings[task]);
-        if let Some(node) = standing.node {
-            standing.cards = taken(session, &keys, task, node);
-            let zones = &mut session.stocks[node].zones;
+        let mut state = std::mem::take(&mut session.task_states[task]);
+        if let Some(node) = state.node {
+            state.cards = taken(session, &keys, task, node);
+            let zones = &mut session.node_states[node].zones;
             let held = session.tasks[task].task.zones.iter();
-            standing.zones = held
+            state.zones = held
                 .filter_map(|(name, amounts)| Some((zones.find(name)?, *amounts)))
                 .collect();
             // `available` excludes it already, and `replace` is about to take it again.
-            if standing.status != TaskStatus::Releasing {
-                zones.book(&standing.zones, -1);
+            if state.status != TaskStatus::Releasing {
+                zones.account(&state.zones, -1);
             }
         }
-        session.replace(task, standing);
+        session.replace(task, state);
         request(session, task);
     }
 }
@@ -59,7 +59,7 @@ fn know(session: &mut Session<'_>, node: usize, name: &str, key: CardKey) {
     let Some(card) = listed.find(|card| card.name == name) else {
         return;
     };
-    let sizes = &mut session.stocks[node].sizes;
+    let sizes = &mut session.node_states[node].sizes;
     match sizes.class(card.memory).filter(|_| card.is_healthy) {
         Some(class) => sizes.know(key, class),
         None => sizes.know_dead(key, card.memory),
@@ -68,8 +68,8 @@ fn know(session: &mut Session<'_>, node: usize, name: &str, key: CardKey) {
 
 fn names_no_card(session: &Session<'_>, task: usize) -> bool {
     let facts = session.tasks[task].task;
-    let node = session.standings[task].node;
-    let is_listed = node.is_some_and(|node| session.stocks[node].sizes.is_listed());
+    let node = session.task_states[task].node;
+    let is_listed = node.is_some_and(|node| session.node_states[node].sizes.is_listed());
     let wants = match facts.cards {
         TaskGpuRequest::Shared { .. } => true,
         TaskGpuRequest::Whole(_) => is_listed,
@@ -107,8 +107,8 @@ fn taken(
                 taken.shared.push(card);
             }
         }
-        None if session.stocks[node].sizes.is_listed() => {
-            taken.whole = whole(session, &named, node, need.stock.cards);
+        None if session.node_states[node].sizes.is_listed() => {
+            taken.whole = whole(session, &named, node, need.node_state.cards);
         }
         None => {}
     }
@@ -117,18 +117,18 @@ fn taken(
 
 /// Gives a card of an unknown name one of the sizes of its node.
 fn place(session: &mut Session<'_>, node: usize, share: CardShareRequest, key: CardKey) {
-    let sizes = &session.stocks[node].sizes;
+    let sizes = &session.node_states[node].sizes;
     if !sizes.is_listed() || sizes.size(key).is_some() {
         return;
     }
     let class = sizes.openings(&share).first().map(|(class, _)| *class);
     let class = class.unwrap_or(sizes.count().saturating_sub(1));
-    session.stocks[node].sizes.know(key, class);
+    session.node_states[node].sizes.know(key, class);
 }
 
 /// How many cards of each size a pod has alone: those that it names, then the smallest of the rest.
 fn whole(session: &Session<'_>, named: &[CardKey], node: usize, count: i64) -> Vec<i64> {
-    let sizes = &session.stocks[node].sizes;
+    let sizes = &session.node_states[node].sizes;
     let mut whole = vec![0; sizes.count()];
     let mut left = count;
     for &key in named.iter().filter(|key| sizes.size(**key).is_some()) {
@@ -147,23 +147,23 @@ fn whole(session: &Session<'_>, named: &[CardKey], node: usize, count: i64) -> V
 
 /// A card for a share that names none: a new one, or the emptiest if none is idle.
 fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest) -> CardKey {
-    let stock = &session.stocks[node];
-    let opening = match stock.sizes.is_listed() {
-        true => stock.sizes.openings(&share).first().copied(),
-        false => (stock.idle.cards > 0).then_some((0, false)),
+    let node_state = &session.node_states[node];
+    let initial_states = match node_state.sizes.is_listed() {
+        true => node_state.sizes.openings(&share).first().copied(),
+        false => (node_state.idle.cards > 0).then_some((0, false)),
     };
-    if let Some((class, _)) = opening {
+    if let Some((class, _)) = initial_states {
         return session.new_card(node, class);
     }
-    let roomy = stock.with_room(share);
+    let roomy = node_state.with_room(share);
     let emptiest = roomy.min_by(|left, right| {
         let fullness = |card: &(CardKey, crate::node_resources::SharedCard, _)| {
             let (key, card, _) = card;
-            card.fullness(stock.size(*key))
+            card.fullness(node_state.size(*key))
         };
         fullness(left).total_cmp(&fullness(right))
     });
-    let last = stock.sizes.count().saturating_sub(1);
+    let last = node_state.sizes.count().saturating_sub(1);
     match emptiest {
         Some((card, ..)) => card,
         None => session.new_card(node, last),
@@ -173,7 +173,7 @@ fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest)
 /// Adds what a task holds or waits for to the request of its queue.
 fn request(session: &mut Session<'_>, task: usize) {
     let facts = &session.tasks[task];
-    let status = session.standings[task].status;
+    let status = session.task_states[task].status;
     let amounts = match session.charge(task).filter(|_| status.is_allocated()) {
         Some(charge) => charge,
         None if status == TaskStatus::Pending => facts.wants,

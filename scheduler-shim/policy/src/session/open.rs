@@ -43,9 +43,9 @@ fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     profiles.sort();
     profiles.dedup();
     let parts = Rc::new(profiles.iter().map(|profile| parts_of(profile)).collect());
-    let stocks: Vec<NodeState> = nodes
+    let node_states: Vec<NodeState> = nodes
         .iter()
-        .map(|node| stock(node, &profiles, &parts))
+        .map(|node| node_state(node, &profiles, &parts))
         .collect();
     let sizes = card_sizes(&nodes);
     let touched = ChangedNodes::none_of(nodes.len());
@@ -63,28 +63,28 @@ fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         sizes,
         most_zones: nodes.iter().map(|node| node.zones.len()).max().unwrap_or(0),
         nodes,
-        stocks,
+        node_states,
         queues: QueueTree::of(&cluster.queues),
         queue_facts: (cluster.queues.iter())
             .map(|queue| (queue.name.as_str(), queue))
             .collect(),
         jobs: Vec::with_capacity(cluster.jobs.len()),
         tasks: Vec::with_capacity(count),
-        standings: Vec::with_capacity(count),
-        opening: Vec::new(),
+        task_states: Vec::with_capacity(count),
+        initial_states: Vec::new(),
         card_names: BTreeMap::new(),
         claims: Vec::new(),
         caution: EvictionCaution::default(),
         sparing: BTreeMap::new(),
-        company: InterPodAffinity::default(),
-        promises: Vec::new(),
+        inter_pod_affinity: InterPodAffinity::default(),
+        commitments: Vec::new(),
         profiles,
         next_card: 0,
         log: Vec::new(),
         effort: Cell::new(0),
         kinds: RefCell::default(),
         touched,
-        ground: RefCell::default(),
+        free_capacity: RefCell::default(),
         places: RefCell::default(),
         rankings: RefCell::default(),
         mix: OnceCell::new(),
@@ -96,9 +96,10 @@ fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     for job in jobs {
         add_job(&mut session, job);
     }
-    session.company = InterPodAffinity::of(&session.nodes, &session.tasks, &cluster.bystanders);
-    initial_placement::seat(&mut session);
-    session.opening = session.standings.clone();
+    session.inter_pod_affinity =
+        InterPodAffinity::of(&session.nodes, &session.tasks, &cluster.bystanders);
+    initial_placement::place_all(&mut session);
+    session.initial_states = session.task_states.clone();
     session
         .queues
         .divide(cluster.settings.division, session.total);
@@ -126,7 +127,7 @@ fn asked_profiles(cluster: &Cluster) -> impl Iterator<Item = String> {
     })
 }
 
-fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeState {
+fn node_state(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeState {
     let count = |profile| node.partitions.get(profile).copied().unwrap_or(0);
     let total = NodeResources {
         cpu: node.cpu_millis,
@@ -235,7 +236,7 @@ impl Session<'_> {
 /// Cards of a node for a claim, the smallest that no other claim has.
 fn claimed_cards(session: &mut Session<'_>, node: usize, devices: i64) -> Vec<CardKey> {
     // A claim may state more devices than any node has cards.
-    let devices = devices.min(session.stocks[node].total.cards);
+    let devices = devices.min(session.node_states[node].total.cards);
     let before = session
         .claims
         .iter()
@@ -251,7 +252,7 @@ fn claimed_cards(session: &mut Session<'_>, node: usize, devices: i64) -> Vec<Ca
     let card = |number: i64| {
         let place = before + usize::try_from(number).unwrap_or(0);
         let size = sizes.get(place).or(sizes.last());
-        let class = size.and_then(|size| session.stocks[node].sizes.class(*size));
+        let class = size.and_then(|size| session.node_states[node].sizes.class(*size));
         session.new_card(node, class.unwrap_or(0))
     };
     (0..devices).map(card).collect()
@@ -296,7 +297,7 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             claims,
             claimed_cards,
         });
-        session.standings.push(TaskState::default());
+        session.task_states.push(TaskState::default());
     }
     let payer = session.queues.find(&job.queue);
     let queue = payer.filter(|&queue| session.queues.children(queue).is_empty());

@@ -9,7 +9,7 @@ impl Session<'_> {
     /// A key for a card of a node that nobody shares yet, of this size class if sizes are known.
     pub(crate) fn new_card(&mut self, node: usize, class: usize) -> CardKey {
         let key = self.next_key();
-        self.stocks[node].sizes.know(key, class);
+        self.node_states[node].sizes.know(key, class);
         key
     }
 
@@ -21,8 +21,8 @@ impl Session<'_> {
 
     /// Evicts a task that runs; one that only waits for its place loses it.
     pub(crate) fn evict(&mut self, task: usize) {
-        let standing = self.standings[task].clone();
-        let evicted = match (standing.status, standing.leaves) {
+        let state = self.task_states[task].clone();
+        let evicted = match (state.status, state.leaves) {
             (TaskStatus::Pipelined, None) => TaskState::default(),
             (TaskStatus::Pipelined, Some((node, cards))) => TaskState {
                 status: TaskStatus::Releasing,
@@ -35,7 +35,7 @@ impl Session<'_> {
                 status: TaskStatus::Releasing,
                 was: Some(was),
                 leaves: None,
-                ..standing
+                ..state
             },
         };
         self.set(task, evicted);
@@ -43,7 +43,7 @@ impl Session<'_> {
 
     /// What a task would take of the zones of a node; `None` if the node would not admit it.
     pub(crate) fn zones_for(&self, task: usize, node: usize) -> Option<ZoneAssignment> {
-        let zones = &self.stocks[node].zones;
+        let zones = &self.node_states[node].zones;
         if zones.count() == 0 {
             return Some(ZoneAssignment::new());
         }
@@ -69,19 +69,19 @@ impl Session<'_> {
     /// Reserves a place for a task. If it was tentatively evicted from the same place, it stays instead.
     pub(crate) fn reserve(&mut self, task: usize, node: usize, cards: CardAssignment) {
         let zones = self.zones_for(task, node).unwrap_or_default();
-        let standing = &self.standings[task];
-        let is_leaving = standing.status == TaskStatus::Releasing;
-        let place = standing.node;
+        let state = &self.task_states[task];
+        let is_leaving = state.status == TaskStatus::Releasing;
+        let place = state.node;
         let stays = is_leaving
             && place == Some(node)
-            && standing.cards == cards
-            && (zones.is_empty() || standing.zones == zones);
-        let standing = match standing.was {
+            && state.cards == cards
+            && (zones.is_empty() || state.zones == zones);
+        let state = match state.was {
             Some(status @ (TaskStatus::Running | TaskStatus::Binding)) if stays => TaskState {
                 status,
                 node: place,
                 cards,
-                zones: standing.zones.clone(),
+                zones: state.zones.clone(),
                 leaves: None,
                 was: None,
             },
@@ -91,21 +91,21 @@ impl Session<'_> {
                 zones,
                 leaves: place
                     .filter(|_| is_leaving)
-                    .map(|place| (place, standing.cards.clone())),
+                    .map(|place| (place, state.cards.clone())),
                 cards,
                 was,
             },
         };
-        self.set(task, standing);
+        self.set(task, state);
     }
 
     /// Turns what was placed since `mark` into reservations of the same places.
     pub(crate) fn wait_instead(&mut self, mark: SessionCheckpoint) {
         for task in self.changed_since(mark) {
-            if self.standings[task].status == TaskStatus::Binding {
+            if self.task_states[task].status == TaskStatus::Binding {
                 let status = TaskStatus::Pipelined;
-                let standing = self.standings[task].clone();
-                self.set(task, TaskState { status, ..standing });
+                let state = self.task_states[task].clone();
+                self.set(task, TaskState { status, ..state });
             }
         }
     }

@@ -4,8 +4,8 @@
 mod checks;
 mod claims;
 mod clusters;
+mod commitments;
 mod metamorphic;
 mod mixed;
-mod promises;
 mod rounds;
 mod settling;

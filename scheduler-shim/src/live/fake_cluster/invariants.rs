@@ -17,13 +17,15 @@ impl FakeCluster {
                 *sums.entry(card).or_default() += bytes;
             }
         }
-        let mut books: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut decided: BTreeMap<&str, u64> = BTreeMap::new();
         let agents = self.agents.values();
         let held = agents.flat_map(|agent| &agent.held);
         for (card, bytes) in held.flat_map(|(held, _)| &held.shares) {
-            *books.entry(card).or_default() += bytes;
+            *decided.entry(card).or_default() += bytes;
         }
-        sums.values().chain(books.values()).all(|sum| *sum <= CARD)
+        sums.values()
+            .chain(decided.values())
+            .all(|sum| *sum <= CARD)
     }
 
     /// API server and agents agree, and no single pod waits that would fit.

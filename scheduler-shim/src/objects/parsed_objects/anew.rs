@@ -105,16 +105,23 @@ fn object(which: u8, way: u8) -> Value {
 }
 
 fn says(inventory: &ObjectInventory) -> String {
-    let mut remarks = ObjectWarnings::default();
+    let mut warnings = ObjectWarnings::default();
     let schedulers = ["kai-scheduler".to_owned()];
     let (nobody, nothing) = (BTreeMap::new(), CardInventory::default());
     let now = Duration::from_secs(1_800_000_000);
-    let all = snapshot(inventory, &schedulers, &nobody, &nothing, now, &mut remarks);
+    let all = snapshot(
+        inventory,
+        &schedulers,
+        &nobody,
+        &nothing,
+        now,
+        &mut warnings,
+    );
     let settings = GroupingSettings::default();
     let derived = (inventory.pods()).map(|(pod, read)| read.derived(pod, inventory, &settings));
     let derived: Vec<_> = derived.collect();
     format!(
-        "{:#?}\n{:#?}\n{remarks:#?}\n{derived:#?}",
+        "{:#?}\n{:#?}\n{warnings:#?}\n{derived:#?}",
         all.cluster, all.strays
     )
 }
@@ -124,8 +131,8 @@ proptest! {
     fn what_is_kept_is_what_reading_anew_says(
         steps in prop::collection::vec((0_u8..12, 0..2 * MAKERS, prop::bool::weighted(0.25)), 1..40)
     ) {
-        let mut remarks = ObjectWarnings::default();
-        let mut kept = ObjectInventory::of(Vec::new(), &mut remarks);
+        let mut warnings = ObjectWarnings::default();
+        let mut kept = ObjectInventory::of(Vec::new(), &mut warnings);
         let mut all: BTreeMap<u8, Value> = BTreeMap::new();
         for (which, way, goes) in steps {
             let json = object(which, way);
@@ -133,10 +140,10 @@ proptest! {
                 kept.remove(&json);
                 all.remove(&which);
             } else {
-                kept.put(json.clone(), &mut remarks);
+                kept.put(json.clone(), &mut warnings);
                 all.insert(which, json);
             }
-            let anew = ObjectInventory::of(all.values().cloned().collect(), &mut remarks);
+            let anew = ObjectInventory::of(all.values().cloned().collect(), &mut warnings);
             prop_assert_eq!(says(&kept), says(&anew));
             kept.rest();
         }

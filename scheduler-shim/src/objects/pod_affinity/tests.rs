@@ -8,10 +8,10 @@ use crate::objects::namespaces::NamespaceResolver;
 fn read(labels: &Value, spec: &Value) -> (Task, Vec<String>) {
     let pod = json!({"kind": "Pod", "spec": spec,
         "metadata": {"name": "p", "namespace": "team", "labels": labels}});
-    let (mut task, mut remarks) = (Task::default(), ObjectWarnings::default());
-    enter(ObjectView::new(&pod), &mut task, &mut remarks);
-    let remarks = remarks.0.into_iter().map(|one| one.message);
-    (task, remarks.collect())
+    let (mut task, mut warnings) = (Task::default(), ObjectWarnings::default());
+    enter(ObjectView::new(&pod), &mut task, &mut warnings);
+    let warnings = warnings.0.into_iter().map(|one| one.message);
+    (task, warnings.collect())
 }
 
 /// The label requirements of a required anti-affinity term.
@@ -20,8 +20,8 @@ fn asked(term: &Value) -> Vec<(String, LabelRequirement)> {
     term["topologyKey"] = "zone".into();
     let terms = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
     let labels = json!({"app": "web", "hash": "1"});
-    let (task, remarks) = read(&labels, &json!({"affinity": {"podAntiAffinity": terms}}));
-    assert!(remarks.is_empty(), "{remarks:?}");
+    let (task, warnings) = read(&labels, &json!({"affinity": {"podAntiAffinity": terms}}));
+    assert!(warnings.is_empty(), "{warnings:?}");
     let [apart] = task.apart.as_slice() else {
         panic!("{:?} is not one term", task.apart);
     };
@@ -114,7 +114,7 @@ fn namespaces_that_are_chosen_by_labels_join_those_that_are_named() {
     };
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "bare"}});
-    let mut remarks = ObjectWarnings::default();
+    let mut warnings = ObjectWarnings::default();
     let inventory = ObjectInventory::of(
         vec![
             namespace("one", json!({"env": "prod"})),
@@ -122,9 +122,9 @@ fn namespaces_that_are_chosen_by_labels_join_those_that_are_named() {
             namespace("three", json!({})),
             pod,
         ],
-        &mut remarks,
+        &mut warnings,
     );
-    assert!(remarks.0.is_empty(), "{remarks:?}");
+    assert!(warnings.0.is_empty(), "{warnings:?}");
     let mut chosen = |names: &[&str], expression: Value| {
         let selector = json!({"matchExpressions": [expression]});
         let labels = asked(
@@ -137,7 +137,7 @@ fn namespaces_that_are_chosen_by_labels_join_those_that_are_named() {
             }],
             ..Task::default()
         };
-        NamespaceResolver::of(&inventory).name_all(&mut task, &mut remarks);
+        NamespaceResolver::of(&inventory).name_all(&mut task, &mut warnings);
         task.near.remove(0).labels
     };
     let prod = json!({"key": "env", "operator": "In", "values": ["prod"]});
@@ -153,11 +153,11 @@ fn namespaces_that_are_chosen_by_labels_join_those_that_are_named() {
     );
     let named = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["bare"]});
     assert_eq!(chosen(&[], named), all(&[(NAMESPACE, among(&["bare"]))]));
-    let remarks: Vec<String> = remarks.0.iter().map(ToString::to_string).collect();
-    assert_eq!(remarks.len(), 1, "{remarks:?}");
+    let warnings: Vec<String> = warnings.0.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(
-        remarks[0].starts_with("Namespace bare: pods select namespaces by labels"),
-        "{remarks:?}"
+        warnings[0].starts_with("Namespace bare: pods select namespaces by labels"),
+        "{warnings:?}"
     );
 }
 
@@ -169,8 +169,8 @@ fn constraints_that_must_hold_are_kept_apart_from_those_that_are_wishes() {
     };
     let rules = json!([rule("DoNotSchedule", 2), rule("ScheduleAnyway", 1)]);
     let labels = json!({"hash": "1"});
-    let (task, remarks) = read(&labels, &json!({"topologySpreadConstraints": rules}));
-    assert!(remarks.is_empty(), "{remarks:?}");
+    let (task, warnings) = read(&labels, &json!({"topologySpreadConstraints": rules}));
+    assert!(warnings.is_empty(), "{warnings:?}");
     let spread = |skew| SpreadConstraint {
         like: PodAffinityTerm {
             labels: all(&[
@@ -197,11 +197,11 @@ fn a_term_that_makes_no_sense_is_left_out_with_a_remark() {
         json!({"requiredDuringSchedulingIgnoredDuringExecution": [odd, {"labelSelector": {}}]});
     let rule = json!({"topologyKey": "zone", "labelSelector": {}, "nodeTaintsPolicy": "Ignore"});
     let spec = json!({"affinity": {"podAffinity": terms}, "topologySpreadConstraints": [rule]});
-    let (task, remarks) = read(&json!({}), &spec);
+    let (task, warnings) = read(&json!({}), &spec);
     assert!(task.near.is_empty(), "{:?}", task.near);
     assert_eq!(task.even.len(), 1);
     assert_eq!(
-        remarks,
+        warnings,
         [
             "its topologySpreadConstraints set nodeAffinityPolicy or nodeTaintsPolicy to Ignore; Honor is used",
             "one term of its podAffinity is ignored: it has no topologyKey",

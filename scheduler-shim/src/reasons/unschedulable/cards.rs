@@ -12,7 +12,7 @@ use crate::reasons::formatting;
 
 /// What the node lacks of cards, in words.
 pub(crate) fn lack(
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     task: &Task,
     node: &Node,
     idle: i64,
@@ -30,16 +30,16 @@ pub(crate) fn lack(
                 formatting::cards(task),
                 offered.join(", ")
             );
-            Some((UnmetRequirement::Gpus, message)).filter(|_| !has_partitions(books, task, node))
+            Some((UnmetRequirement::Gpus, message)).filter(|_| !has_partitions(decided, task, node))
         }
         TaskGpuRequest::Shared { devices, .. } => {
-            lack_of_memory(books, task, node, idle, i64::from(*devices))
+            lack_of_memory(decided, task, node, idle, i64::from(*devices))
         }
     }
 }
 
 /// Whether the remaining partitions suffice, given what the pods of the node hold.
-fn has_partitions(books: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool {
+fn has_partitions(decided: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool {
     let TaskGpuRequest::Partitions(asked) = &task.cards else {
         return true;
     };
@@ -48,8 +48,8 @@ fn has_partitions(books: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool 
         .iter()
         .map(|(name, count)| (name, *count))
         .collect();
-    for other in books.cluster.jobs.iter().flat_map(|job| &job.tasks) {
-        let outcome = books.outcomes.get(other.name.as_str());
+    for other in decided.cluster.jobs.iter().flat_map(|job| &job.tasks) {
+        let outcome = decided.outcomes.get(other.name.as_str());
         let place = outcome
             .filter(|one| one.status.is_active())
             .and_then(|one| one.place.as_ref());
@@ -68,7 +68,7 @@ fn has_partitions(books: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool 
 }
 
 fn lack_of_memory(
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     task: &Task,
     node: &Node,
     idle: i64,
@@ -98,7 +98,7 @@ fn lack_of_memory(
         false => 0,
     };
     let mut shortfalls = Vec::new();
-    for (card, size, holders) in cards(books, node) {
+    for (card, size, holders) in cards(decided, node) {
         let capacity = CardCapacity {
             total: size,
             reserved: Bytes::ZERO,
@@ -146,8 +146,8 @@ fn lack_of_memory(
 }
 
 /// The shared cards of a node, and all healthy ones that are listed, with memory and holders.
-fn cards(books: &DecidedCluster<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Holder>)> {
-    let shared = books.shared(&node.name).into_iter();
+fn cards(decided: &DecidedCluster<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Holder>)> {
+    let shared = decided.shared(&node.name).into_iter();
     let is_dead = |name: &String| {
         let mut listed = node.listed.iter();
         listed.any(|card| card.name == *name && !card.is_healthy)

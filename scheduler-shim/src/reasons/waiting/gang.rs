@@ -28,12 +28,12 @@ pub(crate) struct WaitingGang<'a> {
 
 impl<'a> WaitingGang<'a> {
     /// The gang of a job.
-    pub(crate) fn of(books: &DecidedCluster<'_>, job: &'a Job) -> Self {
+    pub(crate) fn of(decided: &DecidedCluster<'_>, job: &'a Job) -> Self {
         let sets = sets(&job.root);
         let mut waits: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
         let mut placed: BTreeMap<&str, usize> = BTreeMap::new();
         for one in &job.tasks {
-            match books.status(one) {
+            match decided.status(one) {
                 TaskStatus::Pending => waits.entry(&one.set).or_default().push(one),
                 status if status.is_active_allocated() => *placed.entry(&one.set).or_default() += 1,
                 _ => {}

@@ -11,7 +11,7 @@ use crate::objects::pod_affinity;
 /// Why a gang does not fit although one of its pods would: its pods keep apart, and the nodes with room are in too
 /// few domains.
 pub(crate) fn too_few_domains(
-    books: &DecidedCluster<'_>,
+    decided: &DecidedCluster<'_>,
     gang: &[&Task],
     open: &[&NodeView],
 ) -> Option<String> {
@@ -21,7 +21,7 @@ pub(crate) fn too_few_domains(
             .iter()
             .filter(|task| task.apart.contains(term) && term.are_like(&task.labels));
         let rivals = rivals.count();
-        let nodes = open.iter().filter_map(|view| books.node(&view.node));
+        let nodes = open.iter().filter_map(|view| decided.node(&view.node));
         let domains: BTreeSet<&String> = nodes
             .filter_map(|node| node.labels.get(&term.domain))
             .collect();

@@ -2,7 +2,7 @@
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{Job, Node, PodSet, SubGroupSet, Task, TaskGpuRequest, TaskStatus};
-use apportion_policy::{Cluster, Decision, TaskPlacement, plan_aloud, step};
+use apportion_policy::{Cluster, Decision, TaskPlacement, plan_observed, step};
 use proptest::prelude::*;
 
 use super::checks::{check_cards, check_gangs, check_queues};
@@ -45,7 +45,7 @@ proptest! {
     fn what_is_seen_of_a_plan_at_last_is_what_is_done(mut cluster in cluster()) {
         for _ in 0..4 {
             let mut seen = Vec::new();
-            plan_aloud(NOW, &cluster, |session, _| seen = session.decisions());
+            plan_observed(NOW, &cluster, |session, _| seen = session.decisions());
             let decisions = step(NOW, &cluster);
             prop_assert_eq!(&seen, &decisions);
             carry_on(&mut cluster, &decisions);
