@@ -77,9 +77,10 @@ struct ProgressPrinter {
 
 impl ProgressPrinter {
     fn say(&self, text: &str) -> Result<(), CommandFailure> {
-        match self.is_verbose {
-            true => output::line(text),
-            false => Ok(()),
+        if self.is_verbose {
+            output::line(text)
+        } else {
+            Ok(())
         }
     }
 }

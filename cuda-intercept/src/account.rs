@@ -123,9 +123,12 @@ fn is_absence(problem: AccountOpenError) -> bool {
 /// Whether this library was loaded from its path in a container. Then there is an account beside it, even if the
 /// kernel says that the path does not exist.
 fn is_in_a_container() -> bool {
-    let path = elf::for_each(|object| match object.is_ours() {
-        true => ControlFlow::Break(object.path()),
-        false => ControlFlow::Continue(()),
+    let path = elf::for_each(|object| {
+        if object.is_ours() {
+            ControlFlow::Break(object.path())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     let Some(path) = path.filter(|path| !path.is_null()) else {
         return false;
@@ -144,9 +147,12 @@ impl MappedAccount {
         let limits = LimitsMap::open(limits.ok_or(AccountOpenError::NotAnAccount)?)?;
         let usage = path.join(folder, place::USAGE_FILE);
         let usage = UsageMap::open(usage.ok_or(AccountOpenError::NotAnAccount)?);
-        let usage = usage.map_err(|problem| match is_absence(problem) {
-            true => AccountOpenError::NotAnAccount,
-            false => problem,
+        let usage = usage.map_err(|problem| {
+            if is_absence(problem) {
+                AccountOpenError::NotAnAccount
+            } else {
+                problem
+            }
         })?;
         if limits.cards().len() != usage.cards() {
             return Err(AccountOpenError::NotAnAccount);

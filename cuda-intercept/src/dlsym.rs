@@ -212,9 +212,10 @@ unsafe fn way(
 
 /// The hook, if `found` is the driver's function of that row; else `found`.
 fn substitute(place: usize, row: &HookedFunction, found: usize) -> usize {
-    match found != 0 && driver::real(place, row.library) == Some(found) {
-        true => row.hook_or(found),
-        false => found,
+    if found != 0 && driver::real(place, row.library) == Some(found) {
+        row.hook_or(found)
+    } else {
+        found
     }
 }
 
@@ -225,15 +226,19 @@ fn in_the_one_driver(library: DriverLibrary, name: &CStr, found: usize, caller: 
         return found;
     }
     let is_in_a_copy = |address| {
-        let named = elf::for_each(|object| match object.span().contains(&address) {
-            true => ControlFlow::Break(object.is_named(library.soname())),
-            false => ControlFlow::Continue(()),
+        let named = elf::for_each(|object| {
+            if object.span().contains(&address) {
+                ControlFlow::Break(object.is_named(library.soname()))
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         named == Some(true)
     };
-    match is_in_a_copy(found) && !is_in_a_copy(caller) && process::may_be_limited() {
-        true => driver::function(library, name).unwrap_or(found),
-        false => found,
+    if is_in_a_copy(found) && !is_in_a_copy(caller) && process::may_be_limited() {
+        driver::function(library, name).unwrap_or(found)
+    } else {
+        found
     }
 }
 
@@ -273,9 +278,12 @@ fn next_after(caller: usize, symbol: &CStr) -> Option<usize> {
 /// What a library finds beyond the global scope: the driver, if it is loaded. The program itself searches only the
 /// global scope.
 fn linked_with(caller: usize, place: usize, row: &HookedFunction) -> Option<usize> {
-    let is_library = elf::for_each(|object| match object.span().contains(&caller) {
-        true => ControlFlow::Break(object.is_library()),
-        false => ControlFlow::Continue(()),
+    let is_library = elf::for_each(|object| {
+        if object.span().contains(&caller) {
+            ControlFlow::Break(object.is_library())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     let found = is_library?.then(|| driver::real(place, row.library))??;
     driver::forget_message();

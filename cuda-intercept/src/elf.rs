@@ -103,13 +103,14 @@ static OURS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 pub(crate) fn is_ours(address: usize) -> bool {
     let [start, end] = &OURS;
     if end.load(Acquire) == 0 {
-        for_each(|object| match object.is_ours() {
-            true => {
+        for_each(|object| {
+            if object.is_ours() {
                 start.store(object.span.start, Release);
                 end.store(object.span.end, Release);
                 ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
-            false => ControlFlow::Continue(()),
         });
     }
     (start.load(Acquire)..end.load(Acquire)).contains(&address)
@@ -341,9 +342,12 @@ mod tests {
 
     #[test]
     fn knows_an_object_by_the_name_it_gives_itself() {
-        let libc_is_there = for_each(|object| match object.is_named(c"libc.so.6") {
-            true => ControlFlow::Break(object.symbol(c"dlsym").is_some()),
-            false => ControlFlow::Continue(()),
+        let libc_is_there = for_each(|object| {
+            if object.is_named(c"libc.so.6") {
+                ControlFlow::Break(object.symbol(c"dlsym").is_some())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         assert_eq!(libc_is_there, Some(true));
     }

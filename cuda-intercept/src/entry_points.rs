@@ -17,9 +17,10 @@ impl HookedFunction {
 
     /// The hook, or `real` if the hook does nothing without a limit and this process has none.
     pub(crate) fn hook_or(&self, real: usize) -> usize {
-        match self.is_for_limits && !process::may_be_limited() {
-            true => real,
-            false => self.hook(),
+        if self.is_for_limits && !process::may_be_limited() {
+            real
+        } else {
+            self.hook()
         }
     }
 }

@@ -186,13 +186,14 @@ impl ProcessState {
                 0
             };
             let is_new = allocations.open_context(handle, (card, device), reserve, false);
-            match is_new {
-                true => (
+            if is_new {
+                (
                     allocations.context(handle),
                     reserve,
                     allocations.libraries_in(handle),
-                ),
-                false => (allocations.context(handle), 0, 0),
+                )
+            } else {
+                (allocations.context(handle), 0, 0)
             }
         };
         self.adjust(card, 0, reserve.saturating_add(libraries));
@@ -232,13 +233,12 @@ impl ProcessState {
 
     /// Changes a charge from `before` to `after` bytes. The driver has already taken the memory.
     pub(crate) fn adjust(&self, card: Card, before: u64, after: u64) {
-        match after > before {
-            true => {
-                if let Some(account) = self.account() {
-                    account.charge_anyway(card, after.saturating_sub(before));
-                }
+        if after > before {
+            if let Some(account) = self.account() {
+                account.charge_anyway(card, after.saturating_sub(before));
             }
-            false => self.uncharge(card, before.saturating_sub(after)),
+        } else {
+            self.uncharge(card, before.saturating_sub(after))
         }
     }
 

@@ -148,17 +148,19 @@ impl GrantDelivery {
     ) -> Result<AllocateStrategy, DriverFilesError> {
         self.has_cdi = facts.has_cdi;
         self.sources.is_nvidia_default = facts.is_nvidia_default;
-        Ok(match facts.has_cdi {
-            true => AllocateStrategy::Cdi,
-            false => AllocateStrategy::Folders(self.folders.clone(), self.undescribed()?),
+        Ok(if facts.has_cdi {
+            AllocateStrategy::Cdi
+        } else {
+            AllocateStrategy::Folders(self.folders.clone(), self.undescribed()?)
         })
     }
 
     /// What containers get if no CDI spec describes the cards.
     fn undescribed(&self) -> Result<ContainerFiles, DriverFilesError> {
-        let driver = match self.is_simulated() {
-            true => self.files.driver.clone(),
-            false => self.sources.undescribed()?,
+        let driver = if self.is_simulated() {
+            self.files.driver.clone()
+        } else {
+            self.sources.undescribed()?
         };
         Ok(self.with(driver))
     }
@@ -168,9 +170,10 @@ impl GrantDelivery {
         &self,
         grant: &Grant,
     ) -> Result<(ContainerFiles, PassthroughEdits), DriverFilesError> {
-        let (driver, described) = match self.is_simulated() {
-            true => (self.files.driver.clone(), PassthroughEdits::default()),
-            false => self.sources.of(&grant.cards)?,
+        let (driver, described) = if self.is_simulated() {
+            (self.files.driver.clone(), PassthroughEdits::default())
+        } else {
+            self.sources.of(&grant.cards)?
         };
         Ok((self.with(driver), described))
     }

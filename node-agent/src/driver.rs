@@ -230,16 +230,17 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, DriverInventory), Dr
     }
     locality::look(&nvml, &mut cards);
     ordinals::enter(&nvml, count, &mut cards);
-    match cards.is_empty() {
-        true => Err(DriverError::NoCards(version)),
-        false => Ok((
+    if cards.is_empty() {
+        Err(DriverError::NoCards(version))
+    } else {
+        Ok((
             nvml,
             DriverInventory {
                 version,
                 count,
                 cards,
             },
-        )),
+        ))
     }
 }
 
@@ -391,9 +392,10 @@ fn try_read(
     // The list comes first. Then a process that starts in between shows as unexplained memory in one sample, and not
     // as a process whose memory is missing in the card's total.
     let processes = processes::of(&device)?;
-    let used = match card.is_measured {
-        true => Bytes(device.memory_info()?.used),
-        false => processes.values().flatten().copied().sum(),
+    let used = if card.is_measured {
+        Bytes(device.memory_info()?.used)
+    } else {
+        processes.values().flatten().copied().sum()
     };
     let utilisation = device.utilization_rates().ok().map(|rates| rates.gpu);
     Ok(CardReading {

@@ -92,9 +92,10 @@ pub(crate) async fn serve(
 fn format(request: &Request<Incoming>) -> (MetricsFormat, &'static str) {
     let accepted = request.headers().get(ACCEPT).map(HeaderValue::as_bytes);
     let accepted = String::from_utf8_lossy(accepted.unwrap_or_default());
-    match accepted.contains("application/openmetrics-text") {
-        true => (MetricsFormat::OpenMetrics, OPEN_METRICS),
-        false => (MetricsFormat::Plain, PLAIN),
+    if accepted.contains("application/openmetrics-text") {
+        (MetricsFormat::OpenMetrics, OPEN_METRICS)
+    } else {
+        (MetricsFormat::Plain, PLAIN)
     }
 }
 

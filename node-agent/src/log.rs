@@ -6,8 +6,9 @@ pub(crate) fn start(options: &AgentOptions) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(options.log)
         .with_writer(std::io::stderr);
-    match options.is_json {
-        true => builder.json().init(),
-        false => builder.with_ansi(false).with_target(false).init(),
+    if options.is_json {
+        builder.json().init()
+    } else {
+        builder.with_ansi(false).with_target(false).init()
     }
 }

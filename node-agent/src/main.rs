@@ -95,10 +95,7 @@ fn main() -> ExitCode {
 fn serve(options: AgentOptions) -> Result<(), AgentFailure> {
     log::start(&options);
     let is_json = options.is_json;
-    start(options).map_err(|failure| match is_json {
-        true => failure.logged(),
-        false => failure,
-    })
+    start(options).map_err(|failure| if is_json { failure.logged() } else { failure })
 }
 
 fn start(options: AgentOptions) -> Result<(), AgentFailure> {

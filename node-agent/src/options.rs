@@ -262,9 +262,10 @@ pub(crate) fn parse(
     for row in rows() {
         if let Some(text) = env(row.env).filter(|text| !text.is_empty()) {
             // The variable names the folder of the machine's own instance.
-            let text = match is_simulated && row.flag == "--dir" {
-                true => format!("{text}/{}", place::DIR_SIM),
-                false => text,
+            let text = if is_simulated && row.flag == "--dir" {
+                format!("{text}/{}", place::DIR_SIM)
+            } else {
+                text
             };
             enter(row, &mut options, row.env, &text, &mut mistakes);
         }
@@ -288,9 +289,10 @@ pub(crate) fn parse(
         }
     }
     mistakes.extend(options.tcp.mistake(options.node.as_deref()));
-    match mistakes.is_empty() {
-        true => Ok(AgentCommand::Serve(Box::new(options))),
-        false => Err(AgentFailure::usage(mistakes)),
+    if mistakes.is_empty() {
+        Ok(AgentCommand::Serve(Box::new(options)))
+    } else {
+        Err(AgentFailure::usage(mistakes))
     }
 }
 

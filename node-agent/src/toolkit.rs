@@ -166,9 +166,10 @@ fn libraries(folder: &Path) -> Result<Vec<String>, DriverFilesError> {
 }
 
 fn is_of(name: &str, known: &str) -> bool {
-    match known.ends_with('.') {
-        true => name.starts_with(known),
-        false => name == known,
+    if known.ends_with('.') {
+        name.starts_with(known)
+    } else {
+        name == known
     }
 }
 

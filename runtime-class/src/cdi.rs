@@ -103,9 +103,10 @@ pub fn render(label: &CdiSpecLabel, edits: &ContainerEdits, described: Passthrou
     );
     all.device_nodes.extend(edits.devices.iter().map(device));
     all.mounts.extend(edits.mounts.iter().map(mount));
-    let version = match all.additional_gids.is_empty() {
-        true => VERSION,
-        false => VERSION_WITH_GROUPS,
+    let version = if all.additional_gids.is_empty() {
+        VERSION
+    } else {
+        VERSION_WITH_GROUPS
     };
     serde_json::json!({
         "cdiVersion": version,

@@ -315,9 +315,10 @@ fn the_agent_keeps_no_right_that_its_table_does_not_name() {
     let documented = ProcessPrivileges::documented("agent on a machine, started by root");
     let has = |name: &&str| ours.capabilities.split(' ').any(|one| one == *name);
     let wanted: Vec<&str> = documented.capabilities.split(' ').filter(has).collect();
-    let wanted = match wanted.is_empty() {
-        true => ProcessPrivileges::documented("agent on a machine, started by a user").capabilities,
-        false => wanted.join(" "),
+    let wanted = if wanted.is_empty() {
+        ProcessPrivileges::documented("agent on a machine, started by a user").capabilities
+    } else {
+        wanted.join(" ")
     };
     let threads = format!("/proc/{}/task", agent.pid());
     let threads = fs::read_dir(threads).expect("the agent runs");

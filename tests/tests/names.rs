@@ -12,9 +12,10 @@ const FRAMEWORKS: [&str; 3] = ["jax", "pytorch", "tensorflow"];
 /// The functions of a staged library. A runtime function that only returns "not supported" is a weak symbol, and does
 /// not count.
 fn functions(library: &str) -> HashSet<String> {
-    let folder = match library.starts_with("libcudart") {
-        true => "lib/apportion/sim/runtime",
-        false => "lib/apportion/sim",
+    let folder = if library.starts_with("libcudart") {
+        "lib/apportion/sim/runtime"
+    } else {
+        "lib/apportion/sim"
     };
     let path = staged().join(folder).join(library);
     let mut list = Command::new("nm");

@@ -120,9 +120,12 @@ fn captured(driver: &Driver, bytes: usize, keeps: bool) -> Result<(usize, u64), 
     result(driver.cuStreamCreate(Some(&mut stream), 1))?;
     result(driver.cuStreamBeginCapture_v2(stream, 0))?;
     let asked = result(driver.cuMemAllocAsync(Some(&mut address), bytes, stream));
-    let asked = asked.and_then(|()| match keeps {
-        true => Ok(()),
-        false => result(driver.cuMemFreeAsync(address, stream)),
+    let asked = asked.and_then(|()| {
+        if keeps {
+            Ok(())
+        } else {
+            result(driver.cuMemFreeAsync(address, stream))
+        }
     });
     let ended = result(driver.cuStreamEndCapture(stream, Some(&mut graph)));
     result(driver.cuStreamDestroy_v2(stream))?;

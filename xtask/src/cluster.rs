@@ -402,8 +402,9 @@ fn test(
             }
         }
     }
-    match failed.is_empty() {
-        true => Ok(()),
-        false => bail!("failed: {}", failed.join(", ")),
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        bail!("failed: {}", failed.join(", "))
     }
 }

@@ -49,9 +49,10 @@ pub(crate) fn compare(workspace: &Workspace, branches: &[String]) -> Result<Exit
 }
 
 fn code(is_good: bool) -> ExitCode {
-    match is_good {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if is_good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -81,8 +82,9 @@ fn compare_found(workspace: &Workspace, found: &[PathBuf]) -> Result<bool> {
 /// The folder with the CUDA runtimes, which come in one package with the headers.
 fn runtimes(workspace: &Workspace) -> Result<PathBuf> {
     let python = workspace.target.join("venv/bin/python");
-    match python.exists() {
-        true => clients::headers(workspace, &python),
-        false => clients::headers(workspace, Path::new("python3")),
+    if python.exists() {
+        clients::headers(workspace, &python)
+    } else {
+        clients::headers(workspace, Path::new("python3"))
     }
 }

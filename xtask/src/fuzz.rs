@@ -94,9 +94,10 @@ pub(crate) fn perform(workspace: &Workspace, options: &FuzzOptions) -> Result<Ex
             known.join(", ")
         )));
     }
-    let chosen: Vec<&str> = match options.targets.is_empty() {
-        true => names().collect(),
-        false => options.targets.iter().map(String::as_str).collect(),
+    let chosen: Vec<&str> = if options.targets.is_empty() {
+        names().collect()
+    } else {
+        options.targets.iter().map(String::as_str).collect()
     };
     match (&options.input, chosen.as_slice()) {
         (Some(input), [target]) => {
@@ -149,9 +150,10 @@ fn fuzz_all(places: &FuzzFolders, chosen: &[&str], seconds: u32) -> Result<ExitC
             .map(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")));
         results.collect::<Result<Vec<bool>>>()
     })?;
-    Ok(match is_clean.into_iter().all(|clean| clean) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if is_clean.into_iter().all(|clean| clean) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

@@ -84,9 +84,10 @@ pub(crate) fn compare(workspace: &Workspace, options: &KaiDiffOptions) -> Result
         report.enter(theme, &found);
         for finding in &found.findings {
             println!("{finding}");
-            let written = match options.shrink {
-                true => shrink::shrink(&mut oracle, finding)?,
-                false => finding.written(),
+            let written = if options.shrink {
+                shrink::shrink(&mut oracle, finding)?
+            } else {
+                finding.written()
             };
             write(&out, &finding.file(), &written)?;
         }

@@ -81,9 +81,10 @@ pub(crate) fn run(
     let built = workspace.target.join("kai-e2e/programs");
     for suite in &suites {
         let program = suite.build(&options.dir, &built, options.patience)?;
-        let specs = match known_failures::not_run(&suite.folder) {
-            true => suite.list(&program, &results)?,
-            false => suite.run(&program, cluster, &results)?,
+        let specs = if known_failures::not_run(&suite.folder) {
+            suite.list(&program, &results)?
+        } else {
+            suite.run(&program, cluster, &results)?
         };
         report::write(&results, &suite.folder, &specs)?;
         println!("{}: {}", suite.folder, table::count(&specs));
@@ -108,9 +109,10 @@ pub(crate) fn show(workspace: &Workspace, options: &KaiE2eOptions) -> Result<Exi
     for line in &unexplained {
         println!("no reason is listed: {line}");
     }
-    Ok(match unexplained.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if unexplained.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

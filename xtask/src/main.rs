@@ -260,8 +260,9 @@ fn perform(task: XtaskCommand) -> Result<ExitCode> {
 /// Runs cases. The exit code is a failure if a case fails that is not listed as a deviation.
 fn ask(workspace: &Workspace, suite: &CaseSuite, options: &CaseOptions) -> Result<ExitCode> {
     let listed = KnownDeviations::read(&workspace.root.join(DEVIATIONS))?;
-    Ok(match suite.run(&workspace.root, options, &listed)? {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if suite.run(&workspace.root, options, &listed)? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }

@@ -42,9 +42,10 @@ pub(crate) fn test(
     let pack = workspace.target.join("gpu-pack-debug");
     gpu_pack::make(workspace, BuildProfile::Debug, &pack)?;
     let staged = workspace.staged(false);
-    let (python, headers) = match is_quick {
-        true => (Err(anyhow!("--quick")), Err(anyhow!("--quick"))),
-        false => from_pypi(workspace),
+    let (python, headers) = if is_quick {
+        (Err(anyhow!("--quick")), Err(anyhow!("--quick")))
+    } else {
+        from_pypi(workspace)
     };
 
     let mut cargo = workspace.cargo();

@@ -43,9 +43,10 @@ impl Workspace {
     /// The folder with the staged programs and libraries. Optimised ones have their own, so that they can be built
     /// while tests use the other.
     pub(crate) fn staged(&self, release: bool) -> PathBuf {
-        self.target.join(match release {
-            true => "apportion-release",
-            false => "apportion",
+        self.target.join(if release {
+            "apportion-release"
+        } else {
+            "apportion"
         })
     }
 

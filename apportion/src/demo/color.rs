@@ -46,9 +46,10 @@ impl ColorMode {
             TextRole::Refused => "93",
             TextRole::Good => "1;92",
         };
-        match self.0 && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
+        if self.0 && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
         }
     }
 }

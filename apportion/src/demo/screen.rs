@@ -192,9 +192,10 @@ fn painted(line: &str, row: &DemoProgramRow, paint: ColorMode) -> String {
     let key = paint.text(role.unwrap_or(TextRole::Aside), row.key);
     let error = paint.text(TextRole::Refused, &row.error);
     let line = line.replacen(row.key, &key, 1);
-    match row.error.is_empty() {
-        true => line,
-        false => line.replacen(&row.error, &error, 1),
+    if row.error.is_empty() {
+        line
+    } else {
+        line.replacen(&row.error, &error, 1)
     }
 }
 

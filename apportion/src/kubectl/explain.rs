@@ -70,9 +70,10 @@ pub(crate) async fn show(
     let pod = find(cluster, asked).await?;
     let known = RelatedObjects::of(cluster, &pod).await?;
     let explanation = known.explain(&pod);
-    match asked.format.json {
-        true => output::json(&explanation),
-        false => output::all(&text(&explanation)),
+    if asked.format.json {
+        output::json(&explanation)
+    } else {
+        output::all(&text(&explanation))
     }
 }
 

@@ -86,9 +86,10 @@ const COLUMNS: &[TableColumn<NodeGpu>] = &[
 pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let nodes = nodes(cluster).await?;
     let gpus = of(&nodes);
-    match as_json {
-        true => output::json(&gpus),
-        false => output::all(&text(&nodes, &gpus)),
+    if as_json {
+        output::json(&gpus)
+    } else {
+        output::all(&text(&nodes, &gpus))
     }
 }
 

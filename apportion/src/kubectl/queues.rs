@@ -110,9 +110,10 @@ fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<QueueListEntry> {
     let mut tops = Vec::new();
     for (name, queue) in &by_name {
         let parent = queue.spec.parent_queue.as_str();
-        match by_name.contains_key(parent) && parent != name {
-            true => below.entry(parent).or_default().push(name),
-            false => tops.push(name.as_str()),
+        if by_name.contains_key(parent) && parent != name {
+            below.entry(parent).or_default().push(name)
+        } else {
+            tops.push(name.as_str())
         }
     }
     let mut shown = Vec::new();
@@ -186,9 +187,10 @@ fn gpus(amounts: &Amounts) -> f64 {
 
 /// An amount of GPUs, with three decimals.
 pub(crate) fn amount(gpus: f64) -> String {
-    match gpus < 0.0 {
-        true => "unlimited".to_owned(),
-        false => format!("{}", (gpus * 1000.0).round() / 1000.0),
+    if gpus < 0.0 {
+        "unlimited".to_owned()
+    } else {
+        format!("{}", (gpus * 1000.0).round() / 1000.0)
     }
 }
 

@@ -118,9 +118,10 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
 
     let before = processes(&scheduler);
     let whole_cards = arguments.reclaim > 0;
-    let count = match whole_cards {
-        true => arguments.nodes * arguments.cards,
-        false => arguments.pods,
+    let count = if whole_cards {
+        arguments.nodes * arguments.cards
+    } else {
+        arguments.pods
     };
     let (times, whole) = runtime.block_on(at_once(&cluster, count, whole_cards))?;
     let after = processes(&scheduler);

@@ -76,9 +76,10 @@ impl ArrayTable {
             bytes,
             most: before.most.max(bytes),
         };
-        match self.shelves.enter(array.context, after) {
-            true => after.cost().saturating_sub(before.cost()),
-            false => BLOCK,
+        if self.shelves.enter(array.context, after) {
+            after.cost().saturating_sub(before.cost())
+        } else {
+            BLOCK
         }
     }
 
@@ -96,9 +97,10 @@ impl ArrayTable {
     }
 
     fn close(&mut self, array: ArrayAllocation) -> RemovedArray {
-        let cost = match array.bytes > SMALL {
-            true => worst_case(array.bytes),
-            false => self.unshelve(array),
+        let cost = if array.bytes > SMALL {
+            worst_case(array.bytes)
+        } else {
+            self.unshelve(array)
         };
         RemovedArray { array, cost }
     }

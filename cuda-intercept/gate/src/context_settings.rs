@@ -111,9 +111,10 @@ impl ContextSettings {
             return LocalMemoryFit::Included;
         }
         let more = known.cost(need, unit).saturating_sub(known.charged);
-        let room = match need <= known.needed {
-            true => LocalMemoryFit::There,
-            false => LocalMemoryFit::Short(more),
+        let room = if need <= known.needed {
+            LocalMemoryFit::There
+        } else {
+            LocalMemoryFit::Short(more)
         };
         match room {
             LocalMemoryFit::Short(_) => known.pending = known.pending.saturating_add(1),

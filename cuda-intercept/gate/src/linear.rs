@@ -103,11 +103,12 @@ impl LinearTable {
     }
 
     fn close(&mut self, address: u64, entry: LinearEntry) -> RemovedLinear {
-        let cost = match entry.bytes > SMALL {
-            true => worst_case(entry.bytes),
-            false => touched(address, entry.bytes)
+        let cost = if entry.bytes > SMALL {
+            worst_case(entry.bytes)
+        } else {
+            touched(address, entry.bytes)
                 .filter(|block| self.untouch(*block))
-                .fold(0_u64, |cost, _| cost.saturating_add(BLOCK)),
+                .fold(0_u64, |cost, _| cost.saturating_add(BLOCK))
         };
         RemovedLinear {
             address,

@@ -66,13 +66,15 @@ impl LoadedImages {
         };
         let mut heap = self.heaps.get(context).copied().unwrap_or(empty);
         let before = heap.cost();
-        match bytes > SMALL {
-            true => heap.large = heap.large.saturating_add(worst_case(bytes)),
-            false => heap.small = heap.small.saturating_add(bytes),
+        if bytes > SMALL {
+            heap.large = heap.large.saturating_add(worst_case(bytes))
+        } else {
+            heap.small = heap.small.saturating_add(bytes)
         }
-        match self.heaps.enter(context, heap) {
-            true => heap.cost().saturating_sub(before),
-            false => worst_case(bytes),
+        if self.heaps.enter(context, heap) {
+            heap.cost().saturating_sub(before)
+        } else {
+            worst_case(bytes)
         }
     }
 
@@ -80,9 +82,10 @@ impl LoadedImages {
     pub fn remove(&mut self, context: ContextId, bytes: u64) -> Option<(Card, u64)> {
         let heap = self.heaps.get_mut(context)?;
         let before = heap.cost();
-        match bytes > SMALL {
-            true => heap.large = heap.large.saturating_sub(worst_case(bytes)),
-            false => heap.small = heap.small.saturating_sub(bytes),
+        if bytes > SMALL {
+            heap.large = heap.large.saturating_sub(worst_case(bytes))
+        } else {
+            heap.small = heap.small.saturating_sub(bytes)
         }
         Some((heap.card, before.saturating_sub(heap.cost())))
     }
@@ -145,14 +148,16 @@ impl LoadedImages {
             large: 0,
         };
         for (_, bytes) in self.libraries.iter() {
-            match *bytes > SMALL {
-                true => heap.large = heap.large.saturating_add(worst_case(*bytes)),
-                false => heap.small = heap.small.saturating_add(*bytes),
+            if *bytes > SMALL {
+                heap.large = heap.large.saturating_add(worst_case(*bytes))
+            } else {
+                heap.small = heap.small.saturating_add(*bytes)
             }
         }
-        match heap.cost() > 0 && self.heaps.enter(context, heap) {
-            true => heap.cost(),
-            false => 0,
+        if heap.cost() > 0 && self.heaps.enter(context, heap) {
+            heap.cost()
+        } else {
+            0
         }
     }
 

@@ -56,12 +56,11 @@ impl MappedAccount {
         }
         let is_deep = self.deep_looks.is_due();
         let others = others.filter(|other| is_deep || matters(&usage, other.owner));
-        let lifelines = match is_deep {
-            true => {
-                self.hold_lifeline();
-                None
-            }
-            false => self.path.get().and_then(LivenessProbe::open),
+        let lifelines = if is_deep {
+            self.hold_lifeline();
+            None
+        } else {
+            self.path.get().and_then(LivenessProbe::open)
         };
         let is_held = |owner: SlotOwner| {
             let lifelines = lifelines.as_ref();
@@ -163,9 +162,10 @@ mod tests {
     fn enter(usage: &AccountUsage<'_>, place: usize, lives: bool) -> SlotOwner {
         let nobody = 0x7fff_0000_u32.saturating_add(u32::try_from(place).expect("they are few"));
         let who = ProcessRegistration {
-            pid: match lives {
-                true => std::os::unix::process::parent_id(),
-                false => nobody,
+            pid: if lives {
+                std::os::unix::process::parent_id()
+            } else {
+                nobody
             },
             start_time: 0,
             pid_namespace: peers::namespace(),

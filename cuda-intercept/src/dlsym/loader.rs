@@ -98,15 +98,19 @@ impl InterposedFunction {
     fn ours_for(&self, found: usize) -> usize {
         let is_theirs = || {
             // A function outside all visible objects is in another namespace, and so in another C library.
-            let is_here = elf::for_each(|object| match object.span().contains(&found) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            let is_here = elf::for_each(|object| {
+                if object.span().contains(&found) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             });
             is_here.is_none() && process::may_be_limited()
         };
-        match found != 0 && (self.real() == Some(found) || is_theirs()) {
-            true => self.ours(),
-            false => found,
+        if found != 0 && (self.real() == Some(found) || is_theirs()) {
+            self.ours()
+        } else {
+            found
         }
     }
 

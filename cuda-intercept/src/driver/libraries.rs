@@ -47,9 +47,12 @@ pub(crate) fn function(library: DriverLibrary, name: &CStr) -> Option<usize> {
     load(library);
     let [start, _] = SPANS.get(library as usize)?;
     let start = start.load(Acquire);
-    elf::for_each(|object| match object.span().start == start {
-        true => ControlFlow::Break(object.symbol(name)),
-        false => ControlFlow::Continue(()),
+    elf::for_each(|object| {
+        if object.span().start == start {
+            ControlFlow::Break(object.symbol(name))
+        } else {
+            ControlFlow::Continue(())
+        }
     })?
 }
 
@@ -80,12 +83,13 @@ fn load(library: DriverLibrary) {
         return;
     }
     let _kept = errno::ErrnoGuard::now();
-    let path = elf::for_each(|object| match object.is_named(library.soname()) {
-        true => {
+    let path = elf::for_each(|object| {
+        if object.is_named(library.soname()) {
             fill(library, object);
             ControlFlow::Break(object.path())
+        } else {
+            ControlFlow::Continue(())
         }
-        false => ControlFlow::Continue(()),
     });
     if let Some(path) = path {
         pin(path);

@@ -91,14 +91,13 @@ fn open_with(
         && process.allocations.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
     let reserves = account.reserve(card);
-    let (reserve, libraries) = match is_there {
-        true => (0, 0),
-        false => {
-            let allocations = process.allocations.lock();
-            let reserve = allocations.reserve_for(card, reserves);
-            let all = reserve.saturating_add(also(reserves));
-            (all, allocations.loads.in_new_context())
-        }
+    let (reserve, libraries) = if is_there {
+        (0, 0)
+    } else {
+        let allocations = process.allocations.lock();
+        let reserve = allocations.reserve_for(card, reserves);
+        let all = reserve.saturating_add(also(reserves));
+        (all, allocations.loads.in_new_context())
     };
     let charged = reserve.saturating_add(libraries);
     if charged > 0 && !process.charge(card, charged) {
@@ -116,11 +115,12 @@ fn open_with(
         let mut allocations = process.allocations.lock();
         let is_new = allocations.open_context(context as u64, (card, device), reserve, is_primary);
         // The driver may return a context that is charged already.
-        let due = match is_new {
-            true => reserve
+        let due = if is_new {
+            reserve
                 .saturating_add(allocations.top_up(context as u64, reserves))
-                .saturating_add(allocations.libraries_in(context as u64)),
-            false => 0,
+                .saturating_add(allocations.libraries_in(context as u64))
+        } else {
+            0
         };
         (due, allocations.reserves(card))
     };

@@ -278,9 +278,10 @@ impl GraphLaunchCharge {
     ) -> Option<Self> {
         let (more, flight) = again(process, need, exec, stream);
         let has_all = process.allocations.lock().graphs.has_all(exec, need.card);
-        let growth = match need.is_resident || has_all {
-            true => more,
-            false => need.growth,
+        let growth = if need.is_resident || has_all {
+            more
+        } else {
+            need.growth
         };
         if growth > 0 && !process.charge(need.card, growth) {
             if let Some(number) = flight {

@@ -12,10 +12,7 @@ type SetNode = unsafe extern "C" fn(Opaque, Opaque, *const NodeParameters) -> St
 type SetChild = unsafe extern "C" fn(Opaque, Opaque, Opaque) -> Status;
 
 fn after(fits: bool, ask: impl Fn() -> Status) -> Status {
-    match fits {
-        true => ask(),
-        false => OUT_OF_MEMORY,
-    }
+    if fits { ask() } else { OUT_OF_MEMORY }
 }
 
 pub(crate) unsafe fn update_v1(

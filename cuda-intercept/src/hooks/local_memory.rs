@@ -151,9 +151,10 @@ fn find(
 /// Launches a function after its local memory was charged.
 #[inline]
 pub(super) fn after(function: Opaque, stream: Stream, ask: impl Fn() -> Status) -> Status {
-    match launch_cache::has(function as usize) {
-        true => ask(),
-        false => after_room(function, stream, &ask),
+    if launch_cache::has(function as usize) {
+        ask()
+    } else {
+        after_room(function, stream, &ask)
     }
 }
 
@@ -185,9 +186,10 @@ fn after_room(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Sta
 
 /// Charges local memory for a node of a graph, which may run from now on whenever the graph is launched.
 pub(super) fn fits(node: &KernelNode) -> bool {
-    let (function, context) = match node.function.is_null() {
-        true => (node.kernel, Some(node.context)),
-        false => (node.function, None),
+    let (function, context) = if node.function.is_null() {
+        (node.kernel, Some(node.context))
+    } else {
+        (node.function, None)
     };
     fits_function(function, context)
 }

@@ -38,9 +38,10 @@ type Unload = unsafe extern "C" fn(Opaque) -> Status;
 /// The charge for an image; zero if the image cannot be read.
 fn cost(image: Option<ImageFootprint>) -> u64 {
     let Some(image) = image else { return 0 };
-    match image.is_bundled && driver::loads_lazily() {
-        true => image.variables,
-        false => image.variables.saturating_add(image.code),
+    if image.is_bundled && driver::loads_lazily() {
+        image.variables
+    } else {
+        image.variables.saturating_add(image.code)
     }
 }
 

@@ -138,9 +138,10 @@ impl ProcessList {
     fn of(entries: EntryLayout, words: Vec<u64>, count: usize) -> Self {
         let end = count.saturating_mul(entries.bytes) / size_of::<u64>();
         let wrote_more = words.get(end).is_some_and(|word| *word != UNTOUCHED);
-        let bytes = match count > 0 && entries.or_bytes > entries.bytes && wrote_more {
-            true => entries.or_bytes,
-            false => entries.bytes,
+        let bytes = if count > 0 && entries.or_bytes > entries.bytes && wrote_more {
+            entries.or_bytes
+        } else {
+            entries.bytes
         };
         Self {
             words,
@@ -182,22 +183,21 @@ unsafe fn show(
     // SAFETY: the caller passes a number, as to the driver; the callers of this function have checked for null.
     let room = unsafe { count.read() };
     let mut asks_for_size = false;
-    let all = match list.is_null() {
-        true => {
-            let mut number = room;
-            match ask(&mut number, list) {
-                SUCCESS => ProcessList::read(entries, ask),
-                NVML_INSUFFICIENT_SIZE => {
-                    asks_for_size = true;
-                    ProcessList::read(entries, ask)
-                }
-                status => Err(ProcessListError {
-                    status,
-                    count: Some(number),
-                }),
+    let all = if list.is_null() {
+        let mut number = room;
+        match ask(&mut number, list) {
+            SUCCESS => ProcessList::read(entries, ask),
+            NVML_INSUFFICIENT_SIZE => {
+                asks_for_size = true;
+                ProcessList::read(entries, ask)
             }
+            status => Err(ProcessListError {
+                status,
+                count: Some(number),
+            }),
         }
-        false => ProcessList::read(entries, ask),
+    } else {
+        ProcessList::read(entries, ask)
     };
     let mut all = match all {
         Ok(all) => all,

@@ -318,9 +318,10 @@ impl CaptureFixture<'_> {
     fn spare(&self) -> u64 {
         const LIMIT: u64 = 1500 * MIB;
         let account = env::var_os(apportion_abi::place::ENV_ACCOUNT).expect("every run has one");
-        let claimed = match Path::new(&account).exists() {
-            true => crate::stage::AgentAccount::inherited().claimed(0),
-            false => return 64 * MIB,
+        let claimed = if Path::new(&account).exists() {
+            crate::stage::AgentAccount::inherited().claimed(0)
+        } else {
+            return 64 * MIB;
         };
         (LIMIT - claimed + 2 * MIB).next_multiple_of(2 * MIB)
     }
@@ -348,15 +349,16 @@ fn case(
         assert_eq!(mode, thread_mode, "the mode is as the program set it");
         status
     };
-    let status = match is_aside {
-        false => in_mode(),
-        true => thread::scope(|threads| {
+    let status = if is_aside {
+        thread::scope(|threads| {
             let aside = threads.spawn(|| {
                 let _ = scene.call(c"cuCtxSetCurrent", &[scene.context]);
                 in_mode()
             });
             aside.join().expect("it does not panic")
-        }),
+        })
+    } else {
+        in_mode()
     };
     let (mut capturing, mut graph) = (0_u64, 7_u64);
     let asked = scene.call(

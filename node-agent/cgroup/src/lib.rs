@@ -89,11 +89,12 @@ fn place_of_line(line: &str) -> HierarchyMatch {
 
 /// The cgroup right below a pod's.
 fn inside(pod: PodUid, component: &str) -> HierarchyMatch {
-    match component::is_monitor(component) {
-        true => HierarchyMatch::Monitor,
-        false => HierarchyMatch::Place(CgroupOwner {
+    if component::is_monitor(component) {
+        HierarchyMatch::Monitor
+    } else {
+        HierarchyMatch::Place(CgroupOwner {
             pod,
             container: component::container(component),
-        }),
+        })
     }
 }

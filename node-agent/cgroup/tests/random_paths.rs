@@ -26,12 +26,13 @@ fn component() -> impl Strategy<Value = String> {
 
 /// The cgroup of a pod, as each driver makes it.
 fn group(uid: &str, is_systemd: bool) -> String {
-    match is_systemd {
-        true => format!(
+    if is_systemd {
+        format!(
             "/kubepods.slice/kubepods-pod{}.slice",
             uid.replace('-', "_")
-        ),
-        false => format!("/kubepods/pod{uid}"),
+        )
+    } else {
+        format!("/kubepods/pod{uid}")
     }
 }
 

@@ -44,9 +44,10 @@ impl Ledger {
         }
         well_formed(&proposal.asks)?;
         if let Some(known) = self.with_key(&proposal.key) {
-            return match is_same(known, &proposal) {
-                true => Ok((known.id.clone(), false)),
-                false => Err(AllocationRefusal::KeyReused(proposal.key)),
+            return if is_same(known, &proposal) {
+                Ok((known.id.clone(), false))
+            } else {
+                Err(AllocationRefusal::KeyReused(proposal.key))
             };
         }
         for ask in &proposal.asks {
@@ -180,9 +181,10 @@ fn well_formed(asks: &[CardRequest]) -> Result<(), AllocationRefusal> {
     if distinct.len() != asks.len() {
         return Err(AllocationRefusal::Malformed("a GPU is named twice"));
     }
-    match asks.iter().any(|ask| ask.bytes.0 == 0) {
-        true => Err(AllocationRefusal::Malformed("a share is at least 2 MiB")),
-        false => Ok(()),
+    if asks.iter().any(|ask| ask.bytes.0 == 0) {
+        Err(AllocationRefusal::Malformed("a share is at least 2 MiB"))
+    } else {
+        Ok(())
     }
 }
 

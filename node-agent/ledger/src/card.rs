@@ -67,9 +67,10 @@ impl LedgerCard {
     /// Records whether the driver says that the card needs a recovery. That also withdraws a card whose XID was
     /// missed, for example because the agent was not running.
     pub(crate) fn check(&mut self, needs_recovery: bool) {
-        let withdrawn = match needs_recovery {
-            true => self.withdrawn.or(Some(CardWithdrawal::default())),
-            false => self.withdrawn,
+        let withdrawn = if needs_recovery {
+            self.withdrawn.or(Some(CardWithdrawal::default()))
+        } else {
+            self.withdrawn
         };
         self.withdrawn = withdrawn.and_then(|withdrawn| withdrawn.check(needs_recovery));
         self.conclude();

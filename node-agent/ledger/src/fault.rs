@@ -93,10 +93,7 @@ pub(crate) struct CardWithdrawal {
 impl CardWithdrawal {
     /// Records a check. Returns `None` once the card has passed enough of them.
     pub(crate) fn check(self, needs_recovery: bool) -> Option<Self> {
-        let proofs = match needs_recovery {
-            true => 0,
-            false => self.proofs + 1,
-        };
+        let proofs = if needs_recovery { 0 } else { self.proofs + 1 };
         (proofs < PROOFS).then_some(Self { proofs })
     }
 }

@@ -147,12 +147,13 @@ impl NriSession {
         rules: &VerdictRules,
     ) -> Result<NriStep, NriSessionError> {
         let request = wire::Request::decode(message.payload.as_slice())?;
-        let (response, news) = match request.service == PLUGIN {
-            true => self.dispatch(&request, grants, rules)?,
-            false => (
+        let (response, news) = if request.service == PLUGIN {
+            self.dispatch(&request, grants, rules)?
+        } else {
+            (
                 fail(UNIMPLEMENTED, format!("no service {}", request.service)),
                 None,
-            ),
+            )
         };
         let answer = TtrpcMessage {
             stream: message.stream,

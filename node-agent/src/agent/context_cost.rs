@@ -156,9 +156,10 @@ impl NodeAgent {
     pub(super) fn give_up_probe(&mut self) {
         let is_overdue = |running: &RunningProbe| running.started.elapsed() > probe::TIMEOUT;
         if self.probe.as_ref().is_some_and(is_overdue) {
-            match self.probe.as_ref().is_some_and(|running| running.is_over) {
-                true => self.probe_ended(),
-                false => self.stop_probe(),
+            if self.probe.as_ref().is_some_and(|running| running.is_over) {
+                self.probe_ended()
+            } else {
+                self.stop_probe()
             }
         }
         self.ended_probes.retain_mut(ContextProbe::is_running);

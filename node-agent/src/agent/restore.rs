@@ -135,9 +135,10 @@ impl NodeAgent {
             let allocation = self.ledger.allocation(id);
             match allocation.map(|allocation| allocation.state.clone()) {
                 Some(AllocationPhase::Allocated(AllocationOwner::Process(owner))) => {
-                    match crate::procfs::is_live(owner) {
-                        true => self.members.join(owner, id),
-                        false => self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() }),
+                    if crate::procfs::is_live(owner) {
+                        self.members.join(owner, id)
+                    } else {
+                        self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() })
                     }
                 }
                 Some(AllocationPhase::Allocated(AllocationOwner::Pod(pod))) => {

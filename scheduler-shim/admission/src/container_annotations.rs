@@ -54,9 +54,10 @@ pub(crate) fn all(pod: &Pod) -> impl Iterator<Item = ContainerAnnotation<'_>> {
         let found = ENDS
             .into_iter()
             .find_map(|(end, about)| Some((rest.strip_suffix(end)?, about)));
-        let (container, about) = found.unwrap_or(match rest.contains(COMPUTE) {
-            true => (rest, AnnotationSubject::Compute),
-            false => (rest, AnnotationSubject::Unknown),
+        let (container, about) = found.unwrap_or(if rest.contains(COMPUTE) {
+            (rest, AnnotationSubject::Compute)
+        } else {
+            (rest, AnnotationSubject::Unknown)
         });
         let about = match container {
             "" => AnnotationSubject::Unknown,

@@ -187,9 +187,10 @@ pub fn read(pod: &Pod) -> Result<Vec<ContainerGpuRequest>, PodRefusal> {
 
 /// The containers with a share, if any.
 fn shared_containers_of(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
-    match is_shared(pod) {
-        true => shared_containers(pod),
-        false => Ok(Vec::new()),
+    if is_shared(pod) {
+        shared_containers(pod)
+    } else {
+        Ok(Vec::new())
     }
 }
 

@@ -135,12 +135,12 @@ impl Session<'_> {
         let unwelcome = || {
             let mut refusing = self.inter_pod_affinity.refusing(part);
             refusing.find(|&search| {
-                let leaving = match self.counts_leaving() {
-                    true => self
-                        .inter_pod_affinity
+                let leaving = if self.counts_leaving() {
+                    self.inter_pod_affinity
                         .search(search)
-                        .count_anti_affine(node, Presence::Leaves),
-                    false => 0,
+                        .count_anti_affine(node, Presence::Leaves)
+                } else {
+                    0
                 };
                 leaving + self.count_anti_affine(task, search, node, Presence::Stays) > 0
             })
@@ -157,9 +157,10 @@ impl Session<'_> {
     fn is_first(&self, task: usize, search: usize) -> bool {
         let own = u64::from(self.stays(task).is_some());
         let search_for = self.inter_pod_affinity.search(search);
-        let leaving = match self.counts_leaving() || self.inter_pod_affinity.only_moves {
-            true => search_for.leaving(),
-            false => 0,
+        let leaving = if self.counts_leaving() || self.inter_pod_affinity.only_moves {
+            search_for.leaving()
+        } else {
+            0
         };
         self.is_found(task, search) && search_for.anywhere() + leaving == own
     }
@@ -173,12 +174,12 @@ impl Session<'_> {
 
     /// How many pods in the node's domain satisfy an affinity term of the task.
     fn matching_pods(&self, task: usize, search: usize, node: usize) -> u64 {
-        let leaving = match self.counts_leaving() {
-            true => self
-                .inter_pod_affinity
+        let leaving = if self.counts_leaving() {
+            self.inter_pod_affinity
                 .search(search)
-                .found(node, Presence::Leaves),
-            false => 0,
+                .found(node, Presence::Leaves)
+        } else {
+            0
         };
         leaving + self.others(task, search, node, Presence::Stays)
     }
@@ -207,9 +208,10 @@ impl Session<'_> {
         presence: Presence,
     ) -> u64 {
         let all = self.inter_pod_affinity.search(search).found(node, presence);
-        match self.is_found(task, search) {
-            true => all - self.own(task, search, node, presence),
-            false => all,
+        if self.is_found(task, search) {
+            all - self.own(task, search, node, presence)
+        } else {
+            all
         }
     }
 
@@ -226,9 +228,10 @@ impl Session<'_> {
             .search(search)
             .count_anti_affine(node, presence);
         let part = self.inter_pod_affinity.part(task);
-        match part.is_some_and(|part| part.apart.contains(&search)) {
-            true => all - self.own(task, search, node, presence),
-            false => all,
+        if part.is_some_and(|part| part.apart.contains(&search)) {
+            all - self.own(task, search, node, presence)
+        } else {
+            all
         }
     }
 

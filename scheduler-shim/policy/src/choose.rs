@@ -237,9 +237,10 @@ impl Session<'_> {
             Some(share) => self.shared_cards(task, node, share, must_wait),
             None => {
                 let sizes = &self.node_states[node].sizes;
-                let whole = match sizes.is_listed() {
-                    true => sizes.take(need.node_state.cards, !must_wait)?,
-                    false => Vec::new(),
+                let whole = if sizes.is_listed() {
+                    sizes.take(need.node_state.cards, !must_wait)?
+                } else {
+                    Vec::new()
                 };
                 let shared = Vec::new();
                 let cards = CardAssignment { shared, whole };
@@ -260,12 +261,11 @@ impl Session<'_> {
             .with_room(share)
             .map(|(key, card, ask)| ShareCandidate::Shared(key, card, ask))
             .collect();
-        let openings = match node_state.sizes.is_listed() {
-            true => node_state.sizes.openings(&share),
-            false => {
-                let unshared = usize::try_from(node_state.cards_soon()).unwrap_or(0);
-                vec![(0, false); unshared]
-            }
+        let openings = if node_state.sizes.is_listed() {
+            node_state.sizes.openings(&share)
+        } else {
+            let unshared = usize::try_from(node_state.cards_soon()).unwrap_or(0);
+            vec![(0, false); unshared]
         };
         let openings = openings.into_iter();
         candidates.extend(openings.map(|(class, waits)| ShareCandidate::Unshared(class, waits)));

@@ -275,9 +275,10 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
                 .all()
                 .any(|task| is(self.task_states.status(task)))
         };
-        let is_whole = match needs_all_sets {
-            true => self.has_all_sets(),
-            false => self.is_whole(GroupMember::Group(0)),
+        let is_whole = if needs_all_sets {
+            self.has_all_sets()
+        } else {
+            self.is_whole(GroupMember::Group(0))
         };
         !any(|status| status == TaskStatus::Succeeded) && any(TaskStatus::is_active) && !is_whole
     }

@@ -151,14 +151,13 @@ impl<'f> JobOrder<'f> {
         while let Some((&only, _)) = self.leaves.first_key_value() {
             // With a single queue, turns of bystanders change nothing.
             let is_only = self.leaves.len() == 1;
-            let leaf = match is_only {
-                true => only,
-                false => {
-                    self.pass_idle_bystanders(session);
-                    let leaf = self.next_leaf(session, session.queues.top(), false)?;
-                    self.note_turn(session, leaf);
-                    leaf
-                }
+            let leaf = if is_only {
+                only
+            } else {
+                self.pass_idle_bystanders(session);
+                let leaf = self.next_leaf(session, session.queues.top(), false)?;
+                self.note_turn(session, leaf);
+                leaf
             };
             if !is_only && self.is_bystanders_turn(session, leaf) {
                 if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
@@ -316,14 +315,18 @@ impl Session<'_> {
     /// The order of jobs in a queue: priority, progress towards the minimum, age, name.
     pub(crate) fn order_jobs(&self, left: &JobView, right: &JobView) -> Ordering {
         let (l, r) = (self.jobs[left.job].job, self.jobs[right.job].job);
-        let by_priority = match self.settings.by_priority {
-            true => r.priority.cmp(&l.priority),
-            false => Ordering::Equal,
+        let by_priority = if self.settings.by_priority {
+            r.priority.cmp(&l.priority)
+        } else {
+            Ordering::Equal
         };
         by_priority
-            .then_with(|| match self.settings.minimum_first {
-                true => self.gang(left).fill().cmp(&self.gang(right).fill()),
-                false => Ordering::Equal,
+            .then_with(|| {
+                if self.settings.minimum_first {
+                    self.gang(left).fill().cmp(&self.gang(right).fill())
+                } else {
+                    Ordering::Equal
+                }
             })
             .then_with(|| l.created.cmp(&r.created))
             .then_with(|| l.name.cmp(&r.name))

@@ -216,9 +216,10 @@ impl NodeState {
         }
         let only_now = more.is_none();
         let Some(share) = need.share else {
-            let cards = match self.sizes.is_listed() {
-                true => self.sizes.whole(only_now),
-                false => has(|node_state| node_state.cards),
+            let cards = if self.sizes.is_listed() {
+                self.sizes.whole(only_now)
+            } else {
+                has(|node_state| node_state.cards)
             };
             return asks.cards.saturating_add(self.unused(&need.claimed)) <= cards
                 && self.has_partitions(&asks.partitions, more);
@@ -258,9 +259,12 @@ impl NodeState {
 
     /// Idle cards and the room on shared ones, in cards.
     pub(crate) fn idle_gpus(&self) -> f64 {
-        let room = self.rooms(|card| match card.is_occupied() {
-            true => card.held + card.releasing,
-            false => u64::MAX,
+        let room = self.rooms(|card| {
+            if card.is_occupied() {
+                card.held + card.releasing
+            } else {
+                u64::MAX
+            }
         });
         self.cards_and(&self.idle, room)
     }

@@ -173,9 +173,10 @@ impl Session<'_> {
 
     /// Nodes where the job could get something if nobody leaves.
     fn feasible_nodes(&self, job: &JobView) -> BTreeSet<usize> {
-        match job.all().all(|task| self.wants_cards(task)) {
-            true => self.free_capacity().with_cards().clone(),
-            false => (0..self.nodes.len()).collect(),
+        if job.all().all(|task| self.wants_cards(task)) {
+            self.free_capacity().with_cards().clone()
+        } else {
+            (0..self.nodes.len()).collect()
         }
     }
 

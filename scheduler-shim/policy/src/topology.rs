@@ -121,9 +121,10 @@ impl Session<'_> {
             .filter(|node| domains.root().nodes.contains(node))
             .collect();
         // No narrower than required: a cluster of one rack is also one zone.
-        let narrowest = match self.settings.goes(KaiBehavior::NarrowsDomains) {
-            true => preferred.unwrap_or(topology.levels.len()),
-            false => deepest,
+        let narrowest = if self.settings.goes(KaiBehavior::NarrowsDomains) {
+            preferred.unwrap_or(topology.levels.len())
+        } else {
+            deepest
         };
         let common = domains.common(&valid, narrowest);
         if !self.holds(&demand, domains.get(common)) {

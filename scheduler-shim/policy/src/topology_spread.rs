@@ -132,9 +132,10 @@ impl Session<'_> {
 
 /// How well this skew meets a preference for that one.
 fn kept(skew: u64, wanted: u64) -> f64 {
-    match skew <= wanted {
-        true => 1.0,
-        false => wanted as f64 / skew as f64,
+    if skew <= wanted {
+        1.0
+    } else {
+        wanted as f64 / skew as f64
     }
 }
 

@@ -35,9 +35,10 @@ impl ClusterModel {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
         effects.extend(self.beats.tell(now, &self.agents));
-        let plan = match self.programs.is_some() && are_stopped(&self.inventory) {
-            true => RoundPlan::default(),
-            false => self.plan(now),
+        let plan = if self.programs.is_some() && are_stopped(&self.inventory) {
+            RoundPlan::default()
+        } else {
+            self.plan(now)
         };
         let starting = plan.units.iter().flatten().map(|start| &start.pod);
         effects.extend(self.found_groups(now, starting));

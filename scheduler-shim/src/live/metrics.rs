@@ -102,9 +102,10 @@ const ROWS: &[QueueMetric] = &[
 ];
 
 fn cores(millis: f64) -> f64 {
-    match millis < 0.0 {
-        true => millis,
-        false => millis / 1000.0,
+    if millis < 0.0 {
+        millis
+    } else {
+        millis / 1000.0
     }
 }
 

@@ -52,9 +52,10 @@ impl PendingBind {
         cards: Vec<(String, u64)>,
         received: Option<&'static str>,
     ) -> Self {
-        let stage = match cards.is_empty() {
-            true => BindStage::Accepted(None),
-            false => BindStage::Asked,
+        let stage = if cards.is_empty() {
+            BindStage::Accepted(None)
+        } else {
+            BindStage::Asked
         };
         Self {
             pod,

@@ -235,11 +235,12 @@ impl<'de> Visitor<'de> for PruningReader {
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = from.next_key::<String>()? {
-            let value = match UNREAD.contains(&key.as_str()) {
-                true => from.next_value_seed(ScalarReader {
+            let value = if UNREAD.contains(&key.as_str()) {
+                from.next_value_seed(ScalarReader {
                     reads_maps: READ_AS_MAP.contains(&key.as_str()),
-                })?,
-                false => from.next_value_seed(Self)?,
+                })?
+            } else {
+                from.next_value_seed(Self)?
             };
             if !value.is_null() {
                 map.insert(key, value);

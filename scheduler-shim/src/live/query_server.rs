@@ -100,9 +100,10 @@ fn explain(model: &ClusterModel, pod: &str, as_json: bool) -> Result<String, Str
     let decided = decided_cluster::decide(now, &snapshot.cluster);
     let report = report::report(&snapshot, &decided, ObjectWarnings::default());
     let explanation = explain::explain(&snapshot, &decided, &report, &name);
-    match as_json {
-        true => serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string()),
-        false => Ok(explanation.to_string()),
+    if as_json {
+        serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string())
+    } else {
+        Ok(explanation.to_string())
     }
 }
 
@@ -174,9 +175,10 @@ async fn respond(
     };
     let is_numbers = matches!(what, QueryKind::Metrics);
     // Other callers wait here meanwhile, and get the same metrics.
-    let mut last = match is_numbers {
-        true => Some(numbers.lock().await),
-        false => None,
+    let mut last = if is_numbers {
+        Some(numbers.lock().await)
+    } else {
+        None
     };
     if let Some(Some((since, text))) = last.as_deref()
         && since.elapsed() < FRESH

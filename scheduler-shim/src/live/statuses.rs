@@ -140,13 +140,14 @@ fn queue(
     children.sort_unstable();
     let above = parent(object);
     let is_orphan = !above.is_empty() && snapshot.inventory.find("Queue", "", &above).is_none();
-    let orphan = match is_orphan {
-        true => (
+    let orphan = if is_orphan {
+        (
             true,
             "ParentNotFound",
             format!("its parent {above} does not exist"),
-        ),
-        false => (false, "ParentFound", String::new()),
+        )
+    } else {
+        (false, "ParentFound", String::new())
     };
     let usable = match snapshot.unusable.get(name) {
         Some(why) => (
@@ -220,9 +221,10 @@ pub(super) fn condition(
 ) -> Value {
     let status = if holds { "True" } else { "False" };
     let known = said(object, "conditions", kind);
-    let since = match known["status"] == status {
-        true => known["lastTransitionTime"].as_str().unwrap_or(now),
-        false => now,
+    let since = if known["status"] == status {
+        known["lastTransitionTime"].as_str().unwrap_or(now)
+    } else {
+        now
     };
     let mut condition = json!({"type": kind, "status": status, "reason": reason,
         "lastTransitionTime": since});

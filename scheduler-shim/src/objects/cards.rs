@@ -135,9 +135,10 @@ pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHold
 }
 
 fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {
-    let (kind, status) = match is_leaving {
-        true => ("leaving", TaskStatus::Releasing),
-        false => ("without a pod", TaskStatus::Running),
+    let (kind, status) = if is_leaving {
+        ("leaving", TaskStatus::Releasing)
+    } else {
+        ("without a pod", TaskStatus::Running)
     };
     Task {
         name: format!("{node}/{card} {kind}"),

@@ -139,9 +139,10 @@ impl ParsedPod {
         let holds = PodOccupancy::of(pod);
         let shares =
             matches!(cards, Ok(TaskGpuRequest::Shared { .. })) && pods::node(pod).is_none();
-        let slotless = match shares {
-            true => requests::without_slot(pod, RESOURCE_SLOT),
-            false => None,
+        let slotless = if shares {
+            requests::without_slot(pod, RESOURCE_SLOT)
+        } else {
+            None
         };
         let spec = &pod.json()["spec"];
         Self {

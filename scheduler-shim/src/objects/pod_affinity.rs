@@ -131,14 +131,13 @@ fn neighbours(pod: ObjectView<'_>, term: &Value) -> Result<PodAffinityTerm, Stri
     let domain = domain.ok_or("it has no topologyKey")?.to_owned();
     let chosen = &term["labelSelector"];
     // A missing selector selects nothing, unlike an empty one.
-    let mut labels = match chosen.is_object() {
-        false => vec![(NAMESPACE.to_owned(), LabelRequirement::In(BTreeSet::new()))],
-        true => {
-            let mut labels = selector::requirements(chosen)?;
-            labels.extend(alike(pod, term));
-            labels.extend(namespaces(pod, term)?);
-            labels
-        }
+    let mut labels = if chosen.is_object() {
+        let mut labels = selector::requirements(chosen)?;
+        labels.extend(alike(pod, term));
+        labels.extend(namespaces(pod, term)?);
+        labels
+    } else {
+        vec![(NAMESPACE.to_owned(), LabelRequirement::In(BTreeSet::new()))]
     };
     labels.sort();
     labels.dedup();

@@ -80,9 +80,10 @@ fn reach(
     inventory: &ObjectInventory,
 ) -> Result<(), String> {
     let volume = inventory.find(VOLUME, "", volume);
-    match volume.is_none_or(|volume| is_near(volume, node)) {
-        true => Ok(()),
-        false => Err(format!("cannot reach the volume of claim {claim}")),
+    if volume.is_none_or(|volume| is_near(volume, node)) {
+        Ok(())
+    } else {
+        Err(format!("cannot reach the volume of claim {claim}"))
     }
 }
 
@@ -140,12 +141,13 @@ fn open(
         ));
     }
     let asked = &claim.json()["spec"]["resources"]["requests"]["storage"];
-    match capacity::is_there(class, asked, node, inventory) {
-        true => Ok(None),
-        false => Err(format!(
+    if capacity::is_there(class, asked, node, inventory) {
+        Ok(None)
+    } else {
+        Err(format!(
             "has no capacity of class {class_name} for the {} of claim {name}",
             asked.as_str().unwrap_or_default()
-        )),
+        ))
     }
 }
 

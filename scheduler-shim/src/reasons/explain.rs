@@ -190,9 +190,10 @@ fn is_zero(part: &f64) -> bool {
 
 /// Past usage, which lowers a queue's fair share, or raises it if others used more.
 fn before(usage: f64) -> String {
-    match is_zero(&usage) {
-        true => String::new(),
-        false => format!(", past usage {:.1} %", usage * 100.0),
+    if is_zero(&usage) {
+        String::new()
+    } else {
+        format!(", past usage {:.1} %", usage * 100.0)
     }
 }
 

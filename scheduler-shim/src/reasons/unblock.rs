@@ -40,9 +40,10 @@ pub(crate) fn changes(
         .map(|victim| format!("{victim} ends"))
         .collect();
     // With unlimited quotas everybody's pods are victims, and thousands of them take minutes.
-    let path = match is_large(decided) {
-        true => Vec::new(),
-        false => path(decided, &job.queue),
+    let path = if is_large(decided) {
+        Vec::new()
+    } else {
+        path(decided, &job.queue)
     };
     for queue in &path {
         if helps(&|cluster| each_quota(cluster, queue, |quota| quota.limit = UNLIMITED)) {

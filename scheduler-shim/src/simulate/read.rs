@@ -48,9 +48,10 @@ pub(super) fn objects(path: &Path) -> Result<Vec<Value>, SchedulerFailure> {
 fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let most = LARGEST + 1;
-    match path == Path::new("-") {
-        true => io::stdin().take(most).read_to_end(&mut bytes)?,
-        false => fs::File::open(path)?.take(most).read_to_end(&mut bytes)?,
+    if path == Path::new("-") {
+        io::stdin().take(most).read_to_end(&mut bytes)?
+    } else {
+        fs::File::open(path)?.take(most).read_to_end(&mut bytes)?
     };
     if bytes.len() as u64 > LARGEST {
         let why = format!("it is larger than {} MiB", LARGEST >> 20);

@@ -34,9 +34,10 @@ impl InstallCleanup {
         kubectl.env("KUBECONFIG", self.0.folder().kubeconfig());
         kubectl.env("PATH", env::join_paths(path).unwrap());
         let output = kubectl.arg("apportion").args(args).output().unwrap();
-        match output.status.success() {
-            true => Ok(String::from_utf8(output.stdout).unwrap()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        if output.status.success() {
+            Ok(String::from_utf8(output.stdout).unwrap())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
         }
     }
 }

@@ -44,9 +44,10 @@ impl FakeKubelet {
             }
             let must: Vec<String> = handed_on.iter().take(*count).cloned().collect();
             let ids = self.take(available, must, *count).await?;
-            match is_init {
-                true => handed_on.extend(ids.iter().cloned()),
-                false => handed_on.retain(|id| !ids.contains(id)),
+            if *is_init {
+                handed_on.extend(ids.iter().cloned())
+            } else {
+                handed_on.retain(|id| !ids.contains(id))
             }
             pod.whole.push(((*container).to_owned(), ids));
         }

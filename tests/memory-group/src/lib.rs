@@ -76,13 +76,14 @@ impl MemoryGroup {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let is_v2 = Path::new(CGROUPS).join("cgroup.controllers").exists();
-        let (root, file, events) = match is_v2 {
-            true => (PathBuf::from(CGROUPS), "memory.max", "memory.events"),
-            false => (
+        let (root, file, events) = if is_v2 {
+            (PathBuf::from(CGROUPS), "memory.max", "memory.events")
+        } else {
+            (
                 Path::new(CGROUPS).join("memory"),
                 "memory.limit_in_bytes",
                 "memory.oom_control",
-            ),
+            )
         };
         let group = Self {
             folder: root.join(format!("apportion-test-{}-{number}", id())),

@@ -74,9 +74,10 @@ impl CheckOutcome {
             0 => format!("{} same", self.compared),
             wrong => format!("{wrong} of {} differ", self.compared),
         };
-        match self.note.is_empty() {
-            true => count,
-            false => format!("{count}, {}", self.note),
+        if self.note.is_empty() {
+            count
+        } else {
+            format!("{count}, {}", self.note)
         }
     }
 }

@@ -120,9 +120,10 @@ fn named(set: &str) -> String {
     let names = CAPABILITIES.iter().enumerate();
     let names = names.filter(|(bit, _)| bits & 1 << bit != 0);
     let names: Vec<&str> = names.map(|(_, name)| *name).collect();
-    match names.is_empty() {
-        true => "none".to_owned(),
-        false => names.join(" "),
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(" ")
     }
 }
 

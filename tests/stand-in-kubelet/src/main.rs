@@ -73,13 +73,14 @@ async fn speak(arguments: StandInKubeletArguments) -> Result<()> {
             continue;
         };
         // One after the other, so that two pods never get the same GPUs.
-        let admission = match is_new(&pod) {
-            true => manager.admit(
+        let admission = if is_new(&pod) {
+            manager.admit(
                 &node,
                 &pod,
                 &topology_manager::describe(&client, &node).await,
-            ),
-            false => TopologyAdmission::Unaligned,
+            )
+        } else {
+            TopologyAdmission::Unaligned
         };
         tokio::spawn(serve(client.clone(), pod, admission));
     }

@@ -122,9 +122,10 @@ impl ChaosRun {
     /// What the checker has seen, or its errors.
     fn seen(&self) -> Result<ObservationCounts, String> {
         let witness = self.witness.lock().expect("nobody panicked");
-        match witness.wrong.is_empty() {
-            true => Ok(witness.tally),
-            false => Err(witness.wrong.join("\n")),
+        if witness.wrong.is_empty() {
+            Ok(witness.tally)
+        } else {
+            Err(witness.wrong.join("\n"))
         }
     }
 

@@ -50,9 +50,10 @@ pub(crate) fn drivers<'a>(
 ) -> Result<Vec<(&'a str, Result<PathBuf>)>> {
     fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     let is_missing = |branch: &&&str| kept(folder, branch).is_none();
-    let archive = match branches.iter().any(|branch| is_missing(&branch)) {
-        true => Some(AptArchive::update(&folder.join("apt"))),
-        false => None,
+    let archive = if branches.iter().any(|branch| is_missing(&branch)) {
+        Some(AptArchive::update(&folder.join("apt")))
+    } else {
+        None
     };
     let driver = |branch: &&'a str| {
         let driver = match (kept(folder, branch), &archive) {
@@ -240,13 +241,14 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     for entry in entries {
         let entry = entry.context("failed to read a folder")?;
-        match entry
+        if entry
             .file_type()
             .context("failed to read a folder")?
             .is_dir()
         {
-            true => found.extend(files(&entry.path())?),
-            false => found.push(entry.path()),
+            found.extend(files(&entry.path())?)
+        } else {
+            found.push(entry.path())
         }
     }
     Ok(found)

@@ -49,9 +49,12 @@ impl FrameworkRow {
     /// How many of the required checks held, and how many did not.
     pub(crate) fn count(&self) -> (u64, u64) {
         let demanded = self.demanded().map(|(_, check)| check.holds);
-        demanded.fold((0, 0), |(passed, failed), holds| match holds {
-            true => (passed + 1, failed),
-            false => (passed, failed + 1),
+        demanded.fold((0, 0), |(passed, failed), holds| {
+            if holds {
+                (passed + 1, failed)
+            } else {
+                (passed, failed + 1)
+            }
         })
     }
 

@@ -43,9 +43,10 @@ pub(crate) fn cluster(theme: &ClusterTheme, seed: u64) -> Value {
     let (queues, leaves) = queues(theme, &mut random);
     let jobs = JobGenerator::of(theme, &mut random, &nodes, &leaves);
     let placement = if theme.spread { "spread" } else { "binpack" };
-    let topologies = match theme.topology {
-        true => json!([{"name": "tree", "levels": LEVELS}]),
-        false => json!([]),
+    let topologies = if theme.topology {
+        json!([{"name": "tree", "levels": LEVELS}])
+    } else {
+        json!([])
     };
     json!({
         "id": format!("{}:{seed}", theme.name),
@@ -138,13 +139,15 @@ fn queue(
     parent: Option<String>,
     is_leaf: bool,
 ) -> Value {
-    let deserved: f64 = match is_leaf {
-        true => random.of(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 4.0]),
-        false => random.of(&[-1.0, 0.0, 2.0, 3.0, 4.0, 6.0, 8.0]),
+    let deserved: f64 = if is_leaf {
+        random.of(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 4.0])
+    } else {
+        random.of(&[-1.0, 0.0, 2.0, 3.0, 4.0, 6.0, 8.0])
     };
-    let limit = match random.chance(75) {
-        true => -1.0,
-        false => deserved.max(0.0) + random.of(&[1.0, 2.0, 4.0]),
+    let limit = if random.chance(75) {
+        -1.0
+    } else {
+        deserved.max(0.0) + random.of(&[1.0, 2.0, 4.0])
     };
     let mut queue = json!({
         "name": name,

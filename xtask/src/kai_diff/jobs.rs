@@ -58,9 +58,10 @@ impl<'a> JobGenerator<'a> {
 
     fn job(&mut self, number: usize, age: usize, busy: u64) -> Value {
         let name = format!("job{number:02}");
-        let priority = match self.random.chance(self.theme.urgent) {
-            true => self.random.of(&[60, 75, 100, 125]),
-            false => 50,
+        let priority = if self.random.chance(self.theme.urgent) {
+            self.random.of(&[60, 75, 100, 125])
+        } else {
+            50
         };
         let ask = self.ask();
         let pods = match ask {
@@ -68,12 +69,13 @@ impl<'a> JobGenerator<'a> {
             _ => self.random.of(&[1, 1, 1, 2, 2, 3, 4]),
         };
         let (subgroups, sets) = self.subgroups(pods);
-        let (cpu, memory) = match self.theme.cpu_quotas {
-            true => (
+        let (cpu, memory) = if self.theme.cpu_quotas {
+            (
                 self.random.of(&[500.0, 1000.0, 2000.0, 4000.0]),
                 self.random.of(&[1e9, 2e9, 4e9, 8e9]),
-            ),
-            false => (1000.0, 1e9),
+            )
+        } else {
+            (1000.0, 1e9)
         };
         let company = self.company();
         let tasks: Vec<Value> = (0..pods)
@@ -111,9 +113,10 @@ impl<'a> JobGenerator<'a> {
     }
 
     fn ask(&mut self) -> GeneratedRequest {
-        let devices = match self.random.chance(self.theme.several_devices) {
-            true => self.random.between(2, 3),
-            false => 1,
+        let devices = if self.random.chance(self.theme.several_devices) {
+            self.random.between(2, 3)
+        } else {
+            1
         };
         if self.random.chance(self.theme.fraction) {
             GeneratedRequest::Fraction(
@@ -134,9 +137,12 @@ impl<'a> JobGenerator<'a> {
 
     /// The subgroups of a job, and the pod set of each pod.
     fn subgroups(&mut self, pods: usize) -> (Value, Vec<String>) {
-        let minimum = |random: &mut ClusterRng, pods: usize, elastic| match random.chance(elastic) {
-            true => random.between(1, pods),
-            false => pods,
+        let minimum = |random: &mut ClusterRng, pods: usize, elastic| {
+            if random.chance(elastic) {
+                random.between(1, pods)
+            } else {
+                pods
+            }
         };
         let elastic = self.theme.elastic;
         let mut root = json!({ "name": "" });
@@ -208,15 +214,17 @@ impl<'a> JobGenerator<'a> {
     fn start(&mut self, job: &mut Value, ask: GeneratedRequest, cpu: f64, memory: f64) {
         let pods = job["tasks"].as_array().map_or(0, Vec::len);
         let is_plain = job["subgroups"]["pod_sets"][0]["name"] == "default";
-        let least = match is_plain {
-            true => job["subgroups"]["pod_sets"][0]["min_available"].as_u64(),
-            false => None,
+        let least = if is_plain {
+            job["subgroups"]["pod_sets"][0]["min_available"].as_u64()
+        } else {
+            None
         };
         let least = least.map_or(pods, |least| least as usize);
         let is_stale = least > 1 && self.random.chance(self.theme.stale);
-        let count = match is_stale {
-            true => self.random.between(1, least - 1),
-            false => self.random.between(least, pods),
+        let count = if is_stale {
+            self.random.between(1, least - 1)
+        } else {
+            self.random.between(least, pods)
         };
         let Some(places) = self.places(job, ask, (cpu, memory), count) else {
             return;
@@ -230,9 +238,10 @@ impl<'a> JobGenerator<'a> {
             task["gpu_groups"] = json!(groups);
         }
         let ages = [10, 60, 300, 1000];
-        job["last_start_age_s"] = match self.theme.min_runtimes {
-            true => json!(self.random.of(&ages)),
-            false => json!(60),
+        job["last_start_age_s"] = if self.theme.min_runtimes {
+            json!(self.random.of(&ages))
+        } else {
+            json!(60)
         };
         if is_stale {
             job["stale_for_s"] = json!(self.random.of(&[30, 90]));

@@ -115,9 +115,10 @@ pub(crate) fn carried_on(cluster: &Value, standings: &PodOutcomes) -> Value {
             "Binding" => {
                 task["state"] = json!("Running");
                 task["node"] = json!(standing.node);
-                task["gpu_groups"] = match has_groups(task) {
-                    true => json!(standing.gpu_groups),
-                    false => json!([]),
+                task["gpu_groups"] = if has_groups(task) {
+                    json!(standing.gpu_groups)
+                } else {
+                    json!([])
                 };
             }
             "Pipelined" | "Releasing" => {

@@ -202,9 +202,10 @@ impl WholeCardTable {
         let offer = |(id, card): (WholeCardId, Option<CardUuid>)| WholeCardOffer {
             id,
             card,
-            is_offered: match self.standing.contains_key(&id) {
-                true => !card.as_ref().is_some_and(is_ill),
-                false => card.is_some(),
+            is_offered: if self.standing.contains_key(&id) {
+                !card.as_ref().is_some_and(is_ill)
+            } else {
+                card.is_some()
             },
         };
         self.usual(ledger, slots, topology)

@@ -29,12 +29,13 @@ pub(crate) fn group(
         return Err(GroupingError::field(owner, "spec.replicatedJobs", why));
     }
     let group = workload.plain(row.priority);
-    match workload
+    if workload
         .objects
         .has_flat(owner.namespace(), &group_name(owner))
     {
-        true => flat(workload, group),
-        false => tree(workload, group, jobs),
+        flat(workload, group)
+    } else {
+        tree(workload, group, jobs)
     }
 }
 

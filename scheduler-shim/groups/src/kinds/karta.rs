@@ -136,9 +136,10 @@ fn keyed(
     let own = components.of_pod(pod)?;
     let (component, member) = member(pod, own, defined, components)?
         .ok_or_else(|| GroupingError::NoMember(pod.to_string()))?;
-    let instance = match component == own {
-        true => components.instance_of(own, pod)?,
-        false => None,
+    let instance = if component == own {
+        components.instance_of(own, pod)?
+    } else {
+        None
     };
     let keys = keys(pod, member)?;
     group.name = format!("pg-{}", workload.owner.uid());

@@ -30,12 +30,11 @@ pub(crate) fn runai_job(
     let mut group = workload.plain(row.priority);
     let of = |name: &str| format!("pg-{name}-{}", owner.uid());
     let old = of(old_name(workload));
-    group.name = match is_kept(workload, &old) {
-        true => old,
-        false => {
-            let pod = workload.pod.name();
-            of(pod.rsplit_once('-').map_or(pod, |(trial, _)| trial))
-        }
+    group.name = if is_kept(workload, &old) {
+        old
+    } else {
+        let pod = workload.pod.name();
+        of(pod.rsplit_once('-').map_or(pod, |(trial, _)| trial))
     };
     Ok(group)
 }

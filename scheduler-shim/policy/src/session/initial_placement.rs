@@ -148,9 +148,10 @@ fn whole(session: &Session<'_>, named: &[CardKey], node: usize, count: i64) -> V
 /// A card for a share that names none: a new one, or the emptiest if none is idle.
 fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest) -> CardKey {
     let node_state = &session.node_states[node];
-    let initial_states = match node_state.sizes.is_listed() {
-        true => node_state.sizes.openings(&share).first().copied(),
-        false => (node_state.idle.cards > 0).then_some((0, false)),
+    let initial_states = if node_state.sizes.is_listed() {
+        node_state.sizes.openings(&share).first().copied()
+    } else {
+        (node_state.idle.cards > 0).then_some((0, false))
     };
     if let Some((class, _)) = initial_states {
         return session.new_card(node, class);

@@ -65,9 +65,10 @@ impl PodBinder {
     ) -> Result<(), kube::Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let labels = written.labels(self.serves_kai);
-        let are_carried = match labels.is_empty() {
-            true => Some(true),
-            false => self.carries_labels.get().copied(),
+        let are_carried = if labels.is_empty() {
+            Some(true)
+        } else {
+            self.carries_labels.get().copied()
         };
         if are_carried == Some(false) {
             label(&pods, pod, &labels).await?;
@@ -94,9 +95,10 @@ impl PodBinder {
         let are_carried =
             (labels.iter()).all(|(key, value)| shown.labels().get(key) == Some(value));
         let _ = self.carries_labels.set(are_carried);
-        match are_carried {
-            true => Ok(()),
-            false => label(pods, pod, labels).await,
+        if are_carried {
+            Ok(())
+        } else {
+            label(pods, pod, labels).await
         }
     }
 }
@@ -157,9 +159,12 @@ impl BindingMetadata<'_> {
     /// KAI's labels for the cards that a pod shares with others.
     fn shared(self) -> impl Iterator<Item = (String, String)> {
         let is_one = self.cards.len() == 1;
-        self.cards.iter().map(move |(card, _)| match is_one {
-            true => (LABEL_GPU_GROUP.to_owned(), card.clone()),
-            false => (format!("{LABEL_GPU_GROUP}/{card}"), card.clone()),
+        self.cards.iter().map(move |(card, _)| {
+            if is_one {
+                (LABEL_GPU_GROUP.to_owned(), card.clone())
+            } else {
+                (format!("{LABEL_GPU_GROUP}/{card}"), card.clone())
+            }
         })
     }
 }

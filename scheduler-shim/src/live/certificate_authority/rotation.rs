@@ -65,9 +65,10 @@ pub(crate) fn renewed(
     // The current CA is unusable, or would expire before a certificate signed now, as after the lifetime was raised.
     // What a usable one has signed stays trusted.
     if !is_usable(&kept.current) || !lives(&kept.current.certificate, life) {
-        let next = match kept.next.certificate.is_empty() {
-            true => made(life, now)?,
-            false => std::mem::take(&mut kept.next),
+        let next = if kept.next.certificate.is_empty() {
+            made(life, now)?
+        } else {
+            std::mem::take(&mut kept.next)
         };
         let before = std::mem::replace(&mut kept.current, next);
         if is_usable(&before) && lives(&before.certificate, Duration::ZERO) {

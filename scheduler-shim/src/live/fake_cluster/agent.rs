@@ -16,9 +16,10 @@ impl FakeAgent {
             .iter()
             .find(|(held, _)| held.uid.as_deref() == Some(&pod.uid));
         if let Some((held, _)) = known {
-            return match held.shares == shares {
-                true => Ok(held.id.clone()),
-                false => Err("the key was used for something else".to_owned()),
+            return if held.shares == shares {
+                Ok(held.id.clone())
+            } else {
+                Err("the key was used for something else".to_owned())
             };
         }
         for (card, bytes) in &shares {

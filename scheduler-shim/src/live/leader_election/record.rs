@@ -16,9 +16,10 @@ pub(super) fn of(identity: &str, valid: Duration, before: Option<&LeaseSpec>) ->
     LeaseSpec {
         holder_identity: Some(identity.to_owned()),
         lease_duration_seconds: i32::try_from(valid.as_secs()).ok(),
-        acquire_time: match is_ours {
-            true => before.acquire_time,
-            false => Some(now()),
+        acquire_time: if is_ours {
+            before.acquire_time
+        } else {
+            Some(now())
         },
         renew_time: Some(now()),
         lease_transitions: Some(transitions + i32::from(!is_ours)),

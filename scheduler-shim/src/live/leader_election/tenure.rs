@@ -116,9 +116,10 @@ mod tests {
                 tenure.until() <= free,
                 "it may be written without an answer"
             );
-            match there + back < tenure.patience() {
-                true => tenure.granted(now, now + there + back, valid),
-                false => tenure.heard(tenure.patience()),
+            if there + back < tenure.patience() {
+                tenure.granted(now, now + there + back, valid)
+            } else {
+                tenure.heard(tenure.patience())
             }
             prop_assert!(
                 tenure.until() <= free,
@@ -145,9 +146,10 @@ mod tests {
             let valid = tenure.asks(now);
             let answered = now + latency;
             let until = tenure.until();
-            match latency <= tenure.patience() {
-                true => tenure.granted(now, answered, valid),
-                false => tenure.heard(tenure.patience()),
+            if latency <= tenure.patience() {
+                tenure.granted(now, answered, valid)
+            } else {
+                tenure.heard(tenure.patience())
             }
             let next = answered.min(now + tenure.patience()) + tenure.period();
             if round > rounds / 2 {

@@ -27,9 +27,10 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
     }
     let tasks = (cluster.jobs.iter_mut()).flat_map(|job| &mut Arc::make_mut(job).tasks);
     for task in tasks {
-        let mark = match wants_gpus(task) {
-            true => TAKES_GPU_PODS,
-            false => TAKES_OTHER_PODS,
+        let mark = if wants_gpus(task) {
+            TAKES_GPU_PODS
+        } else {
+            TAKES_OTHER_PODS
         };
         let wanted = (mark.to_owned(), vec![YES.to_owned()]);
         task.node_affinity.push(wanted);

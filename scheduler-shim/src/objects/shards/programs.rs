@@ -123,9 +123,10 @@ impl DesiredPrograms {
         let all = own.into_iter().cloned();
         let all = all.chain(new.iter().map(|name| json!({ "name": name })));
         let all: Vec<Value> = all.collect();
-        let list = match all.is_empty() {
-            true => Value::Null,
-            false => all.into(),
+        let list = if all.is_empty() {
+            Value::Null
+        } else {
+            all.into()
         };
         (list, (!names.is_empty()).then(|| names.join(",")))
     }
@@ -169,9 +170,10 @@ pub(crate) fn unsupported(config: ObjectView<'_>, has_programs: bool) -> Vec<Str
         let is_known = [ENABLED, PULL_SECRETS, BLOCK]
             .iter()
             .any(|known| known.starts_with(&format!("{path}/")));
-        match is_known && value.is_object() {
-            true => look_into(&path, value, has_programs, &mut unsupported),
-            false => unsupported.push(format!("spec.{field}")),
+        if is_known && value.is_object() {
+            look_into(&path, value, has_programs, &mut unsupported)
+        } else {
+            unsupported.push(format!("spec.{field}"))
         }
     }
     unsupported

@@ -93,9 +93,10 @@ fn lack_of_memory(
         return Some((UnmetRequirement::Kind, message));
     }
     // Counted cards have room if they are idle. Listed ones are checked one by one.
-    let mut roomy = match node.listed.is_empty() {
-        true => idle.max(0),
-        false => 0,
+    let mut roomy = if node.listed.is_empty() {
+        idle.max(0)
+    } else {
+        0
     };
     let mut shortfalls = Vec::new();
     for (card, size, holders) in cards(decided, node) {

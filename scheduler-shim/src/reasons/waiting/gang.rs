@@ -64,9 +64,10 @@ impl<'a> WaitingGang<'a> {
             return self.next.clone();
         }
         let of_part = self.lacking_around(&self.job.root, &task.set);
-        match of_part.is_empty() {
-            true => vec![task],
-            false => of_part,
+        if of_part.is_empty() {
+            vec![task]
+        } else {
+            of_part
         }
     }
 

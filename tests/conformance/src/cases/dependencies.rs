@@ -305,9 +305,10 @@ pub(super) fn captured(report: &CaseReport) -> Result<(), CaseError> {
     let mut version = 0;
     let code = cuda.driver_version(Some(&mut version));
     must("cuDriverGetVersion", code)?;
-    match version >= CAPTURE_TO_GRAPH {
-        true => to_graph(report, &streams),
-        false => Ok(()),
+    if version >= CAPTURE_TO_GRAPH {
+        to_graph(report, &streams)
+    } else {
+        Ok(())
     }
 }
 

@@ -97,9 +97,10 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     fs::create_dir_all(to).expect("the folder is writable");
     for entry in fs::read_dir(from).expect("it is staged").flatten() {
         let place = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &place),
-            false => drop(fs::copy(entry.path(), place).expect("it can be read")),
+        if entry.path().is_dir() {
+            copy(&entry.path(), &place);
+        } else {
+            fs::copy(entry.path(), place).expect("it can be read");
         }
     }
 }

@@ -234,9 +234,10 @@ fn written(memory: &[u64], garbage: &[u64], pointers: &ProcessPointers) -> Strin
             format!("{argument}[{word}]={}", pointers.word(*now))
         })
         .collect();
-    match changed.is_empty() {
-        true => String::new(),
-        false => format!(", wrote {} words: {}", changed.len(), changed.join(" ")),
+    if changed.is_empty() {
+        String::new()
+    } else {
+        format!(", wrote {} words: {}", changed.len(), changed.join(" "))
     }
 }
 

@@ -68,9 +68,10 @@ exports! {
 /// Batches do not accept the null stream.
 fn check_stream(on: u64) -> Outcome {
     stream(on)?;
-    match is_legacy(on) {
-        true => Err(INVALID_VALUE),
-        false => Ok(()),
+    if is_legacy(on) {
+        Err(INVALID_VALUE)
+    } else {
+        Ok(())
     }
 }
 
@@ -89,9 +90,10 @@ fn chosen(starts: &[usize], count: usize) -> Option<Vec<usize>> {
 }
 
 fn check(order: u32, flags: u32) -> Outcome {
-    match ORDERS.contains(&order) && flags <= LAST_FLAG {
-        true => Ok(()),
-        false => Err(INVALID_VALUE),
+    if ORDERS.contains(&order) && flags <= LAST_FLAG {
+        Ok(())
+    } else {
+        Err(INVALID_VALUE)
     }
 }
 

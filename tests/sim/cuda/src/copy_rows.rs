@@ -284,9 +284,10 @@ pub(crate) fn perform(copy: &Wide3D) -> Outcome {
             .checked_add(width)
             .ok_or(INVALID_VALUE)?;
         let tables = tables();
-        let is_there = match end.is_device {
-            true => tables.covers(end.address, bytes),
-            false => tables.may_touch(end.address, bytes),
+        let is_there = if end.is_device {
+            tables.covers(end.address, bytes)
+        } else {
+            tables.may_touch(end.address, bytes)
         };
         if !is_there {
             return Err(INVALID_VALUE);

@@ -73,9 +73,10 @@ impl NodeDependency {
         let mut each = all.iter();
         let is_valid = each
             .all(|one| tables.graphs.graph_of(one.node) == Some(graph) && seen.insert(one.node));
-        match is_valid {
-            true => Ok(all),
-            false => Err(INVALID_VALUE),
+        if is_valid {
+            Ok(all)
+        } else {
+            Err(INVALID_VALUE)
         }
     }
 }
@@ -143,9 +144,10 @@ pub(crate) fn reachable(edges: &[GraphEdge], from: impl Iterator<Item = u64>) ->
 }
 
 fn data_at(data: In<EdgeData>, at: usize) -> Result<EdgeData, CudaError> {
-    match data.is_null() {
-        true => Ok(DEFAULT),
-        false => data.at(at),
+    if data.is_null() {
+        Ok(DEFAULT)
+    } else {
+        data.at(at)
     }
 }
 
@@ -161,9 +163,10 @@ fn named(
     let is_here = |node| graphs.graph_of(node) == Some(graph);
     let edge = |at| {
         let (from, to, data) = (from.at(at)?, to.at(at)?, data_at(data, at)?);
-        match is_here(from) && is_here(to) {
-            true => Ok(GraphEdge { from, to, data }),
-            false => Err(INVALID_VALUE),
+        if is_here(from) && is_here(to) {
+            Ok(GraphEdge { from, to, data })
+        } else {
+            Err(INVALID_VALUE)
         }
     };
     (0..count).map(edge).collect()
@@ -242,9 +245,10 @@ fn get_edges(
     }
     let edges = tables().graphs.edges_mut(graph)?.clone();
     let has_nodes = from.check().is_ok();
-    let mut room = match has_nodes {
-        true => count.read()?,
-        false => edges.len(),
+    let mut room = if has_nodes {
+        count.read()?
+    } else {
+        edges.len()
     };
     let all: Vec<EdgeData> = edges.iter().map(|edge| edge.data).collect();
     give_data(&all, has_nodes, data, room)?;
@@ -287,10 +291,7 @@ fn neighbours(
     };
     let (all, all_data): (Vec<u64>, Vec<EdgeData>) = found.into_iter().unzip();
     let has_nodes = nodes.check().is_ok();
-    let room = match has_nodes {
-        true => count.read()?,
-        false => all.len(),
-    };
+    let room = if has_nodes { count.read()? } else { all.len() };
     give_data(&all_data, has_nodes, data, room)?;
     give(&all, nodes, count)
 }

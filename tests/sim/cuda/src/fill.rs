@@ -43,9 +43,10 @@ pub(crate) struct MemsetNodeParams {
 impl MemsetNodeParams {
     /// Fails if the parameters cannot be a node's work.
     pub(crate) fn checked(self) -> Result<Self, CudaError> {
-        match self.width > 0 && self.height > 0 && [1, 2, 4].contains(&self.element) {
-            true => Ok(self),
-            false => Err(INVALID_VALUE),
+        if self.width > 0 && self.height > 0 && [1, 2, 4].contains(&self.element) {
+            Ok(self)
+        } else {
+            Err(INVALID_VALUE)
         }
     }
 

@@ -113,9 +113,10 @@ impl LaunchShape {
         let mut sides = self.block.iter();
         let threads = sides.try_fold(1_u32, |all, side| all.checked_mul(*side));
         let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
-        match fits && !self.grid.contains(&0) {
-            true => Ok(self),
-            false => Err(INVALID_VALUE),
+        if fits && !self.grid.contains(&0) {
+            Ok(self)
+        } else {
+            Err(INVALID_VALUE)
         }
     }
 }

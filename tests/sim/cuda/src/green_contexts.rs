@@ -69,9 +69,10 @@ fn destroy(green: u64) -> Outcome {
 }
 
 fn check(green: u64) -> Outcome {
-    match tables().greens.contains_key(&green) {
-        true => Ok(()),
-        false => Err(INVALID_CONTEXT),
+    if tables().greens.contains_key(&green) {
+        Ok(())
+    } else {
+        Err(INVALID_CONTEXT)
     }
 }
 

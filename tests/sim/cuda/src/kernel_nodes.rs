@@ -198,9 +198,10 @@ fn change(exec: u64, node: u64, parameters: In<KernelNodeParamsV2>) -> Outcome {
 }
 
 fn check_attribute(attribute: u32) -> Outcome {
-    match ATTRIBUTES.contains(&attribute) {
-        true => Ok(()),
-        false => Err(INVALID_VALUE),
+    if ATTRIBUTES.contains(&attribute) {
+        Ok(())
+    } else {
+        Err(INVALID_VALUE)
     }
 }
 

@@ -95,9 +95,10 @@ fn join(link: u64, part: ImageContents) -> Outcome {
 }
 
 fn check(link: u64) -> Outcome {
-    match tables().links.contains_key(&link) {
-        true => Ok(()),
-        false => Err(INVALID_HANDLE),
+    if tables().links.contains_key(&link) {
+        Ok(())
+    } else {
+        Err(INVALID_HANDLE)
     }
 }
 

@@ -78,9 +78,12 @@ fn allocate_in_context(
         context: context.name,
         bytes,
     })?;
-    let kind = |allocation| match managed {
-        true => MemoryKind::Managed { allocation },
-        false => MemoryKind::Device { allocation },
+    let kind = |allocation| {
+        if managed {
+            MemoryKind::Managed { allocation }
+        } else {
+            MemoryKind::Device { allocation }
+        }
     };
     enter_allocation(&reply, bytes, handle, context.device, kind, map)
 }

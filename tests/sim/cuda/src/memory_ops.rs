@@ -114,9 +114,10 @@ fn wait<T: MemoryWord>(address: u64, wanted: T, flags: u32) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let there = In::<T>::from_address(address).get()?;
-    match there.is_met(wanted, flags & CONDITION) {
-        true => Ok(()),
-        false => Err(NOT_SUPPORTED),
+    if there.is_met(wanted, flags & CONDITION) {
+        Ok(())
+    } else {
+        Err(NOT_SUPPORTED)
     }
 }
 

@@ -63,10 +63,7 @@ fn is_eager() -> bool {
 /// Loads an image into the current context.
 pub(crate) fn load_image(image: ImageContents) -> Result<u64, CudaError> {
     let (_, context) = current()?;
-    let unloaded = match is_eager() {
-        true => 0,
-        false => image.code_of_bundle,
-    };
+    let unloaded = if is_eager() { 0 } else { image.code_of_bundle };
     let request = MachineRequest::ModuleLoad {
         context: context.name,
         bytes: image.device_bytes() - unloaded,

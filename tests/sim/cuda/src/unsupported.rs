@@ -113,9 +113,10 @@ fn no_resources(count: u32, _all: In<u64>, on: u64) -> Outcome {
 fn no_unified_function(out: Out<u64>, library: u64, name: Text) -> Outcome {
     out.check()?;
     name.get()?;
-    match crate::driver::tables().libraries.contains_key(&library) {
-        true => Err(NOT_FOUND),
-        false => Err(INVALID_HANDLE),
+    if crate::driver::tables().libraries.contains_key(&library) {
+        Err(NOT_FOUND)
+    } else {
+        Err(INVALID_HANDLE)
     }
 }
 

@@ -34,9 +34,10 @@ exports! {
 }
 
 fn check(count: u32) -> Outcome {
-    match (1..=i32::MAX.unsigned_abs()).contains(&count) {
-        true => Ok(()),
-        false => Err(INVALID_VALUE),
+    if (1..=i32::MAX.unsigned_abs()).contains(&count) {
+        Ok(())
+    } else {
+        Err(INVALID_VALUE)
     }
 }
 

@@ -144,12 +144,13 @@ fn entry<'a>(
     json: &'a Value,
     place: &str,
 ) -> Result<ObjectView<'a>, GroupingError> {
-    match json.is_object() {
-        true => Ok(ObjectView::new(json)),
-        false => Err(GroupingError::Entry {
+    if json.is_object() {
+        Ok(ObjectView::new(json))
+    } else {
+        Err(GroupingError::Entry {
             place: place.to_owned(),
             object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
-        }),
+        })
     }
 }
 

@@ -124,9 +124,10 @@ impl<'a> KartaComponents<'a> {
         let path = ["podSelector", "componentInstanceSelector", "idPath"];
         let found = JqExpression::parse(component.0.text(&path).unwrap_or_default())?;
         let found = found.text(pod.json())?;
-        match instances.contains(&found) {
-            true => Ok(Some(found)),
-            false => Err(GroupingError::NoMember(pod.to_string())),
+        if instances.contains(&found) {
+            Ok(Some(found))
+        } else {
+            Err(GroupingError::NoMember(pod.to_string()))
         }
     }
 
@@ -134,9 +135,10 @@ impl<'a> KartaComponents<'a> {
     /// to the others. If no level has one, each component with pods has one pod.
     pub(super) fn scale(&self, name: &str, instance: Option<&str>) -> Result<i64, GroupingError> {
         let says = |one: &KartaComponent<'_>| one.0.at(&["scaleDefinition"]).is_some();
-        match self.all.iter().any(says) {
-            true => self.scale_within(name, instance, self.all.len()),
-            false => self.leaves_within(name, instance, self.all.len()),
+        if self.all.iter().any(says) {
+            self.scale_within(name, instance, self.all.len())
+        } else {
+            self.leaves_within(name, instance, self.all.len())
         }
     }
 

@@ -118,9 +118,10 @@ impl ExpressionNode {
             Self::Pipe(left, right) => each(&left.values(input)?, |value| right.values(value)),
             Self::Alternative(left, right) => {
                 let found: Vec<Value> = left.values(input).unwrap_or_default();
-                match found.iter().any(is_true) {
-                    true => Ok(found.into_iter().filter(is_true).collect()),
-                    false => right.values(input),
+                if found.iter().any(is_true) {
+                    Ok(found.into_iter().filter(is_true).collect())
+                } else {
+                    right.values(input)
                 }
             }
             Self::Or(left, right) => one((left.holds(input)? || right.holds(input)?).into()),
@@ -151,10 +152,13 @@ impl ExpressionNode {
                 });
                 one(sum?)
             }
-            Self::Select(condition) => match condition.holds(input)? {
-                true => one(input.clone()),
-                false => Ok(Vec::new()),
-            },
+            Self::Select(condition) => {
+                if condition.holds(input)? {
+                    one(input.clone())
+                } else {
+                    Ok(Vec::new())
+                }
+            }
             Self::Not => one((!is_true(input)).into()),
             Self::Length => one(length(input)?.into()),
             Self::ToString => one(match input {

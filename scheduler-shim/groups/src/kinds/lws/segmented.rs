@@ -89,9 +89,10 @@ impl<'a> SegmentedGroup<'a> {
                     .holding(self.pod, own == Some(index)),
             );
         }
-        Ok(match self.is_leader_excluded {
-            true => [vec![leader(self.pod)], runs].concat(),
-            false => self.with_leader(runs, fills, own),
+        Ok(if self.is_leader_excluded {
+            [vec![leader(self.pod)], runs].concat()
+        } else {
+            self.with_leader(runs, fills, own)
         })
     }
 

@@ -212,10 +212,7 @@ fn breaks(recorded: Option<CapturedEvent>) -> bool {
 }
 
 fn refused(is_forbidden: bool, error: CudaError) -> Outcome {
-    match is_forbidden {
-        true => Err(error),
-        false => Ok(()),
-    }
+    if is_forbidden { Err(error) } else { Ok(()) }
 }
 
 #[cfg(test)]

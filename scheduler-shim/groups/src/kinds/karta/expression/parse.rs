@@ -254,9 +254,10 @@ impl<'a> ExpressionParser<'a> {
     }
 
     fn needs(&mut self, sign: &str) -> Parsed<()> {
-        match self.takes(sign) {
-            true => Ok(()),
-            false => Err(format!("`{sign}` is missing before `{}`", self.rest)),
+        if self.takes(sign) {
+            Ok(())
+        } else {
+            Err(format!("`{sign}` is missing before `{}`", self.rest))
         }
     }
 }
