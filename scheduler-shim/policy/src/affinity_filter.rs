@@ -119,7 +119,7 @@ impl Session<'_> {
         let mut refusing = self.inter_pod_affinity.refusing(part);
         part.apart.iter().any(leaves)
             || refusing
-                .any(|search| self.count_anti_affine(task, search, node, Presence::Leaves) > 0)
+                .any(|search| self.anti_affinity_count(task, search, node, Presence::Leaves) > 0)
     }
 
     fn violated_term(&self, task: usize, node: usize) -> Option<ViolatedTerm> {
@@ -138,11 +138,11 @@ impl Session<'_> {
                 let leaving = if self.counts_leaving() {
                     self.inter_pod_affinity
                         .search(search)
-                        .count_anti_affine(node, Presence::Leaves)
+                        .anti_affinity_count(node, Presence::Leaves)
                 } else {
                     0
                 };
-                leaving + self.count_anti_affine(task, search, node, Presence::Stays) > 0
+                leaving + self.anti_affinity_count(task, search, node, Presence::Stays) > 0
             })
         };
         let uneven = || self.uneven(task, part, node);
@@ -216,7 +216,7 @@ impl Session<'_> {
     }
 
     /// How many other pods in the node's domain have anti-affinity to what a search matches.
-    fn count_anti_affine(
+    fn anti_affinity_count(
         &self,
         task: usize,
         search: usize,
@@ -226,7 +226,7 @@ impl Session<'_> {
         let all = self
             .inter_pod_affinity
             .search(search)
-            .count_anti_affine(node, presence);
+            .anti_affinity_count(node, presence);
         let part = self.inter_pod_affinity.part(task);
         if part.is_some_and(|part| part.apart.contains(&search)) {
             all - self.own(task, search, node, presence)

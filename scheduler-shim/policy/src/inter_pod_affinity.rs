@@ -56,7 +56,7 @@ pub(crate) struct TermMatches {
     /// Matching pods.
     found: PresenceCounts,
     /// Pods with anti-affinity to matching pods.
-    count_anti_affine: PresenceCounts,
+    anti_affinity_count: PresenceCounts,
 }
 
 /// Those that stay where they are, and those that are about to leave.
@@ -204,8 +204,8 @@ impl TermMatches {
     }
 
     /// How many pods in the node's domain have anti-affinity to matching pods.
-    pub(crate) fn count_anti_affine(&self, node: usize, presence: Presence) -> u64 {
-        self.count_anti_affine
+    pub(crate) fn anti_affinity_count(&self, node: usize, presence: Presence) -> u64 {
+        self.anti_affinity_count
             .of(presence)
             .around(self.domains[node])
     }
@@ -263,7 +263,7 @@ fn note(
     }
     for &search in &part.averse_to {
         let search = &mut searches[search];
-        let counts = search.count_anti_affine.of_mut(presence);
+        let counts = search.anti_affinity_count.of_mut(presence);
         counts.note(node, search.domains[node], is_more);
     }
 }
@@ -280,7 +280,7 @@ fn searches<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<
             domains: Rc::clone(domains),
             may_be_refused: false,
             found: PresenceCounts::default(),
-            count_anti_affine: PresenceCounts::default(),
+            anti_affinity_count: PresenceCounts::default(),
         }
     };
     wanted.iter().map(search).collect()

@@ -113,7 +113,7 @@ impl NodeState {
     }
 
     /// Adds a pod's resources to the node (`count` 1) or removes them (-1).
-    pub(crate) fn account(
+    pub(crate) fn update_used(
         &mut self,
         need: &ResourceRequest,
         cards: &CardAssignment,
@@ -129,7 +129,8 @@ impl NodeState {
         self.releasing.add(&need.node_state, releasing);
         if self.sizes.is_listed() {
             for (class, taken) in cards.whole.iter().enumerate() {
-                self.sizes.account(class, idle * taken, releasing * taken);
+                self.sizes
+                    .update_used(class, idle * taken, releasing * taken);
             }
             // Unhealthy cards are not counted, so taking one changes no count.
             let dead = need.node_state.cards - cards.whole.iter().sum::<i64>();
@@ -138,15 +139,15 @@ impl NodeState {
         }
         if let Some(share) = need.share {
             for &card in &cards.shared {
-                self.account_card(card, share.on(self.size(card)), hold, count);
+                self.update_card(card, share.on(self.size(card)), hold, count);
             }
         }
         for &card in &need.claimed {
-            self.account_card(card, self.size(card), hold, count);
+            self.update_card(card, self.size(card), hold, count);
         }
     }
 
-    fn account_card(&mut self, card: CardKey, bytes: Bytes, hold: HoldState, count: i64) {
+    fn update_card(&mut self, card: CardKey, bytes: Bytes, hold: HoldState, count: i64) {
         let before = self.shared.get(&card).copied().unwrap_or_default();
         let mut after = before;
         let sum = match hold {
@@ -165,7 +166,7 @@ impl NodeState {
             let releasing = after.freed() - before.freed();
             self.idle.cards += idle;
             self.releasing.cards += releasing;
-            self.sizes.account(class.unwrap_or(0), idle, releasing);
+            self.sizes.update_used(class.unwrap_or(0), idle, releasing);
         }
         if after == SharedCard::default() {
             self.shared.remove(&card);

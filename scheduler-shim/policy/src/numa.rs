@@ -63,7 +63,7 @@ impl NumaZones {
     }
 
     /// Takes from zones (`count` 1) or gives back (-1).
-    pub(crate) fn account(&mut self, taken: &ZoneAssignment, count: i64) {
+    pub(crate) fn update_used(&mut self, taken: &ZoneAssignment, count: i64) {
         for (place, amounts) in taken {
             if let Some(zone) = self.zones.get_mut(*place) {
                 zone.available = zone.available.plus(*amounts, -count);
@@ -85,7 +85,7 @@ impl NumaZones {
         let mut taken = ZoneAssignment::new();
         for part in &*request.together {
             let zones = left.place_part(*part)?;
-            left.account(&zones, 1);
+            left.update_used(&zones, 1);
             for (place, amounts) in zones {
                 match taken.iter_mut().find(|(known, _)| *known == place) {
                     Some((_, sum)) => *sum = sum.plus(amounts, 1),

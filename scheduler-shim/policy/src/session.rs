@@ -283,14 +283,14 @@ impl<'a> Session<'a> {
     }
 
     fn replace(&mut self, task: usize, state: TaskState) -> TaskState {
-        self.account(task, -1);
+        self.update_used(task, -1);
         let before = std::mem::replace(&mut self.task_states[task], state);
-        self.account(task, 1);
+        self.update_used(task, 1);
         before
     }
 
     /// Counts what a task takes (`count` 1) or removes it from the counts (-1).
-    fn account(&mut self, task: usize, count: i64) {
+    fn update_used(&mut self, task: usize, count: i64) {
         let state = self.task_states[task].clone();
         for (node, presence) in inter_pod_affinity::places(&state) {
             self.inter_pod_affinity
@@ -298,7 +298,7 @@ impl<'a> Session<'a> {
         }
         if let Some((node, cards)) = &state.leaves {
             let need = self.need(task, *node);
-            self.node_states[*node].account(&need, cards, HoldState::Releasing, count);
+            self.node_states[*node].update_used(&need, cards, HoldState::Releasing, count);
             self.touched.note(*node);
         }
         let (Some(node), true) = (state.node, state.status.is_active()) else {
@@ -310,10 +310,12 @@ impl<'a> Session<'a> {
             _ => HoldState::Held,
         };
         let need = self.need(task, node);
-        self.node_states[node].account(&need, &state.cards, hold, count);
+        self.node_states[node].update_used(&need, &state.cards, hold, count);
         self.touched.note(node);
         if hold != HoldState::Releasing {
-            self.node_states[node].zones.account(&state.zones, count);
+            self.node_states[node]
+                .zones
+                .update_used(&state.zones, count);
         }
         let facts = &self.tasks[task];
         if facts.task.is_legacy_mig {

@@ -107,7 +107,7 @@ impl CardSizes {
     }
 
     /// Changes what is idle and what is being released of a size.
-    pub(crate) fn account(&mut self, class: usize, idle: i64, releasing: i64) {
+    pub(crate) fn update_used(&mut self, class: usize, idle: i64, releasing: i64) {
         if let Some(class) = self.classes.get_mut(class) {
             class.idle += idle;
             class.releasing += releasing;

@@ -45,7 +45,7 @@ pub(super) fn place_all(session: &mut Session<'_>) {
                 .collect();
             // `available` excludes it already, and `replace` is about to take it again.
             if state.status != TaskStatus::Releasing {
-                zones.account(&state.zones, -1);
+                zones.update_used(&state.zones, -1);
             }
         }
         session.replace(task, state);
