@@ -9,8 +9,8 @@
 //! - A bold plan lets barred jobs evict, once a cautious plan has nothing left to do. Two waiting jobs can bar each
 //!   other although each would be served in the end: one takes the place made for the other, which then makes room
 //!   again. So a bold plan is followed by cautious steps until nothing changes. It is taken if, at that point,
-//!   every job that evicted has a place, or another job with a claim has it. It is not taken if more bold plans
-//!   would lead back to the start.
+//!   every job that evicted has a place, or another job with a claim has it. It is not taken if it would leave a
+//!   gang with too few pods on the way, or if more bold plans would lead back to the start.
 //!
 //! Without bold plans, a job with a claim (a quota, a fair share, a priority in its queue) could wait forever.
 

@@ -157,11 +157,26 @@ impl<'r> VictimScenarios<'r> {
                 jobs.flatten().copied().collect()
             }
             VictimSet::Alone(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
-            VictimSet::First(count) => self.spans.on_first(count).collect(),
+            VictimSet::First(count) => self.with_earlier_batches(self.spans.on_first(count)),
         };
         set.sort_unstable();
         set.dedup();
         set
+    }
+
+    /// Adds the batches that come before these in their jobs: a gang's core leaves only after the pods above its
+    /// minimum.
+    fn with_earlier_batches(&self, batches: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut last_of: BTreeMap<usize, usize> = BTreeMap::new();
+        for batch in batches {
+            let last = last_of.entry(self.potential[batch].job).or_default();
+            *last = batch.max(*last);
+        }
+        let up_to = |(job, last): (usize, usize)| {
+            let batches = self.by_job[&job].iter().copied();
+            batches.take_while(move |&batch| batch <= last)
+        };
+        last_of.into_iter().flat_map(up_to).collect()
     }
 
     /// Takes one batch more; `None` if there are no more victims.

@@ -138,6 +138,13 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Whether some of a gang's pods have places, but fewer than it needs.
+    pub(crate) fn has_too_few(&self, job: usize) -> bool {
+        let view = &self.jobs[job].view;
+        let has_place = |task: usize| self.task_states[task].status.is_active_allocated();
+        view.all().any(has_place) && !self.gang(view).has_enough()
+    }
+
     /// What a task takes on any node; `None` if that depends on the node.
     pub(crate) fn need_anywhere(&self, task: usize) -> Option<ResourceRequest> {
         let facts = &self.tasks[task];

@@ -199,6 +199,7 @@ impl Session<'_> {
         let mut nodes = nodes.clone();
         nodes.extend(self.places(&batches));
         let nodes: Vec<usize> = nodes.into_iter().collect();
+        let broken = self.broken_gangs(&batches);
         let mut evicted = BTreeSet::new();
         for &task in batches.iter().flat_map(|batch| &batch.tasks) {
             if self.task_states[task].status.is_active_allocated() {
@@ -207,6 +208,10 @@ impl Session<'_> {
             }
         }
         if evicted.is_empty() || !self.place_again(search.waiting, view, &batches, &nodes) {
+            return None;
+        }
+        // A pod of the gang that stayed would only leave later, when the grace period is over.
+        if !self.broken_gangs(&batches).is_subset(&broken) {
             return None;
         }
         // A pod that got its old place back may be one too many for the job's affinity or spread rules.
@@ -226,6 +231,12 @@ impl Session<'_> {
         };
         let is_victim = |batch: &VictimBatch| batch.tasks.iter().any(moves);
         Some(batches.into_iter().filter(is_victim).collect())
+    }
+
+    /// The victims' jobs that have some pods, but too few.
+    fn broken_gangs(&self, batches: &[VictimBatch]) -> BTreeSet<usize> {
+        let jobs = batches.iter().map(|batch| batch.job);
+        jobs.filter(|&job| self.has_too_few(job)).collect()
     }
 
     /// Places the job and as many of the victims as there is room for, in the order of their queues.

@@ -41,7 +41,11 @@ impl Session<'_> {
             let tasks = commitment.tasks.iter().copied();
             let lost: Vec<usize> = tasks.filter(|&task| !ahead.has_place(task)).collect();
             let is_own = |task: &usize| self.tasks[*task].job == commitment.job;
-            let gives_way = || only_moves && self.gives_way(&lost, &ahead);
+            let gives_way = || {
+                only_moves
+                    && self.gives_way(&lost, &ahead)
+                    && !ahead.breaks_gang(&Session::open(self.now, cluster))
+            };
             !lost.is_empty() && (lost.iter().any(is_own) || !gives_way())
         };
         let broken = self.commitments.iter().filter(is_broken);
@@ -90,7 +94,8 @@ impl Session<'_> {
     }
 
     /// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
-    /// with a claim. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
+    /// with a claim, and no gang was left with too few pods on the way. Jobs that are `idle` may not evict. `None`
+    /// also if the budget is spent before.
     pub(super) fn pays_off(
         &self,
         cluster: &Cluster,
@@ -100,14 +105,17 @@ impl Session<'_> {
         if self.commitments.is_empty() {
             return None;
         }
+        let initial_states = Session::open(self.now, cluster);
         let mut at = self.carried_out(cluster);
         for _ in 0..STEPS_TO_REST {
             if budget.is_spent() {
                 return None;
             }
             let ahead = cautious(self.now, &at, idle, budget, &mut |_, _| ());
+            if ahead.breaks_gang(&initial_states) {
+                return None;
+            }
             if !ahead.changes_something() {
-                let initial_states = Session::open(self.now, cluster);
                 let mut commitments = self.commitments.iter();
                 let pays_off = commitments
                     .all(|commitment| self.is_served(commitment, &initial_states, &ahead));
@@ -117,6 +125,13 @@ impl Session<'_> {
             at = ahead.carried_out(&at);
         }
         None
+    }
+
+    /// Whether a gang has too few pods that was whole, or had none, at the start. The pods that are left would only
+    /// be evicted when the gang's grace period is over.
+    fn breaks_gang(&self, start: &Session<'_>) -> bool {
+        let mut jobs = 0..self.jobs.len();
+        jobs.any(|job| self.has_too_few(job) && !start.has_too_few(job))
     }
 
     /// Whether the job, or another with a claim, has at the end the room that is made for it now.

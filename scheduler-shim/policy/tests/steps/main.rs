@@ -5,6 +5,7 @@ mod checks;
 mod claims;
 mod clusters;
 mod commitments;
+mod gangs;
 mod metamorphic;
 mod mixed;
 mod rounds;
