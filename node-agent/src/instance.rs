@@ -213,6 +213,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_its_own_user_can_open_the_socket_of_an_agent_that_serves_one_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut instance = ServedInstance::take(folder.path()).unwrap();
+        let _listener = instance.listen().unwrap();
+        let socket = fs::metadata(instance.path(place::AGENT_SOCKET)).unwrap();
+        assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+    }
+
+    #[tokio::test]
     async fn the_name_of_a_killed_agents_socket_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
         let mut instance = ServedInstance::take(folder.path()).unwrap();
