@@ -168,7 +168,8 @@ fn with_company(mut cluster: Cluster) -> Cluster {
     const HOST: &str = "kubernetes.io/hostname";
     const REPLICAS: usize = 40;
     for node in &mut cluster.nodes {
-        node.labels.insert(HOST.to_owned(), node.name.clone());
+        let name = node.name.clone();
+        node.set_label(HOST, &name);
     }
     let tasks = cluster
         .jobs
@@ -176,8 +177,8 @@ fn with_company(mut cluster: Cluster) -> Cluster {
         .flat_map(|job| &mut Arc::make_mut(job).tasks);
     for (number, task) in tasks.enumerate() {
         let app = format!("app-{}", number / REPLICAS);
-        task.labels = std::sync::Arc::new([("app".to_owned(), app)].into());
-        let like = PodAffinityTerm::with(&task.labels, HOST);
+        task.labels = Arc::new([("app".to_owned(), app)].into_iter().collect());
+        let like = PodAffinityTerm::with(task.labels.iter(), HOST);
         task.prefers = vec![WeightedPreference {
             wish: PreferredTerm::Near(like.clone()),
             weight: -100,

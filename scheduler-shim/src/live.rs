@@ -209,12 +209,12 @@ impl Work {
                 None => return,
             }
         }
-        self.hear_others().await;
-        self.hear_agents().await;
+        self.wait_for_optional_kinds().await;
+        self.wait_for_agents().await;
         info!("Cluster state loaded");
-        let (mut round, mut news) = (Instant::now(), Instant::now());
-        // No round before `rested` and no report before `heard`, whatever events come.
-        let (mut rested, mut heard) = (round, news);
+        let (mut next_round, mut next_report) = (Instant::now(), Instant::now());
+        // No round before `earliest_round` and no report before `earliest_report`, whatever events come.
+        let (mut earliest_round, mut earliest_report) = (next_round, next_report);
         loop {
             tokio::select! {
                 event = self.events.recv() => {
@@ -223,28 +223,28 @@ impl Work {
                     while let Ok(event) = self.events.try_recv() {
                         self.take(event);
                     }
-                    round = round.min((Instant::now() + GATHERED).max(rested));
+                    next_round = next_round.min((Instant::now() + GATHERED).max(earliest_round));
                 }
                 question = self.questions.recv() => {
                     if let Some(question) = question {
                         query_server::answer(&self.model, &self.metrics, question);
                     }
                 }
-                () = sleep_until(round) => {
+                () = sleep_until(next_round) => {
                     if !self.leading.is_so() {
-                        round = Instant::now() + PAUSED;
+                        next_round = Instant::now() + PAUSED;
                         continue;
                     }
                     let took = self.decide();
-                    rested = Instant::now() + rest(took);
+                    earliest_round = Instant::now() + rest(took);
                     let wait = self.waits().unwrap_or(ROUND).min(ROUND);
-                    round = (Instant::now() + wait).max(rested);
-                    news = news.min((Instant::now() + NEWS).max(heard));
+                    next_round = (Instant::now() + wait).max(earliest_round);
+                    next_report = next_report.min((Instant::now() + NEWS).max(earliest_report));
                 }
-                () = sleep_until(news) => {
-                    let took = self.tell();
-                    heard = Instant::now() + took * NEWS_REST;
-                    news = Instant::now() + ROUND * 6;
+                () = sleep_until(next_report) => {
+                    let took = self.report();
+                    earliest_report = Instant::now() + took * NEWS_REST;
+                    next_report = Instant::now() + ROUND * 6;
                 }
             }
         }
@@ -253,7 +253,7 @@ impl Work {
     /// Waits for the lists of the optional kinds that this cluster has. Without its group a pod would start alone.
     /// Without its node's agent it would start without a reservation. Without the usage history all queues would look
     /// new. A kind that can't be listed delays the start only until a deadline.
-    async fn hear_others(&mut self) {
+    async fn wait_for_optional_kinds(&mut self) {
         let deadline = Instant::now() + FIRST_KINDS;
         let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
             return;
@@ -268,7 +268,7 @@ impl Work {
     }
 
     /// Gives the agents time for their first status. An agent without one counts as away until it reports.
-    async fn hear_agents(&mut self) {
+    async fn wait_for_agents(&mut self) {
         let deadline = Instant::now() + FIRST_WORDS;
         self.hears = Instant::now() + ALL_WORDS;
         while self.unheard().next().is_some() {
@@ -321,20 +321,20 @@ impl Work {
             }
             SchedulerEvent::Applied(_)
             | SchedulerEvent::Listed(..)
-            | SchedulerEvent::AgentSaid(..)
+            | SchedulerEvent::AgentReported(..)
             | SchedulerEvent::AgentLost(_)
             | SchedulerEvent::AgentGone(_)
             | SchedulerEvent::Accepted(..)
             | SchedulerEvent::NotEvicted(..)
             | SchedulerEvent::Grouped(..)
-            | SchedulerEvent::UsedBefore(_)
+            | SchedulerEvent::UsageHistoryRead(_)
             | SchedulerEvent::Unreadable(_) => {}
         }
     }
 
     fn decide(&mut self) -> Duration {
         let began = Instant::now();
-        self.model.spares_all = began < self.hears && self.model.agents.is_anybody_unheard();
+        self.model.spares_all = began < self.hears && self.model.agents.awaits_first_report();
         let effects = self.model.decide(now());
         let took = began.elapsed();
         self.metrics.round(took);
@@ -346,7 +346,7 @@ impl Work {
         took
     }
 
-    fn tell(&mut self) -> Duration {
+    fn report(&mut self) -> Duration {
         let (began, metrics) = (Instant::now(), &self.metrics);
         let effects = self.model.tell_who_waits(now(), |decided, waiting| {
             metrics.cluster(decided, waiting);
@@ -387,11 +387,11 @@ impl Work {
                 }
                 SchedulerEffect::Bind { .. }
                 | SchedulerEffect::Evict(_)
-                | SchedulerEffect::Tell { .. }
-                | SchedulerEffect::Report(_)
-                | SchedulerEffect::Readiness { .. }
+                | SchedulerEffect::PublishEvent { .. }
+                | SchedulerEffect::WriteStatus(_)
+                | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::Group(_)
-                | SchedulerEffect::Remember(_) => {
+                | SchedulerEffect::StoreUsageHistory(_) => {
                     self.api.perform(effect);
                 }
             }

@@ -32,6 +32,7 @@ pub(crate) mod numa;
 mod owners;
 pub(crate) mod parsed_objects;
 pub(crate) mod pod_affinity;
+mod pod_group_terms;
 mod queues;
 mod selector;
 pub(crate) mod shards;

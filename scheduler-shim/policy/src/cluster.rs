@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
+use litemap::LiteMap;
 
 use crate::amounts::UNLIMITED;
 
@@ -24,6 +25,9 @@ pub use devices::{
     ContainerZones, ListedCard, NumaPolicy, NumaScope, NumaZone, ResourceClaim, ZoneAmounts,
 };
 pub use settings::{KaiBehavior, PlacementStrategy, PolicySettings, SharedCardPreference};
+
+/// Labels of a node or a pod. There are thousands of these maps, and a sorted list is the smallest.
+pub type LabelMap = LiteMap<String, String>;
 
 /// Everything that decisions depend on.
 #[derive(Clone, Debug, Default)]
@@ -68,13 +72,20 @@ pub struct Node {
     /// Devices for claims, by class; those that are cards are among its cards.
     pub devices: BTreeMap<String, i64>,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<LabelMap>,
     /// How its kubelet aligns pods with NUMA zones.
     pub numa: NumaPolicy,
     /// Whether its kubelet aligns containers or pods.
     pub numa_scope: NumaScope,
     /// Its NUMA zones; what is available excludes the pods that run.
     pub zones: Vec<NumaZone>,
+}
+
+impl Node {
+    /// Sets one of its labels.
+    pub fn set_label(&mut self, label: &str, value: &str) {
+        Arc::make_mut(&mut self.labels).insert(label.to_owned(), value.to_owned());
+    }
 }
 
 /// The MIG strategy of a node.
@@ -268,7 +279,7 @@ pub struct Task {
     /// Labels of which the node must have one of the given values.
     pub node_affinity: Vec<(String, Vec<String>)>,
     /// Its labels.
-    pub labels: Arc<BTreeMap<String, String>>,
+    pub labels: Arc<LabelMap>,
     /// Required pod affinity.
     pub near: Vec<PodAffinityTerm>,
     /// Required pod anti-affinity.

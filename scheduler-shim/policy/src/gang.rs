@@ -4,6 +4,7 @@
 //! job that is tried with a part of its pods first. The real job is a view of all.
 
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 use crate::cluster::{Job, SubGroupSet, TaskStatus, TopologyConstraint};
 
@@ -29,26 +30,32 @@ pub(crate) struct GroupFacts {
 pub(crate) struct PodSetTree {
     pub(crate) groups: Vec<GroupFacts>,
     pub(crate) sets: Vec<GroupFacts>,
-    minimums: (Vec<Option<usize>>, Vec<usize>),
+    minimums: Rc<GangMinimums>,
+}
+
+/// How many members each group needs, all if `None`, and how many pods each pod set needs.
+#[derive(Clone, Debug, Default)]
+struct GangMinimums {
+    groups: Vec<Option<usize>>,
+    sets: Vec<usize>,
 }
 
 impl PodSetTree {
     /// Flattens the tree of a job.
     pub(crate) fn of(job: &Job) -> Self {
-        // Most jobs are one set of one pod, and there are thousands: allocate no spare room.
-        let mut tree = Self {
-            groups: Vec::with_capacity(1),
-            sets: Vec::with_capacity(job.root.sets.len()),
-            minimums: (
-                Vec::with_capacity(1),
-                Vec::with_capacity(job.root.sets.len()),
-            ),
-        };
-        tree.flatten(&job.root, None);
+        let mut tree = Self::default();
+        let mut minimums = GangMinimums::default();
+        tree.flatten(&job.root, None, &mut minimums);
+        tree.minimums = Rc::new(minimums);
         tree
     }
 
-    fn flatten(&mut self, group: &SubGroupSet, parent: Option<usize>) -> usize {
+    fn flatten(
+        &mut self,
+        group: &SubGroupSet,
+        parent: Option<usize>,
+        minimums: &mut GangMinimums,
+    ) -> usize {
         let place = self.groups.len();
         self.groups.push(GroupFacts {
             name: group.name.clone(),
@@ -56,10 +63,14 @@ impl PodSetTree {
             topology: group.topology.clone(),
             members: Vec::new(),
         });
-        self.minimums.0.push(group.min_members);
+        minimums.groups.push(group.min_members);
         let mut members = Vec::with_capacity(group.groups.len() + group.sets.len());
         for inner in &group.groups {
-            members.push(GroupMember::Group(self.flatten(inner, Some(place))));
+            members.push(GroupMember::Group(self.flatten(
+                inner,
+                Some(place),
+                minimums,
+            )));
         }
         for set in &group.sets {
             members.push(GroupMember::Set(self.sets.len()));
@@ -69,7 +80,7 @@ impl PodSetTree {
                 topology: set.topology.clone(),
                 members: Vec::new(),
             });
-            self.minimums.1.push(set.min_available);
+            minimums.sets.push(set.min_available);
         }
         self.groups[place].members = members;
         place
@@ -85,8 +96,7 @@ impl PodSetTree {
         JobView {
             job,
             tasks,
-            group_min: self.minimums.0.clone(),
-            set_min: self.minimums.1.clone(),
+            minimums: Rc::clone(&self.minimums),
             keeps_core: false,
         }
     }
@@ -114,8 +124,7 @@ pub(crate) struct JobView {
     pub(crate) job: usize,
     /// Tasks by pod set, first to be placed first.
     pub(crate) tasks: Vec<Vec<usize>>,
-    group_min: Vec<Option<usize>>,
-    set_min: Vec<usize>,
+    minimums: Rc<GangMinimums>,
     /// Whether it may lose only what is above its minimums.
     pub(crate) keeps_core: bool,
 }
@@ -158,31 +167,35 @@ impl JobView {
 
     /// The view whose sets and groups demand no more tasks than it has.
     pub(crate) fn with_reachable_minimums(mut self, tree: &PodSetTree) -> Self {
-        for (minimum, tasks) in self.set_min.iter_mut().zip(&self.tasks) {
+        let minimums = Rc::make_mut(&mut self.minimums);
+        for (minimum, tasks) in minimums.sets.iter_mut().zip(&self.tasks) {
             if !tasks.is_empty() {
                 *minimum = (*minimum).min(tasks.len());
             }
         }
-        self.lower_group(tree, 0);
+        minimums.lower_group(tree, &self.tasks, 0);
         self
-    }
-
-    fn lower_group(&mut self, tree: &PodSetTree, group: usize) -> bool {
-        let mut filled = 0;
-        for member in &tree.groups[group].members {
-            let has_tasks = match *member {
-                GroupMember::Group(inner) => self.lower_group(tree, inner),
-                GroupMember::Set(set) => !self.tasks[set].is_empty(),
-            };
-            filled += usize::from(has_tasks);
-        }
-        self.group_min[group] = self.group_min[group].map(|minimum| minimum.min(filled));
-        filled > 0
     }
 
     /// The minimum of a pod set.
     pub(crate) fn minimum(&self, set: usize) -> usize {
-        self.set_min[set]
+        self.minimums.sets[set]
+    }
+}
+
+impl GangMinimums {
+    /// Lowers the minimum of a group to its members that have tasks; whether there are any.
+    fn lower_group(&mut self, tree: &PodSetTree, tasks: &[Vec<usize>], group: usize) -> bool {
+        let mut filled = 0;
+        for member in &tree.groups[group].members {
+            let has_tasks = match *member {
+                GroupMember::Group(inner) => self.lower_group(tree, tasks, inner),
+                GroupMember::Set(set) => !tasks[set].is_empty(),
+            };
+            filled += usize::from(has_tasks);
+        }
+        self.groups[group] = self.groups[group].map(|minimum| minimum.min(filled));
+        filled > 0
     }
 }
 
@@ -202,11 +215,11 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     /// How many parts of a member are satisfied, and how many must be.
     fn progress(&self, member: GroupMember) -> (usize, usize) {
         match member {
-            GroupMember::Set(set) => (self.allocated(set), self.view.set_min[set]),
+            GroupMember::Set(set) => (self.allocated(set), self.view.minimum(set)),
             GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
                 let satisfied = members.iter().filter(|member| self.is_satisfied(**member));
-                let minimum = self.view.group_min[group].unwrap_or(members.len());
+                let minimum = self.view.minimums.groups[group].unwrap_or(members.len());
                 (satisfied.count(), minimum)
             }
         }
@@ -231,14 +244,14 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         match member {
             GroupMember::Set(set) => {
                 let ready = |status: TaskStatus| status.is_alive() && status != TaskStatus::Gated;
-                self.count(set, ready) >= self.view.set_min[set]
+                self.count(set, ready) >= self.view.minimum(set)
             }
             GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
                 let ready = members
                     .iter()
                     .filter(|member| self.is_member_ready(**member));
-                ready.count() >= self.view.group_min[group].unwrap_or(members.len())
+                ready.count() >= self.view.minimums.groups[group].unwrap_or(members.len())
             }
         }
     }
@@ -251,19 +264,19 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     /// Whether every pod set has its minimum of active pods.
     fn has_all_sets(&self) -> bool {
         let mut sets = 0..self.tree.sets.len();
-        sets.all(|set| self.count(set, TaskStatus::is_active) >= self.view.set_min[set])
+        sets.all(|set| self.count(set, TaskStatus::is_active) >= self.view.minimum(set))
     }
 
     /// Whether a member has its minimum of active pods.
     fn is_whole(&self, member: GroupMember) -> bool {
         match member {
             GroupMember::Set(set) => {
-                self.count(set, TaskStatus::is_active) >= self.view.set_min[set]
+                self.count(set, TaskStatus::is_active) >= self.view.minimum(set)
             }
             GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
                 let whole = members.iter().filter(|member| self.is_whole(**member));
-                whole.count() >= self.view.group_min[group].unwrap_or(members.len())
+                whole.count() >= self.view.minimums.groups[group].unwrap_or(members.len())
             }
         }
     }
@@ -285,7 +298,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
 
     /// Whether some pod set has more pods than its minimum.
     pub(crate) fn is_elastic(&self) -> bool {
-        let minimums = self.view.set_min.iter();
+        let minimums = self.view.minimums.sets.iter();
         (minimums.zip(&self.view.tasks)).any(|(minimum, tasks)| *minimum < tasks.len())
     }
 
@@ -293,7 +306,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     pub(crate) fn must_wait(&self) -> bool {
         (0..self.tree.sets.len()).any(|set| {
             self.count(set, |status| status == TaskStatus::Pipelined) > 0
-                && self.count(set, TaskStatus::is_allocated) < self.view.set_min[set]
+                && self.count(set, TaskStatus::is_allocated) < self.view.minimum(set)
         })
     }
 
@@ -301,7 +314,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     pub(crate) fn fill(&self) -> MinimumProgress {
         let mut fill = MinimumProgress::Exact;
         for set in 0..self.tree.sets.len() {
-            match self.allocated(set).cmp(&self.view.set_min[set]) {
+            match self.allocated(set).cmp(&self.view.minimum(set)) {
                 Ordering::Less => return MinimumProgress::Below,
                 Ordering::Equal => {}
                 Ordering::Greater => fill = MinimumProgress::Above,
@@ -353,7 +366,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         match member {
             GroupMember::Group(group) => self.next_of_group(group, for_real),
             GroupMember::Set(set) => {
-                let lacks = self.view.set_min[set].saturating_sub(self.allocated(set));
+                let lacks = self.view.minimum(set).saturating_sub(self.allocated(set));
                 let tasks = self.view.tasks[set].iter().copied();
                 tasks
                     .filter(|&task| self.can_place(task, for_real))

@@ -150,8 +150,8 @@ fn lonely(name: &str) -> Job {
     let mut job = waits("all", 50, TaskGpuRequest::Whole(8), 1);
     name.clone_into(&mut job.name);
     name.clone_into(&mut job.tasks[0].name);
-    let none = [("app".to_owned(), "none".to_owned())].into();
-    job.tasks[0].near = vec![PodAffinityTerm::with(&none, "zone")];
+    let none = ("app".to_owned(), "none".to_owned());
+    job.tasks[0].near = vec![PodAffinityTerm::with([(&none.0, &none.1)], "zone")];
     job
 }
 

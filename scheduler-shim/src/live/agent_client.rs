@@ -63,9 +63,9 @@ impl AgentConnector {
     }
 
     /// The endpoint of a node's agent.
-    pub(crate) fn to(&self, node: &str, address: &str) -> AgentEndpoint {
+    pub(crate) fn endpoint(&self, node: &str, address: &str) -> AgentEndpoint {
         AgentEndpoint {
-            reach: self.clone(),
+            connector: self.clone(),
             node: node.to_owned(),
             address: address.to_owned(),
             kept: Mutex::new(None),
@@ -76,7 +76,7 @@ impl AgentConnector {
 /// One agent.
 #[derive(Debug)]
 pub(crate) struct AgentEndpoint {
-    reach: AgentConnector,
+    connector: AgentConnector,
     node: String,
     address: String,
     /// One connection for all requests. Each costs tens of kilobytes, and there is one per node.
@@ -85,7 +85,7 @@ pub(crate) struct AgentEndpoint {
 
 impl AgentEndpoint {
     /// The open connection, or a new one.
-    pub(crate) async fn reach(&self) -> Result<FencedAgentClient, String> {
+    pub(crate) async fn client(&self) -> Result<FencedAgentClient, String> {
         let mut kept = self.kept.lock().await;
         match &*kept {
             Some(client) => Ok(client.clone()),
@@ -94,8 +94,8 @@ impl AgentEndpoint {
         }
     }
 
-    /// Drops the connection. The next `reach` opens a new one.
-    pub(crate) async fn part(&self) {
+    /// Drops the connection. The next `client` opens a new one.
+    pub(crate) async fn disconnect(&self) {
         *self.kept.lock().await = None;
     }
 
@@ -103,13 +103,15 @@ impl AgentEndpoint {
         let wire = match self.address.strip_prefix("unix:") {
             Some(path) => {
                 let stream = UnixStream::connect(path).await;
-                AgentConnection::over(TokioIo::new(stream.map_err(|error| unreached(&error))?))
-                    .await
+                AgentConnection::over(TokioIo::new(
+                    stream.map_err(|error| transport_error(&error))?,
+                ))
+                .await
             }
             None => AgentConnection::over(TokioIo::new(self.over_tcp().await?)).await,
         };
-        let wire = wire.map_err(|error| unreached(&error))?;
-        let wire = InterceptedService::new(wire, self.reach.term.clone());
+        let wire = wire.map_err(|error| transport_error(&error))?;
+        let wire = InterceptedService::new(wire, self.connector.term.clone());
         // HTTP/2 needs an authority. The peer is already known.
         Ok(AgentClient::with_origin(
             wire,
@@ -118,7 +120,7 @@ impl AgentEndpoint {
     }
 
     async fn over_tcp(&self) -> Result<TlsStream<TcpStream>, String> {
-        let tls = self.reach.tls.borrow().clone();
+        let tls = self.connector.tls.borrow().clone();
         let tls = tls
             .ok_or_else(|| "the scheduler has no certificate yet; hint: see its log".to_owned())?;
         let name = identity::agent(&self.node);
@@ -132,7 +134,7 @@ impl AgentEndpoint {
         let stream = connect(tls, name, &self.address);
         let stream = timeout(PATIENCE, stream).await;
         let stream = stream.map_err(|_| format!("no connection within {PATIENCE:?}"))?;
-        stream.map_err(|error| unreached(&error))
+        stream.map_err(|error| transport_error(&error))
     }
 }
 
@@ -147,12 +149,12 @@ async fn connect(
 }
 
 /// The error text of a failed connection.
-fn unreached(error: &dyn std::error::Error) -> String {
-    hinted(format!("transport error: {}", chain(error)))
+fn transport_error(error: &dyn std::error::Error) -> String {
+    with_hint(format!("transport error: {}", chain(error)))
 }
 
 /// The error text of a gRPC status, with its causes.
-pub(crate) fn told(status: &Status) -> String {
+pub(crate) fn status_text(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut next = std::error::Error::source(status);
     while let Some(cause) = next {
@@ -162,10 +164,10 @@ pub(crate) fn told(status: &Status) -> String {
         }
         next = cause.source();
     }
-    hinted(text)
+    with_hint(text)
 }
 
-fn hinted(problem: String) -> String {
+fn with_hint(problem: String) -> String {
     match identity::hint(&problem) {
         Some(hint) => format!("{problem}; hint: {hint}"),
         None => problem,

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::agent_client::{AgentConnector, AgentEndpoint, FencedAgentClient, told};
+use super::agent_client::{AgentConnector, AgentEndpoint, FencedAgentClient, status_text};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodRef, SchedulerEffect, SchedulerEvent};
 use super::heartbeats;
@@ -38,10 +38,10 @@ const RESERVED_MS: u64 = 120_000;
 pub(crate) struct AgentWorkers {
     agents: BTreeMap<String, AgentWorker>,
     /// Addresses by node: from the node's annotation, and from its `GpuNode`.
-    said: BTreeMap<String, [Option<String>; 2]>,
+    addresses: BTreeMap<String, [Option<String>; 2]>,
     events: UnboundedSender<SchedulerEvent>,
     /// How to connect; `None` until this scheduler leads.
-    reach: Option<AgentConnector>,
+    connector: Option<AgentConnector>,
 }
 
 #[derive(Debug)]
@@ -62,21 +62,21 @@ impl AgentWorkers {
     pub(crate) fn new(events: UnboundedSender<SchedulerEvent>) -> Self {
         Self {
             agents: BTreeMap::new(),
-            said: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             events,
-            reach: None,
+            connector: None,
         }
     }
 
     /// Connects to all known agents.
-    pub(crate) fn begin(&mut self, reach: AgentConnector) {
-        for (node, said) in &self.said {
-            if let Some(address) = said.iter().flatten().next() {
-                let link = AgentWorker::new(node, address, &self.events, &reach);
+    pub(crate) fn connect_all(&mut self, connector: AgentConnector) {
+        for (node, addresses) in &self.addresses {
+            if let Some(address) = addresses.iter().flatten().next() {
+                let link = AgentWorker::new(node, address, &self.events, &connector);
                 self.agents.insert(node.clone(), link);
             }
         }
-        self.reach = Some(reach);
+        self.connector = Some(connector);
     }
 
     /// The nodes that have an agent.
@@ -106,7 +106,7 @@ impl AgentWorkers {
             let mut objects = objects.iter().map(ObjectView::new);
             objects.any(|object| object.name() == *node)
         };
-        let gone: Vec<String> = (self.said.keys())
+        let gone: Vec<String> = (self.addresses.keys())
             .filter(|node| !here(node))
             .cloned()
             .collect();
@@ -129,18 +129,20 @@ impl AgentWorkers {
 
     /// Sets or clears one address of a node. If the address in effect changes, replaces the worker.
     fn set(&mut self, node: &str, whose: usize, address: Option<&str>) {
-        let said = self.said.entry(node.to_owned()).or_default();
-        said[whose] = address.map(str::to_owned);
-        let address = said.iter().flatten().next().cloned();
+        let addresses = self.addresses.entry(node.to_owned()).or_default();
+        addresses[whose] = address.map(str::to_owned);
+        let address = addresses.iter().flatten().next().cloned();
         if address.is_none() {
-            self.said.remove(node);
+            self.addresses.remove(node);
         }
-        let Some(reach) = &self.reach else { return };
+        let Some(connector) = &self.connector else {
+            return;
+        };
         let known = self.agents.get(node).map(|known| &known.address);
         if known == address.as_ref() {
             return;
         }
-        let link = address.map(|address| AgentWorker::new(node, &address, &self.events, reach));
+        let link = address.map(|address| AgentWorker::new(node, &address, &self.events, connector));
         let before = match link {
             Some(link) => self.agents.insert(node.to_owned(), link),
             None => self.agents.remove(node),
@@ -159,11 +161,11 @@ impl AgentWorkers {
             | SchedulerEffect::Release { node, .. } => self.agents.get(node),
             SchedulerEffect::Bind { .. }
             | SchedulerEffect::Evict(_)
-            | SchedulerEffect::Report(_)
-            | SchedulerEffect::Tell { .. }
-            | SchedulerEffect::Readiness { .. }
+            | SchedulerEffect::WriteStatus(_)
+            | SchedulerEffect::PublishEvent { .. }
+            | SchedulerEffect::WriteReadiness { .. }
             | SchedulerEffect::Group(_)
-            | SchedulerEffect::Remember(_) => None,
+            | SchedulerEffect::StoreUsageHistory(_) => None,
         };
         let unsent = match link {
             Some(link) => link
@@ -194,16 +196,16 @@ impl AgentWorker {
         node: &str,
         address: &str,
         events: &UnboundedSender<SchedulerEvent>,
-        reach: &AgentConnector,
+        connector: &AgentConnector,
     ) -> Self {
         let (requests, requested) = mpsc::unbounded_channel();
-        let to = Arc::new(reach.to(node, address));
-        let listen = listen(node.to_owned(), to.clone(), events.clone());
-        let ask = ask(to, requested, events.clone());
+        let to = Arc::new(connector.endpoint(node, address));
+        let follow_status = follow_status(node.to_owned(), to.clone(), events.clone());
+        let send_requests = send_requests(to, requested, events.clone());
         Self {
             address: address.to_owned(),
             requests,
-            tasks: [tokio::spawn(listen), tokio::spawn(ask)],
+            tasks: [tokio::spawn(follow_status), tokio::spawn(send_requests)],
         }
     }
 }
@@ -223,10 +225,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Forwards an agent's statuses as events, and reconnects.
-async fn listen(node: String, to: Arc<AgentEndpoint>, events: UnboundedSender<SchedulerEvent>) {
+async fn follow_status(
+    node: String,
+    to: Arc<AgentEndpoint>,
+    events: UnboundedSender<SchedulerEvent>,
+) {
     let mut known = String::new();
     loop {
-        match heard(&node, &to, &events, &mut known).await {
+        match watch_status(&node, &to, &events, &mut known).await {
             Ok(()) => debug!(node, "Agent disconnected"),
             // Log the same problem only once.
             Err(problem) if problem != known => {
@@ -235,7 +241,7 @@ async fn listen(node: String, to: Arc<AgentEndpoint>, events: UnboundedSender<Sc
             }
             Err(_) => {}
         }
-        to.part().await;
+        to.disconnect().await;
         if events
             .send(SchedulerEvent::AgentLost(node.clone()))
             .is_err()
@@ -246,27 +252,34 @@ async fn listen(node: String, to: Arc<AgentEndpoint>, events: UnboundedSender<Sc
     }
 }
 
-async fn heard(
+async fn watch_status(
     node: &str,
     to: &AgentEndpoint,
     events: &UnboundedSender<SchedulerEvent>,
     known: &mut String,
 ) -> Result<(), String> {
-    let mut client = timeout(PATIENCE, to.reach())
+    let mut client = timeout(PATIENCE, to.client())
         .await
         .map_err(|_| format!("the agent did not answer within {PATIENCE:?}"))??;
     let watched = client.watch(v1::WatchRequest {}).await;
-    let mut stream = watched.map_err(|status| told(&status))?.into_inner();
-    while let Some(reply) = stream.message().await.map_err(|status| told(&status))? {
+    let mut stream = watched.map_err(|status| status_text(&status))?.into_inner();
+    while let Some(reply) = stream
+        .message()
+        .await
+        .map_err(|status| status_text(&status))?
+    {
         if let Some(Item::List(list)) = reply.item {
             known.clear();
-            let _ = events.send(SchedulerEvent::AgentSaid(node.to_owned(), said(list)));
+            let _ = events.send(SchedulerEvent::AgentReported(
+                node.to_owned(),
+                agent_status(list),
+            ));
         }
     }
     Ok(())
 }
 
-fn said(list: v1::ListReply) -> AgentStatus {
+fn agent_status(list: v1::ListReply) -> AgentStatus {
     let card = |card: v1::Card| AgentCard {
         is_healthy: card.health() == v1::CardHealth::Healthy,
         uuid: card.uuid,
@@ -275,7 +288,7 @@ fn said(list: v1::ListReply) -> AgentStatus {
     };
     AgentStatus {
         cards: fitted(list.cards.into_iter().map(card)),
-        held: fitted(list.allocations.into_iter().map(held)),
+        held: fitted(list.allocations.into_iter().map(agent_allocation)),
     }
 }
 
@@ -286,7 +299,7 @@ fn fitted<T>(items: impl Iterator<Item = T>) -> Vec<T> {
     fitted
 }
 
-fn held(allocation: v1::Allocation) -> AgentAllocation {
+fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
     let stage = match allocation.state() {
         v1::AllocationState::Allocated => AgentAllocationState::Allocated,
         v1::AllocationState::Draining => AgentAllocationState::Draining,
@@ -315,17 +328,17 @@ fn held(allocation: v1::Allocation) -> AgentAllocation {
 }
 
 /// Sends requests one after the other.
-async fn ask(
+async fn send_requests(
     to: Arc<AgentEndpoint>,
     mut requests: UnboundedReceiver<Box<SchedulerEffect>>,
     events: UnboundedSender<SchedulerEvent>,
 ) {
     while let Some(request) = requests.recv().await {
-        let done = timeout(PATIENCE, one(&to, &request)).await;
+        let done = timeout(PATIENCE, send_request(&to, &request)).await;
         let done =
             done.unwrap_or_else(|_| Err(format!("the agent did not answer within {PATIENCE:?}")));
         if done.is_err() {
-            to.part().await;
+            to.disconnect().await;
         }
         match (*request, done) {
             (SchedulerEffect::Allocate { pod, .. }, done) => {
@@ -345,11 +358,11 @@ fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> Schedule
 }
 
 /// The allocation's id, or why the agent refused. `Err` if the request itself failed.
-async fn one(
+async fn send_request(
     to: &AgentEndpoint,
     request: &SchedulerEffect,
 ) -> Result<Result<String, String>, String> {
-    let agent = &mut to.reach().await?;
+    let agent = &mut to.client().await?;
     let done = match request {
         SchedulerEffect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
         SchedulerEffect::Commit { id, pod, .. } => {
@@ -367,14 +380,14 @@ async fn one(
         }
         SchedulerEffect::Bind { .. }
         | SchedulerEffect::Evict(_)
-        | SchedulerEffect::Report(_)
-        | SchedulerEffect::Tell { .. }
-        | SchedulerEffect::Readiness { .. }
+        | SchedulerEffect::WriteStatus(_)
+        | SchedulerEffect::PublishEvent { .. }
+        | SchedulerEffect::WriteReadiness { .. }
         | SchedulerEffect::Group(_)
-        | SchedulerEffect::Remember(_) => Ok(()),
+        | SchedulerEffect::StoreUsageHistory(_) => Ok(()),
     };
     done.map(|()| Ok(String::new()))
-        .map_err(|status| told(&status))
+        .map_err(|status| status_text(&status))
 }
 
 async fn allocate(
@@ -395,7 +408,7 @@ async fn allocate(
     let reply = agent
         .allocate(request)
         .await
-        .map_err(|status| told(&status))?;
+        .map_err(|status| status_text(&status))?;
     Ok(match reply.into_inner().result {
         Some(allocate_reply::Result::Allocation(allocation)) => Ok(allocation.id),
         Some(allocate_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),

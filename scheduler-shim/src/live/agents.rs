@@ -75,13 +75,13 @@ impl AgentStatus {
 /// An agent's last status, and whether it is connected.
 #[derive(Clone, Debug)]
 pub(crate) struct TrackedAgent {
-    pub(crate) said: AgentStatus,
+    pub(crate) status: AgentStatus,
     /// Whether it answers.
     pub(crate) is_here: bool,
     /// When it was lost, or when it last came back.
     pub(crate) since: Duration,
     /// Whether it ever reported a status.
-    pub(crate) was_heard: bool,
+    pub(crate) has_reported: bool,
 }
 
 /// All agents, by node.
@@ -90,18 +90,18 @@ pub(crate) struct TrackedAgents(BTreeMap<String, TrackedAgent>);
 
 impl TrackedAgents {
     /// Stores a status. Returns whether anything changed.
-    pub(crate) fn said(&mut self, now: Duration, node: &str, said: AgentStatus) -> bool {
+    pub(crate) fn update(&mut self, now: Duration, node: &str, status: AgentStatus) -> bool {
         let is_here = true;
         let known = self.0.get(node);
-        if known.is_some_and(|known| known.is_here && known.said == said) {
+        if known.is_some_and(|known| known.is_here && known.status == status) {
             return false;
         }
         let since = known.filter(|known| known.is_here);
         let agent = TrackedAgent {
-            said,
+            status,
             is_here,
             since: since.map_or(now, |known| known.since),
-            was_heard: true,
+            has_reported: true,
         };
         self.0.insert(node.to_owned(), agent);
         true
@@ -110,12 +110,12 @@ impl TrackedAgents {
     /// The pods whose allocations are gone since the last status. The agent releases them when it knows that the pod
     /// has ended; the API server shows that later. An agent that was away in between does not count: it may have lost
     /// its ledger.
-    pub(crate) fn given_back(&self, node: &str, said: &AgentStatus) -> Vec<String> {
+    pub(crate) fn released_pods(&self, node: &str, status: &AgentStatus) -> Vec<String> {
         let before = self.of(node).filter(|agent| agent.is_here);
-        let before = before.into_iter().flat_map(|agent| &agent.said.held);
+        let before = before.into_iter().flat_map(|agent| &agent.status.held);
         let was_committed = before.filter(|held| held.stage != AgentAllocationState::Reserved);
         let uids = was_committed.filter_map(|held| held.uid.as_deref());
-        let gone = uids.filter(|uid| said.of_pod(uid).is_none());
+        let gone = uids.filter(|uid| status.of_pod(uid).is_none());
         gone.map(str::to_owned).collect()
     }
 
@@ -128,13 +128,13 @@ impl TrackedAgents {
             }
             Some(_) => {}
             None => {
-                let said = AgentStatus::default();
+                let status = AgentStatus::default();
                 let is_here = false;
                 let agent = TrackedAgent {
-                    said,
+                    status,
                     is_here,
                     since: now,
-                    was_heard: false,
+                    has_reported: false,
                 };
                 self.0.insert(node.to_owned(), agent);
             }
@@ -142,8 +142,8 @@ impl TrackedAgents {
     }
 
     /// Whether any known agent has never reported.
-    pub(crate) fn is_anybody_unheard(&self) -> bool {
-        self.0.values().any(|agent| !agent.was_heard)
+    pub(crate) fn awaits_first_report(&self) -> bool {
+        self.0.values().any(|agent| !agent.has_reported)
     }
 
     /// Removes a node's agent.
@@ -164,7 +164,7 @@ impl TrackedAgents {
     /// The allocations of a pod on all nodes.
     pub(crate) fn of_pod(&self, uid: &str) -> Vec<(String, AgentAllocation)> {
         let found = self.0.iter().filter_map(|(node, agent)| {
-            let held = agent.said.of_pod(uid)?;
+            let held = agent.status.of_pod(uid)?;
             Some((node.clone(), held.clone()))
         });
         found.collect()

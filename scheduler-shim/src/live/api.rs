@@ -163,9 +163,9 @@ impl ApiWriter {
     /// Performs an effect. Its answer, if it has one, is an event.
     pub(crate) fn perform(&self, effect: SchedulerEffect) {
         let effect = match effect {
-            SchedulerEffect::Tell {
+            SchedulerEffect::PublishEvent {
                 pod,
-                news: PodEventReason::Scheduled,
+                reason: PodEventReason::Scheduled,
                 message,
             } => return self.later.say(pod, message),
             effect => effect,
@@ -221,19 +221,23 @@ impl ApiWriter {
                 Some(answer)
             }
             SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
-            SchedulerEffect::Tell { pod, news, message } => {
-                self.tell(&pod, news, message).await;
+            SchedulerEffect::PublishEvent {
+                pod,
+                reason,
+                message,
+            } => {
+                self.publish_event(&pod, reason, message).await;
                 None
             }
-            SchedulerEffect::Report(report) => {
+            SchedulerEffect::WriteStatus(report) => {
                 self.report(report).await;
                 None
             }
-            SchedulerEffect::Remember(text) => {
+            SchedulerEffect::StoreUsageHistory(text) => {
                 self.store.write(text).await;
                 None
             }
-            SchedulerEffect::Readiness { node, version, is } => {
+            SchedulerEffect::WriteReadiness { node, version, is } => {
                 self.tell_readiness(&node, &version, is).await;
                 None
             }
@@ -250,7 +254,8 @@ impl ApiWriter {
     /// Publishes the deferred events, one after the other.
     async fn say(self, mut words: DeferredEvents) {
         while let Some((pod, message)) = words.next().await {
-            self.tell(&pod, PodEventReason::Scheduled, message).await;
+            self.publish_event(&pod, PodEventReason::Scheduled, message)
+                .await;
         }
     }
 
@@ -268,7 +273,7 @@ impl ApiWriter {
 
     async fn bind(&self, node: &str, pod: PodRef, written: BindingMetadata<'_>) -> SchedulerEvent {
         let asked = self.binder.bind(node, &pod, written);
-        let why = match self.asked(asked).await {
+        let why = match self.while_leading(asked).await {
             Ok(()) => {
                 info!(pod = pod.full(), node, "Pod bound");
                 return SchedulerEvent::Bound(pod);
@@ -286,7 +291,7 @@ impl ApiWriter {
     /// Whether the pod was bound after all. Nobody else gets its place until the API server has answered.
     async fn is_bound(&self, pod: &PodRef, node: &str) -> bool {
         loop {
-            let found = self.asked(self.pods(pod).get_opt(&pod.name)).await;
+            let found = self.while_leading(self.pods(pod).get_opt(&pod.name)).await;
             if let Ok(found) = found {
                 return found.is_some_and(|found| is_on(&found, pod, node));
             }
@@ -316,7 +321,7 @@ impl ApiWriter {
             let name = &pod.name;
             let asked =
                 pods.create_subresource::<_, Value>("eviction", name, &parameters, &eviction);
-            match self.asked(asked).await {
+            match self.while_leading(asked).await {
                 Ok(_) => break,
                 // The pod is gone. Another one may have its name.
                 Err(ApiWriteError::Refused(status)) if [404, 409].contains(&status.code) => break,
@@ -335,7 +340,7 @@ impl ApiWriter {
     }
 
     /// Sends a request while this scheduler leads, and records its latency.
-    async fn asked<T>(
+    async fn while_leading<T>(
         &self,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiWriteError> {
@@ -390,7 +395,7 @@ impl ApiWriter {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&object);
         let patched = nodes.patch_status(node, &parameters, &patch);
-        match self.asked(patched).await {
+        match self.while_leading(patched).await {
             Ok(_) => info!(node, reason, "Agent readiness changed"),
             // The agent wrote in the meantime.
             Err(ApiWriteError::Refused(status)) if status.code == 409 => {}
@@ -411,14 +416,16 @@ impl ApiWriter {
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
         let patched = objects.patch_status(&report.name, &parameters, &patch);
         let (kind, name) = (&report.kind, &report.name);
-        if let Err(problem) = self.asked(patched).await {
+        if let Err(problem) = self.while_leading(patched).await {
             warn!(kind, name, %problem, "Failed to update a status");
         }
-        let Some(news) = report.news else { return };
+        let Some(warning) = report.warning else {
+            return;
+        };
         let event = events::Event {
             type_: events::EventType::Warning,
             reason: "Unusable".to_owned(),
-            note: Some(news.chars().take(1000).collect()),
+            note: Some(warning.chars().take(1000).collect()),
             action: "Scheduling".to_owned(),
             secondary: None,
         };
@@ -430,26 +437,29 @@ impl ApiWriter {
             uid: Some(report.uid),
             ..ObjectReference::default()
         };
-        if let Err(problem) = self.asked(self.recorder.publish(&event, &reference)).await {
+        if let Err(problem) = self
+            .while_leading(self.recorder.publish(&event, &reference))
+            .await
+        {
             warn!(kind, name, %problem, "Failed to publish an event");
         }
     }
 
-    async fn tell(&self, pod: &PodRef, news: PodEventReason, message: String) {
-        if news == PodEventReason::Unschedulable {
+    async fn publish_event(&self, pod: &PodRef, reason: PodEventReason, message: String) {
+        if reason == PodEventReason::Unschedulable {
             let condition = json!({"status": {"conditions": [{"type": "PodScheduled",
                 "status": "False", "reason": "Unschedulable", "message": message}]}});
             let (pods, parameters) = (self.pods(pod), PatchParams::default());
             let patch = Patch::Strategic(condition);
             let patched = pods.patch_status(&pod.name, &parameters, &patch);
-            if let Err(problem) = self.asked(patched).await {
+            if let Err(problem) = self.while_leading(patched).await {
                 warn!(pod = pod.full(), %problem, "Failed to update the PodScheduled condition");
             }
         }
-        let (kind, reason, action) = words(news);
+        let (kind, text, action) = event_fields(reason);
         let event = events::Event {
             type_: kind,
-            reason: reason.to_owned(),
+            reason: text.to_owned(),
             note: Some(message.chars().take(1000).collect()),
             action: action.to_owned(),
             secondary: None,
@@ -465,11 +475,14 @@ impl ApiWriter {
         // A recorder keeps each event for six minutes to count repeats. These events have none: a pod is bound or
         // evicted once.
         let once = events::Recorder::new(self.client.clone(), self.reporter.clone());
-        let recorder = match news {
+        let recorder = match reason {
             PodEventReason::Scheduled | PodEventReason::Evicted => &once,
             _ => &*self.recorder,
         };
-        if let Err(problem) = self.asked(recorder.publish(&event, &reference)).await {
+        if let Err(problem) = self
+            .while_leading(recorder.publish(&event, &reference))
+            .await
+        {
             warn!(pod = pod.full(), %problem, "Failed to publish an event");
         }
     }
@@ -482,9 +495,9 @@ fn resource(report: &StatusUpdate) -> ApiResource {
 }
 
 /// The kind, reason and action of an event.
-const fn words(news: PodEventReason) -> (events::EventType, &'static str, &'static str) {
+const fn event_fields(reason: PodEventReason) -> (events::EventType, &'static str, &'static str) {
     use events::EventType::{Normal, Warning};
-    match news {
+    match reason {
         PodEventReason::Scheduled => (Normal, "Scheduled", "Binding"),
         PodEventReason::Unschedulable => (Warning, "Unschedulable", "Scheduling"),
         PodEventReason::NotBound => (Warning, "BindingError", "Binding"),

@@ -37,11 +37,11 @@ impl CardAssigner {
     pub(crate) fn of(model: &ClusterModel, tasks: &[&Task]) -> Self {
         let mut seats = Self::default();
         for (node, agent) in model.agents.all() {
-            let held = agent.said.held.iter().flat_map(|held| &held.shares);
+            let held = agent.status.held.iter().flat_map(|held| &held.shares);
             for (card, _) in held {
                 seats.taken.insert((node.clone(), card.clone()));
             }
-            let used = agent.said.cards.iter();
+            let used = agent.status.cards.iter();
             for card in used.filter(|card| card.unmanaged > Bytes::ZERO) {
                 seats.taken.insert((node.clone(), card.uuid.clone()));
             }
@@ -63,20 +63,23 @@ impl CardAssigner {
     /// The cards for a pod at its place, with bytes; `None` if there are fewer than the policy assumed.
     pub(crate) fn take(
         &mut self,
-        said: &AgentStatus,
+        status: &AgentStatus,
         task: &Task,
         place: &TaskPlacement,
     ) -> Option<Vec<(String, u64)>> {
         match &task.cards {
             TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Some(Vec::new()),
             TaskGpuRequest::Whole(count) => {
-                let mut named = place.cards.iter().filter(|name| said.card(name).is_some());
+                let mut named = place
+                    .cards
+                    .iter()
+                    .filter(|name| status.card(name).is_some());
                 let open = |_| match named.next() {
                     Some(name) => Some(name.clone()),
-                    None => self.open(said, &place.node, 0),
+                    None => self.open(status, &place.node, 0),
                 };
                 let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
-                let share = |uuid: String| Some((said.card(&uuid)?.allocatable.0, uuid));
+                let share = |uuid: String| Some((status.card(&uuid)?.allocatable.0, uuid));
                 let shares: Option<Vec<(u64, String)>> = uuids?.into_iter().map(share).collect();
                 let turned = shares?.into_iter().map(|(bytes, uuid)| (uuid, bytes));
                 Some(turned.collect())
@@ -84,8 +87,8 @@ impl CardAssigner {
             TaskGpuRequest::Shared { .. } => {
                 let names = place.cards.iter();
                 let share = |name: &String| {
-                    let uuid = self.named(said, task, &place.node, name)?;
-                    let bytes = bytes(&task.cards, said.card(&uuid)?);
+                    let uuid = self.named(status, task, &place.node, name)?;
+                    let bytes = bytes(&task.cards, status.card(&uuid)?);
                     Some((uuid, bytes))
                 };
                 names.map(share).collect()
@@ -93,8 +96,14 @@ impl CardAssigner {
         }
     }
 
-    fn named(&mut self, said: &AgentStatus, task: &Task, node: &str, name: &str) -> Option<String> {
-        if said.card(name).is_some() {
+    fn named(
+        &mut self,
+        status: &AgentStatus,
+        task: &Task,
+        node: &str,
+        name: &str,
+    ) -> Option<String> {
+        if status.card(name).is_some() {
             return Some(name.to_owned());
         }
         let key = (node.to_owned(), name.to_owned());
@@ -103,25 +112,25 @@ impl CardAssigner {
         }
         let least = match &task.cards {
             TaskGpuRequest::Shared { share, .. } => share.bytes_of(CardCapacity {
-                total: said.card_memory()?,
+                total: status.card_memory()?,
                 reserved: Bytes::ZERO,
             }),
             TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_) => {
                 Bytes::ZERO
             }
         };
-        let opened = self.open(said, node, least.0)?;
+        let opened = self.open(status, node, least.0)?;
         self.opened.insert(key, opened.clone());
         Some(opened)
     }
 
     /// Takes the smallest idle card that has enough memory.
-    fn open(&mut self, said: &AgentStatus, node: &str, least: u64) -> Option<String> {
+    fn open(&mut self, status: &AgentStatus, node: &str, least: u64) -> Option<String> {
         let is_idle = |card: &&AgentCard| {
             let key = (node.to_owned(), card.uuid.clone());
             card.allocatable.0 >= least && !self.taken.contains(&key)
         };
-        let card = said
+        let card = status
             .healthy()
             .filter(is_idle)
             .min_by_key(|card| card.allocatable)?;

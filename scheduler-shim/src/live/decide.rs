@@ -34,7 +34,7 @@ impl ClusterModel {
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
-        effects.extend(self.beats.tell(now, &self.agents));
+        effects.extend(self.beats.readiness_changes(now, &self.agents));
         let plan = if self.programs.is_some() && are_stopped(&self.inventory) {
             RoundPlan::default()
         } else {
@@ -123,7 +123,7 @@ impl ClusterModel {
         let nothing = AgentStatus::default();
         let agent = self.agents.of(&place.node);
         let cards = match agent {
-            Some(agent) => seats.take(&agent.said, task, place)?,
+            Some(agent) => seats.take(&agent.status, task, place)?,
             None if matches!(task.cards, TaskGpuRequest::Shared { .. }) => return None,
             None => seats.take(&nothing, &Task::default(), place)?,
         };

@@ -47,7 +47,7 @@ pub(crate) enum SchedulerEvent {
     /// Objects of a kind cannot be read: the API server lacks the kind, or forbids it.
     Unreadable(String),
     /// A node's agent reported its status.
-    AgentSaid(String, AgentStatus),
+    AgentReported(String, AgentStatus),
     /// A node's agent does not answer.
     AgentLost(String),
     /// A node no longer has an agent.
@@ -67,7 +67,7 @@ pub(crate) enum SchedulerEvent {
     /// A write about a pod group ended; whether it succeeded.
     Grouped(WriteSubject, bool),
     /// The stored usage history of the queues, if there is one.
-    UsedBefore(Option<String>),
+    UsageHistoryRead(Option<String>),
 }
 
 /// A status to write.
@@ -81,7 +81,7 @@ pub(crate) struct StatusUpdate {
     /// The status fields that the scheduler owns.
     pub(crate) status: Value,
     /// What is wrong with the object, where that is new.
-    pub(crate) news: Option<String>,
+    pub(crate) warning: Option<String>,
 }
 
 /// Something to do.
@@ -119,15 +119,15 @@ pub(crate) enum SchedulerEffect {
     /// Evict a pod; the answer is an event.
     Evict(PodRef),
     /// Write a status.
-    Report(StatusUpdate),
+    WriteStatus(StatusUpdate),
     /// Publish an event about a pod.
-    Tell {
+    PublishEvent {
         pod: PodRef,
-        news: PodEventReason,
+        reason: PodEventReason,
         message: String,
     },
     /// Write an agent's readiness on its `GpuNode`, if that is still of this version.
-    Readiness {
+    WriteReadiness {
         node: String,
         version: String,
         is: AgentReadiness,
@@ -135,7 +135,7 @@ pub(crate) enum SchedulerEffect {
     /// Write something about a pod group; the answer is an event.
     Group(GroupWrite),
     /// Store the usage history.
-    Remember(String),
+    StoreUsageHistory(String),
 }
 
 /// What the scheduler writes about an agent.

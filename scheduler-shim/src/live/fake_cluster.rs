@@ -58,7 +58,7 @@ struct FakeCluster {
     /// Evicted pods that still run.
     ending: Vec<String>,
     /// How many `Scheduled` events each pod got, by UID.
-    told: BTreeMap<String, usize>,
+    published: BTreeMap<String, usize>,
 }
 
 fn uuid(node: &str, card: usize) -> String {
@@ -96,7 +96,7 @@ impl FakeCluster {
             made: 0,
             evicted: None,
             ending: Vec::new(),
-            told: BTreeMap::new(),
+            published: BTreeMap::new(),
         };
         world.start_scheduler();
         world
@@ -115,25 +115,25 @@ impl FakeCluster {
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
                 "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
         };
-        self.tell(SchedulerEvent::Listed(
+        self.deliver(SchedulerEvent::Listed(
             "Node".to_owned(),
             NODES.iter().map(node).collect(),
         ));
-        self.tell(SchedulerEvent::Listed(
+        self.deliver(SchedulerEvent::Listed(
             "Queue".to_owned(),
             self.queues.clone(),
         ));
         let groups = self.groups.clone();
-        self.tell(SchedulerEvent::Listed("PodGroup".to_owned(), groups));
+        self.deliver(SchedulerEvent::Listed("PodGroup".to_owned(), groups));
         let pods = self.pods.values().map(|pod| pod.object.clone()).collect();
-        self.tell(SchedulerEvent::Listed("Pod".to_owned(), pods));
+        self.deliver(SchedulerEvent::Listed("Pod".to_owned(), pods));
         for node in NODES {
-            let said = self.said(node);
-            self.tell(SchedulerEvent::AgentSaid(node.to_owned(), said));
+            let status = self.agent_status(node);
+            self.deliver(SchedulerEvent::AgentReported(node.to_owned(), status));
         }
     }
 
-    fn said(&self, node: &str) -> AgentStatus {
+    fn agent_status(&self, node: &str) -> AgentStatus {
         let card = |card: usize| AgentCard {
             uuid: uuid(node, card),
             allocatable: Bytes(CARD),
@@ -150,7 +150,7 @@ impl FakeCluster {
         }
     }
 
-    fn tell(&mut self, event: SchedulerEvent) {
+    fn deliver(&mut self, event: SchedulerEvent) {
         let effects = self.model.apply(self.now, event);
         self.queue(effects);
     }
@@ -169,16 +169,16 @@ impl FakeCluster {
                     assert!(self.evicted.is_some(), "{} may not be evicted", pod.full());
                     self.api.push(effect);
                 }
-                SchedulerEffect::Tell {
+                SchedulerEffect::PublishEvent {
                     pod,
-                    news: PodEventReason::Scheduled,
+                    reason: PodEventReason::Scheduled,
                     ..
-                } => *self.told.entry(pod.uid.clone()).or_default() += 1,
-                SchedulerEffect::Tell { .. }
-                | SchedulerEffect::Readiness { .. }
-                | SchedulerEffect::Report(_)
+                } => *self.published.entry(pod.uid.clone()).or_default() += 1,
+                SchedulerEffect::PublishEvent { .. }
+                | SchedulerEffect::WriteReadiness { .. }
+                | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::Group(_)
-                | SchedulerEffect::Remember(_) => {}
+                | SchedulerEffect::StoreUsageHistory(_) => {}
             }
         }
     }
@@ -307,9 +307,9 @@ impl FakeCluster {
     }
 
     fn show(&mut self, node: &str) {
-        let said = self.said(node);
+        let status = self.agent_status(node);
         self.events
-            .push_back(SchedulerEvent::AgentSaid(node.to_owned(), said));
+            .push_back(SchedulerEvent::AgentReported(node.to_owned(), status));
     }
 
     fn agent_effect(&mut self, node: &str, fails: bool) {
@@ -388,7 +388,7 @@ impl FakeCluster {
                 self.show(node);
             }
             while let Some(event) = self.events.pop_front() {
-                self.tell(event);
+                self.deliver(event);
             }
             let effects = self.model.decide(self.now);
             self.queue(effects);
@@ -408,7 +408,7 @@ impl FakeCluster {
     fn finish(&mut self) {
         while !self.is_still() {
             while let Some(event) = self.events.pop_front() {
-                self.tell(event);
+                self.deliver(event);
             }
             for node in NODES {
                 while !self.agents[node].effects.is_empty() {
@@ -447,7 +447,7 @@ fn a_pod_keeps_what_it_got_whatever_is_written_into_its_request_since() {
         (0..NODES.len() * CARDS).for_each(|pod| world.edit(pod, 10));
         world.create(rest, false);
         while let Some(event) = world.events.pop_front() {
-            world.tell(event);
+            world.deliver(event);
         }
         let effects = world.model.decide(world.now);
         let asks = |effect: &SchedulerEffect| matches!(effect, SchedulerEffect::Allocate { .. });

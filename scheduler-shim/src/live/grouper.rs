@@ -93,7 +93,7 @@ pub(crate) struct PodGrouper {
     /// Back-off of failed writes.
     failed: BackOff,
     /// The last message about each group that lacks pods.
-    said: BTreeMap<String, String>,
+    last_messages: BTreeMap<String, String>,
     /// Whether KAI's pod grouper ran when all groups were last checked.
     is_beside_kais: bool,
 }
@@ -314,18 +314,18 @@ impl ClusterModel {
                 lacking.entry(group).or_insert(&one.message);
             }
         }
-        let said = &mut self.grouper.said;
-        said.retain(|group, _| lacking.contains_key(group));
+        let last_messages = &mut self.grouper.last_messages;
+        last_messages.retain(|group, _| lacking.contains_key(group));
         let mut effects = Vec::new();
         for (group, message) in lacking {
             let (space, name) = group.split_once('/').unwrap_or_default();
             let Some(object) = self.inventory.find(group_objects::KIND, space, name) else {
                 continue;
             };
-            if said.get(group) == Some(message) {
+            if last_messages.get(group) == Some(message) {
                 continue;
             }
-            said.insert(group.clone(), message.clone());
+            last_messages.insert(group.clone(), message.clone());
             let reference =
                 serde_json::json!({"namespace": space, "name": name, "uid": object.uid()});
             effects.push(SchedulerEffect::Group(GroupWrite::NotReady(

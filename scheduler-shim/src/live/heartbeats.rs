@@ -84,11 +84,15 @@ impl AgentHeartbeats {
     }
 
     /// The conditions to write: of agents that fell silent, and of those that are back.
-    pub(crate) fn tell(&mut self, now: Duration, agents: &TrackedAgents) -> Vec<SchedulerEffect> {
+    pub(crate) fn readiness_changes(
+        &mut self,
+        now: Duration,
+        agents: &TrackedAgents,
+    ) -> Vec<SchedulerEffect> {
         let mut effects = Vec::new();
         for (node, beat) in &mut self.0 {
             let is = match agents.of(node) {
-                Some(agent) if agent.is_here => heard(agent),
+                Some(agent) if agent.is_here => readiness(agent),
                 Some(agent) if now <= agent.since + LOST_AFTER => continue,
                 Some(_) => AgentReadiness::Silent,
                 None if beat.is_over(now) => AgentReadiness::Silent,
@@ -98,7 +102,7 @@ impl AgentHeartbeats {
                 continue;
             }
             beat.quiet = now + AGAIN;
-            effects.push(SchedulerEffect::Readiness {
+            effects.push(SchedulerEffect::WriteReadiness {
                 node: node.clone(),
                 version: beat.version.clone(),
                 is,
@@ -108,8 +112,8 @@ impl AgentHeartbeats {
     }
 }
 
-fn heard(agent: &TrackedAgent) -> AgentReadiness {
-    match agent.said.healthy().next() {
+fn readiness(agent: &TrackedAgent) -> AgentReadiness {
+    match agent.status.healthy().next() {
         Some(_) => AgentReadiness::Serving,
         None => AgentReadiness::NoHealthyCard,
     }
@@ -155,9 +159,12 @@ mod tests {
         assert!(beats.is_silent(START, "a"));
         assert!(!beats.is_silent(START, "somebody else"));
         let nobody = TrackedAgents::default();
-        assert_eq!(beats.tell(START, &nobody), [told(AgentReadiness::Silent)]);
-        assert_eq!(beats.tell(START, &nobody), []);
-        assert_eq!(beats.tell(START + AGAIN, &nobody).len(), 1);
+        assert_eq!(
+            beats.readiness_changes(START, &nobody),
+            [told(AgentReadiness::Silent)]
+        );
+        assert_eq!(beats.readiness_changes(START, &nobody), []);
+        assert_eq!(beats.readiness_changes(START + AGAIN, &nobody).len(), 1);
     }
 
     #[test]
@@ -185,11 +192,14 @@ mod tests {
         let told = object("2026-01-01T00:00:00Z", SILENT);
         let mut beats = beats(START, &[told]);
         assert!(beats.is_silent(START, "a"));
-        assert_eq!(beats.tell(START, &TrackedAgents::default()), []);
+        assert_eq!(
+            beats.readiness_changes(START, &TrackedAgents::default()),
+            []
+        );
     }
 
     fn told(is: AgentReadiness) -> SchedulerEffect {
-        SchedulerEffect::Readiness {
+        SchedulerEffect::WriteReadiness {
             node: "a".to_owned(),
             version: "7".to_owned(),
             is,
@@ -201,23 +211,26 @@ mod tests {
         let old = object("2026-01-01T00:00:00Z", "Serving");
         let mut beats = beats(START, &[old]);
         let mut agents = TrackedAgents::default();
-        agents.said(START, "a", AgentStatus::default());
+        agents.update(START, "a", AgentStatus::default());
         let late = START + SILENT_AFTER * 2;
         assert_eq!(
-            beats.tell(late, &agents),
+            beats.readiness_changes(late, &agents),
             [],
             "it answers and does not write"
         );
         agents.lost(late, "a");
         agents.lost(late + LOST_AFTER / 2, "a");
-        assert_eq!(beats.tell(late + LOST_AFTER, &agents), []);
+        assert_eq!(beats.readiness_changes(late + LOST_AFTER, &agents), []);
         let silent = late + LOST_AFTER + Duration::from_secs(1);
-        assert_eq!(beats.tell(silent, &agents), [told(AgentReadiness::Silent)]);
+        assert_eq!(
+            beats.readiness_changes(silent, &agents),
+            [told(AgentReadiness::Silent)]
+        );
         let shown = object("2026-01-01T00:00:00Z", SILENT);
         beats.applied(silent, ObjectView::new(&shown));
-        agents.said(silent + AGAIN, "a", AgentStatus::default());
+        agents.update(silent + AGAIN, "a", AgentStatus::default());
         assert_eq!(
-            beats.tell(silent + AGAIN, &agents),
+            beats.readiness_changes(silent + AGAIN, &agents),
             [told(AgentReadiness::NoHealthyCard)]
         );
     }

@@ -76,14 +76,14 @@ enum AcquireResult {
 
 impl LeaderElector {
     /// `client` is for the lease alone, so that no other request delays it.
-    pub(crate) fn new(client: Client, asked: &SchedulerRunOptions) -> Self {
+    pub(crate) fn new(client: Client, options: &SchedulerRunOptions) -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let at = Timestamp::now().as_nanosecond();
         Self {
-            api: Api::namespaced(client, &asked.lease_namespace),
-            name: asked.lease_name.clone(),
+            api: Api::namespaced(client, &options.lease_namespace),
+            name: options.lease_name.clone(),
             identity: format!("{}_{}_{at:x}", host.trim(), std::process::id()),
-            duration: Duration::from_secs(asked.lease_duration),
+            duration: Duration::from_secs(options.lease_duration),
         }
     }
 
@@ -102,7 +102,7 @@ impl LeaderElector {
         };
         let mut is_told = false;
         loop {
-            let asked = Instant::now();
+            let sent_at = Instant::now();
             let taken = timeout(PATIENCE, self.try_to_take(&mut watched, &mut tenure)).await;
             let wait = match taken {
                 Ok(Ok(AcquireResult::Ours(object))) => {
@@ -126,7 +126,7 @@ impl LeaderElector {
                 }
                 Err(_) => {
                     warn!("Lease request timed out");
-                    tenure.heard(asked.elapsed());
+                    tenure.answered(sent_at.elapsed());
                     self.duration
                 }
             };
@@ -142,11 +142,11 @@ impl LeaderElector {
     ) -> Result<AcquireResult, Error> {
         let read = Instant::now();
         let found = self.api.get_opt(&self.name).await?;
-        tenure.heard(read.elapsed());
+        tenure.answered(read.elapsed());
         let params = PostParams::default();
         let Some(mut found) = found else {
-            let asked = Instant::now();
-            let valid = tenure.asks(asked);
+            let sent_at = Instant::now();
+            let valid = tenure.asks(sent_at);
             let object = Object {
                 metadata: ObjectMeta {
                     name: Some(self.name.clone()),
@@ -155,7 +155,7 @@ impl LeaderElector {
                 spec: Some(record::of(&self.identity, valid, None)),
             };
             let made = self.api.create(&params, &object).await?;
-            tenure.granted(asked, Instant::now(), valid);
+            tenure.granted(sent_at, Instant::now(), valid);
             return Ok(AcquireResult::Ours(Box::new(made)));
         };
         if watched.version != found.metadata.resource_version {
@@ -168,11 +168,11 @@ impl LeaderElector {
         if let Some(holder) = others.filter(|_| left > Duration::ZERO) {
             return Ok(AcquireResult::Held(holder, left));
         }
-        let asked = Instant::now();
-        let valid = tenure.asks(asked);
+        let sent_at = Instant::now();
+        let valid = tenure.asks(sent_at);
         found.spec = Some(record::of(&self.identity, valid, found.spec.as_ref()));
         let taken = self.api.replace(&self.name, &params, &found).await?;
-        tenure.granted(asked, Instant::now(), valid);
+        tenure.granted(sent_at, Instant::now(), valid);
         Ok(AcquireResult::Ours(Box::new(taken)))
     }
 
@@ -187,12 +187,12 @@ impl LeaderElector {
         let (mut is_paused, mut is_told) = (false, false);
         loop {
             sleep(tenure.period()).await;
-            let asked = Instant::now();
-            let valid = tenure.asks(asked);
+            let sent_at = Instant::now();
+            let valid = tenure.asks(sent_at);
             until.send_replace(tenure.until());
             let problem = match timeout(tenure.patience(), self.renew(&mut object, valid)).await {
                 Ok(Ok(true)) => {
-                    tenure.granted(asked, Instant::now(), valid);
+                    tenure.granted(sent_at, Instant::now(), valid);
                     until.send_replace(tenure.until());
                     None
                 }
@@ -202,7 +202,7 @@ impl LeaderElector {
                 }
                 Ok(Err(problem)) => Some(chain(&problem)),
                 Err(_) => {
-                    tenure.heard(asked.elapsed());
+                    tenure.answered(sent_at.elapsed());
                     Some("the API server did not answer in time".to_owned())
                 }
             };

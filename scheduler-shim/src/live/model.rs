@@ -70,7 +70,7 @@ pub(crate) struct ClusterModel {
     /// The last status written of each object, and when.
     pub(crate) reported: BTreeMap<(String, String, String), (Value, Duration)>,
     /// The last message about each waiting pod, and when.
-    pub(crate) told: BTreeMap<String, (String, Duration)>,
+    pub(crate) last_events: BTreeMap<String, (String, Duration)>,
     /// Pods by UID.
     pub(crate) pods: BTreeMap<String, PodRef>,
     /// Pods that were seen on a node, by node, as namespace and name.
@@ -104,7 +104,7 @@ impl ClusterModel {
             adopted: BTreeMap::new(),
             reconciled: Duration::ZERO,
             reported: BTreeMap::new(),
-            told: BTreeMap::new(),
+            last_events: BTreeMap::new(),
             pods: BTreeMap::new(),
             placed: BTreeMap::new(),
             grouper: PodGrouper::default(),
@@ -125,16 +125,16 @@ impl ClusterModel {
                 unreadable.insert(kind);
                 Vec::new()
             }
-            SchedulerEvent::AgentSaid(node, said) => self.agent_said(now, &node, said),
+            SchedulerEvent::AgentReported(node, status) => self.agent_reported(now, &node, status),
             SchedulerEvent::AgentLost(node) => {
                 self.agents.lost(now, &node);
                 Vec::new()
             }
             SchedulerEvent::AgentGone(node) => {
                 self.agents.gone(&node);
-                let asked = self.starts.asked(&node);
+                let waiting = self.starts.awaiting_agent(&node);
                 let why = || "the node no longer has an agent".to_owned();
-                let refused = asked.into_iter().map(|pod| self.refused(now, pod, why()));
+                let refused = waiting.into_iter().map(|pod| self.refused(now, pod, why()));
                 refused.flatten().collect()
             }
             SchedulerEvent::Accepted(pod, id) => self.starts.accepted(&pod.uid, id),
@@ -150,22 +150,30 @@ impl ClusterModel {
                     "Pod {} was preempted to make room for another workload",
                     pod.full()
                 );
-                let news = PodEventReason::Evicted;
-                vec![SchedulerEffect::Tell { pod, news, message }]
+                let reason = PodEventReason::Evicted;
+                vec![SchedulerEffect::PublishEvent {
+                    pod,
+                    reason,
+                    message,
+                }]
             }
             SchedulerEvent::NotEvicted(pod, why) => {
                 self.ending.remove(&pod.uid);
                 self.spared.failed(&pod.uid, now);
-                let news = PodEventReason::NotEvicted;
+                let reason = PodEventReason::NotEvicted;
                 let message =
                     format!("failed to evict it to make room for another workload: {why}");
-                vec![SchedulerEffect::Tell { pod, news, message }]
+                vec![SchedulerEffect::PublishEvent {
+                    pod,
+                    reason,
+                    message,
+                }]
             }
             SchedulerEvent::Grouped(subject, is_done) => {
                 self.grouper.answered(now, &subject, is_done);
                 Vec::new()
             }
-            SchedulerEvent::UsedBefore(text) => {
+            SchedulerEvent::UsageHistoryRead(text) => {
                 if let Some(past) = &mut self.past {
                     past.recall(now, text.as_deref());
                 }
@@ -207,7 +215,7 @@ impl ClusterModel {
     fn put_node(&mut self, mut json: Value) {
         let name = ObjectView::new(&json).name().to_owned();
         if let Some(agent) = self.agents.of(&name) {
-            view::write_cards(&mut json, &agent.said);
+            view::write_cards(&mut json, &agent.status);
         }
         self.inventory.put(json, &mut self.warnings);
     }
@@ -215,14 +223,17 @@ impl ClusterModel {
     fn pod_applied(&mut self, pod: &PodRef, object: ObjectView<'_>) -> Vec<SchedulerEffect> {
         if pods::is_over(object) {
             // A short pod may have ended before it was seen on its node.
-            let told = self.starts.told(&pod.uid, pods::node(object));
-            return told.into_iter().chain(self.pod_gone(&pod.uid)).collect();
+            let bound_event = self.starts.bound_event(&pod.uid, pods::node(object));
+            return bound_event
+                .into_iter()
+                .chain(self.pod_gone(&pod.uid))
+                .collect();
         }
         match pods::node(object) {
             Some(node) => {
                 self.back_off.forget(&pod.uid);
-                self.told.remove(&pod.uid);
-                self.starts.seen(&pod.uid, node).effects
+                self.last_events.remove(&pod.uid);
+                self.starts.shown_on(&pod.uid, node).effects
             }
             None if pods::is_deleted(object) => self.starts.gone(&pod.uid).effects,
             None => Vec::new(),
@@ -259,7 +270,7 @@ impl ClusterModel {
         self.spared.forget(uid);
         self.ending.remove(uid);
         self.adopted.remove(uid);
-        self.told.remove(uid);
+        self.last_events.remove(uid);
         let BindOutcome { mut effects, .. } = self.starts.gone(uid);
         for (node, held) in self.agents.of_pod(uid) {
             let release = SchedulerEffect::Release { node, id: held.id };
@@ -296,16 +307,22 @@ impl ClusterModel {
         effects
     }
 
-    fn agent_said(&mut self, now: Duration, node: &str, said: AgentStatus) -> Vec<SchedulerEffect> {
-        let given_back = self.agents.given_back(node, &said);
-        if !self.agents.said(now, node, said) {
+    fn agent_reported(
+        &mut self,
+        now: Duration,
+        node: &str,
+        status: AgentStatus,
+    ) -> Vec<SchedulerEffect> {
+        let released_pods = self.agents.released_pods(node, &status);
+        if !self.agents.update(now, node, status) {
             return Vec::new();
         }
         self.adopted
-            .extend(given_back.into_iter().map(|uid| (uid, now)));
+            .extend(released_pods.into_iter().map(|uid| (uid, now)));
         let known = self.inventory.find("Node", "", node);
-        let said = self.agents.of(node).map(|agent| &agent.said);
-        let is_new = |known: &ObjectView<'_>| said.is_some_and(|said| !view::shows(*known, said));
+        let status = self.agents.of(node).map(|agent| &agent.status);
+        let is_new =
+            |known: &ObjectView<'_>| status.is_some_and(|status| !view::shows(*known, status));
         if let Some(json) = known.filter(is_new).map(|known| known.json().clone()) {
             self.put_node(json);
         }
@@ -314,20 +331,29 @@ impl ClusterModel {
 
     fn refused(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
         if self.starts.get(&pod.uid).is_none() {
-            let news = PodEventReason::NotAdopted;
+            let reason = PodEventReason::NotAdopted;
             let is_there = self.pods.contains_key(&pod.uid);
             let message = format!("the agent of its node refused it: {why}");
             return is_there
-                .then_some(SchedulerEffect::Tell { pod, news, message })
+                .then_some(SchedulerEffect::PublishEvent {
+                    pod,
+                    reason,
+                    message,
+                })
                 .into_iter()
                 .collect();
         }
         self.back_off.failed(&pod.uid, now);
         let mut effects = self.starts.refused(&pod.uid).effects;
         let message = format!("the agent of the chosen node refused it: {why}");
-        self.told.insert(pod.uid.clone(), (message.clone(), now));
-        let news = PodEventReason::Unschedulable;
-        effects.push(SchedulerEffect::Tell { pod, news, message });
+        self.last_events
+            .insert(pod.uid.clone(), (message.clone(), now));
+        let reason = PodEventReason::Unschedulable;
+        effects.push(SchedulerEffect::PublishEvent {
+            pod,
+            reason,
+            message,
+        });
         effects
     }
 
@@ -342,9 +368,9 @@ impl ClusterModel {
         }
         self.back_off.failed(&pod.uid, now);
         let mut effects = self.starts.not_bound(&pod.uid);
-        effects.push(SchedulerEffect::Tell {
+        effects.push(SchedulerEffect::PublishEvent {
             pod,
-            news: PodEventReason::NotBound,
+            reason: PodEventReason::NotBound,
             message: why,
         });
         effects

@@ -71,7 +71,7 @@ impl PendingBind {
     }
 
     /// The event about a bound pod.
-    fn told(&self) -> SchedulerEffect {
+    fn bound_event(&self) -> SchedulerEffect {
         let cards: Vec<&str> = self.cards.iter().map(|(card, _)| card.as_str()).collect();
         let on = match cards.as_slice() {
             [] => String::new(),
@@ -82,9 +82,9 @@ impl PendingBind {
             self.pod.full(),
             self.node
         );
-        SchedulerEffect::Tell {
+        SchedulerEffect::PublishEvent {
             pod: self.pod.clone(),
-            news: PodEventReason::Scheduled,
+            reason: PodEventReason::Scheduled,
             message,
         }
     }
@@ -126,11 +126,11 @@ impl PendingBinds {
     }
 
     /// The pods for which the agent of this node has yet to answer.
-    pub(crate) fn asked(&self, node: &str) -> Vec<PodRef> {
-        let asked = self.all().filter(|start| {
+    pub(crate) fn awaiting_agent(&self, node: &str) -> Vec<PodRef> {
+        let waiting = self.all().filter(|start| {
             start.node == node && matches!(start.stage, BindStage::Asked | BindStage::Withdrawn)
         });
-        asked.map(|start| start.pod.clone()).collect()
+        waiting.map(|start| start.pod.clone()).collect()
     }
 
     /// Begins the binds of a unit.
@@ -210,7 +210,7 @@ impl PendingBinds {
         start.stage = BindStage::Bound;
         let (node, pod) = (start.node.clone(), start.pod.clone());
         let commit = id.map(|id| SchedulerEffect::Commit { node, id, pod });
-        commit.into_iter().chain([start.told()]).collect()
+        commit.into_iter().chain([start.bound_event()]).collect()
     }
 
     /// The API server did not bind a pod. Others of its unit may be bound already, and stay.
@@ -223,14 +223,14 @@ impl PendingBinds {
     }
 
     /// The event still due for a pod that the API server shows on the node where it was to be bound.
-    pub(crate) fn told(&self, uid: &str, node: Option<&str>) -> Option<SchedulerEffect> {
+    pub(crate) fn bound_event(&self, uid: &str, node: Option<&str>) -> Option<SchedulerEffect> {
         let start = self.by_uid.get(uid)?;
-        let is_untold = matches!(start.stage, BindStage::Binding(_)) && Some(&*start.node) == node;
-        is_untold.then(|| start.told())
+        let is_due = matches!(start.stage, BindStage::Binding(_)) && Some(&*start.node) == node;
+        is_due.then(|| start.bound_event())
     }
 
     /// The API server shows a pod on a node.
-    pub(crate) fn seen(&mut self, uid: &str, node: &str) -> BindOutcome {
+    pub(crate) fn shown_on(&mut self, uid: &str, node: &str) -> BindOutcome {
         let Some(start) = self.by_uid.get(uid) else {
             return BindOutcome::default();
         };
@@ -359,7 +359,11 @@ mod tests {
         let outcome = starts.refused("b");
         let (node, id) = ("n".to_owned(), "1".to_owned());
         assert_eq!(outcome.effects, [SchedulerEffect::Release { node, id }]);
-        let asked: Vec<String> = starts.asked("m").into_iter().map(|pod| pod.uid).collect();
+        let asked: Vec<String> = starts
+            .awaiting_agent("m")
+            .into_iter()
+            .map(|pod| pod.uid)
+            .collect();
         assert_eq!(asked, ["c"], "it stays until its agent has answered");
         let released = starts.accepted("c", "2".to_owned());
         let (node, id) = ("m".to_owned(), "2".to_owned());

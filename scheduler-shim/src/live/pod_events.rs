@@ -52,16 +52,17 @@ impl ClusterModel {
             if self.back_off.holds(&pod.uid, now) || self.starts.get(&pod.uid).is_some() {
                 continue;
             }
-            let known = self.told.get(&pod.uid);
-            let is_said = known.is_some_and(|(said, at)| *said == one.message || now < *at + QUIET);
-            if is_said || one.reason == waiting::WaitReason::Gated {
+            let known = self.last_events.get(&pod.uid);
+            let is_repeated =
+                known.is_some_and(|(last, at)| *last == one.message || now < *at + QUIET);
+            if is_repeated || one.reason == waiting::WaitReason::Gated {
                 continue;
             }
-            self.told
+            self.last_events
                 .insert(pod.uid.clone(), (one.message.clone(), now));
-            effects.push(SchedulerEffect::Tell {
+            effects.push(SchedulerEffect::PublishEvent {
                 pod,
-                news: PodEventReason::Unschedulable,
+                reason: PodEventReason::Unschedulable,
                 message: one.message,
             });
         }
@@ -78,15 +79,15 @@ impl ClusterModel {
             let (kind, namespace, name) = object;
             let key = (kind.clone(), namespace.clone(), name.clone());
             let silent = without_sentences(report.status.clone());
-            let is_said = self
+            let is_repeated = self
                 .reported
                 .get(&key)
                 .is_some_and(|(said, _)| *said == silent);
-            if is_said || effects.len() == AT_ONCE {
+            if is_repeated || effects.len() == AT_ONCE {
                 continue;
             }
             self.reported.insert(key, (silent, now));
-            effects.push(SchedulerEffect::Report(report));
+            effects.push(SchedulerEffect::WriteStatus(report));
         }
         effects
     }

@@ -73,7 +73,7 @@ fn snapshot(model: &ClusterModel) -> String {
     let known = model.inventory.every().filter(|object| !is_said(object));
     let known = known.map(ObjectView::to_text);
     let agents = model.agents.all();
-    let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.said));
+    let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.status));
     let past = model.past.iter().map(UsageRecorder::object);
     let ours = cards.chain(past).map(|object| object.to_string().into());
     let objects: Vec<Cow<'_, str>> = known.chain(ours).collect();
@@ -187,7 +187,7 @@ async fn respond(
     }
     let (answer, answered) = oneshot::channel();
     if questions.try_send(SchedulerQuery { what, answer }).is_err() {
-        return said(is_numbers, None);
+        return answer_response(is_numbers, None);
     }
     let answer = tokio::time::timeout(PATIENCE, answered).await;
     let answer = answer.ok().and_then(Result::ok);
@@ -197,12 +197,12 @@ async fn respond(
             *last = Some((Instant::now(), text.clone()));
             numbers_of(text)
         }
-        (_, answer) => said(is_numbers, answer),
+        (_, answer) => answer_response(is_numbers, answer),
     }
 }
 
 /// The response to a question. A scheduler that does not lead has no metrics, but for Prometheus it is up.
-fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Text> {
+fn answer_response(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Text> {
     match answer {
         Some(Ok(text)) if is_numbers => numbers_of(text.into()),
         None if is_numbers => numbers_of("# EOF\n".into()),
@@ -255,13 +255,16 @@ mod tests {
     }
     #[test]
     fn a_scheduler_that_does_not_lead_is_up_and_has_no_numbers() {
-        let waits = said(true, None);
+        let waits = answer_response(true, None);
         assert_eq!(waits.status(), StatusCode::OK);
         assert_eq!(waits.body().size_hint().exact(), Some(6));
-        for numbers in [waits, said(true, Some(Ok("a 1\n# EOF\n".to_owned())))] {
+        for numbers in [
+            waits,
+            answer_response(true, Some(Ok("a 1\n# EOF\n".to_owned()))),
+        ] {
             assert_eq!(numbers.headers()[CONTENT_TYPE], OPEN_METRICS);
         }
-        let explains = said(false, None);
+        let explains = answer_response(false, None);
         assert_eq!(explains.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

@@ -46,7 +46,7 @@ impl ClusterModel {
 
     fn settle_all(&self, node: &str) -> Vec<SchedulerEffect> {
         let agent = self.agents.of(node).filter(|agent| agent.is_here);
-        let held = agent.into_iter().flat_map(|agent| &agent.said.held);
+        let held = agent.into_iter().flat_map(|agent| &agent.status.held);
         held.filter_map(|held| self.settle(node, held)).collect()
     }
 
@@ -98,11 +98,11 @@ impl ClusterModel {
             };
             let pod = PodRef::of(object);
             let is_recent = (self.adopted.get(&pod.uid)).is_some_and(|at| now < *at + AGAIN);
-            let is_known = agent.said.of_pod(&pod.uid).is_some();
+            let is_known = agent.status.of_pod(&pod.uid).is_some();
             if is_recent || is_known || self.starts.get(&pod.uid).is_some() {
                 continue;
             }
-            let Some(shares) = self.shares_of(object, read, &agent.said) else {
+            let Some(shares) = self.shares_of(object, read, &agent.status) else {
                 continue;
             };
             self.adopted.insert(pod.uid.clone(), now);
@@ -117,7 +117,7 @@ impl ClusterModel {
         &self,
         object: ObjectView<'_>,
         read: &ParsedPod,
-        said: &AgentStatus,
+        status: &AgentStatus,
     ) -> Option<Vec<(String, u64)>> {
         if let Some(written) = &read.written {
             return Some(written.clone());
@@ -132,7 +132,7 @@ impl ClusterModel {
             .collect();
         let uuids = uuids.filter(|uuids| !uuids.is_empty())?;
         let share = |uuid: String| {
-            let bytes = card_assignment::bytes(cards, said.card(&uuid)?);
+            let bytes = card_assignment::bytes(cards, status.card(&uuid)?);
             Some((uuid, bytes))
         };
         uuids.into_iter().map(share).collect()

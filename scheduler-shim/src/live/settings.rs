@@ -10,7 +10,7 @@ use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::event::StatusUpdate;
-use super::statuses::{condition, report, said, shown};
+use super::statuses::{condition, report, shown, written_condition};
 use crate::objects::inventory::ObjectInventory;
 use crate::objects::shards::{self, programs};
 
@@ -62,7 +62,8 @@ fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<Sta
             format!("not in effect: {}", fields.join(", ")),
         ),
     };
-    let is_said = said(object, "conditions", KIND)["message"].as_str() == Some(&message);
+    let is_written =
+        written_condition(object, "conditions", KIND)["message"].as_str() == Some(&message);
     let read = READ.map(|(kind, reason, message, holds)| {
         let mut read = condition(object, kind, holds, reason, message, now);
         read["observedGeneration"] = object.json()["metadata"]["generation"].clone();
@@ -74,8 +75,8 @@ fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<Sta
     let others = object.json()["status"]["conditions"].as_array();
     let others = others.into_iter().flatten().filter(|one| !is_ours(one));
     let all: Vec<Value> = others.cloned().chain(ours.iter().cloned()).collect();
-    let news = (!fields.is_empty() && !is_said).then_some(message);
-    report(object, json!({"conditions": all}), news)
+    let warning = (!fields.is_empty() && !is_written).then_some(message);
+    report(object, json!({"conditions": all}), warning)
 }
 
 #[cfg(test)]
@@ -107,12 +108,12 @@ mod tests {
             (&ours["status"], &ours["message"]),
             (&json!("False"), &json!("not in effect: spec.kValue"))
         );
-        assert_eq!(first.news.as_deref(), Some("not in effect: spec.kValue"));
+        assert_eq!(first.warning.as_deref(), Some("not in effect: spec.kValue"));
         shard["status"] = first.status;
         assert_eq!(due_of(&shard), None);
         shard["spec"] = json!({"placementStrategy": {"gpu": "spread"}});
         let again = due_of(&shard).expect("it changed");
         assert_eq!(again.status["conditions"][6]["status"], "True");
-        assert_eq!(again.news, None);
+        assert_eq!(again.warning, None);
     }
 }

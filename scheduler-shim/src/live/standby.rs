@@ -93,14 +93,14 @@ impl StandbyScheduler {
         asked: &SchedulerRunOptions,
         questions: mpsc::Receiver<SchedulerQuery>,
         metrics: SchedulerMetrics,
-        reach: AgentConnector,
+        connector: AgentConnector,
         leading: LeadershipGuard,
     ) -> Work {
         let store = UsageRecordStore::new(self.client.clone(), asked);
         if self.model.past.is_some() {
             tokio::spawn(store.clone().recall(self.sender.clone()));
         }
-        self.nodes.begin(reach);
+        self.nodes.connect_all(connector);
         if let Some(at) = programs(asked) {
             let (client, at) = (self.client.clone(), at.to_owned());
             tokio::spawn(arrange(client, at, leading.clone()));

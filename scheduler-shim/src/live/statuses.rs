@@ -180,14 +180,14 @@ fn queue(
     });
     status["conditions"] = conditions.to_vec().into();
     let is_news = |kind: &str, message: &str| {
-        let known = said(object, "conditions", kind)["message"].as_str();
+        let known = written_condition(object, "conditions", kind)["message"].as_str();
         !message.is_empty() && known != Some(message)
     };
-    let news = [("Usable", usable.2), ("InvalidSpec", ignored.2)];
-    let mut news = news
+    let warning = [("Usable", usable.2), ("InvalidSpec", ignored.2)];
+    let mut warning = warning
         .into_iter()
         .filter(|(kind, message)| is_news(kind, message));
-    report(object, status, news.next().map(|(_, message)| message))
+    report(object, status, warning.next().map(|(_, message)| message))
 }
 
 /// What a queue has beyond its quota.
@@ -220,7 +220,7 @@ pub(super) fn condition(
     now: &str,
 ) -> Value {
     let status = if holds { "True" } else { "False" };
-    let known = said(object, "conditions", kind);
+    let known = written_condition(object, "conditions", kind);
     let since = if known["status"] == status {
         known["lastTransitionTime"].as_str().unwrap_or(now)
     } else {
@@ -235,7 +235,7 @@ pub(super) fn condition(
 }
 
 /// A condition that the object has now.
-pub(super) fn said<'a>(object: ObjectView<'a>, field: &str, kind: &str) -> &'a Value {
+pub(super) fn written_condition<'a>(object: ObjectView<'a>, field: &str, kind: &str) -> &'a Value {
     let all = object.json()["status"][field].as_array();
     let mut all = all.into_iter().flatten();
     all.find(|condition| condition["type"] == kind)
@@ -288,12 +288,12 @@ fn group(
     now: &str,
 ) -> Option<StatusUpdate> {
     const KIND: &str = "UnschedulableOnNodePool";
-    let known = said(object, "schedulingConditions", KIND);
+    let known = written_condition(object, "schedulingConditions", KIND);
     let has_some = ResourceKind::ALL
         .into_iter()
         .any(|resource| tally.allocated[resource] > 0.0);
     let mut status = json!({"resourcesStatus": tally.fields(), "schedulingConditions": []});
-    let mut news = None;
+    let mut warning = None;
     // If a part of the group runs, its pods say why the rest waits.
     if let Some((reason, message)) = why.filter(|_| !has_some) {
         let is_new = known.is_null();
@@ -304,16 +304,16 @@ fn group(
             "reasons": [{"reason": reason, "message": message}],
             "transitionID": known["transitionID"].as_str().unwrap_or("1"),
             "lastTransitionTime": since}]);
-        news = is_new.then(|| (*message).to_owned());
+        warning = is_new.then(|| (*message).to_owned());
     }
-    report(object, status, news)
+    report(object, status, warning)
 }
 
 /// The update to write, if anything differs.
 pub(super) fn report(
     object: ObjectView<'_>,
     status: Value,
-    news: Option<String>,
+    warning: Option<String>,
 ) -> Option<StatusUpdate> {
     let known = &object.json()["status"];
     let wanted = status.as_object().into_iter().flatten();
@@ -331,7 +331,7 @@ pub(super) fn report(
         name: object.name().to_owned(),
         uid: object.uid().to_owned(),
         status,
-        news,
+        warning,
     })
 }
 

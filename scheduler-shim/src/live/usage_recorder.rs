@@ -113,7 +113,7 @@ impl UsageRecorder {
             return None;
         }
         self.written = now;
-        Some(SchedulerEffect::Remember(self.past.text()))
+        Some(SchedulerEffect::StoreUsageHistory(self.past.text()))
     }
 
     /// Whether the stored history was read.
@@ -172,7 +172,7 @@ mod tests {
         let place = tree.find(queue).unwrap();
         tree.charge(place, ResourceAmounts::new(0.0, 0.0, cards), true);
         match keeper.look(now, &tree, TOTAL)? {
-            SchedulerEffect::Remember(text) => Some(text),
+            SchedulerEffect::StoreUsageHistory(text) => Some(text),
             other => panic!("{other:?}"),
         }
     }

@@ -64,7 +64,7 @@ impl ClusterModel {
         }
         numa::charge(&self.inventory, &mut snapshot.cluster);
         for (node, agent) in self.agents.all() {
-            let strangers = self.strangers(node, &agent.said);
+            let strangers = self.strangers(node, &agent.status);
             if strangers.is_empty() {
                 continue;
             }
@@ -92,9 +92,9 @@ impl ClusterModel {
                 memory: card.allocatable,
                 is_healthy: card.is_healthy,
             };
-            let listed = agent.said.cards.iter().map(card).collect();
+            let listed = agent.status.cards.iter().map(card).collect();
             known.listed.insert(node.clone(), listed);
-            for held in &agent.said.held {
+            for held in &agent.status.held {
                 let pod = held.uid.as_ref().and_then(|uid| self.pods.get(uid));
                 let on = held.shares.iter().map(|(card, _)| card.clone());
                 if let Some(pod) = pod {
@@ -107,22 +107,19 @@ impl ClusterModel {
 
     fn mark(&self, now: Duration, node: &mut Node) {
         let agent = self.agents.of(&node.name);
-        let mut mark = |label: &str| node.labels.insert(label.to_owned(), YES.to_owned());
         match agent {
             Some(TrackedAgent { is_here: true, .. }) => {
-                mark(TAKES_SHARES);
-                mark(TAKES_CARDS);
+                node.set_label(TAKES_SHARES, YES);
+                node.set_label(TAKES_CARDS, YES);
             }
             Some(TrackedAgent { is_here: false, .. }) => {}
             None if self.beats.is_silent(now, &node.name) => {}
-            None => {
-                mark(TAKES_CARDS);
-            }
+            None => node.set_label(TAKES_CARDS, YES),
         }
         if let Some(agent) = agent {
-            let given = i64::try_from(agent.said.healthy().count()).unwrap_or(0);
+            let given = i64::try_from(agent.status.healthy().count()).unwrap_or(0);
             node.cards = node.cards.min(given);
-            node.card_memory = agent.said.card_memory().unwrap_or(node.card_memory);
+            node.card_memory = agent.status.card_memory().unwrap_or(node.card_memory);
         }
     }
 
@@ -165,7 +162,7 @@ impl ClusterModel {
     /// The cards of a pod that has a node: as its agent says, else as written on the pod, else by its labels.
     fn seat(&self, task: &mut Task, uid: &str) {
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
-        let held = agent.and_then(|agent| agent.said.of_pod(uid));
+        let held = agent.and_then(|agent| agent.status.of_pod(uid));
         let held = held.map(|held| held.shares.clone());
         let written = || self.read(task)?.written.clone();
         match held.or_else(written) {
@@ -189,7 +186,7 @@ impl ClusterModel {
             return;
         };
         let mut known = shares.iter().filter_map(|(uuid, bytes)| {
-            let card = agent.said.card(uuid)?;
+            let card = agent.status.card(uuid)?;
             Some((card_assignment::bytes(&task.cards, card), *bytes))
         });
         if known.any(|(asked, has)| asked != has) {
@@ -222,12 +219,12 @@ impl ClusterModel {
     }
 
     /// What is held of a node's cards without a pod.
-    fn strangers<'s>(&self, node: &str, said: &'s AgentStatus) -> cards::ForeignHoldings<'s> {
+    fn strangers<'s>(&self, node: &str, status: &'s AgentStatus) -> cards::ForeignHoldings<'s> {
         let mut held = cards::ForeignHoldings::new();
-        for card in said.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
+        for card in status.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
             held.insert((&card.uuid, false), card.unmanaged.0);
         }
-        for one in &said.held {
+        for one in &status.held {
             let is_known = one.uid.as_ref().is_some_and(|uid| {
                 let is_bound = self.is_on(uid, node);
                 let is_starting = self.starts.get(uid).is_some_and(|start| start.node == node);
@@ -262,7 +259,7 @@ impl ClusterModel {
 }
 
 /// An agent's status as a `GpuNode`, by which a cluster in files knows cards.
-pub(crate) fn gpu_node(model: &ClusterModel, node: &str, said: &AgentStatus) -> Value {
+pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -> Value {
     let holder = |held: &AgentAllocation, bytes: u64| {
         let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
         match pod {
@@ -271,7 +268,7 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, said: &AgentStatus) -> 
         }
     };
     let card = |card: &AgentCard| {
-        let shares = said.held.iter().flat_map(|held| {
+        let shares = status.held.iter().flat_map(|held| {
             let own = held.shares.iter().filter(|(uuid, _)| *uuid == card.uuid);
             own.map(|(_, bytes)| holder(held, *bytes))
         });
@@ -283,31 +280,33 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, said: &AgentStatus) -> 
             "holders": shares.collect::<Vec<Value>>(),
         })
     };
-    let cards: Vec<Value> = said.cards.iter().map(card).collect();
+    let cards: Vec<Value> = status.cards.iter().map(card).collect();
     let (group, kind) = gpu_nodes::KIND;
     json!({"apiVersion": format!("{group}/v1alpha1"), "kind": kind, "metadata": {"name": node},
         "status": {"cards": cards}})
 }
 
 /// Writes an agent's status on a node, in the fields of NVIDIA's own programs.
-pub(crate) fn write_cards(node: &mut Value, said: &AgentStatus) {
-    let count = said.healthy().count().to_string();
+pub(crate) fn write_cards(node: &mut Value, status: &AgentStatus) {
+    let count = status.healthy().count().to_string();
     for list in ["capacity", "allocatable"] {
         node["status"][list][RESOURCE_WHOLE] = json!(count);
     }
-    if let Some(memory) = said.card_memory() {
+    if let Some(memory) = status.card_memory() {
         node["metadata"]["labels"][LABEL_GPU_MEMORY] = json!(memory.as_mib().to_string());
     }
 }
 
 /// Whether a node already has that.
-pub(crate) fn shows(node: ObjectView<'_>, said: &AgentStatus) -> bool {
-    let count = said.healthy().count().to_string();
-    let status = &node.json()["status"];
-    let memory = said.card_memory().map(|memory| memory.as_mib().to_string());
+pub(crate) fn shows(node: ObjectView<'_>, status: &AgentStatus) -> bool {
+    let count = status.healthy().count().to_string();
+    let node_status = &node.json()["status"];
+    let memory = status
+        .card_memory()
+        .map(|memory| memory.as_mib().to_string());
     ["capacity", "allocatable"]
         .iter()
-        .all(|list| status[list][RESOURCE_WHOLE] == count.as_str())
+        .all(|list| node_status[list][RESOURCE_WHOLE] == count.as_str())
         && memory.is_none_or(|memory| node.label(LABEL_GPU_MEMORY) == Some(&memory))
 }
 

@@ -58,8 +58,8 @@ async fn write(
     binding: &VolumeBinding,
 ) -> Result<(), String> {
     let name = &binding.claim;
-    let told = |error: kube::Error| format!("volume claim {name}: {}", chain(&error));
-    let mut claim = claims.get(name).await.map_err(told)?;
+    let message = |error: kube::Error| format!("volume claim {name}: {}", chain(&error));
+    let mut claim = claims.get(name).await.map_err(message)?;
     if is_named(&claim) {
         return Err(format!("volume claim {name} got a volume in the meantime"));
     }
@@ -74,10 +74,10 @@ async fn write(
         let annotations = claim.annotations_mut();
         annotations.insert(SELECTED.to_owned(), node.to_owned());
         let replaced = claims.replace(name, &parameters, &claim).await;
-        return replaced.map(|_| ()).map_err(told);
+        return replaced.map(|_| ()).map_err(message);
     };
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    let mut found = volumes.get(volume).await.map_err(told)?;
+    let mut found = volumes.get(volume).await.map_err(message)?;
     let reference = found.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let is_other = |one: &ObjectReference| {
         one.name != claim.metadata.name || one.namespace != claim.metadata.namespace
@@ -93,7 +93,7 @@ async fn write(
         spec.claim_ref = Some(reference_to(&claim));
     }
     let replaced = volumes.replace(volume, &parameters, &found).await;
-    replaced.map(|_| ()).map_err(told)
+    replaced.map(|_| ()).map_err(message)
 }
 
 fn is_named(claim: &PersistentVolumeClaim) -> bool {

@@ -55,7 +55,7 @@ impl NodeAdmission {
                 let label = format!(" prefer-{number}");
                 for (object, node) in objects.iter().zip(known.iter_mut()) {
                     if matches(wanted, *object) {
-                        node.labels.insert(label.clone(), YES.to_owned());
+                        node.set_label(&label, YES);
                     }
                 }
                 label
@@ -85,7 +85,7 @@ impl NodeAdmission {
             let label = format!(" wish-{number}");
             for (object, node) in objects.iter().zip(known.iter_mut()) {
                 if self.occupancy.refused(pod, *object, inventory).is_none() {
-                    node.labels.insert(label.clone(), YES.to_owned());
+                    node.set_label(&label, YES);
                 }
             }
             label

@@ -75,13 +75,15 @@ mod tests {
         json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
     }
 
+    // Not a closure: rustc 1.95 reuses a constant argument of a closure that changes it (rust-lang/rust#155241).
+    fn on(node: &str, mut spec: Value) -> Value {
+        spec["nodeName"] = node.into();
+        spec
+    }
+
     /// The bystanders of one of our pods, and how many anti-affinity terms each has.
     fn around(ours: &Value) -> Vec<(String, usize)> {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
-        let on = |node: &str, mut spec: Value| {
-            spec["nodeName"] = node.into();
-            spec
-        };
         let mut over = pod("over", "another", &on("n", json!({})));
         over["status"]["phase"] = "Succeeded".into();
         let all = vec![
@@ -108,7 +110,7 @@ mod tests {
         );
         let found = read.cluster.bystanders.iter();
         found
-            .map(|one| (one.labels["app"].clone(), one.apart.len()))
+            .map(|one| (one.labels.get("app").unwrap().clone(), one.apart.len()))
             .collect()
     }
 

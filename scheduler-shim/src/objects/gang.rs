@@ -3,21 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::LABEL_SUBGROUP;
-use apportion_groups::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, ObjectView};
-use apportion_policy::cluster::{self, PodSet, SubGroupSet, TopologyConstraint};
+use apportion_groups::{DerivedSubGroup, DerivedTopologyConstraint, ObjectView};
+use apportion_policy::cluster::{self, LabelMap, PodSet, SubGroupSet, TopologyConstraint};
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;
+use super::pod_group_terms::PodGroupTerms;
 
 const SET: &str = "default";
 
 /// The tree of a group, or what is wrong with its subgroups.
 pub(crate) fn tree(
-    group: &DerivedPodGroup,
+    group: &PodGroupTerms,
     inventory: &ObjectInventory,
 ) -> Result<SubGroupSet, String> {
     let levels = TopologyResolver(inventory);
-    let topology = levels.constraint(&group.topology);
+    let topology = group.topology.as_deref();
+    let topology = topology.and_then(|wish| levels.constraint(wish));
     if group.sub_groups.is_empty() {
         return Ok(SubGroupSet {
             topology,
@@ -39,11 +41,7 @@ pub(crate) fn tree(
 }
 
 /// The pod set that a pod is in.
-pub(crate) fn set_of(
-    pod: &str,
-    labels: &BTreeMap<String, String>,
-    group: &DerivedPodGroup,
-) -> String {
+pub(crate) fn set_of(pod: &str, labels: &LabelMap, group: &PodGroupTerms) -> String {
     let holds = |part: &&DerivedSubGroup| part.pods.iter().any(|name| name == pod);
     if group.sub_groups.is_empty() {
         return SET.to_owned();

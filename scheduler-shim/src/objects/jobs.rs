@@ -4,23 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::names::{
-    ANNOTATION_DELAY as DELAY, ANNOTATION_GRACE as GRACE,
-    ANNOTATION_LAST_EVICTION as LAST_EVICTION, ANNOTATION_LAST_START as LAST_START,
-    ANNOTATION_STALE as STALE, ANNOTATION_TOP_OWNER,
-};
 use apportion_admission::ignored;
-use apportion_groups::{DerivedPodGroup, GroupPreemptibility, ObjectView, parse_duration};
-use apportion_policy::cluster::{Job, StalenessGracePeriod, Task, TaskStatus};
+use apportion_groups::{GroupPreemptibility, ObjectView};
+use apportion_policy::cluster::{Job, Task, TaskStatus};
 
 use super::clock;
 use super::gang;
 use super::inventory::{ObjectInventory, called};
 use super::object_warnings::ObjectWarnings;
 use super::parsed_objects::ParsedPod;
+use super::pod_group_terms::{PodGroupTerms, grace};
 
-/// The annotations of a group that are read here.
-pub(crate) const READ: [&str; 5] = [LAST_START, LAST_EVICTION, STALE, GRACE, DELAY];
 /// The priority of a group whose class does not exist.
 const PRIORITY: i32 = 50;
 /// From this priority on, a group is preemptible only if it says so.
@@ -39,7 +33,7 @@ impl JobBuilder {
         &mut self,
         (pod, read): (ObjectView<'_>, &ParsedPod),
         mut task: Task,
-        group: &DerivedPodGroup,
+        group: &PodGroupTerms,
         at: &JobReadContext<'_>,
         warnings: &mut ObjectWarnings,
     ) -> Result<(), String> {
@@ -61,10 +55,10 @@ impl JobBuilder {
             return Err("its pod group is unknown".to_owned());
         };
         // A derived group is as old as its pods, whenever its object was written.
-        if group.annotations.contains_key(ANNOTATION_TOP_OWNER) || !at.has_object(group) {
+        if group.has_top_owner || !at.has_object(group) {
             job.created = job.created.min(read.created.unwrap_or(at.now));
         }
-        if task.status.is_allocated() && !group.annotations.contains_key(LAST_START) {
+        if task.status.is_allocated() && !group.has_last_start {
             job.last_start = job.last_start.max(read.started);
         }
         task.set = gang::set_of(pod.name(), &task.labels, group);
@@ -110,14 +104,11 @@ impl JobReadContext<'_> {
     fn job(
         &self,
         name: &str,
-        group: &DerivedPodGroup,
+        group: &PodGroupTerms,
         warnings: &mut ObjectWarnings,
     ) -> Result<Job, String> {
         let priority = self.priority(group, warnings);
         let read = self.inventory.pod_group(&group.namespace, &group.name);
-        let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
-        let at = |key: &str| annotated(key).and_then(clock::parse);
-        let delay = annotated(DELAY).and_then(parse_duration);
         for message in read.into_iter().flat_map(|read| &read.ignored) {
             warnings.note(
                 called("PodGroup", &group.namespace, &group.name),
@@ -126,7 +117,7 @@ impl JobReadContext<'_> {
         }
         Ok(Job {
             name: name.to_owned(),
-            queue: group.queue.clone(),
+            queue: group.queue.to_string(),
             priority,
             is_preemptible: match group.preemptibility {
                 Some(GroupPreemptibility::Preemptible) => true,
@@ -134,25 +125,26 @@ impl JobReadContext<'_> {
                 None => priority < FIRST_NON_PREEMPTIBLE,
             },
             created: read.and_then(|read| read.created).unwrap_or(self.now),
-            last_start: at(LAST_START),
-            last_eviction: at(LAST_EVICTION),
-            preemption_delay: group.preemption_delay.or(delay).unwrap_or_default(),
-            stale_since: at(STALE),
-            grace: (read.and_then(|read| read.grace.as_deref()))
-                .or(annotated(GRACE))
-                .and_then(grace),
+            last_start: group.last_start,
+            last_eviction: group.last_eviction,
+            preemption_delay: group.preemption_delay,
+            stale_since: group.stale_since,
+            grace: match read.and_then(|read| read.grace.as_deref()) {
+                Some(written) => grace(written),
+                None => group.grace,
+            },
             root: gang::tree(group, self.inventory)?,
             // Most jobs have one task, and there are thousands of them.
             tasks: Vec::with_capacity(1),
         })
     }
 
-    fn has_object(&self, group: &DerivedPodGroup) -> bool {
+    fn has_object(&self, group: &PodGroupTerms) -> bool {
         let read = self.inventory.pod_group(&group.namespace, &group.name);
         read.is_some()
     }
 
-    fn priority(&self, group: &DerivedPodGroup, warnings: &mut ObjectWarnings) -> i32 {
+    fn priority(&self, group: &PodGroupTerms, warnings: &mut ObjectWarnings) -> i32 {
         let class = &group.priority_class;
         let found = self.inventory.find("PriorityClass", "", class);
         let value = found.and_then(|class| class.json()["value"].as_i64());
@@ -169,13 +161,6 @@ impl JobReadContext<'_> {
             }
         }
     }
-}
-
-fn grace(text: &str) -> Option<StalenessGracePeriod> {
-    if text.starts_with('-') {
-        return Some(StalenessGracePeriod::Forever);
-    }
-    parse_duration(text).map(StalenessGracePeriod::For)
 }
 
 /// Whether a pod has ended and holds nothing on its node.

@@ -4,6 +4,7 @@
 //! precedence over the label, because it leaves out broken cards.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apportion_abi::Bytes;
 use apportion_abi::names::{
@@ -11,7 +12,7 @@ use apportion_abi::names::{
     RESOURCE_PARTITION as PARTITION,
 };
 use apportion_groups::ObjectView;
-use apportion_policy::cluster::{MigStrategy, Node};
+use apportion_policy::cluster::{LabelMap, MigStrategy, Node};
 use serde_json::Value;
 
 use super::inventory::called;
@@ -66,7 +67,7 @@ pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Nod
             _ => None,
         },
         partitions: partitions(object),
-        labels: labels(object),
+        labels: Arc::new(labels(object)),
         ..Node::default()
     }
 }
@@ -88,11 +89,11 @@ fn partitions(object: ObjectView<'_>) -> BTreeMap<String, i64> {
         .collect()
 }
 
-fn labels(object: ObjectView<'_>) -> BTreeMap<String, String> {
+fn labels(object: ObjectView<'_>) -> LabelMap {
     let mut labels = texts(&object.json()["metadata"]["labels"]);
     let name = || object.name().to_owned();
     labels.entry(HOSTNAME.to_owned()).or_insert_with(name);
-    labels
+    labels.into_iter().collect()
 }
 
 /// A map of strings.

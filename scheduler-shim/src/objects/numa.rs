@@ -508,10 +508,10 @@ mod tests {
 
     #[test]
     fn only_pods_with_processors_of_their_own_are_aligned_by_them() {
-        let burst = |mut pod: Value| {
+        fn burst(mut pod: Value) -> Value {
             pod["spec"]["containers"][0]["resources"]["requests"] = json!({"memory": "512Mi"});
             pod
-        };
+        }
         let cases = [
             (pod("p", json!([container("20", 1)])), false),
             (pod("p", json!([container("20500m", 1)])), true),

@@ -11,17 +11,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apportion_abi::names::{
-    ANNOTATION_GROUP, ANNOTATION_RESERVED, ANNOTATION_TOP_OWNER, LABEL_RESERVATION, LABEL_SUBGROUP,
-    RESOURCE_SLOT,
+    ANNOTATION_GROUP, ANNOTATION_RESERVED, LABEL_RESERVATION, LABEL_SUBGROUP, RESOURCE_SLOT,
 };
 use apportion_admission::ignored;
-use apportion_groups::{DerivedPodGroup, GroupingSettings, ObjectStore, ObjectView};
+use apportion_groups::{GroupingSettings, ObjectStore, ObjectView};
 use apportion_policy::cluster::{Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::Value;
 
 use super::inventory::{ObjectInventory, called};
 use super::object_warnings::{ObjectWarning, ObjectWarnings};
 use super::occupancy::PodOccupancy;
+use super::pod_group_terms::PodGroupTerms;
 use super::{
     admission, cards, clock, config_maps, group_objects, groups, jobs, nodes, pods, quantity,
     requests, volumes,
@@ -93,7 +93,7 @@ pub(crate) struct ParsedPod {
     group: Mutex<Option<CachedGroup>>,
 }
 
-type PodGroupResult = Arc<Result<DerivedPodGroup, String>>;
+type PodGroupResult = Arc<Result<PodGroupTerms, String>>;
 
 /// A group derived from a pod's owners, with a stamp of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,25 +277,9 @@ fn read_group(
             part: group_objects::part_of(&derived, pod.name()).map(Arc::from),
             name: derived.name.into(),
         }),
-        group: Arc::new(found.group.map(without_bulk)),
+        group: Arc::new(found.group.map(PodGroupTerms::of)),
     };
     (read, is_lasting)
-}
-
-/// A group without most of its inherited metadata, which only its PodGroup object needs.
-fn without_bulk(group: DerivedPodGroup) -> DerivedPodGroup {
-    let annotations = group.annotations.into_iter();
-    let read = annotations.filter_map(|(key, value)| match key.as_str() {
-        // Only its presence counts.
-        ANNOTATION_TOP_OWNER => Some((key, String::new())),
-        read if jobs::READ.contains(&read) => Some((key, value)),
-        _ => None,
-    });
-    DerivedPodGroup {
-        labels: BTreeMap::new(),
-        annotations: read.collect(),
-        ..group
-    }
 }
 
 /// A parsed node.

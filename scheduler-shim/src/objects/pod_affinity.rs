@@ -8,6 +8,7 @@
 //! `nodeTaintsPolicy: Honor`, and nothing else is offered.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::{
@@ -42,11 +43,12 @@ pub(crate) fn enter(pod: ObjectView<'_>, task: &mut Task, warnings: &mut ObjectW
     labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
     // Anti-affinity keeps pods with the same host port apart.
     for port in occupancy::ports(pod) {
-        let label = [(format!("{PORT}{port}"), String::new())].into();
-        task.apart.push(PodAffinityTerm::with(&label, HOSTNAME));
-        labels.extend(label);
+        let (label, value) = (format!("{PORT}{port}"), String::new());
+        let term = PodAffinityTerm::with([(&label, &value)], HOSTNAME);
+        task.apart.push(term);
+        labels.insert(label, value);
     }
-    task.labels = labels.into();
+    task.labels = Arc::new(labels.into_iter().collect());
 }
 
 /// The host port that a term is about, if it is about one.

@@ -160,7 +160,7 @@ fn node(node: &format::ScenarioNode, dra: &format::ScenarioDra) -> Node {
         },
         partitions: node.mig_instances.clone(),
         devices: devices(&node.name, dra),
-        labels: node.labels.clone(),
+        labels: Arc::new(node.labels.clone().into_iter().collect()),
         numa: match node.numa.as_ref().map(|numa| numa.policy.as_str()) {
             Some("SingleNUMANode") => NumaPolicy::SingleNode,
             Some("Restricted") => NumaPolicy::Restricted,
@@ -325,7 +325,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
             values => vec![("kai.scheduler/type".to_owned(), values.to_vec())],
         },
         labels: affinity
-            .map(|given| given.labels.clone().into())
+            .map(|given| Arc::new(given.labels.clone().into_iter().collect()))
             .unwrap_or_default(),
         near: neighbours(|affinity| &affinity.affinity_topology_key),
         apart: neighbours(|affinity| &affinity.anti_affinity_topology_key),

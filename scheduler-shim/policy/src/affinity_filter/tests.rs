@@ -8,23 +8,21 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cluster::{
-    Cluster, ForeignPod, Job, LabelRequirement, Node, PodAffinityTerm, PodSet, SpreadConstraint,
-    SubGroupSet, Task,
+    Cluster, ForeignPod, Job, LabelMap, LabelRequirement, Node, PodAffinityTerm, PodSet,
+    SpreadConstraint, SubGroupSet, Task,
 };
 use crate::inter_pod_affinity;
 use crate::node_resources::CardAssignment;
 
-type Labels = BTreeMap<String, String>;
-
 const LABELS: [&str; 2] = ["app", "tier"];
 const DOMAINS: [&str; 2] = ["zone", "rack"];
 
-fn labels(names: [&'static str; 2]) -> impl Strategy<Value = Labels> {
+fn labels(names: [&'static str; 2]) -> impl Strategy<Value = Arc<LabelMap>> {
     let value = || prop::option::of(prop::sample::select(vec!["a", "b"]));
     (value(), value()).prop_map(move |(one, other)| {
         let both = names.into_iter().zip([one, other]);
         let given = both.filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
-        given.collect()
+        Arc::new(given.collect())
     })
 }
 
@@ -66,7 +64,7 @@ fn task() -> impl Strategy<Value = Task> {
         let wanted = zone.map(|zone| ("zone".to_owned(), vec![zone.to_owned()]));
         Task {
             set: "set".to_owned(),
-            labels: labels.into(),
+            labels,
             near,
             apart,
             even,
@@ -81,7 +79,7 @@ fn cluster() -> impl Strategy<Value = Cluster> {
     let bystander = (0..5_usize, labels(LABELS), some(neighbours()));
     let bystanders = some(bystander.prop_map(|(node, labels, apart)| ForeignPod {
         node: format!("node-{node}"),
-        labels: labels.into(),
+        labels,
         apart,
     }));
     let tasks = prop::collection::vec(task(), 1..7);
@@ -124,7 +122,7 @@ fn cluster() -> impl Strategy<Value = Cluster> {
 
 /// A pod that has a node.
 struct PlacedPod<'s> {
-    labels: &'s Labels,
+    labels: &'s LabelMap,
     apart: &'s [PodAffinityTerm],
     node: usize,
     presence: Presence,
@@ -166,7 +164,7 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
         domain(node, label).is_some() && domain(node, label) == domain(other.node, label)
     };
     let stays = |other: &&PlacedPod<'_>| other.presence == Presence::Stays;
-    let all_near = |labels: &Labels| facts.near.iter().all(|wanted| wanted.are_like(labels));
+    let all_near = |labels: &LabelMap| facts.near.iter().all(|wanted| wanted.are_like(labels));
     let only_moves = session.inter_pod_affinity.only_moves;
     // Nodes that the pod itself has yet to leave.
     let own: Vec<usize> = inter_pod_affinity::places(&session.task_states[task])

@@ -1,7 +1,9 @@
 //! What a pod requires of the pods around it, and what it prefers of its node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use super::LabelMap;
 
 /// A requirement on one label, as in a label selector of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,20 +43,23 @@ pub struct PodAffinityTerm {
 impl PodAffinityTerm {
     /// Pods with these labels.
     #[must_use]
-    pub fn with(labels: &BTreeMap<String, String>, domain: &str) -> Self {
+    pub fn with<'l>(
+        labels: impl IntoIterator<Item = (&'l String, &'l String)>,
+        domain: &str,
+    ) -> Self {
         let one = |(label, value): (&String, &String)| {
             let value = LabelRequirement::In([value.clone()].into());
             (label.clone(), value)
         };
         Self {
-            labels: labels.iter().map(one).collect(),
+            labels: labels.into_iter().map(one).collect(),
             domain: domain.to_owned(),
         }
     }
 
     /// Whether a pod with these labels matches.
     #[must_use]
-    pub fn are_like(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub fn are_like(&self, labels: &LabelMap) -> bool {
         let mut asked = self.labels.iter();
         asked.all(|(label, wanted)| wanted.holds(labels.get(label).map(String::as_str)))
     }
@@ -78,7 +83,7 @@ pub struct ForeignPod {
     /// The name of its node.
     pub node: String,
     /// Its labels.
-    pub labels: Arc<BTreeMap<String, String>>,
+    pub labels: Arc<LabelMap>,
     /// Required pod anti-affinity.
     pub apart: Vec<PodAffinityTerm>,
 }

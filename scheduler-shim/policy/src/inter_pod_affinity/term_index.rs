@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::cluster::{LabelRequirement, PodAffinityTerm};
+use crate::cluster::{LabelMap, LabelRequirement, PodAffinityTerm};
 
 /// Searches by a label that matching pods must have.
 pub(super) struct TermIndex<'w> {
@@ -45,7 +45,7 @@ impl<'w> TermIndex<'w> {
     }
 
     /// The searches that match a pod with these labels.
-    pub(super) fn finding(&self, labels: &BTreeMap<String, String>) -> Vec<usize> {
+    pub(super) fn finding(&self, labels: &LabelMap) -> Vec<usize> {
         let by_label = labels
             .iter()
             .filter_map(|(label, value)| self.by_label.get(&(label.as_str(), value.as_str())));

@@ -1,5 +1,6 @@
 //! What the session knows of jobs, tasks and claims, and the state of a task.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::amounts::ResourceAmounts;
@@ -54,7 +55,8 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) queue: Option<usize>,
     /// The queue that is charged for its pods. It may be an inner queue: what runs there counts all the same.
     pub(crate) payer: Option<usize>,
-    pub(crate) tree: PodSetTree,
+    /// Jobs with the same tree share it.
+    pub(crate) tree: Rc<PodSetTree>,
     pub(crate) view: JobView,
     pub(crate) last_start: Option<Duration>,
 }

@@ -260,7 +260,12 @@ fn claimed_cards(session: &mut Session<'_>, node: usize, devices: i64) -> Vec<Ca
 
 fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
     let place = session.jobs.len();
-    let tree = PodSetTree::of(job);
+    // Most jobs have the tree of the job before: one set of pods.
+    let before = session.jobs.last();
+    let tree = match before.filter(|before| before.job.root == job.root) {
+        Some(before) => Rc::clone(&before.tree),
+        None => Rc::new(PodSetTree::of(job)),
+    };
     let mut by_set = vec![Vec::new(); tree.sets.len()];
     let mut tasks: Vec<&Task> = job.tasks.iter().collect();
     tasks.sort_by(|left, right| {

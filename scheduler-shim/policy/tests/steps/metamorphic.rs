@@ -1,6 +1,5 @@
 //! Changes to a cluster that must not change the decisions.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apportion_abi::{Bytes, SHARE_UNIT, Share, whole_units};
@@ -69,7 +68,6 @@ fn with_nothing_more(cluster: &Cluster) -> Cluster {
     let mut more = cluster.clone();
     more.nodes.push(Node {
         name: "nothing".to_owned(),
-        labels: BTreeMap::new(),
         ..Node::default()
     });
     more.queues

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to an agent, without a queue and without reconnects.
 //!
 //! A `tonic` channel queues requests until it is connected, and reconnects by itself. Here the caller sends requests
-//! one after the other, and [`AgentEndpoint::part`](super::AgentEndpoint::part) drops a lost connection. So both
+//! one after the other, and [`AgentEndpoint::disconnect`](super::AgentEndpoint::disconnect) drops a lost connection. So both
 //! would only cost memory: ten kilobytes per node of the cluster.
 
 use std::pin::Pin;

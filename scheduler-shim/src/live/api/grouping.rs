@@ -78,7 +78,7 @@ impl GroupWriter {
             return false;
         }
         let what = name(&write);
-        let done = match timeout(PATIENCE, self.ask(write)).await {
+        let done = match timeout(PATIENCE, self.send(write)).await {
             Ok(done) => done.map_err(why_not),
             Err(late) => Err(GroupWriteError::Failed(late.to_string())),
         };
@@ -98,7 +98,7 @@ impl GroupWriter {
         }
     }
 
-    async fn ask(&self, write: GroupWrite) -> Result<(), kube::Error> {
+    async fn send(&self, write: GroupWrite) -> Result<(), kube::Error> {
         match write {
             GroupWrite::Create(object) | GroupWrite::Found(object) => self.create(object).await,
             GroupWrite::Change(namespace, name, change) => {
@@ -107,7 +107,7 @@ impl GroupWriter {
                 groups.patch(&name, &parameters, &patch).await.map(drop)
             }
             GroupWrite::Mark(pod, membership) => self.mark(&pod, &membership).await,
-            GroupWrite::NotReady(group, sentence) => self.tell(&group, sentence).await,
+            GroupWrite::NotReady(group, sentence) => self.publish_event(&group, sentence).await,
         }
     }
 
@@ -142,7 +142,7 @@ impl GroupWriter {
         }
     }
 
-    async fn tell(&self, group: &Value, sentence: String) -> Result<(), kube::Error> {
+    async fn publish_event(&self, group: &Value, sentence: String) -> Result<(), kube::Error> {
         let text = |field: &str| group[field].as_str().map(str::to_owned);
         let event = events::Event {
             type_: events::EventType::Normal,

@@ -6,7 +6,7 @@ impl FakeCluster {
     /// Starts all pods. The API server's answer to a binding comes before or after the watch shows it.
     fn start_all(&mut self, is_answer_first: bool, phase: &str) {
         while let Some(event) = self.events.pop_front() {
-            self.tell(event);
+            self.deliver(event);
         }
         let effects = self.model.decide(self.now);
         self.queue(effects);
@@ -28,7 +28,7 @@ impl FakeCluster {
                 self.events.insert(place, answer);
             }
             while let Some(event) = self.events.pop_front() {
-                self.tell(event);
+                self.deliver(event);
             }
         }
     }
@@ -47,7 +47,7 @@ impl FakeCluster {
         agent.held.clear();
         self.show(node);
         while let Some(event) = self.events.pop_front() {
-            self.tell(event);
+            self.deliver(event);
         }
     }
 }
@@ -59,9 +59,12 @@ fn every_pod_that_is_bound_is_told_so_once_whichever_word_comes_first() {
             let mut world = FakeCluster::new();
             (0..12).for_each(|number| world.create(10, number % 3 == 0));
             world.start_all(is_answer_first, phase);
-            let told: Vec<usize> = world.told.values().copied().collect();
+            let published: Vec<usize> = world.published.values().copied().collect();
             let expected = vec![1; world.pods.len()];
-            assert_eq!(told, expected, "{phase}, answer first: {is_answer_first}");
+            assert_eq!(
+                published, expected,
+                "{phase}, answer first: {is_answer_first}"
+            );
         }
     }
 }
@@ -92,7 +95,7 @@ fn what_an_agent_lost_with_its_ledger_is_taken_again_at_once() {
     (0..4).for_each(|_| world.create(60, false));
     world.settle();
     for node in NODES {
-        world.tell(SchedulerEvent::AgentLost(node.to_owned()));
+        world.deliver(SchedulerEvent::AgentLost(node.to_owned()));
         world.give_back(node);
     }
     assert_eq!(world.allocations(), 4);

@@ -48,7 +48,7 @@ impl FakeCluster {
             }
             RandomStep::Event => {
                 if let Some(event) = self.events.pop_front() {
-                    self.tell(event);
+                    self.deliver(event);
                 }
             }
             RandomStep::AgentEffect(first, fails) => {

@@ -41,18 +41,18 @@ impl FakeCluster {
     }
 
     /// Delivers an event. Those of one watch and of one agent stay in order.
-    fn deliver(&mut self, which: usize) {
+    fn deliver_nth(&mut self, which: usize) {
         let source = |event: &SchedulerEvent| match event {
             SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_) | SchedulerEvent::Listed(..) => {
                 "the API server".to_owned()
             }
-            SchedulerEvent::AgentSaid(node, _) => node.clone(),
+            SchedulerEvent::AgentReported(node, _) => node.clone(),
             answer => format!("{answer:?}"),
         };
         let wanted = source(&self.events[which]);
         let first = self.events.iter().position(|event| source(event) == wanted);
         let event = self.events.remove(first.expect("it is one of them"));
-        self.tell(event.expect("it was found there"));
+        self.deliver(event.expect("it was found there"));
     }
 
     /// A cluster filled by the first queue, and how many of these shares it holds.
@@ -120,7 +120,7 @@ impl FakeCluster {
         match late {
             DelayedStep::Event(which) => {
                 let which = within(*which, self.events.len());
-                which.into_iter().for_each(|which| self.deliver(which));
+                which.into_iter().for_each(|which| self.deliver_nth(which));
             }
             DelayedStep::Agent(first) => self.agent_effect(NODES[usize::from(*first)], false),
             DelayedStep::Lost(first) => self.agent_effect(NODES[usize::from(*first)], true),

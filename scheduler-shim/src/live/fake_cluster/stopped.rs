@@ -23,12 +23,12 @@ fn nobody_gets_a_place_while_the_scheduler_is_stopped() {
     for follows in [true, false] {
         let mut world = FakeCluster::new();
         world.model.programs = follows.then(|| "kai-scheduler".to_owned());
-        world.tell(SchedulerEvent::Applied(config(false)));
+        world.deliver(SchedulerEvent::Applied(config(false)));
         world.create(50, false);
         world.settle();
         // Programs without KAI's names follow no Config.
         assert_eq!(bound(&world), usize::from(!follows));
-        world.tell(SchedulerEvent::Applied(config(true)));
+        world.deliver(SchedulerEvent::Applied(config(true)));
         world.settle();
         assert_eq!(bound(&world), 1);
     }

@@ -57,13 +57,13 @@ impl LeaseTenure {
 
     /// The record was written.
     pub(super) fn granted(&mut self, asked: Instant, answered: Instant, valid: Duration) {
-        self.heard(answered - asked);
+        self.answered(answered - asked);
         self.written = valid;
         self.until = asked + deadline(valid);
     }
 
     /// An answer took this long, or did not come within this time.
-    pub(super) fn heard(&mut self, took: Duration) {
+    pub(super) fn answered(&mut self, took: Duration) {
         self.latency = took.max(self.latency * 3 / 4);
     }
 
@@ -119,7 +119,7 @@ mod tests {
             if there + back < tenure.patience() {
                 tenure.granted(now, now + there + back, valid)
             } else {
-                tenure.heard(tenure.patience())
+                tenure.answered(tenure.patience())
             }
             prop_assert!(
                 tenure.until() <= free,
@@ -149,7 +149,7 @@ mod tests {
             if latency <= tenure.patience() {
                 tenure.granted(now, answered, valid)
             } else {
-                tenure.heard(tenure.patience())
+                tenure.answered(tenure.patience())
             }
             let next = answered.min(now + tenure.patience()) + tenure.period();
             if round > rounds / 2 {
@@ -174,11 +174,11 @@ mod tests {
         let now = Instant::now();
         let mut tenure = LeaseTenure::new(now, LEAST);
         assert_eq!(tenure.asks(now), LEAST);
-        tenure.heard(Duration::from_secs(1));
+        tenure.answered(Duration::from_secs(1));
         assert_eq!(tenure.asks(now), Duration::from_secs(8));
-        tenure.heard(Duration::from_secs(9));
+        tenure.answered(Duration::from_secs(9));
         assert_eq!(tenure.asks(now), SLOWEST);
-        (0..20).for_each(|_| tenure.heard(Duration::from_millis(5)));
+        (0..20).for_each(|_| tenure.answered(Duration::from_millis(5)));
         assert_eq!(tenure.asks(now), LEAST);
         let long = Duration::from_secs(60);
         assert_eq!(LeaseTenure::new(now, long).asks(now), long);

@@ -32,32 +32,32 @@ pub(crate) struct UsageRecordStore {
 
 impl UsageRecordStore {
     /// The history of the schedulers that share a lease.
-    pub(crate) fn new(client: Client, asked: &SchedulerRunOptions) -> Self {
+    pub(crate) fn new(client: Client, options: &SchedulerRunOptions) -> Self {
         Self {
-            objects: Api::namespaced(client, &asked.lease_namespace),
-            name: format!("{}-usage", asked.lease_name),
+            objects: Api::namespaced(client, &options.lease_namespace),
+            name: format!("{}-usage", options.lease_name),
         }
     }
 
     /// Reads the stored history and sends it as an event.
     pub(crate) async fn recall(self, answers: UnboundedSender<SchedulerEvent>) {
-        let mut told = String::new();
+        let mut last_problem = String::new();
         let found = loop {
             let why = match timeout(PATIENCE, self.objects.get_opt(&self.name)).await {
                 Ok(Ok(found)) => break found,
                 Ok(Err(problem)) => chain(&problem),
                 Err(late) => late.to_string(),
             };
-            if why != told {
+            if why != last_problem {
                 let name = &self.name;
                 warn!(name, why, "Failed to read the usage history, retrying");
-                told = why;
+                last_problem = why;
             }
             sleep(AGAIN).await;
         };
         let text = found.and_then(|found| found.data?.remove(KEY));
         info!(is_there = text.is_some(), "Usage history loaded");
-        let _ = answers.send(SchedulerEvent::UsedBefore(text));
+        let _ = answers.send(SchedulerEvent::UsageHistoryRead(text));
     }
 
     /// Replaces the stored history.

@@ -21,7 +21,7 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
     for node in &mut cluster.nodes {
         for (label, mark) in [(FOR_GPUS, TAKES_GPU_PODS), (FOR_OTHERS, TAKES_OTHER_PODS)] {
             if node.labels.contains_key(label) {
-                node.labels.insert(mark.to_owned(), YES.to_owned());
+                node.set_label(mark, YES);
             }
         }
     }
@@ -57,7 +57,6 @@ fn wants_gpus(task: &Task) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use apportion_policy::cluster::Job;
@@ -68,7 +67,7 @@ mod tests {
     fn a_pod_asks_for_a_node_of_its_kind_whatever_the_label_says() {
         let node = |name: &str, label: &str| Node {
             name: name.to_owned(),
-            labels: BTreeMap::from([(label.to_owned(), String::new())]),
+            labels: Arc::new([(label.to_owned(), String::new())].into_iter().collect()),
             ..Node::default()
         };
         let task = |cards| Task {
