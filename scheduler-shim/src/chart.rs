@@ -68,7 +68,7 @@ const DONE_AT_HOME: &[(&str, &str, &[&str])] = &[
 ];
 
 fn objects() -> Vec<Value> {
-    let path = "../runtime-class/manifests/in-place-of-kai.yaml";
+    let path = "../deploy/manifests/in-place-of-kai.yaml";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let text = std::fs::read_to_string(path).unwrap();
     let documents = serde_norway::Deserializer::from_str(&text);
@@ -164,7 +164,7 @@ fn what_can_be_bound_to_a_name_is() {
 /// Also options that no rendered manifest uses.
 #[test]
 fn the_scheduler_has_every_option_that_the_chart_may_give_it() {
-    let path = "../runtime-class/chart/apportion/templates/scheduler.yaml";
+    let path = "../deploy/chart/apportion/templates/scheduler.yaml";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let template = std::fs::read_to_string(path).unwrap();
     let given = template.lines().filter_map(|line| {

@@ -24,8 +24,8 @@ const CRATES: &[&str] = &[
     "runtime-class/src",
     "scheduler-shim/policy/src",
     "tests/conformance/src",
-    "tests/sim/daemon/src",
-    "tests/sim/nvml/src",
+    "sim/daemon/src",
+    "sim/nvml/src",
 ];
 
 /// A module's path below the crate, such as `["kubelet", "poll"]`; the crate's root is empty.

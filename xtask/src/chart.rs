@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use crate::steps::{run, succeeds, typed};
 use crate::workspace::Workspace;
 
-const CHART: &str = "runtime-class/chart/apportion";
-const MANIFESTS: &str = "runtime-class/manifests";
+const CHART: &str = "deploy/chart/apportion";
+const MANIFESTS: &str = "deploy/manifests";
 /// The Kubernetes version to render the manifests for; nothing in them depends on it.
 const KUBERNETES: &str = "1.36.0";
 /// Values that must be refused, one at a time.
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_packed_chart_names_its_images_by_their_digests() {
-        let values = include_str!("../../runtime-class/chart/apportion/values.yaml");
+        let values = include_str!("../../deploy/chart/apportion/values.yaml");
         let image = |name: &str, digest: &str| json!({"repository": format!("example.org/{name}"), "digest": digest});
         let images = json!({"image": image("agent", "sha256:a"), "scheduler": {"image": image("scheduler", "sha256:b")}});
         let pinned = pinned(values, &images).unwrap();

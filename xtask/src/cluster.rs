@@ -243,7 +243,7 @@ fn install(
     args: &[String],
 ) -> Result<()> {
     let staged = stage::build(workspace, release)?;
-    let chart = workspace.root.join("runtime-class/chart/apportion");
+    let chart = workspace.root.join("deploy/chart/apportion");
     install::install(cluster, &staged, &chart, args)?;
     let node = cluster.node();
     println!("{}", cluster.kubectl(&["get", "gpunode", &node])?);

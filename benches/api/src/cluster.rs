@@ -28,9 +28,9 @@ const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The files of the CRDs that a cluster with Apportion has.
 const KINDS: [&str; 3] = [
-    "runtime-class/chart/apportion/crds/queues.scheduling.run.ai.yaml",
-    "runtime-class/chart/apportion/crds/podgroups.scheduling.run.ai.yaml",
-    "runtime-class/chart/apportion/crds/gpunodes.apportion.dev.yaml",
+    "deploy/chart/apportion/crds/queues.scheduling.run.ai.yaml",
+    "deploy/chart/apportion/crds/podgroups.scheduling.run.ai.yaml",
+    "deploy/chart/apportion/crds/gpunodes.apportion.dev.yaml",
 ];
 
 /// The cluster.

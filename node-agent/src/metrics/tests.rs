@@ -195,7 +195,7 @@ fn the_reference_has_every_metric() {
 /// Dashboards and alerts use only existing metrics. The scheduler's and the webhook's metrics are tested there.
 #[test]
 fn every_metric_that_the_chart_asks_for_is_a_row() {
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion");
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/apportion");
     for file in [
         "rules/apportion.yaml",
         "dashboards/node.json",

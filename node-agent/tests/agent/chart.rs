@@ -11,7 +11,7 @@ fn every_option_of_the_chart_is_one_of_the_agent() {
         .unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let chart = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../runtime-class/chart/apportion/templates/daemonset.yaml");
+        .join("../deploy/chart/apportion/templates/daemonset.yaml");
     let text = std::fs::read_to_string(chart).unwrap();
     let agent = text.split("- name: agent").nth(1).unwrap();
     let lines = agent.lines().map(str::trim);

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 
 /// The folder from which the kinds are installed.
-const FOLDER: &str = "../../runtime-class/chart/apportion/crds";
+const FOLDER: &str = "../../deploy/chart/apportion/crds";
 
 /// Each kind and its file.
 fn manifests() -> Vec<(CustomResourceDefinition, String)> {

@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_chart_asks_for_what_is_served() {
-        let chart = "../runtime-class/chart/apportion";
+        let chart = "../deploy/chart/apportion";
         let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(chart);
         let metrics = SchedulerMetrics::new(HttpLimiter::within(Duration::ZERO));
         let text = metrics.text();

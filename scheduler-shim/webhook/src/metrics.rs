@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_chart_asks_for_what_is_served() {
-        let chart = "../../runtime-class/chart/apportion";
+        let chart = "../../deploy/chart/apportion";
         let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(chart);
         let all = WebhookMetrics::new();
         all.count("", "", Duration::ZERO);

@@ -7,7 +7,7 @@ use apportion_webhook::judge::PATHS;
 use serde::Deserialize;
 use serde_json::Value;
 
-const MANIFEST: &str = include_str!("../../../runtime-class/manifests/default.yaml");
+const MANIFEST: &str = include_str!("../../../deploy/manifests/default.yaml");
 
 fn webhooks() -> Vec<Value> {
     let documents = serde_norway::Deserializer::from_str(MANIFEST);

@@ -15,7 +15,7 @@ use crate::LocalCluster;
 use crate::wait::eventually;
 
 /// The folder with KAI's CRDs and ours.
-const KINDS: &str = "../../runtime-class/chart/apportion/crds";
+const KINDS: &str = "../../deploy/chart/apportion/crds";
 
 /// A running program of the staged tree.
 pub struct StagedProgram(Child);
@@ -153,7 +153,7 @@ fn manifest(folder: &str, name: &str) -> Vec<Value> {
 }
 
 fn configurations(port: u16) -> Vec<Value> {
-    let mut all = manifest("../../runtime-class/manifests", "in-place-of-kai.yaml");
+    let mut all = manifest("../../deploy/manifests", "in-place-of-kai.yaml");
     all.retain(|one| one["webhooks"].is_array());
     let webhooks = all
         .iter_mut()

@@ -166,7 +166,7 @@ pub fn free_port() -> u16 {
 /// The folder of the chart.
 #[must_use]
 pub fn chart() -> String {
-    let path = "../../runtime-class/chart/apportion";
+    let path = "../../deploy/chart/apportion";
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(path)
         .display()

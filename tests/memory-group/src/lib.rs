@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-const VALUES: &str = "../../runtime-class/chart/apportion/values.yaml";
+const VALUES: &str = "../../deploy/chart/apportion/values.yaml";
 /// The unit of the chart's limits: all are whole MiB.
 const UNIT: &str = "Mi";
 

@@ -33,7 +33,7 @@ struct ChartValue {
 
 #[test]
 fn the_reference_has_every_value_of_the_chart() {
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion");
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/apportion");
     let text = fs::read_to_string(chart.join("values.yaml")).expect("the chart has values");
     let schema = fs::read_to_string(chart.join("values.schema.json")).expect("and a schema");
     let schema: Value = serde_json::from_str(&schema).expect("the schema is JSON");

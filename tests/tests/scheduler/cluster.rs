@@ -22,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const AGENTS: &str = "apportion-agent";
 const GPU_NODES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../runtime-class/chart/apportion/crds/gpunodes.apportion.dev.yaml"
+    "/../deploy/chart/apportion/crds/gpunodes.apportion.dev.yaml"
 );
 
 /// A node: its machine and its agent.

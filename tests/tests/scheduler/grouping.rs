@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, PATIENCE, pod};
 
 const KINDS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../runtime-class/chart/apportion/crds"
+    "/../deploy/chart/apportion/crds"
 );
 /// The namespace of the scheduler's account in the manifests.
 const NAMESPACE: &str = "apportion-system";
@@ -220,7 +220,7 @@ fn without_the_right_it_is_said_once_and_pods_are_scheduled_all_the_same() {
     let mut cluster = Cluster::bare();
     cluster.add_node("node-1", &cards(1));
     let account = cluster.plane.kubeconfig_of(NAMESPACE, ACCOUNT);
-    let manifest = "../runtime-class/manifests/default.yaml";
+    let manifest = "../deploy/manifests/default.yaml";
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest));
     let text = text.expect("the manifest is there");
     let right = "    resources: [podgroups]\n    verbs: [create, patch]\n";

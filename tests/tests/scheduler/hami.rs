@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const CHART: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../runtime-class/chart/apportion"
+    "/../deploy/chart/apportion"
 );
 const NAMESPACE: &str = "apportion-system";
 

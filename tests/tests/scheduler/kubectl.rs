@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, pod, queue};
 
 const KINDS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../runtime-class/chart/apportion/crds"
+    "/../deploy/chart/apportion/crds"
 );
 const NODE: &str = "node-1";
 /// The prefix of the program's error messages.

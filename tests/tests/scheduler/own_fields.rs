@@ -21,7 +21,7 @@ const STILL: &str = "still";
 impl Cluster {
     /// Installs a policy of the chart and its binding.
     pub(crate) fn install_policy(&self, name: &str) {
-        let manifest = "../runtime-class/manifests/default.yaml";
+        let manifest = "../deploy/manifests/default.yaml";
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest));
         let text = text.expect("the manifest is there");
         let documents = text.split("\n---\n");

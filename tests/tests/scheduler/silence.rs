@@ -13,7 +13,7 @@ const LONG_AGO: &str = "2026-01-02T03:04:05Z";
 impl Cluster {
     /// Installs the CRD of the agent's chart.
     fn know_gpu_nodes(&self) {
-        let manifest = "../runtime-class/chart/apportion/crds/gpunodes.apportion.dev.yaml";
+        let manifest = "../deploy/chart/apportion/crds/gpunodes.apportion.dev.yaml";
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest);
         assert!(fs::exists(&manifest).expect("the folder is readable"));
         let _ = self

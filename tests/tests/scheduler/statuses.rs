@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, placed, pod, queue};
 
 const KINDS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../runtime-class/chart/apportion/crds"
+    "/../deploy/chart/apportion/crds"
 );
 
 fn with_kinds(cards: usize) -> Cluster {

@@ -37,7 +37,7 @@ pub(super) fn install(workspace: &Workspace, cluster: &LocalCluster) -> Result<(
     let everywhere = r#"[{"operator": "Exists"}]"#;
     let mut helm = cluster.helm_command();
     helm.args(["install", "apportion", "--create-namespace"])
-        .arg(workspace.root.join("runtime-class/chart/apportion"))
+        .arg(workspace.root.join("deploy/chart/apportion"))
         .args(["--namespace", NAMESPACE, "--set", &values])
         .args(["--set-string", &way])
         .args(["--set-json", &format!("scheduler.tolerations={everywhere}")])

@@ -19,7 +19,7 @@ pub(super) const MAJORS: [u32; 2] = [12, 13];
 /// The package and its archive.
 pub(super) const PACKAGE: &str = "apportion-sim-cudart";
 const ARCHIVE: &str = "libapportion_sim_cudart.a";
-const SOURCE: &str = "tests/sim/cudart";
+const SOURCE: &str = "sim/cudart";
 
 /// The place of a major version's library in the staged tree.
 pub(super) fn placed(major: u32) -> String {
