@@ -19,7 +19,8 @@ const PRESETS: [(&str, bool); 8] = [
 ];
 
 fn objects(preset: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../deploy/manifests/{preset}.yaml"));
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../deploy/manifests/{preset}.yaml"));
     let text = std::fs::read_to_string(&path).expect("the manifest is there");
     serde_norway::Deserializer::from_str(&text)
         .map(|document| Value::deserialize(document).expect("it is YAML"))

@@ -14,7 +14,6 @@ pub(crate) mod snapshot;
 pub(crate) mod usage_history;
 
 pub(crate) mod admission;
-pub(crate) mod quantity;
 pub(crate) mod requests;
 
 pub(crate) mod occupancy;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apportion_groups::{not_a_duration, parse_long_duration};
+use apportion_kubernetes::{not_a_duration, parse_long_duration};
 use apportion_policy::cluster::{PlacementStrategy, PolicySettings, SharedCardPreference};
 use apportion_policy::{Action, Cluster};
 use clap::{Args, ValueEnum};

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use apportion_abi::EscapedText;
+use apportion_kubernetes::since_epoch;
 use jiff::Timestamp;
 
 use crate::failure::SchedulerFailure;
@@ -14,7 +15,7 @@ use crate::objects::inventory::ObjectInventory;
 use crate::objects::object_warnings::ObjectWarnings;
 use crate::objects::snapshot::{self, ClusterSnapshot};
 use crate::objects::usage_history::UsageHistory;
-use crate::objects::{claims, clock, gpu_nodes, numa, pods};
+use crate::objects::{claims, gpu_nodes, numa, pods};
 use crate::options::SimulateOptions;
 use crate::reasons::report::{self, DecisionReport};
 use crate::reasons::{decided_cluster, explain};
@@ -24,7 +25,7 @@ mod templates;
 
 /// Decides, and prints.
 pub(crate) fn run(asked: &SimulateOptions) -> Result<(), SchedulerFailure> {
-    let now = clock::since_epoch(asked.now.unwrap_or_else(Timestamp::now));
+    let now = since_epoch(asked.now.unwrap_or_else(Timestamp::now));
     let mut objects = Vec::new();
     for file in &asked.files {
         objects.extend(read::objects(file)?);

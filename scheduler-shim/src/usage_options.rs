@@ -3,13 +3,13 @@
 //! Off unless a window is given, as in KAI, whose third kind of window (`cron`) is not supported. `simulate` has none
 //! of them: the record that it reads contains them.
 
+use apportion_kubernetes::since_epoch;
 use std::time::Duration;
 
 use apportion_policy::usage::UsageWindow;
 use clap::{Args, ValueEnum};
 use jiff::{Span, SpanRelativeTo, Timestamp};
 
-use crate::objects::clock;
 use crate::objects::usage_history::UsageParams;
 
 /// The shortest window. Its buckets are not shorter than the interval of samples.
@@ -74,7 +74,7 @@ impl UsageOptions {
             window: match self.usage_window_type {
                 UsageWindowType::Sliding => UsageWindow::Sliding(length),
                 UsageWindowType::Tumbling => UsageWindow::Tumbling {
-                    start: start.map(clock::since_epoch).unwrap_or_default(),
+                    start: start.map(since_epoch).unwrap_or_default(),
                     length,
                 },
             },

@@ -7,14 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use apportion::failure::CommandFailure;
 use apportion::output;
 use apportion::table::{CellAlignment, TableColumn, lay_out};
+use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_crds::{Amounts, PodGroup, Queue};
+use apportion_kubernetes::Quantity;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::api::ClusterConnection;
-
-/// The resource name under which queues count GPUs.
-const GPU: &str = "nvidia.com/gpu";
 
 /// A queue and its place in the tree.
 #[derive(Clone, Debug, Serialize)]
@@ -175,14 +174,10 @@ fn waits(group: &PodGroup) -> bool {
 
 /// The GPUs among these amounts: `1500m` is 1.5.
 fn gpus(amounts: &Amounts) -> f64 {
-    let Some(quantity) = amounts.get(GPU) else {
-        return 0.0;
-    };
-    let (number, part) = match quantity.0.strip_suffix('m') {
-        Some(thousandths) => (thousandths, 1000.0),
-        None => (quantity.0.as_str(), 1.0),
-    };
-    number.parse::<f64>().map_or(0.0, |number| number / part)
+    let amount = amounts
+        .get(RESOURCE_WHOLE)
+        .and_then(|text| text.0.parse().ok());
+    amount.map_or(0.0, |amount: Quantity| amount.millis() as f64 / 1000.0)
 }
 
 /// An amount of GPUs, with three decimals.

@@ -7,8 +7,8 @@
 use crate::containers::{ContainerIndex, places, shared_containers};
 use crate::names;
 use crate::pod::{Container, Pod, ResourceList, Variable};
-use crate::quantity::Quantity;
 use crate::refusal::PodRefusal;
+use apportion_kubernetes::Quantity;
 
 const NO_CARD: &str = "void";
 const ALLOWED: [&str; 2] = [NO_CARD, "none"];

@@ -10,7 +10,7 @@ use apportion_abi::names::LABEL_GPU_MEMORY as NVIDIA;
 use crate::config_map::FRACTION;
 use crate::names;
 use crate::pod::Pod;
-use crate::quantity::{ParseQuantityError, Quantity};
+use apportion_kubernetes::{ParseQuantityError, Quantity};
 
 /// Amounts by resource name.
 pub type ResourceQuantities = BTreeMap<&'static str, Quantity>;

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::containers::{ContainerIndex, ContainerList, is_shared, places};
 use crate::names;
 use crate::pod::{Container, Pod};
-use crate::quantity::Quantity;
+use apportion_kubernetes::Quantity;
 
 /// HAMi's own resources.
 pub const RESOURCES: [&str; 3] = [MEMORY, PERCENTAGE, CORES];

@@ -4,7 +4,7 @@
 //! the creator.
 
 use apportion_abi::names::{ANNOTATION_DELAY, ANNOTATION_GRACE};
-use apportion_groups::{not_a_duration, parse_duration};
+use apportion_kubernetes::{not_a_duration, parse_duration};
 use serde_json::Value;
 
 /// A warning for each duration of a pod or pod group that cannot be parsed.

@@ -22,7 +22,6 @@ pub mod names;
 mod number;
 mod pod;
 pub mod pod_group;
-mod quantity;
 pub mod queue;
 mod refusal;
 pub mod request;
@@ -44,7 +43,6 @@ pub use pod::{
     Container, Metadata, Owner, Pod, ResourceList, Resources, Spec, Status, Variable,
     VariablesFrom, Volume,
 };
-pub use quantity::{ParseQuantityError, Quantity};
 pub use refusal::PodRefusal;
 pub use request::ContainerGpuRequest;
 pub use unsupported::{UnsupportedRequest, unmet};

@@ -5,7 +5,7 @@
 //! ancestor causes a warning, because nothing in it would ever be scheduled. A minimum run time that is not a duration
 //! is refused.
 
-use apportion_groups::{not_a_duration, parse_duration};
+use apportion_kubernetes::{not_a_duration, parse_duration};
 use serde::Deserialize;
 
 /// The fields of a queue that the rules read.

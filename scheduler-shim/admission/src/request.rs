@@ -13,8 +13,8 @@ use crate::limits::{self, AnnotationValue, said};
 use crate::names;
 use crate::number;
 use crate::pod::Pod;
-use crate::quantity::Quantity;
 use crate::refusal::PodRefusal;
+use apportion_kubernetes::Quantity;
 
 /// Checks a pod's request against KAI's rules.
 ///

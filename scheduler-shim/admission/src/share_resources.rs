@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::containers::places;
 use crate::pod::Pod;
-use crate::quantity::Quantity;
 use crate::refusal::PodRefusal;
 use crate::request::{self, ContainerGpuRequest};
+use apportion_kubernetes::Quantity;
 
 /// Parts per billion in a millionth.
 const MILLIONTH: u32 = 1000;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::defaults::KindDefault;
-use crate::duration::parse_duration;
 use crate::error::GroupingError;
 use crate::group::{
     DerivedPodGroup, DerivedTopologyConstraint, GroupPreemptibility, PodGroupOwner,
@@ -21,6 +20,7 @@ use crate::names::{
 };
 use crate::object::ObjectView;
 use crate::workload::GroupingInput;
+use apportion_kubernetes::parse_duration;
 
 impl<'a> GroupingInput<'a> {
     /// One group for the owner with a minimum of one pod, on the owner's terms.

@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod defaults;
-mod duration;
 mod error;
 mod group;
 mod grouping;
@@ -30,7 +29,6 @@ mod table;
 mod workload;
 
 pub use defaults::{KindDefault, KindDefaults};
-pub use duration::{not_a_duration, parse_duration, parse_long_duration, show_duration};
 pub use error::GroupingError;
 pub use group::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, PodGroupOwner,

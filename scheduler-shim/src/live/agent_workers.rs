@@ -22,6 +22,7 @@ use super::agent_client::{AgentConnector, AgentEndpoint, FencedAgentClient, stat
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodRef, SchedulerEffect, SchedulerEvent};
 use super::heartbeats;
+use crate::objects::cards::CardShare;
 
 /// Indices into the addresses of a node. The first address that is set wins.
 const NODE: usize = 0;
@@ -317,7 +318,10 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
             .next()
             .map(str::to_owned),
     };
-    let share = |grant: v1::Grant| (grant.card, grant.limit_bytes);
+    let share = |grant: v1::Grant| CardShare {
+        card: grant.card,
+        bytes: Bytes(grant.limit_bytes),
+    };
     AgentAllocation {
         id: allocation.id,
         uid,
@@ -393,11 +397,11 @@ async fn send_request(
 async fn allocate(
     agent: &mut FencedAgentClient,
     pod: &PodRef,
-    shares: &[(String, u64)],
+    shares: &[CardShare],
 ) -> Result<Result<String, String>, String> {
-    let share = |(card, bytes): &(String, u64)| v1::Share {
-        card: card.clone(),
-        bytes: *bytes,
+    let share = |share: &CardShare| v1::Share {
+        card: share.card.clone(),
+        bytes: share.bytes.0,
     };
     let request = v1::AllocateRequest {
         idempotency_key: pod.uid.clone(),

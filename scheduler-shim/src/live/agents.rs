@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use apportion_abi::Bytes;
 
+use crate::objects::cards::CardShare;
+
 /// One card, as its agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCard {
@@ -39,7 +41,7 @@ pub(crate) struct AgentAllocation {
     pub(crate) uid: Option<String>,
     pub(crate) name: String,
     pub(crate) stage: AgentAllocationState,
-    pub(crate) shares: Vec<(String, u64)>,
+    pub(crate) shares: Vec<CardShare>,
 }
 
 /// The status that an agent reports.

@@ -11,17 +11,18 @@ use apportion_policy::cluster::{Task, TaskGpuRequest};
 
 use super::agents::{AgentCard, AgentStatus};
 use super::model::ClusterModel;
+use crate::objects::cards::CardShare;
 
 /// How many bytes a pod takes of a card.
-pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> u64 {
+pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> Bytes {
     let capacity = CardCapacity {
         total: card.allocatable,
         reserved: Bytes::ZERO,
     };
     match cards {
-        TaskGpuRequest::Shared { share, .. } => share.bytes_of(capacity).0,
-        TaskGpuRequest::Whole(_) => card.allocatable.0,
-        TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => 0,
+        TaskGpuRequest::Shared { share, .. } => share.bytes_of(capacity),
+        TaskGpuRequest::Whole(_) => card.allocatable,
+        TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Bytes::ZERO,
     }
 }
 
@@ -38,8 +39,8 @@ impl CardAssigner {
         let mut seats = Self::default();
         for (node, agent) in model.agents.all() {
             let held = agent.status.held.iter().flat_map(|held| &held.shares);
-            for (card, _) in held {
-                seats.taken.insert((node.clone(), card.clone()));
+            for share in held {
+                seats.taken.insert((node.clone(), share.card.clone()));
             }
             let used = agent.status.cards.iter();
             for card in used.filter(|card| card.unmanaged > Bytes::ZERO) {
@@ -53,8 +54,8 @@ impl CardAssigner {
             }
         }
         for start in model.starts.all() {
-            for (card, _) in &start.cards {
-                seats.taken.insert((start.node.clone(), card.clone()));
+            for share in &start.cards {
+                seats.taken.insert((start.node.clone(), share.card.clone()));
             }
         }
         seats
@@ -66,7 +67,7 @@ impl CardAssigner {
         status: &AgentStatus,
         task: &Task,
         place: &TaskPlacement,
-    ) -> Option<Vec<(String, u64)>> {
+    ) -> Option<Vec<CardShare>> {
         match &task.cards {
             TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Some(Vec::new()),
             TaskGpuRequest::Whole(count) => {
@@ -79,17 +80,18 @@ impl CardAssigner {
                     None => self.open(status, &place.node, 0),
                 };
                 let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
-                let share = |uuid: String| Some((status.card(&uuid)?.allocatable.0, uuid));
-                let shares: Option<Vec<(u64, String)>> = uuids?.into_iter().map(share).collect();
-                let turned = shares?.into_iter().map(|(bytes, uuid)| (uuid, bytes));
-                Some(turned.collect())
+                let share = |card: String| {
+                    let bytes = status.card(&card)?.allocatable;
+                    Some(CardShare { card, bytes })
+                };
+                uuids?.into_iter().map(share).collect()
             }
             TaskGpuRequest::Shared { .. } => {
                 let names = place.cards.iter();
                 let share = |name: &String| {
-                    let uuid = self.named(status, task, &place.node, name)?;
-                    let bytes = bytes(&task.cards, status.card(&uuid)?);
-                    Some((uuid, bytes))
+                    let card = self.named(status, task, &place.node, name)?;
+                    let bytes = bytes(&task.cards, status.card(&card)?);
+                    Some(CardShare { card, bytes })
                 };
                 names.map(share).collect()
             }

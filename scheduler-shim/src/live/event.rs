@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::agents::AgentStatus;
 use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
+use crate::objects::cards::CardShare;
 use crate::objects::numa::ZonesOfPod;
 use crate::objects::volumes::VolumeBinding;
 
@@ -92,7 +93,7 @@ pub(crate) enum SchedulerEffect {
         node: String,
         pod: PodRef,
         /// Cards with bytes.
-        shares: Vec<(String, u64)>,
+        shares: Vec<CardShare>,
     },
     /// Tie an allocation to its pod.
     Commit {
@@ -106,7 +107,7 @@ pub(crate) enum SchedulerEffect {
     Bind {
         node: String,
         pod: PodRef,
-        cards: Vec<(String, u64)>,
+        cards: Vec<CardShare>,
         /// The kind of cards it got, in KAI's word; `None` without cards.
         received: Option<&'static str>,
         /// What it gets from each NUMA zone.

@@ -367,10 +367,10 @@ impl FakeCluster {
         };
         there.object["spec"]["nodeName"] = node.into();
         let annotations = &mut there.object["metadata"]["annotations"];
-        annotations[cards::CARDS] = cards::text(&cards).into();
+        annotations[cards::CARDS] = cards::annotation(&cards).into();
         annotations[cards::RECEIVED] = received.into();
         if there.ask < 100 {
-            there.object["metadata"]["labels"]["runai-gpu-group"] = cards[0].0.as_str().into();
+            there.object["metadata"]["labels"]["runai-gpu-group"] = cards[0].card.as_str().into();
         }
         self.events
             .push_back(SchedulerEvent::Applied(there.object.clone()));

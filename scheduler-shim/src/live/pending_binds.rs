@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{PodEventReason, PodRef, SchedulerEffect};
 use super::grouper::GroupMembership;
+use crate::objects::cards::CardShare;
 use crate::objects::numa::ZonesOfPod;
 use crate::objects::volumes::VolumeBinding;
 
@@ -32,7 +33,7 @@ pub(crate) struct PendingBind {
     pub(crate) pod: PodRef,
     pub(crate) node: String,
     /// Cards with bytes; empty if no agent is asked.
-    pub(crate) cards: Vec<(String, u64)>,
+    pub(crate) cards: Vec<CardShare>,
     pub(crate) received: Option<&'static str>,
     /// What it is expected to get from each NUMA zone.
     pub(crate) zones: ZonesOfPod,
@@ -49,7 +50,7 @@ impl PendingBind {
     pub(crate) fn new(
         pod: PodRef,
         node: String,
-        cards: Vec<(String, u64)>,
+        cards: Vec<CardShare>,
         received: Option<&'static str>,
     ) -> Self {
         let stage = if cards.is_empty() {
@@ -72,7 +73,7 @@ impl PendingBind {
 
     /// The event about a bound pod.
     fn bound_event(&self) -> SchedulerEffect {
-        let cards: Vec<&str> = self.cards.iter().map(|(card, _)| card.as_str()).collect();
+        let cards: Vec<&str> = self.cards.iter().map(|share| share.card.as_str()).collect();
         let on = match cards.as_slice() {
             [] => String::new(),
             cards => format!(", on {}", cards.join(" and ")),
@@ -343,7 +344,7 @@ mod tests {
             name: name.to_owned(),
             uid: name.to_owned(),
         };
-        let cards = vec![("GPU-1".to_owned(), 1)];
+        let cards = vec!["GPU-1=1".parse().unwrap()];
         PendingBind::new(pod, node.to_owned(), cards, Some("Fraction"))
     }
 

@@ -13,6 +13,7 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus};
 use super::card_assignment;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
+use crate::objects::cards::CardShare;
 use crate::objects::parsed_objects::ParsedPod;
 use crate::objects::pods;
 
@@ -118,7 +119,7 @@ impl ClusterModel {
         object: ObjectView<'_>,
         read: &ParsedPod,
         status: &AgentStatus,
-    ) -> Option<Vec<(String, u64)>> {
+    ) -> Option<Vec<CardShare>> {
         if let Some(written) = &read.written {
             return Some(written.clone());
         }
@@ -131,9 +132,9 @@ impl ClusterModel {
             .map(|group| self.card_of_group(group))
             .collect();
         let uuids = uuids.filter(|uuids| !uuids.is_empty())?;
-        let share = |uuid: String| {
-            let bytes = card_assignment::bytes(cards, status.card(&uuid)?);
-            Some((uuid, bytes))
+        let share = |card: String| {
+            let bytes = card_assignment::bytes(cards, status.card(&card)?);
+            Some(CardShare { card, bytes })
         };
         uuids.into_iter().map(share).collect()
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use apportion_abi::names::{ANNOTATION_GROUP, LABEL_NODE_POOL, RESOURCE_WHOLE};
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use apportion_policy::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
 use apportion_policy::cluster::TaskStatus;
 use apportion_policy::share::{QueueShare, ResourceShare};
@@ -18,7 +19,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::event::StatusUpdate;
-use crate::objects::quantity;
 use crate::objects::snapshot::ClusterSnapshot;
 use crate::reasons::decided_cluster::DecidedCluster;
 use crate::reasons::formatting;
@@ -337,25 +337,16 @@ pub(super) fn report(
 
 /// Amounts as Kubernetes writes them.
 fn amounts(amounts: ResourceAmounts) -> Value {
-    json!({"cpu": thousandths(amounts[ResourceKind::Cpu]),
-        "memory": bytes(amounts[ResourceKind::Memory]),
-        RESOURCE_WHOLE: thousandths(amounts[ResourceKind::Gpu] * 1000.0)})
+    let millis = |amount: f64| Quantity::from_millis(rounded_up(amount)).to_string();
+    let bytes = Quantity::from_bytes(rounded_up(amounts[ResourceKind::Memory]));
+    json!({"cpu": millis(amounts[ResourceKind::Cpu]),
+        "memory": bytes.to_string(),
+        RESOURCE_WHOLE: millis(amounts[ResourceKind::Gpu] * 1000.0)})
 }
 
-fn thousandths(amount: f64) -> String {
-    match quantity::whole(amount) {
-        whole if whole % 1000 == 0 => (whole / 1000).to_string(),
-        part => format!("{part}m"),
-    }
-}
-
-fn bytes(amount: f64) -> String {
-    const MIB: i64 = 1 << 20;
-    match quantity::whole(amount) {
-        0 => "0".to_owned(),
-        whole if whole % MIB == 0 => format!("{}Mi", whole / MIB),
-        part => part.to_string(),
-    }
+/// Whole units of an amount of the policy. Rounding errors of decimals (0.1 + 0.2) must not become a unit.
+fn rounded_up(amount: f64) -> i64 {
+    ((amount * 1e3).round() / 1e3).ceil() as i64
 }
 
 #[cfg(test)]
@@ -369,7 +360,10 @@ mod tests {
             amounts(all),
             json!({"cpu": "1500m", "memory": "3Mi", "nvidia.com/gpu": "300m"})
         );
-        assert_eq!(bytes(1000.0), "1000");
-        assert_eq!(thousandths(2000.0), "2");
+        let all = ResourceAmounts::new(2000.0, 1000.0, 0.0);
+        assert_eq!(
+            amounts(all),
+            json!({"cpu": "2", "memory": "1k", "nvidia.com/gpu": "0"})
+        );
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use apportion_abi::Bytes;
 use apportion_abi::names::{LABEL_GPU_MEMORY, RESOURCE_WHOLE};
 use apportion_groups::ObjectView;
+use apportion_kubernetes::since_epoch;
 use apportion_policy::cluster::{ListedCard, Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::{Value, json};
 
@@ -18,8 +19,7 @@ use super::card_assignment;
 use super::event::SchedulerEffect;
 use super::model::ClusterModel;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
-use crate::objects::cards::{self, CardInventory, add_strangers};
-use crate::objects::clock;
+use crate::objects::cards::{self, CardInventory, CardShare, add_strangers};
 use crate::objects::gpu_nodes;
 use crate::objects::numa;
 use crate::objects::object_warnings::ObjectWarnings;
@@ -96,7 +96,7 @@ impl ClusterModel {
             known.listed.insert(node.clone(), listed);
             for held in &agent.status.held {
                 let pod = held.uid.as_ref().and_then(|uid| self.pods.get(uid));
-                let on = held.shares.iter().map(|(card, _)| card.clone());
+                let on = held.shares.iter().map(|share| share.card.clone());
                 if let Some(pod) = pod {
                     known.on.entry(pod.full()).or_insert_with(|| on.collect());
                 }
@@ -178,19 +178,19 @@ impl ClusterModel {
     }
 
     /// Puts a pod on the cards that it has, with the amounts that it has: its request may have been edited since.
-    fn put(&self, task: &mut Task, shares: &[(String, u64)]) {
-        task.on = shares.iter().map(|(card, _)| card.clone()).collect();
+    fn put(&self, task: &mut Task, shares: &[CardShare]) {
+        task.on = shares.iter().map(|share| share.card.clone()).collect();
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
         let Some(agent) = agent.filter(|_| matches!(task.cards, TaskGpuRequest::Shared { .. }))
         else {
             return;
         };
-        let mut known = shares.iter().filter_map(|(uuid, bytes)| {
-            let card = agent.status.card(uuid)?;
-            Some((card_assignment::bytes(&task.cards, card), *bytes))
+        let mut known = shares.iter().filter_map(|share| {
+            let card = agent.status.card(&share.card)?;
+            Some((card_assignment::bytes(&task.cards, card), share.bytes))
         });
         if known.any(|(asked, has)| asked != has) {
-            task.cards = cards::shares(shares);
+            task.cards = cards::request_of(shares);
         }
     }
 
@@ -222,7 +222,7 @@ impl ClusterModel {
     fn strangers<'s>(&self, node: &str, status: &'s AgentStatus) -> cards::ForeignHoldings<'s> {
         let mut held = cards::ForeignHoldings::new();
         for card in status.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
-            held.insert((&card.uuid, false), card.unmanaged.0);
+            held.insert((&card.uuid, false), card.unmanaged);
         }
         for one in &status.held {
             let is_known = one.uid.as_ref().is_some_and(|uid| {
@@ -230,9 +230,13 @@ impl ClusterModel {
                 let is_starting = self.starts.get(uid).is_some_and(|start| start.node == node);
                 is_bound || is_starting
             });
-            for (card, bytes) in one.shares.iter().filter(|_| !is_known) {
-                let key = (card.as_str(), self.is_leaving(node, one));
-                *held.entry(key).or_default() += bytes;
+            if is_known {
+                continue;
+            }
+            for share in &one.shares {
+                let key = (share.card.as_str(), self.is_leaving(node, one));
+                let sum: &mut Bytes = held.entry(key).or_default();
+                *sum = Bytes(sum.0.saturating_add(share.bytes.0));
             }
         }
         held
@@ -269,8 +273,8 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -
     };
     let card = |card: &AgentCard| {
         let shares = status.held.iter().flat_map(|held| {
-            let own = held.shares.iter().filter(|(uuid, _)| *uuid == card.uuid);
-            own.map(|(_, bytes)| holder(held, *bytes))
+            let own = held.shares.iter().filter(|share| share.card == card.uuid);
+            own.map(|share| holder(held, share.bytes.0))
         });
         json!({
             "uuid": card.uuid,
@@ -312,5 +316,5 @@ pub(crate) fn shows(node: ObjectView<'_>, status: &AgentStatus) -> bool {
 
 /// Now, on the policy's clock.
 pub(crate) fn now() -> Duration {
-    clock::since_epoch(jiff::Timestamp::now())
+    since_epoch(jiff::Timestamp::now())
 }

@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::inventory::ObjectInventory;
 use super::nodes;
 use super::occupancy::{NodeOccupancy, PodOccupancy};
-use super::quantity;
 use super::volumes;
 
 /// An internal label of nodes that take shares. No user can set it, because of the space.
@@ -195,7 +194,7 @@ fn matches(term: &Value, node: ObjectView<'_>) -> bool {
 fn holds(expression: &Value, found: Option<&str>) -> bool {
     let values = || expression["values"].as_array().into_iter().flatten();
     let is_in = || found.is_some_and(|found| values().any(|value| value == found));
-    let number = |value: Option<&str>| value.and_then(quantity::parse);
+    let number = |value: Option<&str>| value?.parse::<i64>().ok();
     let bound = || number(values().next().and_then(Value::as_str));
     match expression["operator"].as_str().unwrap_or_default() {
         "In" => is_in(),

@@ -5,10 +5,11 @@
 //! tried.
 
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;
-use super::{quantity, selector};
+use super::selector;
 
 /// Whether a volume of this class and size may be provisioned near a node.
 pub(crate) fn is_there(
@@ -20,9 +21,9 @@ pub(crate) fn is_there(
     let maker = class.json()["provisioner"].as_str().unwrap_or_default();
     let driver = inventory.find("CSIDriver", "", maker);
     let tells = driver.is_some_and(|driver| driver.json()["spec"]["storageCapacity"] == true);
-    let asked = quantity::of(asked).unwrap_or(0.0);
+    let asked = Quantity::from_json(asked).unwrap_or_default();
     let gives = |room: ObjectView<'_>| {
-        let room_of = |field: &str| quantity::of(&room.json()[field]);
+        let room_of = |field: &str| Quantity::from_json(&room.json()[field]);
         let largest = room_of("maximumVolumeSize").or_else(|| room_of("capacity"));
         room.json()["storageClassName"] == class.name()
             && selector::matches(&room.json()["nodeTopology"], node)

@@ -5,6 +5,8 @@
 //! either, the cards of a node are only counted.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 pub(crate) use apportion_abi::names::{ANNOTATION_CARDS as CARDS, ANNOTATION_RECEIVED as RECEIVED};
@@ -21,19 +23,46 @@ use super::pods;
 pub(crate) const FRACTION: &str = "Fraction";
 pub(crate) const REGULAR: &str = "Regular";
 
-/// Cards with bytes, as written on a pod.
-pub(crate) fn text(cards: &[(String, u64)]) -> String {
-    let one = |(card, bytes): &(String, u64)| format!("{card}={bytes}");
-    cards.iter().map(one).collect::<Vec<_>>().join(",")
+/// What a pod has of one card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CardShare {
+    /// The UUID of the card.
+    pub(crate) card: String,
+    pub(crate) bytes: Bytes,
 }
 
-/// The cards with bytes that are written on a pod.
-pub(crate) fn written(pod: ObjectView<'_>) -> Option<Vec<(String, u64)>> {
-    let one = |text: &str| {
-        let (card, bytes) = text.split_once('=')?;
-        Some((card.to_owned(), bytes.parse().ok()?))
-    };
-    pod.annotation(CARDS)?.split(',').map(one).collect()
+impl fmt::Display for CardShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.card, self.bytes.0)
+    }
+}
+
+impl FromStr for CardShare {
+    type Err = NotACardShare;
+
+    fn from_str(text: &str) -> Result<Self, NotACardShare> {
+        let (card, bytes) = text.split_once('=').ok_or(NotACardShare)?;
+        Ok(Self {
+            card: card.to_owned(),
+            bytes: Bytes(bytes.parse().map_err(|_| NotACardShare)?),
+        })
+    }
+}
+
+/// A text that is not `UUID=BYTES`.
+#[derive(Debug)]
+pub(crate) struct NotACardShare;
+
+/// The annotation that says which cards a pod got.
+pub(crate) fn annotation(shares: &[CardShare]) -> String {
+    let texts: Vec<String> = shares.iter().map(CardShare::to_string).collect();
+    texts.join(",")
+}
+
+/// The shares of cards that are written on a pod.
+pub(crate) fn written(pod: ObjectView<'_>) -> Option<Vec<CardShare>> {
+    let texts = pod.annotation(CARDS)?.split(',');
+    texts.map(|text| text.parse().ok()).collect()
 }
 
 /// What a pod requests of cards. A bound pod keeps what it got, whatever its request says since. How much of a card
@@ -48,7 +77,7 @@ pub(crate) fn kept(
     };
     match (pod.annotation(RECEIVED), &asked) {
         (Some(FRACTION), Ok(TaskGpuRequest::Shared { .. })) => asked,
-        (Some(FRACTION), _) => Ok(shares(&got)),
+        (Some(FRACTION), _) => Ok(request_of(&got)),
         (Some(REGULAR), _) => Ok(TaskGpuRequest::Whole(i64::try_from(got.len()).unwrap_or(0))),
         _ => asked,
     }
@@ -56,17 +85,17 @@ pub(crate) fn kept(
 
 /// What is held of a card, as a share. Shares are whole units, use by others is not: it is rounded up, because no
 /// byte of it can be given to others.
-fn held(bytes: u64) -> Share {
-    Share::Memory(Bytes(bytes).rounded_up(SHARE_UNIT))
+fn held(bytes: Bytes) -> Share {
+    Share::Memory(bytes.rounded_up(SHARE_UNIT))
 }
 
 /// A request for the cards that a pod has, with the largest amount for each. Amounts differ only for a fraction of
 /// unequal cards.
-pub(crate) fn shares(cards: &[(String, u64)]) -> TaskGpuRequest {
-    let most = cards.iter().map(|(_, bytes)| *bytes).max();
+pub(crate) fn request_of(shares: &[CardShare]) -> TaskGpuRequest {
+    let most = shares.iter().map(|share| share.bytes).max();
     TaskGpuRequest::Shared {
-        share: held(most.unwrap_or(0)),
-        devices: u32::try_from(cards.len()).unwrap_or(u32::MAX),
+        share: held(most.unwrap_or(Bytes::ZERO)),
+        devices: u32::try_from(shares.len()).unwrap_or(u32::MAX),
     }
 }
 
@@ -109,7 +138,7 @@ impl CardInventory {
 }
 
 /// What is held of cards by nothing that the policy decides on: by card, and whether it is about to be released.
-pub(crate) type ForeignHoldings<'a> = BTreeMap<(&'a str, bool), u64>;
+pub(crate) type ForeignHoldings<'a> = BTreeMap<(&'a str, bool), Bytes>;
 
 /// Adds foreign holdings of a node's cards as pods that nobody may move.
 pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHoldings<'_>) {
@@ -134,7 +163,7 @@ pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHold
     }));
 }
 
-fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {
+fn stranger(node: &str, card: &str, is_leaving: bool, bytes: Bytes) -> Task {
     let (kind, status) = if is_leaving {
         ("leaving", TaskStatus::Releasing)
     } else {
@@ -176,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_held_counts_in_full_units() {
-        let stranger = stranger("node", "card", false, 300 * Bytes::MIB + 1);
+        let stranger = stranger("node", "card", false, Bytes(300 * Bytes::MIB + 1));
         let TaskGpuRequest::Shared { share, .. } = stranger.cards else {
             unreachable!("it holds a part of a card");
         };

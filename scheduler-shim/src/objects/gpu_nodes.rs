@@ -33,7 +33,7 @@ pub(crate) fn known(inventory: &ObjectInventory) -> CardInventory {
     }
     for pod in inventory.all("Pod") {
         let on = written(pod).into_iter().flatten();
-        let on: Vec<String> = on.map(|(card, _)| card).collect();
+        let on: Vec<String> = on.map(|share| share.card).collect();
         if !on.is_empty() {
             known.on.insert(pods::name(pod), on);
         }
@@ -60,7 +60,7 @@ pub(crate) fn enter_strangers(inventory: &ObjectInventory, cluster: &mut Cluster
             let limits = strange.map(|holder| bytes(&holder["limitBytes"]).0);
             let sum = limits.fold(bytes(&card["unmanagedBytes"]).0, u64::saturating_add);
             if sum > 0 && is_left {
-                held.insert((name, false), sum);
+                held.insert((name, false), Bytes(sum));
             }
         }
         if !held.is_empty() {

@@ -12,8 +12,8 @@ use apportion_abi::names::{
 };
 use apportion_groups::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, ObjectView,
-    parse_duration, show_duration,
 };
+use apportion_kubernetes::{parse_duration, show_duration};
 use serde_json::{Map, Value, json};
 
 pub(crate) const API_VERSION: &str = "scheduling.run.ai/v2alpha2";

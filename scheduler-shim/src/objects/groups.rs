@@ -4,8 +4,8 @@ use apportion_abi::names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_groups::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, Grouping,
     GroupingError, GroupingInput, GroupingSettings, ObjectStore, ObjectView, PodGroupOwner, group,
-    parse_duration,
 };
+use apportion_kubernetes::parse_duration;
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;

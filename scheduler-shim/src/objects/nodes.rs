@@ -12,12 +12,12 @@ use apportion_abi::names::{
     RESOURCE_PARTITION as PARTITION,
 };
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use apportion_policy::cluster::{LabelMap, MigStrategy, Node};
 use serde_json::Value;
 
 use super::inventory::called;
 use super::object_warnings::ObjectWarnings;
-use super::quantity;
 use super::requests::WHOLE;
 
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -32,20 +32,18 @@ const PODS: i64 = 110;
 pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Node {
     let amount = |resource: &str| {
         let status = &object.json()["status"];
-        let of = |kind: &str| quantity::of(&status[kind][resource]).filter(|amount| *amount >= 0.0);
+        let of = |kind: &str| {
+            Quantity::from_json(&status[kind][resource]).filter(|amount| !amount.is_negative())
+        };
         of("allocatable").or_else(|| of("capacity"))
     };
-    let counted: Vec<f64> = WHOLE.iter().filter_map(|name| amount(name)).collect();
-    let labelled = || {
-        object
-            .label(COUNT)
-            .and_then(|text| text.parse::<f64>().ok())
+    let counted: Vec<Quantity> = WHOLE.iter().filter_map(|name| amount(name)).collect();
+    let labelled = || object.label(COUNT)?.parse::<i64>().ok();
+    let cards = if counted.is_empty() {
+        labelled().unwrap_or(0).max(0)
+    } else {
+        counted.into_iter().sum::<Quantity>().units()
     };
-    let cards = match counted.as_slice() {
-        [] => labelled().unwrap_or(0.0).max(0.0),
-        counted => counted.iter().sum(),
-    };
-    let cards = quantity::whole(cards);
     let memory = object.label(MEMORY).and_then(card_memory);
     if cards > 0 && memory.is_none() {
         let given = object.label(MEMORY).unwrap_or("not set");
@@ -56,9 +54,9 @@ pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Nod
     }
     Node {
         name: object.name().to_owned(),
-        cpu_millis: quantity::whole(amount("cpu").unwrap_or(0.0) * 1000.0),
-        memory: quantity::whole(amount("memory").unwrap_or(0.0)),
-        pods: amount("pods").map_or(PODS, quantity::whole),
+        cpu_millis: amount("cpu").unwrap_or_default().millis(),
+        memory: amount("memory").unwrap_or_default().units(),
+        pods: amount("pods").map_or(PODS, Quantity::units),
         cards,
         card_memory: memory.unwrap_or(UNKNOWN),
         mig: match object.label(MIG) {
@@ -85,7 +83,7 @@ fn partitions(object: ObjectView<'_>) -> BTreeMap<String, i64> {
     let entries = given.into_iter().flatten();
     entries
         .filter(|(name, _)| name.starts_with(PARTITION))
-        .filter_map(|(name, value)| Some((name.clone(), quantity::whole(quantity::of(value)?))))
+        .filter_map(|(name, value)| Some((name.clone(), Quantity::from_json(value)?.units())))
         .collect()
 }
 

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::{ANNOTATION_NUMA_OBSERVED, ANNOTATION_NUMA_PREDICTED, RESOURCE_WHOLE};
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{
     ContainerZones, Node, NumaPolicy, NumaScope, NumaZone, ZoneAmounts,
@@ -16,7 +17,6 @@ use apportion_policy::cluster::{
 use serde_json::{Map, Value, json};
 
 use super::inventory::ObjectInventory;
-use super::quantity;
 use super::requests::WHOLE;
 
 /// The objects that describe the zones of a node, by the node's name.
@@ -103,11 +103,14 @@ fn of_resources(resources: &Value, ignored: &BTreeSet<String>) -> ZoneAmounts {
 
 /// A list of resources with their amounts.
 fn of_list(list: &Value) -> ZoneAmounts {
-    let amount = |name: &str| quantity::of(&list[name]).unwrap_or(0.0).max(0.0);
+    let amount = |name: &str| {
+        let amount = Quantity::from_json(&list[name]).unwrap_or_default();
+        amount.max(Quantity::ZERO)
+    };
     ZoneAmounts {
-        cpu: quantity::whole(amount("cpu") * 1000.0),
-        memory: quantity::whole(amount("memory")),
-        cards: WHOLE.iter().map(|name| quantity::whole(amount(name))).sum(),
+        cpu: amount("cpu").millis(),
+        memory: amount("memory").units(),
+        cards: WHOLE.iter().map(|name| amount(name).units()).sum(),
     }
 }
 
@@ -216,8 +219,9 @@ pub(crate) fn is_guaranteed(pod: ObjectView<'_>) -> bool {
     let spec = &pod.json()["spec"];
     let is_set = |container: &Value, name: &str| {
         let resources = &container["resources"];
-        let limit = quantity::of(&resources["limits"][name]).filter(|limit| *limit > 0.0);
-        let request = quantity::of(&resources["requests"][name]).or(limit);
+        let limit = Quantity::from_json(&resources["limits"][name]);
+        let limit = limit.filter(|limit| *limit > Quantity::ZERO);
+        let request = Quantity::from_json(&resources["requests"][name]).or(limit);
         limit.is_some() && limit == request
     };
     let has_all = |container: &Value| ["cpu", "memory"].iter().all(|name| is_set(container, name));

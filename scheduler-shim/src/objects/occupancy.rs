@@ -9,18 +9,18 @@ use apportion_abi::names::{
     RESOURCE_PARTITION as PARTITION, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
 };
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;
 use super::pods;
-use super::quantity;
 use super::requests::{self, WHOLE};
 
 /// What one pod holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PodOccupancy {
     ports: BTreeSet<String>,
-    others: BTreeMap<String, f64>,
+    others: BTreeMap<String, Quantity>,
 }
 
 impl PodOccupancy {
@@ -43,7 +43,7 @@ pub(crate) struct NodeOccupancy {
     /// Host ports by node, as text.
     ports: BTreeMap<String, BTreeSet<String>>,
     /// Amounts by node and resource.
-    amounts: BTreeMap<(String, String), f64>,
+    amounts: BTreeMap<(String, String), Quantity>,
 }
 
 impl NodeOccupancy {
@@ -72,7 +72,7 @@ impl NodeOccupancy {
         }
         for (name, amount) in &holds.others {
             let key = (node.to_owned(), name.clone());
-            *self.amounts.entry(key).or_default() += amount;
+            *self.amounts.entry(key).or_default() += *amount;
         }
     }
 
@@ -90,9 +90,10 @@ impl NodeOccupancy {
 
     fn lacking(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         others(pod).into_iter().find_map(|(name, asked)| {
-            let given = quantity::of(&node.json()["status"]["allocatable"][&name]).unwrap_or(0.0);
+            let given = Quantity::from_json(&node.json()["status"]["allocatable"][&name]);
+            let given = given.unwrap_or_default();
             let key = (node.name().to_owned(), name);
-            let free = given - self.amounts.get(&key).copied().unwrap_or(0.0);
+            let free = given - self.amounts.get(&key).copied().unwrap_or_default();
             let name = key.1;
             (asked > free).then(|| format!("asked for {asked} of {name}; {free} free of {given}"))
         })
@@ -125,7 +126,7 @@ pub(crate) fn ports(pod: ObjectView<'_>) -> BTreeSet<String> {
 }
 
 /// The resources that nothing else checks, with their amounts.
-fn others(pod: ObjectView<'_>) -> BTreeMap<String, f64> {
+fn others(pod: ObjectView<'_>) -> BTreeMap<String, Quantity> {
     let containers = requests::containers(pod, "containers").chain(pod.json().pointer("/spec"));
     let names = containers.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();
@@ -148,7 +149,7 @@ fn others(pod: ObjectView<'_>) -> BTreeMap<String, f64> {
         .map(|(name, _)| name.clone())
         .filter(|name| !is_known(name))
         .map(|name| (name.clone(), requests::total(pod, &name)))
-        .filter(|(_, amount)| *amount > 0.0)
+        .filter(|(_, amount)| *amount > Quantity::ZERO)
         .collect()
 }
 

@@ -18,13 +18,14 @@ use apportion_groups::{GroupingSettings, ObjectStore, ObjectView};
 use apportion_policy::cluster::{Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::Value;
 
+use super::cards::CardShare;
 use super::inventory::{ObjectInventory, called};
 use super::object_warnings::{ObjectWarning, ObjectWarnings};
 use super::occupancy::PodOccupancy;
 use super::pod_group_terms::PodGroupTerms;
 use super::{
-    admission, cards, clock, config_maps, group_objects, groups, jobs, nodes, pods, quantity,
-    requests, volumes,
+    admission, cards, clock, config_maps, group_objects, groups, jobs, nodes, pods, requests,
+    volumes,
 };
 
 /// The scheduler of pods that name none.
@@ -62,7 +63,7 @@ pub(crate) struct ParsedPod {
     pub(crate) created: Option<Duration>,
     pub(crate) started: Option<Duration>,
     /// Its cards with bytes, as written on it.
-    pub(crate) written: Option<Vec<(String, u64)>>,
+    pub(crate) written: Option<Vec<CardShare>>,
     /// Whether its preemption policy forbids to evict others for it.
     pub(crate) is_modest: bool,
     /// Whether it is one of KAI's reservation pods, and the card that it says it keeps.
@@ -164,8 +165,8 @@ impl ParsedPod {
             task,
             cards,
             slotless: slotless.map(Into::into),
-            cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
-            memory: quantity::whole(requests::total(pod, "memory")),
+            cpu_millis: requests::total(pod, "cpu").millis(),
+            memory: requests::total(pod, "memory").units(),
             wish: admission::key(pod, &holds, volumes::concerns(pod)),
             config_maps: config_maps::needed(pod),
             holds,

@@ -12,11 +12,9 @@ use apportion_abi::names::{
 };
 use apportion_groups::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility,
-    parse_duration,
 };
+use apportion_kubernetes::{parse_duration, parse_timestamp};
 use apportion_policy::cluster::StalenessGracePeriod;
-
-use super::clock;
 
 /// The terms of a pod group.
 #[derive(Debug)]
@@ -45,7 +43,7 @@ pub(crate) struct PodGroupTerms {
 impl PodGroupTerms {
     pub(crate) fn of(group: DerivedPodGroup) -> Self {
         let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
-        let at = |key: &str| annotated(key).and_then(clock::parse);
+        let at = |key: &str| annotated(key).and_then(parse_timestamp);
         let delay = || annotated(DELAY).and_then(parse_duration);
         Self {
             preemption_delay: group.preemption_delay.or_else(delay).unwrap_or_default(),

@@ -9,7 +9,6 @@ use super::nodes::texts;
 use super::numa;
 use super::object_warnings::ObjectWarnings;
 use super::pod_affinity;
-use super::quantity;
 use super::requests;
 
 /// Labels of pods that start before the others of their set: masters and launchers, and heads of Ray.
@@ -41,8 +40,8 @@ pub(crate) fn task(
         is_guaranteed,
         containers: numa::containers(pod, is_guaranteed),
         zones: numa::written(pod),
-        cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
-        memory: quantity::whole(requests::total(pod, "memory")),
+        cpu_millis: requests::total(pod, "cpu").millis(),
+        memory: requests::total(pod, "memory").units(),
         leads: LEADERS
             .iter()
             .any(|(label, value)| pod.label(label) == Some(value)),

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_groups::{ObjectView, not_a_duration, parse_duration};
+use apportion_groups::ObjectView;
+use apportion_kubernetes::{not_a_duration, parse_duration};
 use apportion_policy::amounts::UNLIMITED;
 use apportion_policy::cluster::{Queue, Quota};
 use serde_json::Value;

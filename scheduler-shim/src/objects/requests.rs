@@ -10,11 +10,12 @@ use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
 use apportion_admission::limits::growing;
 use apportion_admission::{Pod, request as admission, unmet, without_resource};
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use apportion_policy::cluster::TaskGpuRequest;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{pods, quantity};
+use super::pods;
 
 /// Whole cards, by resource name.
 pub(crate) const WHOLE: [&str; 2] = [RESOURCE_WHOLE, RESOURCE_WHOLE_AMD];
@@ -40,7 +41,7 @@ pub(crate) fn cards(pod: ObjectView<'_>) -> Result<TaskGpuRequest, String> {
             devices: request.devices,
         });
     }
-    let count = WHOLE.iter().map(|name| quantity::whole(total(pod, name)));
+    let count = WHOLE.iter().map(|name| total(pod, name).units());
     let partitions = partitions(pod);
     Ok(match count.sum() {
         0 if partitions.is_empty() => TaskGpuRequest::None,
@@ -97,28 +98,29 @@ fn partitions(pod: ObjectView<'_>) -> BTreeMap<String, i64> {
     });
     let names = names.filter(|name| name.starts_with(PARTITION));
     names
-        .map(|name| (name.to_owned(), quantity::whole(total(pod, name))))
+        .map(|name| (name.to_owned(), total(pod, name).units()))
         .collect()
 }
 
 /// What a pod requests of one resource, as the kubelet counts it: the amount for the whole pod, else that of its
 /// containers.
-pub(crate) fn total(pod: ObjectView<'_>, resource: &str) -> f64 {
+pub(crate) fn total(pod: ObjectView<'_>, resource: &str) -> Quantity {
     let of_containers = of_containers(pod, resource);
     let asked = of_all(pod, resource, of_containers).unwrap_or(of_containers);
-    let overhead = quantity::of(&pod.json()["spec"]["overhead"][resource]).unwrap_or(0.0);
-    asked.max(0.0) + overhead.max(0.0)
+    let overhead = amount(&pod.json()["spec"]["overhead"], resource).unwrap_or_default();
+    asked.max(Quantity::ZERO) + overhead.max(Quantity::ZERO)
 }
 
 /// The amount of one resource for the whole pod (KEP-2837). With a limit only, the API server takes what the
 /// containers request, or the limit if they request nothing.
-fn of_all(pod: ObjectView<'_>, resource: &str, of_containers: f64) -> Option<f64> {
-    let is_shared = matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-");
+fn of_all(pod: ObjectView<'_>, resource: &str, of_containers: Quantity) -> Option<Quantity> {
+    if !matches!(resource, "cpu" | "memory") && !resource.starts_with("hugepages-") {
+        return None;
+    }
     let resources = &pod.json()["spec"]["resources"];
-    let amount = |kind: &str| quantity::of(&resources[kind][resource]).filter(|_| is_shared);
-    amount("requests").or_else(|| {
-        let limit = amount("limits")?;
-        Some(if of_containers > 0.0 {
+    amount(&resources["requests"], resource).or_else(|| {
+        let limit = amount(&resources["limits"], resource)?;
+        Some(if of_containers > Quantity::ZERO {
             of_containers
         } else {
             limit
@@ -128,16 +130,15 @@ fn of_all(pod: ObjectView<'_>, resource: &str, of_containers: f64) -> Option<f64
 
 /// What the containers of a pod request of one resource: the sum of all that run together, or the peak while the pod
 /// starts if that is more. Sidecars count with the others.
-fn of_containers(pod: ObjectView<'_>, resource: &str) -> f64 {
+fn of_containers(pod: ObjectView<'_>, resource: &str) -> Quantity {
     let of = |container: &Value| {
         let resources = &container["resources"];
-        let asked = quantity::of(&resources["requests"][resource]);
-        asked
-            .or_else(|| quantity::of(&resources["limits"][resource]))
-            .unwrap_or(0.0)
+        amount(&resources["requests"], resource)
+            .or_else(|| amount(&resources["limits"], resource))
+            .unwrap_or_default()
     };
-    let running: f64 = containers(pod, "containers").map(of).sum();
-    let (mut staying, mut starting) = (0.0_f64, 0.0_f64);
+    let running: Quantity = containers(pod, "containers").map(of).sum();
+    let (mut staying, mut starting) = (Quantity::ZERO, Quantity::ZERO);
     for container in containers(pod, "initContainers") {
         if container["restartPolicy"] == "Always" {
             staying += of(container);
@@ -147,6 +148,11 @@ fn of_containers(pod: ObjectView<'_>, resource: &str) -> f64 {
         }
     }
     starting.max(running + staying)
+}
+
+/// The amount of one resource in a list of amounts.
+fn amount(list: &Value, resource: &str) -> Option<Quantity> {
+    Quantity::from_json(&list[resource])
 }
 
 /// The first quantity of a pod that can't be parsed, or is negative.
@@ -163,7 +169,7 @@ pub(crate) fn unreadable(pod: ObjectView<'_>) -> Option<String> {
         })
     });
     let mut wrong =
-        amounts.filter(|(_, value)| quantity::of(value).is_none_or(|amount| amount < 0.0));
+        amounts.filter(|(_, value)| Quantity::from_json(value).is_none_or(Quantity::is_negative));
     let (name, value) = wrong.next()?;
     Some(format!(
         "it asks for {value} of {name}, which is not a valid quantity"
@@ -281,16 +287,19 @@ mod tests {
             json!({"requests": {"cpu": "2", "example.com/nic": "3"}, "limits": {"cpu": "4"}});
         let limit = json!({"limits": {"cpu": "4"}});
         let cases = [
-            (pod(both.clone(), bare.clone()), 3.0),
-            (pod(both, asking.clone()), 3.0),
-            (pod(limit.clone(), bare), 5.0),
-            (pod(limit, asking.clone()), 1.5),
-            (pod(json!({}), asking.clone()), 1.5),
+            (pod(both.clone(), bare.clone()), 3000),
+            (pod(both, asking.clone()), 3000),
+            (pod(limit.clone(), bare), 5000),
+            (pod(limit, asking.clone()), 1500),
+            (pod(json!({}), asking.clone()), 1500),
         ];
         for (pod, cpu) in cases {
             let pod = ObjectView::new(&pod);
-            assert_eq!(total(pod, "cpu"), cpu, "{pod:?}");
-            assert_eq!(total(pod, "example.com/nic"), 0.0, "no resource of pods");
+            assert_eq!(total(pod, "cpu").millis(), cpu, "{pod:?}");
+            assert!(
+                total(pod, "example.com/nic").is_zero(),
+                "no resource of pods"
+            );
         }
         let odd = pod(json!({"requests": {"cpu": "lots"}}), asking);
         let why = unreadable(ObjectView::new(&odd)).unwrap();
@@ -305,6 +314,6 @@ mod tests {
         let pod = json!({"spec": {"containers": [container(1), container(3)],
             "initContainers": [staying, container(5)], "overhead": {"cpu": "500m"}}});
         // While it starts: 2 + 5; while it runs: 2 + 1 + 3.
-        assert_eq!(total(ObjectView::new(&pod), "cpu"), 7.5);
+        assert_eq!(total(ObjectView::new(&pod), "cpu").millis(), 7500);
     }
 }

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use apportion_groups::{ObjectView, parse_duration};
+use apportion_groups::ObjectView;
+use apportion_kubernetes::parse_duration;
 use apportion_policy::cluster::{
     PlacementStrategy, PolicySettings, SharedCardPreference, StalenessGracePeriod,
 };

@@ -9,12 +9,12 @@
 use std::collections::BTreeSet;
 
 use apportion_groups::ObjectView;
+use apportion_kubernetes::Quantity;
 use serde_json::Value;
 
 use super::admission;
 use super::capacity;
 use super::inventory::ObjectInventory;
-use super::quantity;
 use super::selector;
 
 const CLAIM: &str = "PersistentVolumeClaim";
@@ -165,16 +165,17 @@ fn there(
     inventory: &ObjectInventory,
     taken: &BTreeSet<String>,
 ) -> Option<String> {
-    let size =
-        |volume: &ObjectView<'_>| quantity::of(&volume.json()["spec"]["capacity"]["storage"]);
+    let size = |volume: &ObjectView<'_>| {
+        Quantity::from_json(&volume.json()["spec"]["capacity"]["storage"])
+    };
     let fits = |volume: &ObjectView<'_>| {
         is_near(*volume, node) && !taken.contains(volume.name()) && suits(*volume, claim)
     };
     let best = inventory.all(VOLUME).filter(fits).min_by(|left, right| {
-        let key = |volume: &ObjectView<'_>| (is_free(*volume), size(volume).unwrap_or(0.0));
+        let key = |volume: &ObjectView<'_>| (is_free(*volume), size(volume).unwrap_or_default());
         let (left_key, right_key) = (key(left), key(right));
         (left_key.0.cmp(&right_key.0))
-            .then(left_key.1.total_cmp(&right_key.1))
+            .then(left_key.1.cmp(&right_key.1))
             .then_with(|| left.name().cmp(right.name()))
     });
     best.map(|volume| volume.name().to_owned())
@@ -192,7 +193,7 @@ fn suits(volume: ObjectView<'_>, claim: ObjectView<'_>) -> bool {
         && reference["name"] == claim.name()
         && (reference["uid"].is_null() || reference["uid"] == claim.uid());
     let is_open = is_free(volume) && volume.json()["status"]["phase"] == "Available";
-    let size = |value: &Value| quantity::of(value).unwrap_or(0.0);
+    let size = |value: &Value| Quantity::from_json(value).unwrap_or_default();
     let asked = &wants["resources"]["requests"]["storage"];
     let mode = |spec: &Value| text(&spec["volumeMode"]).unwrap_or("Filesystem").to_owned();
     let gives = |access: &Value| {

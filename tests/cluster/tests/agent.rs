@@ -29,8 +29,7 @@ impl AgentRelease {
         let port = listener.local_addr().expect("it is bound").port();
         drop(listener);
         let release = Self { cluster, port };
-        let chart =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/chart/apportion");
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/chart/apportion");
         let (repository, tag) = image::AGENT.rsplit_once(':').expect("the image has a tag");
         let apiserver = release.cluster.apiserver_port();
         let values = format!(

@@ -3,8 +3,7 @@
 
 use apportion_abi::units::parse_memory;
 use apportion_abi::{CardUuid, GpuFraction, GpuRequest};
-use apportion_admission::Quantity;
-use apportion_groups::{parse_duration, show_duration};
+use apportion_kubernetes::{Quantity, parse_duration, show_duration};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -7,10 +7,7 @@ use apportion_tests::control_plane::{ControlPlane, program};
 use apportion_tests::{PATIENCE, eventually, staged};
 use serde_json::{Value, json};
 
-const CHART: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../deploy/chart/apportion"
-);
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/chart/apportion");
 const NAMESPACE: &str = "apportion-system";
 
 /// A webhook, and the API server that calls it.

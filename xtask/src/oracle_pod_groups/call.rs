@@ -134,7 +134,7 @@ impl CallContext<'_> {
             "calcPodGroupPreemptionDelay" => {
                 let owners = arg(0).as_array().map_or(&[][..], Vec::as_slice);
                 let delay = self.workload(owners, object(1)).preemption_delay();
-                Ok(delay.map(apportion_groups::show_duration).into())
+                Ok(delay.map(apportion_kubernetes::show_duration).into())
             }
             "CalcPodGroupPriorityClass" => {
                 let owner = [arg(0).clone()];

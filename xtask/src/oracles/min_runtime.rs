@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apportion_groups::parse_long_duration;
+use apportion_kubernetes::parse_long_duration;
 use apportion_policy::min_runtime::{
     MinRuntimeResolution, against_reclaim, along, is_candidate, is_protected, keeps_minimum,
 };

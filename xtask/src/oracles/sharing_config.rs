@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use apportion_admission::gpu_amounts::{self, GpuAmountError, Node, ResourceQuantities};
 use apportion_admission::{
-    ContainerIndex, ContainerList, Pod, Quantity, config_map, fraction_container, names,
+    ContainerIndex, ContainerList, Pod, config_map, fraction_container, names,
 };
+use apportion_kubernetes::Quantity;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

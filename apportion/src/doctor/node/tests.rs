@@ -289,8 +289,7 @@ fn what_of_a_node_cannot_be_read_is_said_and_no_value_is_recommended() {
 /// The presets here match the chart's files.
 #[test]
 fn the_presets_are_those_of_the_chart() {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/apportion/presets");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/apportion/presets");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), PRESETS.len());
     for preset in &PRESETS {
         let text = fs::read_to_string(folder.join(format!("{}.yaml", preset.name))).unwrap();

@@ -3,7 +3,6 @@
 //! Metadata of the topmost owner (a PodCliqueSet) does not reach the gang, so its labels and annotations apply
 //! where the gang has none. A label of either wins over the gang's spec.
 
-use crate::duration::parse_duration;
 use crate::error::GroupingError;
 use crate::group::{DerivedPodGroup, DerivedTopologyConstraint, GroupPreemptibility, members};
 use crate::inherit::texts;
@@ -15,6 +14,7 @@ use crate::object::ObjectView;
 use crate::objects::RequiredResource;
 use crate::table::OwnerKindEntry;
 use crate::workload::GroupingInput;
+use apportion_kubernetes::parse_duration;
 
 mod parts;
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::live::event::PodRef;
 use crate::live::grouper::{GroupMembership, KAI};
-use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
+use crate::objects::cards::{CARDS, CardShare, FRACTION, RECEIVED, annotation};
 use crate::objects::numa;
 
 pub(super) type Texts = BTreeMap<String, String>;
@@ -37,7 +37,7 @@ pub(super) struct PodBinder {
 /// The metadata that a binding writes on its pod.
 #[derive(Clone, Copy)]
 pub(super) struct BindingMetadata<'w> {
-    pub(super) cards: &'w [(String, u64)],
+    pub(super) cards: &'w [CardShare],
     /// The kind of cards it got; `None` without cards.
     pub(super) received: Option<&'w str>,
     /// What it is expected to get from each NUMA zone.
@@ -136,7 +136,7 @@ impl BindingMetadata<'_> {
         if let Some(received) = self.received {
             annotations.insert(RECEIVED.to_owned(), received.to_owned());
             if !self.cards.is_empty() {
-                annotations.insert(CARDS.to_owned(), text(self.cards));
+                annotations.insert(CARDS.to_owned(), annotation(self.cards));
             }
         }
         if !self.zones.is_empty() {
@@ -159,12 +159,14 @@ impl BindingMetadata<'_> {
     /// KAI's labels for the cards that a pod shares with others.
     fn shared(self) -> impl Iterator<Item = (String, String)> {
         let is_one = self.cards.len() == 1;
-        self.cards.iter().map(move |(card, _)| {
-            if is_one {
-                (LABEL_GPU_GROUP.to_owned(), card.clone())
+        self.cards.iter().map(move |share| {
+            let card = &share.card;
+            let label = if is_one {
+                LABEL_GPU_GROUP.to_owned()
             } else {
-                (format!("{LABEL_GPU_GROUP}/{card}"), card.clone())
-            }
+                format!("{LABEL_GPU_GROUP}/{card}")
+            };
+            (label, card.clone())
         })
     }
 }
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn kais_label_is_written_only_in_place_of_kai() {
-        let cards = [("GPU-1".to_owned(), 1), ("GPU-2".to_owned(), 1)];
+        let cards = ["GPU-1=1", "GPU-2=1"].map(|text| text.parse().unwrap());
         let written = |count: usize| BindingMetadata {
             cards: &cards[..count],
             received: Some(FRACTION),
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(written(1).labels(false), Texts::new());
         assert_eq!(written(1).labels(true)[LABEL_GPU_GROUP], "GPU-1");
         assert_eq!(written(2).labels(true).len(), 2);
-        assert_eq!(written(2).annotations()[CARDS], text(&cards));
+        assert_eq!(written(2).annotations()[CARDS], annotation(&cards));
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::{AgentAllocation, AgentAllocationState, CARD, FakeAgent, PodRef};
+use crate::objects::cards::CardShare;
 
 impl FakeAgent {
     pub(super) fn allocate(
         &mut self,
         now: Duration,
         pod: &PodRef,
-        shares: Vec<(String, u64)>,
+        shares: Vec<CardShare>,
     ) -> Result<String, String> {
         let known = self
             .held
@@ -22,13 +23,13 @@ impl FakeAgent {
                 Err("the key was used for something else".to_owned())
             };
         }
-        for (card, bytes) in &shares {
+        for share in &shares {
             let all = self.held.iter().flat_map(|(held, _)| &held.shares);
             let taken: u64 = all
-                .filter(|(other, _)| other == card)
-                .map(|(_, bytes)| bytes)
+                .filter(|other| other.card == share.card)
+                .map(|other| other.bytes.0)
                 .sum();
-            if taken + bytes > CARD {
+            if taken + share.bytes.0 > CARD {
                 return Err("the card is full".to_owned());
             }
         }

@@ -13,15 +13,15 @@ impl FakeCluster {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| Self::is_bound(pod)) {
             let written = cards::written(ObjectView::new(&pod.object));
-            for (card, bytes) in written.into_iter().flatten() {
-                *sums.entry(card).or_default() += bytes;
+            for share in written.into_iter().flatten() {
+                *sums.entry(share.card).or_default() += share.bytes.0;
             }
         }
         let mut decided: BTreeMap<&str, u64> = BTreeMap::new();
         let agents = self.agents.values();
         let held = agents.flat_map(|agent| &agent.held);
-        for (card, bytes) in held.flat_map(|(held, _)| &held.shares) {
-            *decided.entry(card).or_default() += bytes;
+        for share in held.flat_map(|(held, _)| &held.shares) {
+            *decided.entry(&share.card).or_default() += share.bytes.0;
         }
         sums.values()
             .chain(decided.values())
@@ -46,9 +46,9 @@ impl FakeCluster {
                     AgentAllocationState::Allocated,
                     "{uid} is bound and not committed"
                 );
-                for (card, bytes) in &held.shares {
-                    let place = (0..CARDS).find(|place| uuid(node, *place) == *card);
-                    left[place.expect("a card of the node")] -= bytes;
+                for share in &held.shares {
+                    let place = (0..CARDS).find(|place| uuid(node, *place) == share.card);
+                    left[place.expect("a card of the node")] -= share.bytes.0;
                 }
             }
             free.extend(left);

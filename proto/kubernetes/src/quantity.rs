@@ -4,7 +4,11 @@
 //! unit of Kubernetes, and printed in canonical form. Anything smaller is rounded away from zero, as in Kubernetes.
 
 use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub};
 use std::str::FromStr;
+
+use serde_json::Value;
 
 /// An amount in billionths, with the format in which it was written.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +51,10 @@ const BINARY: [(&str, u32); 6] = [
 const ONE: i128 = 1_000_000_000;
 /// The largest amount that Kubernetes keeps.
 const MOST: i128 = (i64::MAX as i128) * ONE;
+/// More units than any cluster has, and few enough that sums of them do not overflow.
+const MOST_UNITS: i64 = 1 << 54;
+/// No amount has more significant digits.
+const MOST_DIGITS: usize = 36;
 
 /// A text that is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +62,52 @@ const MOST: i128 = (i64::MAX as i128) * ONE;
 pub struct ParseQuantityError(String);
 
 impl Quantity {
+    /// Nothing.
+    pub const ZERO: Self = Self {
+        billionths: 0,
+        form: QuantityFormat::Decimal,
+    };
+
+    /// So many thousandths of a unit, such as the millicores of a CPU.
+    #[must_use]
+    pub fn from_millis(millis: i64) -> Self {
+        Self {
+            billionths: i128::from(millis) * (ONE / 1000),
+            form: QuantityFormat::Decimal,
+        }
+    }
+
+    /// So many bytes, printed with the suffixes of powers of two.
+    #[must_use]
+    pub fn from_bytes(bytes: i64) -> Self {
+        Self {
+            billionths: i128::from(bytes) * ONE,
+            form: QuantityFormat::Binary,
+        }
+    }
+
+    /// Reads a quantity of an object: a string, or a number if the author left out the quotes.
+    #[must_use]
+    pub fn from_json(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) => parse(text),
+            Value::Number(number) => parse(&number.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Whole units, rounded up as Kubernetes does, and at most 2^54.
+    #[must_use]
+    pub fn units(self) -> i64 {
+        rounded_up(self.billionths, ONE)
+    }
+
+    /// Thousandths of a unit, rounded up as Kubernetes does, and at most 2^54.
+    #[must_use]
+    pub fn millis(self) -> i64 {
+        rounded_up(self.billionths, ONE / 1000)
+    }
+
     /// The amount multiplied by `count`.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
@@ -75,6 +129,61 @@ impl Quantity {
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.billionths == 0
+    }
+
+    /// Whether the amount is below zero.
+    #[must_use]
+    pub fn is_negative(self) -> bool {
+        self.billionths < 0
+    }
+
+    /// The amount in billionths, kept within what Kubernetes keeps. Like Kubernetes, a sum has the format of its first
+    /// part that is not zero.
+    fn combined(self, other: Self, billionths: i128) -> Self {
+        let form = if self.is_zero() {
+            other.form
+        } else {
+            self.form
+        };
+        Self {
+            billionths: billionths.clamp(-MOST, MOST),
+            form,
+        }
+    }
+}
+
+fn rounded_up(billionths: i128, unit: i128) -> i64 {
+    let is_cut = billionths > 0 && billionths % unit != 0;
+    let whole = billionths / unit + i128::from(is_cut);
+    let most = i128::from(MOST_UNITS);
+    i64::try_from(whole.clamp(-most, most)).unwrap_or(MOST_UNITS)
+}
+
+impl Add for Quantity {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        self.combined(other, self.billionths.saturating_add(other.billionths))
+    }
+}
+
+impl AddAssign for Quantity {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Quantity {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self.combined(other, self.billionths.saturating_sub(other.billionths))
+    }
+}
+
+impl Sum for Quantity {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, Add::add)
     }
 }
 
@@ -123,9 +232,8 @@ fn parse(text: &str) -> Option<Quantity> {
     };
     // Kubernetes accepts a sign alone, and a suffix without digits, as zero.
     let (form, ten, two) = scale(suffix)?;
-    let digits: String = whole.chars().chain(decimals.chars()).collect();
-    let digits = digits.trim_start_matches('0');
     let places = i32::try_from(decimals.len()).ok()?;
+    let digits = whole.bytes().chain(decimals.bytes());
     let amount = shifted(digits, ten.saturating_sub(places).saturating_add(9), two);
     Some(Quantity {
         billionths: if is_negative { -amount } else { amount },
@@ -150,15 +258,23 @@ fn scale(suffix: &str) -> Option<(QuantityFormat, i32, u32)> {
 }
 
 /// `digits` × 10^`ten` × 2^`two`, rounded up to a whole number, at most [`MOST`].
-fn shifted(digits: &str, ten: i32, two: u32) -> i128 {
-    // No amount has more digits. Those beyond only decide whether to round up.
-    let kept = digits.len().min(36);
-    let lost = digits.len() - kept;
-    let rounds_up = digits[kept..].bytes().any(|digit| digit != b'0');
-    let Ok(mantissa) = format!("0{}", &digits[..kept]).parse::<i128>() else {
-        return MOST;
-    };
-    let ten = i64::from(ten) + i64::try_from(lost).unwrap_or(i64::MAX / 2);
+fn shifted(digits: impl Iterator<Item = u8>, ten: i32, two: u32) -> i128 {
+    let (mut mantissa, mut kept) = (0_i128, 0_usize);
+    let (mut lost, mut rounds_up) = (0_i64, false);
+    for digit in digits {
+        if kept == 0 && digit == b'0' {
+            continue;
+        }
+        if kept == MOST_DIGITS {
+            // The digits beyond only decide whether to round up.
+            lost += 1;
+            rounds_up |= digit != b'0';
+            continue;
+        }
+        kept += 1;
+        mantissa = mantissa * 10 + i128::from(digit - b'0');
+    }
+    let ten = i64::from(ten) + lost;
     if mantissa == 0 {
         return 0;
     }
@@ -244,6 +360,38 @@ mod tests {
         ] {
             assert!(text.parse::<Quantity>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn adds_subtracts_and_rounds_exactly() {
+        let read = |text: &str| text.parse::<Quantity>().unwrap();
+        assert_eq!((read("0.1") + read("0.2")).millis(), 300);
+        assert_eq!((read("1Gi") - read("1Mi")).to_string(), "1023Mi");
+        assert_eq!((Quantity::ZERO + read("1Gi")).to_string(), "1Gi");
+        assert_eq!(
+            [read("1500m"), read("2")].into_iter().sum::<Quantity>(),
+            read("3.5")
+        );
+        assert_eq!(
+            (read("1n").units(), read("-1n").units(), read("1n").millis()),
+            (1, 0, 1)
+        );
+        assert_eq!(read("9007199254740993").units(), 9_007_199_254_740_993);
+        assert_eq!(read("1e400").units(), MOST_UNITS);
+        assert_eq!(Quantity::from_millis(1500).to_string(), "1500m");
+        assert_eq!(Quantity::from_bytes(3 << 20).to_string(), "3Mi");
+        assert_eq!(Quantity::from_bytes(1000).to_string(), "1k");
+    }
+
+    #[test]
+    fn reads_numbers_without_quotes() {
+        let read = |json: &str| Quantity::from_json(&serde_json::from_str(json).unwrap());
+        assert_eq!(read("2").map(Quantity::units), Some(2));
+        assert_eq!(read("0.5").map(Quantity::millis), Some(500));
+        assert_eq!(read("1e3").map(Quantity::units), Some(1000));
+        assert_eq!(read("\"1Gi\"").map(Quantity::units), Some(1 << 30));
+        assert_eq!(read("true"), None);
+        assert_eq!(read("\"1e3Ki\""), None);
     }
 
     #[test]
