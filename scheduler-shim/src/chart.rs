@@ -11,8 +11,8 @@ use clap::{Arg, CommandFactory, Parser};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::objects::inventory;
 use crate::options::SchedulerOptions;
+use apportion_model::inventory;
 
 /// API group, resource and verb.
 type Right = (String, String, String);

@@ -8,9 +8,9 @@ use apportion_policy::cluster::{PlacementStrategy, PolicySettings, SharedCardPre
 use apportion_policy::{Action, Cluster};
 use clap::{Args, ValueEnum};
 
-use crate::objects::inventory::ObjectInventory;
-use crate::objects::{numa, shards};
-use crate::reasons::formatting;
+use apportion_model::inventory::ObjectInventory;
+use apportion_model::shards::action_name;
+use apportion_model::{numa, shards};
 
 /// What may be chosen of the policy.
 #[derive(Args, Clone, Debug, Default)]
@@ -99,12 +99,12 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// An action by KAI's name, and a number.
 fn depth(text: &str) -> Result<(Action, usize), String> {
     let (name, jobs) = text.split_once('=').ok_or("expected ACTION=JOBS")?;
-    let named = |action: &Action| formatting::action(*action) == name;
+    let named = |action: &Action| action_name(*action) == name;
     let searching = Action::ALL
         .into_iter()
         .filter(|action| *action != Action::EvictStaleGangs);
     let Some(action) = searching.clone().find(named) else {
-        let known: Vec<&str> = searching.map(formatting::action).collect();
+        let known: Vec<&str> = searching.map(action_name).collect();
         return Err(format!(
             "unknown action {name}; expected one of {}",
             known.join(", ")

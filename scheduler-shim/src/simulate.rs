@@ -11,14 +11,14 @@ use apportion_kubernetes::since_epoch;
 use jiff::Timestamp;
 
 use crate::failure::SchedulerFailure;
-use crate::objects::inventory::ObjectInventory;
-use crate::objects::object_warnings::ObjectWarnings;
-use crate::objects::snapshot::{self, ClusterSnapshot};
-use crate::objects::usage_history::UsageHistory;
-use crate::objects::{claims, gpu_nodes, numa, pods};
 use crate::options::SimulateOptions;
-use crate::reasons::report::{self, DecisionReport};
-use crate::reasons::{decided_cluster, explain};
+use apportion_explain::report::{self, DecisionReport};
+use apportion_explain::{decided_cluster, explain};
+use apportion_model::inventory::ObjectInventory;
+use apportion_model::object_warnings::ObjectWarnings;
+use apportion_model::snapshot::{self, ClusterSnapshot};
+use apportion_model::usage_history::UsageHistory;
+use apportion_model::{claims, gpu_nodes, numa, pods};
 
 mod read;
 mod templates;

@@ -10,7 +10,7 @@ use apportion_policy::usage::UsageWindow;
 use clap::{Args, ValueEnum};
 use jiff::{Span, SpanRelativeTo, Timestamp};
 
-use crate::objects::usage_history::UsageParams;
+use apportion_model::usage_history::UsageParams;
 
 /// The shortest window. Its buckets are not shorter than the interval of samples.
 const LEAST: Duration = Duration::from_secs(60);

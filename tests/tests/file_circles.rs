@@ -20,12 +20,13 @@ const CRATES: &[&str] = &[
     "node-agent/src",
     "proto/bounded/src",
     "proto/crds/src",
+    "proto/kubernetes/src",
     "proto/src",
     "runtime-class/src",
     "scheduler-shim/policy/src",
-    "tests/conformance/src",
     "sim/daemon/src",
     "sim/nvml/src",
+    "tests/conformance/src",
 ];
 
 /// A module's path below the crate, such as `["kubelet", "poll"]`; the crate's root is empty.

@@ -22,7 +22,7 @@ use super::agent_client::{AgentConnector, AgentEndpoint, FencedAgentClient, stat
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodRef, SchedulerEffect, SchedulerEvent};
 use super::heartbeats;
-use crate::objects::cards::CardShare;
+use apportion_model::cards::CardShare;
 
 /// Indices into the addresses of a node. The first address that is set wins.
 const NODE: usize = 0;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use apportion_abi::Bytes;
 
-use crate::objects::cards::CardShare;
+use apportion_model::cards::CardShare;
 
 /// One card, as its agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use apportion_policy::cluster::{Task, TaskGpuRequest};
 
 use super::agents::{AgentCard, AgentStatus};
 use super::model::ClusterModel;
-use crate::objects::cards::CardShare;
+use apportion_model::cards::CardShare;
 
 /// How many bytes a pod takes of a card.
 pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> Bytes {

@@ -14,10 +14,10 @@ use super::card_assignment::CardAssigner;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::{ClusterModel, PendingEviction};
 use super::pending_binds::PendingBind;
-use crate::objects::cards::{FRACTION, REGULAR};
-use crate::objects::occupancy::NodeOccupancy;
-use crate::objects::shards::programs::are_stopped;
-use crate::objects::volumes::{self, VolumeBinding};
+use apportion_model::cards::{FRACTION, REGULAR};
+use apportion_model::occupancy::NodeOccupancy;
+use apportion_model::shards::programs::are_stopped;
+use apportion_model::volumes::{self, VolumeBinding};
 
 /// KAI's word for a pod that got MIG partitions, beside those for cards.
 const PARTITION: &str = "MigInstance";

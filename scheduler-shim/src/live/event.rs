@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::agents::AgentStatus;
 use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
-use crate::objects::cards::CardShare;
-use crate::objects::numa::ZonesOfPod;
-use crate::objects::volumes::VolumeBinding;
+use apportion_model::cards::CardShare;
+use apportion_model::numa::ZonesOfPod;
+use apportion_model::volumes::VolumeBinding;
 
 /// One pod. Its UID distinguishes it from a later pod of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

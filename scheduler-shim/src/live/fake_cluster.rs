@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::model::ClusterModel;
-use crate::objects::cards;
 use apportion_abi::Bytes;
 use apportion_abi::names::RESOURCE_SLOT;
+use apportion_model::cards;
 
 mod agent;
 mod ends;

@@ -16,10 +16,10 @@ use serde_json::Value;
 use super::back_off::BackOff;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
-use crate::objects::group_objects;
-use crate::objects::groups;
-use crate::objects::parsed_objects::{DerivedGroup, ParsedPod};
-use crate::reasons::waiting::{WaitReason, WaitingPod};
+use apportion_explain::waiting::{WaitReason, WaitingPod};
+use apportion_model::group_objects;
+use apportion_model::groups;
+use apportion_model::parsed_objects::{DerivedGroup, ParsedPod};
 
 mod founding;
 

@@ -15,7 +15,7 @@ use apportion_groups::ObjectView;
 
 use super::agents::{TrackedAgent, TrackedAgents};
 use super::event::{AgentReadiness, SchedulerEffect};
-use crate::objects::clock;
+use apportion_model::clock;
 
 /// The kind that carries heartbeats.
 pub(crate) const KIND: &str = "GpuNode";

@@ -17,8 +17,8 @@ use prometheus_client::registry::Registry;
 use apportion_policy::amounts::ResourceKind;
 use apportion_policy::share::QueueShare;
 
-use crate::reasons::decided_cluster::DecidedCluster;
-use crate::reasons::waiting::{WaitReason, WaitingPod};
+use apportion_explain::decided_cluster::DecidedCluster;
+use apportion_explain::waiting::{WaitReason, WaitingPod};
 
 /// The labels of a queue's series. KAI has three names for a queue, the scheduler has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -18,10 +18,10 @@ use super::heartbeats::{self, AgentHeartbeats};
 use super::pending_binds::{BindOutcome, PendingBinds};
 use super::usage_recorder::UsageRecorder;
 use super::view;
-use crate::objects::inventory::ObjectInventory;
-use crate::objects::object_warnings::ObjectWarnings;
-use crate::objects::pods;
 use crate::policy_options::PolicyOptions;
+use apportion_model::inventory::ObjectInventory;
+use apportion_model::object_warnings::ObjectWarnings;
+use apportion_model::pods;
 
 /// How long a granted eviction may take to show. The API server has stored it; only the watch is late. To doubt it
 /// too soon would evict another pod for the same need.

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{PodEventReason, PodRef, SchedulerEffect};
 use super::grouper::GroupMembership;
-use crate::objects::cards::CardShare;
-use crate::objects::numa::ZonesOfPod;
-use crate::objects::volumes::VolumeBinding;
+use apportion_model::cards::CardShare;
+use apportion_model::numa::ZonesOfPod;
+use apportion_model::volumes::VolumeBinding;
 
 /// The stage of a bind.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::event::{PodEventReason, SchedulerEffect, StatusUpdate};
 use super::model::ClusterModel;
 use super::{settings, statuses};
-use crate::reasons::decided_cluster::{self, DecidedCluster};
-use crate::reasons::waiting::{self, WaitingPod};
+use apportion_explain::decided_cluster::{self, DecidedCluster};
+use apportion_explain::waiting::{self, WaitingPod};
 
 /// How many statuses are written at a time. The others wait.
 const AT_ONCE: usize = 500;

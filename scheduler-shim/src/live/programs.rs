@@ -1,6 +1,6 @@
 //! Makes the Deployments of the scheduler and the webhook follow KAI's Config.
 //!
-//! The leader does it, when the Config changes and now and then. See [`crate::objects::shards::programs`] for what a
+//! The leader does it, when the Config changes and now and then. See [`apportion_model::shards::programs`] for what a
 //! Config can say.
 
 use std::pin::pin;
@@ -17,8 +17,8 @@ use tracing::{info, warn};
 
 use super::agent_workers::chain;
 use super::api::LeadershipGuard;
-use crate::objects::shards::CONFIG as KIND;
-use crate::objects::shards::programs::{CONFIG, DEPLOYMENTS, DesiredPrograms};
+use apportion_model::shards::CONFIG as KIND;
+use apportion_model::shards::programs::{CONFIG, DEPLOYMENTS, DesiredPrograms};
 
 /// How long until a failed change is tried again.
 const AGAIN: Duration = Duration::from_secs(5);

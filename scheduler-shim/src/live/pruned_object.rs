@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::objects::config_maps;
+use apportion_model::config_maps;
 
 /// Lists and maps that nothing here reads.
 const UNREAD: &[&str] = &[

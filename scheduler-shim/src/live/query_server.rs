@@ -24,9 +24,9 @@ use super::model::ClusterModel;
 use super::usage_recorder::UsageRecorder;
 use super::view::{gpu_node, now};
 use crate::failure::SchedulerFailure;
-use crate::objects::gpu_nodes;
-use crate::objects::object_warnings::ObjectWarnings;
-use crate::reasons::{decided_cluster, explain, report};
+use apportion_explain::{decided_cluster, explain, report};
+use apportion_model::gpu_nodes;
+use apportion_model::object_warnings::ObjectWarnings;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -85,7 +85,7 @@ fn snapshot(model: &ClusterModel) -> String {
 fn explain(model: &ClusterModel, pod: &str, as_json: bool) -> Result<String, String> {
     let all = model.inventory.all("Pod");
     let mut found = all
-        .map(crate::objects::pods::name)
+        .map(apportion_model::pods::name)
         .filter(|full| full == pod || full.split_once('/').is_some_and(|(_, own)| own == pod));
     let Some(name) = found.next() else {
         return Err(format!("there is no pod {pod}\n"));

@@ -13,9 +13,9 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus};
 use super::card_assignment;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
-use crate::objects::cards::CardShare;
-use crate::objects::parsed_objects::ParsedPod;
-use crate::objects::pods;
+use apportion_model::cards::CardShare;
+use apportion_model::parsed_objects::ParsedPod;
+use apportion_model::pods;
 
 /// How long until an agent is asked again to adopt a pod.
 const AGAIN: Duration = Duration::from_secs(30);

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::event::StatusUpdate;
 use super::statuses::{condition, report, shown, written_condition};
-use crate::objects::inventory::ObjectInventory;
-use crate::objects::shards::{self, programs};
+use apportion_model::inventory::ObjectInventory;
+use apportion_model::shards::{self, programs};
 
 const KIND: &str = "Supported";
 /// The conditions of KAI's operator once it has started an object's programs: type, reason, message, and whether it
@@ -82,7 +82,7 @@ fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<Sta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::object_warnings::ObjectWarnings;
+    use apportion_model::object_warnings::ObjectWarnings;
 
     #[test]
     fn a_shard_says_what_is_not_in_effect_and_keeps_the_conditions_of_others() {

@@ -19,10 +19,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::event::StatusUpdate;
-use crate::objects::snapshot::ClusterSnapshot;
-use crate::reasons::decided_cluster::DecidedCluster;
-use crate::reasons::formatting;
-use crate::reasons::waiting::{WaitReason, WaitingPod};
+use apportion_explain::decided_cluster::DecidedCluster;
+use apportion_explain::formatting;
+use apportion_explain::waiting::{WaitReason, WaitingPod};
+use apportion_model::snapshot::ClusterSnapshot;
 
 /// The node pool of a group without a label.
 const NODE_POOL: &str = "default";

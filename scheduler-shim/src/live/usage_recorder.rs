@@ -22,7 +22,7 @@ use serde_json::Value;
 use tracing::warn;
 
 use super::event::SchedulerEffect;
-use crate::objects::usage_history::{UsageHistory, UsageParams};
+use apportion_model::usage_history::{UsageHistory, UsageParams};
 
 mod store;
 

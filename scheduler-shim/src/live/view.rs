@@ -18,13 +18,13 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatu
 use super::card_assignment;
 use super::event::SchedulerEffect;
 use super::model::ClusterModel;
-use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
-use crate::objects::cards::{self, CardInventory, CardShare, add_strangers};
-use crate::objects::gpu_nodes;
-use crate::objects::numa;
-use crate::objects::object_warnings::ObjectWarnings;
-use crate::objects::parsed_objects::ParsedPod;
-use crate::objects::snapshot::{self, ClusterSnapshot};
+use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
+use apportion_model::cards::{self, CardInventory, CardShare, add_strangers};
+use apportion_model::gpu_nodes;
+use apportion_model::numa;
+use apportion_model::object_warnings::ObjectWarnings;
+use apportion_model::parsed_objects::ParsedPod;
+use apportion_model::snapshot::{self, ClusterSnapshot};
 
 const YES: &str = "yes";
 /// Longer than any cluster lives.

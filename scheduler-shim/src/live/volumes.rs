@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::agent_workers::chain;
 use super::event::PodRef;
-use crate::objects::volumes::{SELECTED, VolumeBinding};
+use apportion_model::volumes::{SELECTED, VolumeBinding};
 
 /// Timeout for all volumes of a pod: less than its reservation lasts.
 const PATIENCE: Duration = Duration::from_secs(45);

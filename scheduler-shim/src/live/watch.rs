@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 
 use super::event::SchedulerEvent;
 use super::pruned_object::PrunedObject;
-use crate::objects::{config_maps, inventory, numa};
+use apportion_model::{config_maps, inventory, numa};
 
 /// How often new kinds are discovered.
 const AGAIN: Duration = Duration::from_secs(30);

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
-use crate::objects::inventory::{ObjectInventory, called};
-use crate::objects::object_warnings::ObjectWarnings;
+use apportion_model::inventory::{ObjectInventory, called};
+use apportion_model::object_warnings::ObjectWarnings;
 
 mod job_set;
 mod leaders;

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::live::event::PodRef;
 use crate::live::grouper::{GroupMembership, KAI};
-use crate::objects::cards::{CARDS, CardShare, FRACTION, RECEIVED, annotation};
-use crate::objects::numa;
+use apportion_model::cards::{CARDS, CardShare, FRACTION, RECEIVED, annotation};
+use apportion_model::numa;
 
 pub(super) type Texts = BTreeMap<String, String>;
 

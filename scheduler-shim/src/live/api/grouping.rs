@@ -24,8 +24,8 @@ use super::deferred_events::DeferredEventSender;
 use crate::live::agent_workers::chain;
 use crate::live::event::PodRef;
 use crate::live::grouper::{GroupMembership, GroupWrite};
-use crate::objects::group_objects::{API_VERSION, KIND};
 use apportion_abi::names::ANNOTATION_GROUP;
+use apportion_model::group_objects::{API_VERSION, KIND};
 
 /// How many of these requests may be in flight.
 const AT_ONCE: usize = 8;

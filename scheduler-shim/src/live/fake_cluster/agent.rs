@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{AgentAllocation, AgentAllocationState, CARD, FakeAgent, PodRef};
-use crate::objects::cards::CardShare;
+use apportion_model::cards::CardShare;
 
 impl FakeAgent {
     pub(super) fn allocate(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use apportion_groups::ObjectView;
 
 use super::{AgentAllocationState, CARD, CARDS, FakeCluster, uuid};
-use crate::objects::cards;
+use apportion_model::cards;
 
 impl FakeCluster {
     /// No card is overcommitted, neither by what bound pods say nor in the agents' ledgers.

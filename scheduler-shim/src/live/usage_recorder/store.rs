@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use crate::live::agent_workers::chain;
 use crate::live::event::SchedulerEvent;
-use crate::objects::usage_history::KEY;
 use crate::options::SchedulerRunOptions;
+use apportion_model::usage_history::KEY;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::{MOST, count, list, pod};
-use crate::objects::inventory::ObjectInventory;
+use apportion_model::inventory::ObjectInventory;
 
 /// Kinds that create a cluster: where its spec is, and where its name is written.
 const MAKERS: &[(&str, &str, &[&str])] = &[

@@ -1,0 +1,183 @@
+//! What a node lacks of cards for a pod.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Holder, fits};
+use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
+
+use super::UnmetRequirement;
+use crate::decided_cluster::{DecidedCluster, share_of};
+use crate::formatting;
+
+/// What the node lacks of cards, in words.
+pub(crate) fn lack(
+    decided: &DecidedCluster<'_>,
+    task: &Task,
+    node: &Node,
+    idle: i64,
+) -> Option<(UnmetRequirement, String)> {
+    match &task.cards {
+        TaskGpuRequest::None => None,
+        TaskGpuRequest::Whole(count) if *count <= idle => None,
+        TaskGpuRequest::Whole(_) => Some((UnmetRequirement::Gpus, too_few(task, node, idle))),
+        TaskGpuRequest::Partitions(_) => {
+            let offered: Vec<String> = (node.partitions.iter())
+                .map(|(name, count)| format!("{count} x {name}"))
+                .collect();
+            let message = format!(
+                "asked for {}; it has {}",
+                formatting::cards(task),
+                offered.join(", ")
+            );
+            Some((UnmetRequirement::Gpus, message)).filter(|_| !has_partitions(decided, task, node))
+        }
+        TaskGpuRequest::Shared { devices, .. } => {
+            lack_of_memory(decided, task, node, idle, i64::from(*devices))
+        }
+    }
+}
+
+/// Whether the remaining partitions suffice, given what the pods of the node hold.
+fn has_partitions(decided: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool {
+    let TaskGpuRequest::Partitions(asked) = &task.cards else {
+        return true;
+    };
+    let mut left: BTreeMap<&String, i64> = node
+        .partitions
+        .iter()
+        .map(|(name, count)| (name, *count))
+        .collect();
+    for other in decided.cluster.jobs.iter().flat_map(|job| &job.tasks) {
+        let outcome = decided.outcomes.get(other.name.as_str());
+        let place = outcome
+            .filter(|one| one.status.is_active())
+            .and_then(|one| one.place.as_ref());
+        if let (TaskGpuRequest::Partitions(held), true) = (
+            &other.cards,
+            place.is_some_and(|place| place.node == node.name),
+        ) {
+            for (name, count) in held {
+                *left.entry(name).or_default() -= count;
+            }
+        }
+    }
+    asked
+        .iter()
+        .all(|(name, count)| left.get(name).is_some_and(|left| left >= count))
+}
+
+fn lack_of_memory(
+    decided: &DecidedCluster<'_>,
+    task: &Task,
+    node: &Node,
+    idle: i64,
+    devices: i64,
+) -> Option<(UnmetRequirement, String)> {
+    let sizes = node.card_sizes();
+    let Some(largest) = sizes.last() else {
+        let message = match node.listed.len() {
+            0 => "has no GPU".to_owned(),
+            _ => too_few(task, node, 0),
+        };
+        return Some((UnmetRequirement::Gpus, message));
+    };
+    if share_of(task, *largest) > *largest {
+        let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+        let asked = share_of(task, *largest);
+        let message = format!("asked for {asked}; its GPUs have {}", sizes.join(" or "));
+        return Some((UnmetRequirement::Kind, message));
+    }
+    if share_of(task, *largest) == Bytes::ZERO {
+        let message = "asked for less than 2 MiB of a GPU, the smallest share".to_owned();
+        return Some((UnmetRequirement::Kind, message));
+    }
+    // Counted cards have room if they are idle. Listed ones are checked one by one.
+    let mut roomy = if node.listed.is_empty() {
+        idle.max(0)
+    } else {
+        0
+    };
+    let mut shortfalls = Vec::new();
+    for (card, size, holders) in cards(decided, node) {
+        let capacity = CardCapacity {
+            total: size,
+            reserved: Bytes::ZERO,
+        };
+        // Cards have names and no UUIDs here. The message uses the name.
+        let ask = CardRequest {
+            card: CardUuid([0; 16]),
+            bytes: share_of(task, size),
+        };
+        match fits(capacity, &holders, Bytes::ZERO, ask) {
+            Ok(()) => roomy += 1,
+            Err(shortfall) => shortfalls.push((card, shortfall)),
+        }
+    }
+    if roomy >= devices {
+        return None;
+    }
+    // One that others will release is closer than one that is too small.
+    let closest = shortfalls.into_iter().max_by_key(|(card, shortfall)| {
+        let helps = shortfall.waiting_helps();
+        (helps, shortfall.free, Reverse(card.clone()))
+    });
+    let Some((card, shortfall)) = closest else {
+        return Some((UnmetRequirement::Gpus, too_few(task, node, idle)));
+    };
+    let holders: Vec<String> = (shortfall.holders.iter().take(4))
+        .map(|holder| format!("{} with {}", holder.name, holder.bytes))
+        .collect();
+    let more = match shortfall.holders.len().saturating_sub(4) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let on = match devices {
+        1 => String::new(),
+        devices => format!(" on each of {devices} GPUs ({roomy} have room)"),
+    };
+    let message = format!(
+        "asked for {}{on}; {card} has {} free of {}, held by {}{more}",
+        shortfall.ask.bytes,
+        shortfall.free,
+        shortfall.allocatable,
+        holders.join(", ")
+    );
+    Some((UnmetRequirement::GpuMemory, message))
+}
+
+/// The shared cards of a node, and all healthy ones that are listed, with memory and holders.
+fn cards(decided: &DecidedCluster<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Holder>)> {
+    let shared = decided.shared(&node.name).into_iter();
+    let is_dead = |name: &String| {
+        let mut listed = node.listed.iter();
+        listed.any(|card| card.name == *name && !card.is_healthy)
+    };
+    let mut cards: BTreeMap<String, (Bytes, Vec<Holder>)> = (node.listed.iter())
+        .filter(|card| card.is_healthy)
+        .map(|card| (card.name.clone(), (card.memory, Vec::new())))
+        .collect();
+    for (name, holders) in shared.filter(|(name, _)| !is_dead(name)) {
+        let size = node.size_of(&name);
+        cards.insert(name, (size, holders.to_vec()));
+    }
+    let cards = cards.into_iter();
+    cards
+        .map(|(name, (size, holders))| (name, size, holders))
+        .collect()
+}
+
+/// The message that a node has too few idle cards.
+fn too_few(task: &Task, node: &Node, idle: i64) -> String {
+    let asked = formatting::cards(task);
+    let dead = node.listed.iter().filter(|card| !card.is_healthy).count();
+    let dead = match dead {
+        0 => String::new(),
+        dead => format!(", {dead} unhealthy"),
+    };
+    format!(
+        "asked for {asked}; {} idle of {}{dead}",
+        idle.max(0),
+        node.card_count()
+    )
+}

@@ -1,0 +1,358 @@
+//! Why a pod waits: the first reason that would still hold if all later ones were gone.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use apportion_policy::HeldBackJob;
+use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
+use apportion_policy::cluster::{Job, Task, TaskStatus};
+use apportion_policy::share::{QueueShare, ResourceShare};
+use serde::Serialize;
+
+use super::decided_cluster::DecidedCluster;
+use super::formatting;
+use super::unschedulable::{self, NodeView, UnmetRequirement};
+use apportion_model::snapshot::ClusterSnapshot;
+
+mod gang;
+mod gang_conflicts;
+
+use gang::WaitingGang;
+
+/// The kinds of reasons, in KAI's words where KAI has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum WaitReason {
+    /// The pod or its group is invalid.
+    Invalid,
+    /// It would run without its share of a GPU.
+    NoSlot,
+    /// It has scheduling gates.
+    Gated,
+    /// Its queue is missing, can't be used, or has queues below it.
+    QueueDoesNotExist,
+    /// Pods of its gang are missing.
+    NotReady,
+    /// Its queue, or one above, has reached its limit.
+    OverLimit,
+    /// It can't be evicted, and its queue has no quota left for such pods.
+    NonPreemptibleOverQuota,
+    /// No node has room.
+    Unschedulable,
+}
+
+/// A pod that waits.
+#[derive(Clone, Debug, Serialize)]
+pub struct WaitingPod {
+    /// Namespace and name of the pod.
+    pub pod: String,
+    /// The pod's group.
+    pub job: Option<String>,
+    /// The group's queue.
+    pub queue: Option<String>,
+    /// Why it waits, as a value.
+    pub reason: WaitReason,
+    /// Why it waits, as a sentence with numbers.
+    pub message: String,
+}
+
+/// All pods that wait, by name.
+pub fn all(snapshot: &ClusterSnapshot<'_>, decided: &DecidedCluster<'_>) -> Vec<WaitingPod> {
+    let unseen = |(pod, why): (&String, &String), reason| WaitingPod {
+        pod: pod.clone(),
+        job: None,
+        queue: None,
+        reason,
+        message: why.clone(),
+    };
+    let strays = snapshot.strays.iter();
+    let slotless = snapshot.slotless.iter();
+    let mut waiting: Vec<WaitingPod> = (strays.map(|stray| unseen(stray, WaitReason::Invalid)))
+        .chain(slotless.map(|one| unseen(one, WaitReason::NoSlot)))
+        .collect();
+    let mut inquiry = WaitDiagnosis {
+        snapshot,
+        decided,
+        views: BTreeMap::new(),
+        held_back: decided.session.held_back(),
+    };
+    for job in &decided.cluster.jobs {
+        let waits = |task: &&Task| {
+            matches!(
+                decided.status(task),
+                TaskStatus::Pending | TaskStatus::Gated
+            )
+        };
+        let tasks: Vec<&Task> = job.tasks.iter().filter(waits).collect();
+        if tasks.is_empty() {
+            continue;
+        }
+        let together = WaitingGang::of(decided, job);
+        for task in tasks {
+            let (reason, message) = inquiry.why(job, task, &together);
+            waiting.push(WaitingPod {
+                pod: task.name.clone(),
+                job: Some(job.name.clone()),
+                queue: Some(job.queue.clone()),
+                reason,
+                message,
+            });
+        }
+    }
+    waiting.sort_by(|left, right| left.pod.cmp(&right.pod));
+    waiting
+}
+
+/// Finds the reasons of many pods.
+struct WaitDiagnosis<'a, 'c> {
+    snapshot: &'a ClusterSnapshot<'a>,
+    decided: &'a DecidedCluster<'c>,
+    /// The nodes as pods with the same request see them, without regard to affinity.
+    views: BTreeMap<String, Vec<NodeView>>,
+    /// The jobs for which evictions would be in vain.
+    held_back: Vec<HeldBackJob>,
+}
+
+impl WaitDiagnosis<'_, '_> {
+    fn why(&mut self, job: &Job, task: &Task, together: &WaitingGang<'_>) -> (WaitReason, String) {
+        if task.status == TaskStatus::Gated {
+            return (WaitReason::Gated, "it has scheduling gates".to_owned());
+        }
+        let queue = match self.queue(job) {
+            Ok(queue) => queue,
+            Err(message) => return (WaitReason::QueueDoesNotExist, message),
+        };
+        if let Some(sets) = together.strange(task) {
+            let message = format!("it belongs to none of the subgroups of its pod group: {sets}");
+            return (WaitReason::Invalid, message);
+        }
+        if let Some(message) = &together.unready {
+            return (WaitReason::NotReady, message.clone());
+        }
+        let next = together.with(task);
+        let (_, largest) = self.decided.card_sizes();
+        let more: ResourceAmounts = next.iter().map(|task| task.amounts(largest)).sum();
+        if let Some(found) = over(self.decided, job, queue, more) {
+            return found;
+        }
+        let message = match too_large(self.decided, next.len(), more) {
+            Some(message) => message,
+            None => {
+                let decided = self.decided;
+                let affinity = |node: &str| unschedulable::affinity(decided, task, node);
+                let mut message = no_room(decided, self.views(task), affinity, &next);
+                if let Some(held_back) = self.held_back.iter().find(|held| held.job == job.name) {
+                    message.push_str(&in_vain(held_back));
+                }
+                message
+            }
+        };
+        (WaitReason::Unschedulable, message)
+    }
+
+    /// The job's queue, or why it runs no pods.
+    fn queue(&self, job: &Job) -> Result<usize, String> {
+        let (name, queues) = (&job.queue, &self.decided.queues);
+        let queue = queues
+            .find(name)
+            .ok_or_else(|| match self.snapshot.unusable.get(name) {
+                Some(why) => format!("Queue '{name}' cannot be used: {why}"),
+                None => format!("Queue '{name}' does not exist"),
+            })?;
+        let below = queues.children(queue).iter();
+        let below: Vec<&str> = below.map(|&one| queues.get(one).uid.as_str()).collect();
+        if below.is_empty() {
+            return Ok(queue);
+        }
+        Err(format!(
+            "Queue '{name}' has child queues ({}); pods run only in queues without children",
+            below.join(", ")
+        ))
+    }
+
+    fn views(&mut self, task: &Task) -> &[NodeView] {
+        let Task {
+            cards,
+            cpu_millis,
+            memory,
+            node_affinity,
+            claims,
+            is_guaranteed,
+            containers,
+            ..
+        } = task;
+        let key = format!(
+            "{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
+        );
+        let (snapshot, decided) = (self.snapshot, self.decided);
+        let views = self.views.entry(key);
+        views.or_insert_with(|| unschedulable::without_affinity(snapshot, decided, task))
+    }
+}
+
+/// The queue whose limit or quota `more` would exceed, up to the top.
+fn over(
+    decided: &DecidedCluster<'_>,
+    job: &Job,
+    queue: usize,
+    more: ResourceAmounts,
+) -> Option<(WaitReason, String)> {
+    let queues = || {
+        decided
+            .queues
+            .upward(queue)
+            .map(|queue| decided.queues.get(queue))
+    };
+    let said = |queue: &QueueShare,
+                resource: ResourceKind,
+                bound: fn(&ResourceShare) -> f64,
+                has: fn(&ResourceShare) -> f64| {
+        let share = queue.of(resource);
+        let amount = |number| formatting::amount(resource, number);
+        (
+            amount(bound(share)),
+            amount(has(share)),
+            amount(more[resource]),
+        )
+    };
+    if let Some((queue, resource)) =
+        queues().find_map(|queue| Some((queue, queue.over_limit(more)?)))
+    {
+        let (limit, held, asked) = said(
+            queue,
+            resource,
+            |share| share.limit,
+            |share| share.allocated,
+        );
+        let message = format!(
+            "{} quota has reached the allowable limit of {}. Limit is {limit}, currently {held} allocated and workload requested {asked}",
+            queue.uid,
+            formatting::name(resource)
+        );
+        return Some((WaitReason::OverLimit, message));
+    }
+    if job.is_preemptible {
+        return None;
+    }
+    let (queue, resource) = queues().find_map(|queue| Some((queue, queue.over_quota(more)?)))?;
+    let (quota, held, asked) = said(
+        queue,
+        resource,
+        |share| share.deserved,
+        |share| share.non_preemptible,
+    );
+    let message = format!(
+        "Non-preemptible workload is over quota. Workload requested {asked}, but {} quota is {quota}, while {held} are already allocated for non-preemptible pods. Use a preemptible workload to go over quota",
+        queue.uid
+    );
+    Some((WaitReason::NonPreemptibleOverQuota, message))
+}
+
+/// What the cluster has too little of for a gang, even if it was empty.
+fn too_large(
+    decided: &DecidedCluster<'_>,
+    together: usize,
+    more: ResourceAmounts,
+) -> Option<String> {
+    let total = decided.total();
+    let mut involved = more.involved().filter(|_| together > 1);
+    let short = involved.find(|&resource| more[resource] > total[resource])?;
+    let amount = |amounts: ResourceAmounts| formatting::amount(short, amounts[short]);
+    Some(format!(
+        "the {together} pods that must start together ask for {}; all nodes together have {}",
+        amount(more),
+        amount(total)
+    ))
+}
+
+/// Why nobody is evicted for a job.
+fn in_vain(held_back: &HeldBackJob) -> String {
+    const SHOWN: usize = 3;
+    if held_back.by.is_empty() {
+        return "; no pod is evicted for it, because it would not get the room".to_owned();
+    }
+    let more = held_back.by.len().saturating_sub(SHOWN);
+    let first: Vec<&str> = held_back
+        .by
+        .iter()
+        .map(String::as_str)
+        .take(SHOWN)
+        .collect();
+    let more = match more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "; no pod is evicted for it, because the room would go to {}{more} first",
+        first.join(", ")
+    )
+}
+
+/// What the nodes lack, and which of them came closest. Those with room may lack `affinity`.
+fn no_room(
+    decided: &DecidedCluster<'_>,
+    views: &[NodeView],
+    affinity: impl Fn(&str) -> Option<(UnmetRequirement, String)>,
+    together: &[&Task],
+) -> String {
+    if views.is_empty() {
+        return "there are no nodes".to_owned();
+    }
+    let mut lacking: Vec<(UnmetRequirement, &NodeView, Cow<'_, str>)> = Vec::new();
+    let mut open: Vec<&NodeView> = Vec::new();
+    for view in views {
+        let found = match view.lacks {
+            Some(lack) => Some((lack, Cow::Borrowed(view.message.as_str()))),
+            None => affinity(&view.node).map(|(lack, message)| (lack, Cow::Owned(message))),
+        };
+        match found {
+            Some((lack, message)) => lacking.push((lack, view, message)),
+            // For a pod that starts alone, one such node is enough.
+            None if together.len() == 1 => return room_for_one(decided, view, together, &open),
+            None => open.push(view),
+        }
+    }
+    if let Some(first) = open.first() {
+        return room_for_one(decided, first, together, &open);
+    }
+    let mut counts: BTreeMap<UnmetRequirement, usize> = BTreeMap::new();
+    for (lack, ..) in &lacking {
+        *counts.entry(*lack).or_default() += 1;
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(lack, count)| format!("{count} node(s) {}", lack.words()))
+        .collect();
+    let free = |view: &NodeView| view.cards.iter().map(|card| card.free_bytes).max();
+    let closest = lacking
+        .iter()
+        .rev()
+        .max_by_key(|(lack, view, _)| (*lack, free(view)));
+    let closest =
+        closest.map(|(_, view, message)| format!("; closest is {}: {message}", view.node));
+    format!(
+        "no nodes with enough resources were found: {}{}",
+        counts.join(", "),
+        closest.unwrap_or_default()
+    )
+}
+
+/// The message if a node has room for one pod, which waits all the same.
+fn room_for_one(
+    decided: &DecidedCluster<'_>,
+    first: &NodeView,
+    together: &[&Task],
+    open: &[&NodeView],
+) -> String {
+    let node = &first.node;
+    let many = together.len();
+    if many == 1 {
+        return format!("{node} has room for it, but topology or the order of jobs make it wait");
+    }
+    let message = format!(
+        "the {many} pods that must start together do not fit; one alone would fit on {node}"
+    );
+    match gang_conflicts::too_few_domains(decided, together, open) {
+        Some(why) => format!("{message}: {why}"),
+        None => message,
+    }
+}
