@@ -34,12 +34,17 @@ pub use group::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, PodGroupOwner,
 };
 pub use grouping::{Grouping, group, group_by};
-pub use kinds::grove::{PodReference, parse_pod_reference, parse_sub_group};
-pub use kinds::lws::sub_groups as leader_worker_sub_groups;
-pub use kinds::mpi::{launcher_exists, without_delayed_launcher};
-pub use kinds::pods::is_spark;
-pub use kinds::skip::inherit_from_skipped;
 pub use object::ObjectView;
 pub use objects::{LookupTrace, ObjectStore};
 pub use table::{GroupingRule, OTHER, OwnerKindEntry, ReplicaRoles, TABLE, row_of};
 pub use workload::{GroupingInput, GroupingSettings};
+
+/// Single rules, by which `cargo xtask oracles` answers KAI's cases. No program calls them.
+#[doc(hidden)]
+pub mod kai_cases {
+    pub use crate::kinds::grove::{PodReference, parse_pod_reference, parse_sub_group};
+    pub use crate::kinds::lws::sub_groups as leader_worker_sub_groups;
+    pub use crate::kinds::mpi::{launcher_exists, without_delayed_launcher};
+    pub use crate::kinds::pods::is_spark;
+    pub use crate::kinds::skip::inherit_from_skipped;
+}

@@ -133,7 +133,7 @@ proptest! {
         let policy = json!({"subGroupSize": segment, "subGroupPolicyType": kind});
         let owner = json!({"spec": {"leaderWorkerTemplate": {"subGroupPolicy": policy}}});
         let pod = pod(index % size);
-        let parts = apportion_groups::leader_worker_sub_groups(
+        let parts = apportion_groups::kai_cases::leader_worker_sub_groups(
             ObjectView::new(&owner), ObjectView::new(&pod), size,
         );
         let fits = (2..=size).contains(&segment);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use apportion_groups::{
     GroupingError, GroupingInput, GroupingRule, GroupingSettings, KindDefaults, OTHER, ObjectStore,
-    ObjectView, OwnerKindEntry, ReplicaRoles, TABLE,
+    ObjectView, OwnerKindEntry, ReplicaRoles, TABLE, kai_cases,
 };
 use serde_json::{Value, json};
 
@@ -107,7 +107,7 @@ impl CallContext<'_> {
         Ok(match call {
             "pod_group" => return self.pod_group(),
             "buildSubGroups" => {
-                let parts = apportion_groups::leader_worker_sub_groups;
+                let parts = kai_cases::leader_worker_sub_groups;
                 parts(object(0), object(1), count(arg(2)))
                     .map(|parts| case_json::sub_groups(&parts))
             }
@@ -118,10 +118,10 @@ impl CallContext<'_> {
                     .as_u64()
                     .and_then(|index| usize::try_from(index).ok());
                 let index = index.unwrap_or_default();
-                apportion_groups::parse_sub_group(arg(0), index, ObjectView::new(&gang), topology)
+                kai_cases::parse_sub_group(arg(0), index, ObjectView::new(&gang), topology)
                     .map(|part| case_json::sub_group(&part))
             }
-            "parsePodReference" => apportion_groups::parse_pod_reference(arg(0))
+            "parsePodReference" => kai_cases::parse_pod_reference(arg(0))
                 .map(|pod| json!({"namespace": pod.namespace, "name": pod.name})),
             "calcPodGroupPreemptibilityWithDefaults" => {
                 let owners = arg(0).as_array().map_or(&[][..], Vec::as_slice);
@@ -155,18 +155,16 @@ impl CallContext<'_> {
                 let text = |number| arg(number).as_str().unwrap_or_default();
                 Ok((!self.objects.is_flat(text(0), text(1))).into())
             }
-            "launcherPodExists" => {
-                Ok(apportion_groups::launcher_exists(object(0), self.objects).into())
-            }
+            "launcherPodExists" => Ok(kai_cases::launcher_exists(object(0), self.objects).into()),
             "handleDelayedLauncherPolicy" => {
                 let members = count(&arg(1)["minAvailable"]);
-                let without = apportion_groups::without_delayed_launcher;
+                let without = kai_cases::without_delayed_launcher;
                 without(object(0), self.objects, members).map(|members| {
                     args[1]["minAvailable"] = members.into();
                     Value::Null
                 })
             }
-            "IsSparkPod" => Ok(apportion_groups::is_spark(object(0)).into()),
+            "IsSparkPod" => Ok(kai_cases::is_spark(object(0)).into()),
             "propagateMetadataDownChain" => {
                 propagate(args);
                 Ok(Value::Null)
@@ -290,7 +288,7 @@ fn count(value: &Value) -> u32 {
 
 /// The first argument is a list of owners, nearest first, or one owner that inherits from the others.
 fn propagate(args: &mut [Value]) {
-    let inherit = apportion_groups::inherit_from_skipped;
+    let inherit = kai_cases::inherit_from_skipped;
     if let Some(Value::Array(chain)) = args.first_mut() {
         for above in (1..chain.len()).rev() {
             let skipped = chain[above].clone();

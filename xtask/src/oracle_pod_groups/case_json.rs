@@ -1,8 +1,7 @@
 //! Groups in the JSON form that the cases check.
 
-use apportion_groups::{
-    DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, show_duration,
-};
+use apportion_groups::{DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint};
+use apportion_kubernetes::show_duration;
 use serde_json::{Value, json};
 
 pub(super) fn group(group: &DerivedPodGroup) -> Value {
