@@ -6,13 +6,18 @@
 
 use std::rc::Rc;
 
+use crate::capacity_bound::free_capacity::free_capacity;
+use crate::capacity_bound::placement_counts::places_for;
 use crate::cluster::TaskGpuRequest;
+use crate::fit::may_ever_be;
 use crate::node_resources::CardShareRequest;
+use crate::requests::need;
+use crate::scenario::gpus_of;
 use crate::session::Session;
 use crate::session::caches::{FreeCapacity, PlacementCounts, ResourceVector, TaskClass};
 
-mod free_capacity;
-mod placement_counts;
+pub(crate) mod free_capacity;
+pub(crate) mod placement_counts;
 
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
@@ -61,11 +66,11 @@ impl CapacityBound {
         let mut sum = ResourceVector::default();
         for &task in tasks {
             let mut known = kinds.iter();
-            let known = known.rfind(|kind| session.asks_alike(kind.task, task));
+            let known = known.rfind(|kind| asks_alike(session, kind.task, task));
             let kind = match known {
                 Some(kind) => kind,
                 None => {
-                    kinds.push(session.kind_of(task));
+                    kinds.push(kind_of(session, task));
                     kinds.last()?
                 }
             };
@@ -76,9 +81,9 @@ impl CapacityBound {
             let ResourceVector([.., cards]) = &mut sum;
             *cards = 0.0;
         }
-        let free_capacity = session.free_capacity();
+        let free_capacity = free_capacity(session);
         Some(Self {
-            places: session.places_for(kinds, tasks.len(), &free_capacity),
+            places: places_for(session, kinds, tasks.len(), &free_capacity),
             tasks: tasks.len(),
             free_capacity,
             sum,
@@ -101,81 +106,82 @@ impl CapacityBound {
     }
 }
 
-impl Session<'_> {
-    /// Whether two tasks ask for the same and may be on the same nodes.
-    pub(crate) fn asks_alike(&self, left: usize, right: usize) -> bool {
-        let (l, r) = (&self.tasks[left], &self.tasks[right]);
-        left == right
-            || (l.claimed_cards == r.claimed_cards
-                && l.task.cpu_millis == r.task.cpu_millis
-                && l.task.memory == r.task.memory
-                && l.task.cards == r.task.cards
-                && l.task.is_legacy_mig == r.task.is_legacy_mig
-                && l.task.node_affinity == r.task.node_affinity)
-    }
+/// Whether two tasks ask for the same and may be on the same nodes.
+pub(crate) fn asks_alike(session: &Session<'_>, left: usize, right: usize) -> bool {
+    let (l, r) = (&session.tasks[left], &session.tasks[right]);
+    left == right
+        || (l.claimed_cards == r.claimed_cards
+            && l.task.cpu_millis == r.task.cpu_millis
+            && l.task.memory == r.task.memory
+            && l.task.cards == r.task.cards
+            && l.task.is_legacy_mig == r.task.is_legacy_mig
+            && l.task.node_affinity == r.task.node_affinity)
+}
 
-    /// The class of the task. It never changes in a session, so it is computed once for all tasks like it.
-    fn kind_of(&self, task: usize) -> Rc<TaskClass> {
-        let mut kinds = self.kinds.borrow_mut();
-        if let Some(kind) = kinds.iter().rfind(|kind| self.asks_alike(kind.task, task)) {
-            return Rc::clone(kind);
-        }
-        let nodes = 0..self.nodes.len();
-        let takes = |node| {
-            let could = self.could_ever_be(task, node);
-            could.then(|| self.parts(task, node))
-        };
-        let takes: Vec<Option<ResourceVector>> = nodes.map(takes).collect();
-        let everywhere = takes.iter().flatten().copied();
-        let least = everywhere.reduce(|least, parts| least.with(parts, f64::min));
-        let kind = Rc::new(TaskClass { task, least, takes });
-        kinds.push(Rc::clone(&kind));
-        kind
+/// The class of the task. It never changes in a session, so it is computed once for all tasks like it.
+fn kind_of(session: &Session<'_>, task: usize) -> Rc<TaskClass> {
+    let mut kinds = session.kinds.borrow_mut();
+    if let Some(kind) = kinds
+        .iter()
+        .rfind(|kind| asks_alike(session, kind.task, task))
+    {
+        return Rc::clone(kind);
     }
+    let nodes = 0..session.nodes.len();
+    let takes = |node| {
+        let could = could_ever_be(session, task, node);
+        could.then(|| parts(session, task, node))
+    };
+    let takes: Vec<Option<ResourceVector>> = nodes.map(takes).collect();
+    let everywhere = takes.iter().flatten().copied();
+    let least = everywhere.reduce(|least, parts| least.with(parts, f64::min));
+    let kind = Rc::new(TaskClass { task, least, takes });
+    kinds.push(Rc::clone(&kind));
+    kind
+}
 
-    /// Whether the task could run on the node if it were empty.
-    fn could_ever_be(&self, task: usize, node: usize) -> bool {
-        let need = self.need(task, node);
-        let total = &self.node_states[node].total;
-        let fitting = |share: &CardShareRequest| {
-            let node_state = &self.node_states[node];
-            let listed = node_state.sizes.is_listed();
-            let counted = || share.of(node_state.card_memory).map_or(0, |_| total.cards);
-            let cards = listed.then(|| node_state.sizes.fitting(share));
-            cards.unwrap_or_else(counted)
-        };
-        let has_cards = need.share.is_none_or(|share| {
-            i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
-        });
-        let partitions = need.node_state.partitions.iter().zip(&total.partitions);
-        has_cards
-            && need.node_state.cpu <= total.cpu
-            && need.node_state.memory <= total.memory
-            && need.node_state.pods <= total.pods
-            && need.node_state.cards <= total.cards
-            && partitions.into_iter().all(|(asks, has)| asks <= has)
-            && self.may_ever_be(task, node)
-    }
+/// Whether the task could run on the node if it were empty.
+fn could_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
+    let need = need(session, task, node);
+    let total = &session.node_states[node].total;
+    let fitting = |share: &CardShareRequest| {
+        let node_state = &session.node_states[node];
+        let listed = node_state.sizes.is_listed();
+        let counted = || share.of(node_state.card_memory).map_or(0, |_| total.cards);
+        let cards = listed.then(|| node_state.sizes.fitting(share));
+        cards.unwrap_or_else(counted)
+    };
+    let has_cards = need.share.is_none_or(|share| {
+        i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
+    });
+    let partitions = need.node_state.partitions.iter().zip(&total.partitions);
+    has_cards
+        && need.node_state.cpu <= total.cpu
+        && need.node_state.memory <= total.memory
+        && need.node_state.pods <= total.pods
+        && need.node_state.cards <= total.cards
+        && partitions.into_iter().all(|(asks, has)| asks <= has)
+        && may_ever_be(session, task, node)
+}
 
-    /// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.
-    pub(crate) fn parts(&self, task: usize, node: usize) -> ResourceVector {
-        let facts = self.tasks[task].task;
-        let card = self.node_states[node].largest();
-        let cards = match &facts.cards {
-            TaskGpuRequest::None => 0.0,
-            cards => cards.count(card),
-        };
-        // Claimed cards don't count: the claim may have them already.
-        ResourceVector([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
-    }
+/// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.
+pub(crate) fn parts(session: &Session<'_>, task: usize, node: usize) -> ResourceVector {
+    let facts = session.tasks[task].task;
+    let card = session.node_states[node].largest();
+    let cards = match &facts.cards {
+        TaskGpuRequest::None => 0.0,
+        cards => cards.count(card),
+    };
+    // Claimed cards don't count: the claim may have them already.
+    ResourceVector([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
+}
 
-    /// The node of a task, and what would be free there if the task left.
-    pub(crate) fn freed_by(&self, task: usize) -> Option<(usize, ResourceVector)> {
-        let node = self.task_states[task].node?;
-        let ResourceVector([cpu, memory, pods, _]) = self.parts(task, node);
-        Some((
-            node,
-            ResourceVector([cpu, memory, pods, self.gpus_of(task)]),
-        ))
-    }
+/// The node of a task, and what would be free there if the task left.
+pub(crate) fn freed_by(session: &Session<'_>, task: usize) -> Option<(usize, ResourceVector)> {
+    let node = session.task_states[task].node?;
+    let ResourceVector([cpu, memory, pods, _]) = parts(session, task, node);
+    Some((
+        node,
+        ResourceVector([cpu, memory, pods, gpus_of(session, task)]),
+    ))
 }

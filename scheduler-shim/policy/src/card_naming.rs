@@ -48,7 +48,7 @@ impl CardNaming {
                     by_node(&session.initial_states),
                 )
             });
-            session.names_on(node, &now[node], &before[node])
+            names_on(session, node, &now[node], &before[node])
         })
     }
 }
@@ -63,95 +63,93 @@ fn by_node(nodes: usize, task_states: &[TaskState]) -> ByNode {
     by_node
 }
 
-impl Session<'_> {
-    /// The names of the cards of a node, given the tasks there now and when the session opened.
-    fn names_on(&self, node: usize, now: &[usize], before: &[usize]) -> NodeCardNames {
-        let mut names = NodeCardNames::default();
-        let mut free = self.unoccupied(node, before);
-        for &task in now {
-            let state = &self.task_states[task];
-            if state.status != TaskStatus::Binding || self.initial_states[task] == *state {
-                continue;
-            }
-            for &key in &state.cards.shared {
-                let class = self.node_states[node].sizes.class_of(key);
-                let is_named =
-                    self.card_names.contains_key(&key) || names.opened.contains_key(&key);
-                let name = class
-                    .filter(|_| !is_named)
-                    .and_then(|class| free[class].pop());
-                names.opened.extend(name.map(|name| (key, name)));
-            }
-            let counts = state.cards.whole.iter().enumerate();
-            let own = counts.flat_map(|(class, &count)| (0..count).map(move |_| class));
-            let own: Vec<String> = own.filter_map(|class| free[class].pop()).collect();
-            names.whole.insert(task, own);
+/// The names of the cards of a node, given the tasks there now and when the session opened.
+fn names_on(session: &Session<'_>, node: usize, now: &[usize], before: &[usize]) -> NodeCardNames {
+    let mut names = NodeCardNames::default();
+    let mut free = unoccupied(session, node, before);
+    for &task in now {
+        let state = &session.task_states[task];
+        if state.status != TaskStatus::Binding || session.initial_states[task] == *state {
+            continue;
         }
-        names
-    }
-
-    /// The largest number of a new card in an earlier session, so that no name is given twice.
-    fn last_new(&self) -> u64 {
-        let names = self.card_names.values();
-        let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
-        numbers.max().map_or(0, u64::from)
-    }
-
-    /// The cards of a node that were unoccupied when the session opened, by size class. They are taken from the
-    /// end.
-    fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
-        let here = before.iter();
-        let here = here.filter(|task| self.initial_states[**task].status.is_active());
-        let occupied: BTreeSet<&String> =
-            here.flat_map(|&task| &self.tasks[task].task.on).collect();
-        let sizes = &self.node_states[node].sizes;
-        let mut free = vec![Vec::new(); sizes.count()];
-        let listed = self.nodes[node].listed.iter();
-        for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
-            if let Some(class) = sizes.class(card.memory) {
-                free[class].push(card.name.clone());
-            }
+        for &key in &state.cards.shared {
+            let class = session.node_states[node].sizes.class_of(key);
+            let is_named = session.card_names.contains_key(&key) || names.opened.contains_key(&key);
+            let name = class
+                .filter(|_| !is_named)
+                .and_then(|class| free[class].pop());
+            names.opened.extend(name.map(|name| (key, name)));
         }
-        for names in &mut free {
-            names.sort_unstable_by(|left, right| right.cmp(left));
-        }
-        free
+        let counts = state.cards.whole.iter().enumerate();
+        let own = counts.flat_map(|(class, &count)| (0..count).map(move |_| class));
+        let own: Vec<String> = own.filter_map(|class| free[class].pop()).collect();
+        names.whole.insert(task, own);
     }
+    names
+}
 
-    /// The names of a task's cards in the given state.
-    pub(crate) fn cards_by_name(
-        &self,
-        task: usize,
-        state: &TaskState,
-        naming: &mut CardNaming,
-    ) -> Vec<String> {
-        let Some(node) = state.node else {
-            return Vec::new();
-        };
-        let last = *naming.last.get_or_insert_with(|| self.last_new());
-        let names = naming.on(self, node);
-        let name = |card: &CardKey| {
-            let known = self.card_names.get(card).or(names.opened.get(card));
-            known
-                .cloned()
-                .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
-        };
-        let is_listed = self.node_states[node].sizes.is_listed();
-        let stays = || {
-            let is_promised = state.status == TaskStatus::Pipelined;
-            state.node == self.initial_states[task].node && !is_promised
-        };
-        let whole = names.whole.get(&task).cloned();
-        let as_before = || {
-            let on = &self.tasks[task].task.on;
-            let is_alone = !state.cards.whole.is_empty();
-            if is_listed && is_alone && stays() {
-                on.clone()
-            } else {
-                Vec::new()
-            }
-        };
-        let shared = state.cards.shared.iter().map(name);
-        shared.chain(whole.unwrap_or_else(as_before)).collect()
+/// The largest number of a new card in an earlier session, so that no name is given twice.
+fn last_new(session: &Session<'_>) -> u64 {
+    let names = session.card_names.values();
+    let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
+    numbers.max().map_or(0, u64::from)
+}
+
+/// The cards of a node that were unoccupied when the session opened, by size class. They are taken from the
+/// end.
+fn unoccupied(session: &Session<'_>, node: usize, before: &[usize]) -> Vec<Vec<String>> {
+    let here = before.iter();
+    let here = here.filter(|task| session.initial_states[**task].status.is_active());
+    let occupied: BTreeSet<&String> = here
+        .flat_map(|&task| &session.tasks[task].task.on)
+        .collect();
+    let sizes = &session.node_states[node].sizes;
+    let mut free = vec![Vec::new(); sizes.count()];
+    let listed = session.nodes[node].listed.iter();
+    for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
+        if let Some(class) = sizes.class(card.memory) {
+            free[class].push(card.name.clone());
+        }
     }
+    for names in &mut free {
+        names.sort_unstable_by(|left, right| right.cmp(left));
+    }
+    free
+}
+
+/// The names of a task's cards in the given state.
+pub(crate) fn cards_by_name(
+    session: &Session<'_>,
+    task: usize,
+    state: &TaskState,
+    naming: &mut CardNaming,
+) -> Vec<String> {
+    let Some(node) = state.node else {
+        return Vec::new();
+    };
+    let last = *naming.last.get_or_insert_with(|| last_new(session));
+    let names = naming.on(session, node);
+    let name = |card: &CardKey| {
+        let known = session.card_names.get(card).or(names.opened.get(card));
+        known
+            .cloned()
+            .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
+    };
+    let is_listed = session.node_states[node].sizes.is_listed();
+    let stays = || {
+        let is_promised = state.status == TaskStatus::Pipelined;
+        state.node == session.initial_states[task].node && !is_promised
+    };
+    let whole = names.whole.get(&task).cloned();
+    let as_before = || {
+        let on = &session.tasks[task].task.on;
+        let is_alone = !state.cards.whole.is_empty();
+        if is_listed && is_alone && stays() {
+            on.clone()
+        } else {
+            Vec::new()
+        }
+    };
+    let shared = state.cards.shared.iter().map(name);
+    shared.chain(whole.unwrap_or_else(as_before)).collect()
 }

@@ -3,6 +3,7 @@
 //! This decides nothing. Comparisons of schedulers ask it at the end, when nothing changes any more: if an entitled
 //! job still waits, something that can be named must hold it back.
 
+use crate::charges::wants;
 use crate::session::Session;
 use crate::share::QueueShare;
 
@@ -17,50 +18,53 @@ pub enum Entitlement {
     Priority,
 }
 
-impl Session<'_> {
-    /// Why a waiting job should be served, if it should.
-    #[must_use]
-    pub fn entitlement(&self, job: &str) -> Option<Entitlement> {
-        let found = self.jobs.iter().position(|facts| facts.job.name == job)?;
-        let facts = &self.jobs[found];
-        let queue = facts.queue?;
-        let next = self.gang(&facts.view).next(false);
-        if next.is_empty() {
-            return None;
-        }
-        let wants = self.wants(&next);
-        let along = |may: &dyn Fn(&QueueShare) -> bool| {
-            self.queues.upward(queue).all(|at| may(self.queues.get(at)))
-        };
-        let is_refused = |at: &QueueShare| {
-            at.over_limit(wants).is_some()
-                || !facts.job.is_preemptible && at.over_quota(wants).is_some()
-        };
-        if self
+/// Why a waiting job should be served, if it should.
+pub(crate) fn entitlement(session: &Session<'_>, job: &str) -> Option<Entitlement> {
+    let found = session
+        .jobs
+        .iter()
+        .position(|facts| facts.job.name == job)?;
+    let facts = &session.jobs[found];
+    let queue = facts.queue?;
+    let next = session.gang(&facts.view).next(false);
+    if next.is_empty() {
+        return None;
+    }
+    let wants = wants(session, &next);
+    let along = |may: &dyn Fn(&QueueShare) -> bool| {
+        session
             .queues
             .upward(queue)
-            .any(|at| is_refused(self.queues.get(at)))
-        {
-            return None;
-        }
-        if along(&|at| at.deserves(wants)) {
-            return Some(Entitlement::Quota);
-        }
-        if along(&|at| at.allocated().plus(wants).within(at.allocatable())) {
-            return Some(Entitlement::FairShare);
-        }
-        let is_lower = |other: usize| {
-            let other = &self.jobs[other];
-            other.queue == Some(queue)
-                && other.job.is_preemptible
-                && other.job.priority < facts.job.priority
-                && other
-                    .view
-                    .all()
-                    .any(|task| self.task_states[task].status.is_allocated())
-        };
-        (0..self.jobs.len())
-            .any(is_lower)
-            .then_some(Entitlement::Priority)
+            .all(|at| may(session.queues.get(at)))
+    };
+    let is_refused = |at: &QueueShare| {
+        at.over_limit(wants).is_some()
+            || !facts.job.is_preemptible && at.over_quota(wants).is_some()
+    };
+    if session
+        .queues
+        .upward(queue)
+        .any(|at| is_refused(session.queues.get(at)))
+    {
+        return None;
     }
+    if along(&|at| at.deserves(wants)) {
+        return Some(Entitlement::Quota);
+    }
+    if along(&|at| at.allocated().plus(wants).within(at.allocatable())) {
+        return Some(Entitlement::FairShare);
+    }
+    let is_lower = |other: usize| {
+        let other = &session.jobs[other];
+        other.queue == Some(queue)
+            && other.job.is_preemptible
+            && other.job.priority < facts.job.priority
+            && other
+                .view
+                .all()
+                .any(|task| session.task_states[task].status.is_allocated())
+    };
+    (0..session.jobs.len())
+        .any(is_lower)
+        .then_some(Entitlement::Priority)
 }

@@ -36,7 +36,7 @@ impl PodMix {
         let mut counts: BTreeMap<Ask, u64> = BTreeMap::new();
         for (task, facts) in session.tasks.iter().enumerate() {
             if session.task_states[task].status.is_alive()
-                && let Some(ask) = session.ask(&facts.task.cards)
+                && let Some(ask) = ask(session, &facts.task.cards)
             {
                 *counts.entry(ask).or_default() += ask.0 * ask.1;
             }
@@ -103,46 +103,44 @@ impl FreeCards {
     }
 }
 
-impl Session<'_> {
-    fn ask(&self, cards: &TaskGpuRequest) -> Option<Ask> {
-        let one = cards.count(self.card_sizes.0);
-        let ask = match cards {
-            TaskGpuRequest::Whole(count) => (PARTS, *count as f64),
-            TaskGpuRequest::Shared { devices, .. } => {
-                let devices = f64::from((*devices).max(1));
-                ((one / devices * PARTS).ceil().min(PARTS), devices)
-            }
-            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => return None,
-        };
-        // Both are whole numbers and not negative, or there is nothing to ask for.
-        (ask.1 > 0.0).then_some((ask.0 as u64, ask.1 as u64))
-    }
+fn ask(session: &Session<'_>, cards: &TaskGpuRequest) -> Option<Ask> {
+    let one = cards.count(session.card_sizes.0);
+    let ask = match cards {
+        TaskGpuRequest::Whole(count) => (PARTS, *count as f64),
+        TaskGpuRequest::Shared { devices, .. } => {
+            let devices = f64::from((*devices).max(1));
+            ((one / devices * PARTS).ceil().min(PARTS), devices)
+        }
+        TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => return None,
+    };
+    // Both are whole numbers and not negative, or there is nothing to ask for.
+    (ask.1 > 0.0).then_some((ask.0 as u64, ask.1 as u64))
+}
 
-    /// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
-    pub(crate) fn tidiness(&self, node: usize, need: &ResourceRequest) -> f64 {
-        let node_state = &self.node_states[node];
-        let mix = self.mix.get_or_init(|| PodMix::of(self));
-        let rooms = node_state
-            .shared
-            .iter()
-            .filter(|(_, card)| card.stays() > 0);
-        let free = FreeCards {
-            whole: node_state.cards_soon(),
-            parts: rooms
-                .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
-                .collect(),
-        };
-        let part_of = |card: CardKey| {
-            let size = node_state.size(card);
-            let bytes = need.share?.of(size)?;
-            Some(bytes.0 as f64 / size.0.max(1) as f64)
-        };
-        let largest = node_state.largest();
-        let of_largest = need.share.map_or(0.0, |share| {
-            share.on(largest).0 as f64 / largest.0.max(1) as f64
-        });
-        let before = mix.fragments(&free);
-        let after = mix.fragments(&free.without(need, part_of, of_largest));
-        0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
-    }
+/// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
+pub(crate) fn tidiness(session: &Session<'_>, node: usize, need: &ResourceRequest) -> f64 {
+    let node_state = &session.node_states[node];
+    let mix = session.mix.get_or_init(|| PodMix::of(session));
+    let rooms = node_state
+        .shared
+        .iter()
+        .filter(|(_, card)| card.stays() > 0);
+    let free = FreeCards {
+        whole: node_state.cards_soon(),
+        parts: rooms
+            .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
+            .collect(),
+    };
+    let part_of = |card: CardKey| {
+        let size = node_state.size(card);
+        let bytes = need.share?.of(size)?;
+        Some(bytes.0 as f64 / size.0.max(1) as f64)
+    };
+    let largest = node_state.largest();
+    let of_largest = need.share.map_or(0.0, |share| {
+        share.on(largest).0 as f64 / largest.0.max(1) as f64
+    });
+    let before = mix.fragments(&free);
+    let after = mix.fragments(&free.without(need, part_of, of_largest));
+    0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
 }

@@ -11,7 +11,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::actions::{as_victim, is_waiting};
 use crate::amounts::ResourceAmounts;
+use crate::charges::{charge, wants};
 use crate::gang::JobView;
 use crate::jobs_by_queue::JobsByQueue;
 use crate::queue_order::{QueueChange, compare};
@@ -109,7 +111,7 @@ impl<'f> JobOrder<'f> {
             let job = jobs[*left];
             if self.filter.is_none_or(|filter| filter(session, job)) {
                 self.pulled.insert(queue, job);
-                self.push(session, session.as_victim(&session.jobs[job].view));
+                self.push(session, as_victim(session, &session.jobs[job].view));
                 return;
             }
         }
@@ -122,7 +124,7 @@ impl<'f> JobOrder<'f> {
             }
         }
         for views in self.leaves.values_mut() {
-            views.sort_by(|left, right| session.order_jobs(right, left));
+            views.sort_by(|left, right| order_jobs(session, right, left));
         }
         self
     }
@@ -135,7 +137,7 @@ impl<'f> JobOrder<'f> {
         let is_of_victims = self.filter.is_some();
         let views = self.leaves.entry(queue).or_default();
         let place = views.partition_point(|other| {
-            let order = session.order_jobs(other, &view);
+            let order = order_jobs(session, other, &view);
             order
                 == if is_of_victims {
                     Ordering::Less
@@ -177,7 +179,7 @@ impl<'f> JobOrder<'f> {
             self.forget_turns(session, leaf);
             if self.filter.is_some() {
                 let held = self.taken.entry(leaf).or_default();
-                *held = held.plus(session.held(&view));
+                *held = held.plus(held_by(session, &view));
             }
             return Some(view);
         }
@@ -188,7 +190,7 @@ impl<'f> JobOrder<'f> {
     fn pass_idle_bystanders(&mut self, session: &Session<'_>) {
         for (jobs, passed) in self.bystanders.values_mut() {
             while let Some(job) = jobs.get(*passed) {
-                if !self.own.contains(job) && session.is_waiting(&session.jobs[*job].view) {
+                if !self.own.contains(job) && is_waiting(session, &session.jobs[*job].view) {
                     break;
                 }
                 *passed += 1;
@@ -206,7 +208,7 @@ impl<'f> JobOrder<'f> {
             return false;
         };
         let own = self.leaves.get(&leaf).and_then(|views| views.last());
-        own.is_none_or(|own| session.order_jobs(other, own) == Ordering::Less)
+        own.is_none_or(|own| order_jobs(session, other, own) == Ordering::Less)
     }
 
     fn head<'s>(&'s self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
@@ -300,44 +302,42 @@ impl<'f> JobOrder<'f> {
         if self.filter.is_some() {
             let taken = self.taken.get(&leaf).copied().unwrap_or_default();
             return QueueChange {
-                victims: taken.plus(session.held(next)),
+                victims: taken.plus(held_by(session, next)),
                 ..QueueChange::default()
             };
         }
         QueueChange {
-            job: session.wants(&session.gang(next).next(false)),
+            job: wants(session, &session.gang(next).next(false)),
             ..QueueChange::default()
         }
     }
 }
 
-impl Session<'_> {
-    /// The order of jobs in a queue: priority, progress towards the minimum, age, name.
-    pub(crate) fn order_jobs(&self, left: &JobView, right: &JobView) -> Ordering {
-        let (l, r) = (self.jobs[left.job].job, self.jobs[right.job].job);
-        let by_priority = if self.settings.by_priority {
-            r.priority.cmp(&l.priority)
-        } else {
-            Ordering::Equal
-        };
-        by_priority
-            .then_with(|| {
-                if self.settings.minimum_first {
-                    self.gang(left).fill().cmp(&self.gang(right).fill())
-                } else {
-                    Ordering::Equal
-                }
-            })
-            .then_with(|| l.created.cmp(&r.created))
-            .then_with(|| l.name.cmp(&r.name))
-    }
+/// The order of jobs in a queue: priority, progress towards the minimum, age, name.
+pub(crate) fn order_jobs(session: &Session<'_>, left: &JobView, right: &JobView) -> Ordering {
+    let (l, r) = (session.jobs[left.job].job, session.jobs[right.job].job);
+    let by_priority = if session.settings.by_priority {
+        r.priority.cmp(&l.priority)
+    } else {
+        Ordering::Equal
+    };
+    by_priority
+        .then_with(|| {
+            if session.settings.minimum_first {
+                session.gang(left).fill().cmp(&session.gang(right).fill())
+            } else {
+                Ordering::Equal
+            }
+        })
+        .then_with(|| l.created.cmp(&r.created))
+        .then_with(|| l.name.cmp(&r.name))
+}
 
-    /// What the tasks of a view hold.
-    fn held(&self, view: &JobView) -> ResourceAmounts {
-        let held = view.all().filter_map(|task| {
-            let holds = self.task_states[task].status.is_allocated();
-            self.charge(task).filter(|_| holds)
-        });
-        held.sum()
-    }
+/// What the tasks of a view hold.
+fn held_by(session: &Session<'_>, view: &JobView) -> ResourceAmounts {
+    let held = view.all().filter_map(|task| {
+        let holds = session.task_states[task].status.is_allocated();
+        charge(session, task).filter(|_| holds)
+    });
+    held.sum()
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::gang::JobView;
+use crate::job_order::order_jobs;
 use crate::session::Session;
 
 /// Selects the jobs of a pool.
@@ -29,7 +30,7 @@ impl JobsByQueue {
         }
         for jobs in by_queue.values_mut() {
             jobs.sort_by(|&left, &right| {
-                session.order_jobs(&session.jobs[left].view, &session.jobs[right].view)
+                order_jobs(session, &session.jobs[left].view, &session.jobs[right].view)
             });
         }
         let shared = by_queue.into_iter();
@@ -62,9 +63,7 @@ impl JobsByQueue {
             }
             if (self.kind)(session, &facts.view) {
                 let place = jobs.partition_point(|&other| {
-                    session
-                        .order_jobs(&session.jobs[other].view, &facts.view)
-                        .is_lt()
+                    order_jobs(session, &session.jobs[other].view, &facts.view).is_lt()
                 });
                 jobs.insert(place, job);
             }

@@ -9,10 +9,14 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use crate::capacity_bound::asks_alike;
 use crate::changed_nodes::ChangeCursor;
-use crate::choose::DENSITY;
+use crate::charges::wants_cards;
+use crate::choose::{DENSITY, density, free, overall, packing, score};
 use crate::cluster::PlacementStrategy;
+use crate::fit::{fits, has_node_quota};
 use crate::node_resources::ResourceRequest;
+use crate::requests::need_anywhere;
 use crate::session::Session;
 use crate::session::caches::{NodeRanking, NodeScore, OrderedFloat};
 
@@ -38,7 +42,7 @@ impl NodeRanking {
         Self {
             task,
             need,
-            wants_cards: session.wants_cards(task),
+            wants_cards: wants_cards(session, task),
             seen: ChangeCursor::default(),
             places: vec![NodeScore::default(); session.nodes.len()],
             fitting: BTreeMap::new(),
@@ -89,9 +93,9 @@ impl NodeRanking {
     }
 
     fn place(&self, session: &Session<'_>, node: usize) -> NodeScore {
-        let free = session.free(self.wants_cards, node);
-        let overall = session.overall(self.wants_cards, node);
-        let place = || match session.packing(self.wants_cards) {
+        let free = free(session, self.wants_cards, node);
+        let overall = overall(session, self.wants_cards, node);
+        let place = || match packing(session, self.wants_cards) {
             PlacementStrategy::ByName => 0.0,
             // A node without the resource scores like the emptiest one.
             PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
@@ -99,10 +103,10 @@ impl NodeRanking {
             PlacementStrategy::Spread if overall == 0.0 => 0.0,
             PlacementStrategy::Spread => 0.0 - free / overall,
         };
-        let fits = session.fits(self.task, node, &self.need);
+        let fits = fits(session, self.task, node, &self.need);
         NodeScore {
             // `+ 0.0` makes -0.0 a 0.0.
-            worth: fits.then(|| (session.score(self.task, node, &self.need) + 0.0, place())),
+            worth: fits.then(|| (score(session, self.task, node, &self.need) + 0.0, place())),
             free: (overall > 0.0).then_some(free),
         }
     }
@@ -126,7 +130,7 @@ impl NodeRanking {
             // When packing, nodes without the resource come last here but score like the emptiest one.
             let last = equals.range((OrderedFloat(f64::INFINITY), 0)..).next();
             for &(_, node) in equals.first().into_iter().chain(last) {
-                let value = worth + session.density(self.wants_cards, (least, most), node);
+                let value = worth + density(session, self.wants_cards, (least, most), node);
                 let is_better = |(best, known): (f64, usize)| match value.total_cmp(&best) {
                     Ordering::Greater => true,
                     Ordering::Equal => node < known,
@@ -141,54 +145,52 @@ impl NodeRanking {
     }
 }
 
-impl Session<'_> {
-    /// The best of all nodes for a task, if one fits. The outer `None` means that no ranking is kept.
-    pub(crate) fn best_of_all(&self, task: usize) -> Option<Option<usize>> {
-        if !self.is_alone(task) {
+/// The best of all nodes for a task, if one fits. The outer `None` means that no ranking is kept.
+pub(crate) fn best_of_all(session: &Session<'_>, task: usize) -> Option<Option<usize>> {
+    if !is_alone(session, task) {
+        return None;
+    }
+    let need = need_anywhere(session, task)?;
+    let mut rankings = session.rankings.borrow_mut();
+    let is_like =
+        |known: usize| asks_alike(session, known, task) && is_guaranteed_as(session, known, task);
+    let known = rankings.kept.iter().rposition(|known| is_like(known.task));
+    let mut ranking = match known {
+        Some(known) => rankings.kept.remove(known),
+        None if rankings.asked.iter().any(|&known| is_like(known)) => {
+            NodeRanking::of(session, task, need)
+        }
+        None => {
+            rankings.asked.truncate(KEPT - 1);
+            rankings.asked.insert(0, task);
             return None;
         }
-        let need = self.need_anywhere(task)?;
-        let mut rankings = self.rankings.borrow_mut();
-        let is_like =
-            |known: usize| self.asks_alike(known, task) && self.is_guaranteed_as(known, task);
-        let known = rankings.kept.iter().rposition(|known| is_like(known.task));
-        let mut ranking = match known {
-            Some(known) => rankings.kept.remove(known),
-            None if rankings.asked.iter().any(|&known| is_like(known)) => {
-                NodeRanking::of(self, task, need)
-            }
-            None => {
-                rankings.asked.truncate(KEPT - 1);
-                rankings.asked.insert(0, task);
-                return None;
-            }
-        };
-        self.spend(self.nodes.len());
-        ranking.catch_up(self);
-        let best = ranking.best(self);
-        if rankings.kept.len() == KEPT {
-            rankings.kept.remove(0);
-        }
-        rankings.kept.push(ranking);
-        let best = best?;
-        Some(best.filter(|_| self.has_node_quota(task, 0)))
+    };
+    session.spend(session.nodes.len());
+    ranking.catch_up(session);
+    let best = ranking.best(session);
+    if rankings.kept.len() == KEPT {
+        rankings.kept.remove(0);
     }
+    rankings.kept.push(ranking);
+    let best = best?;
+    Some(best.filter(|_| has_node_quota(session, task, 0)))
+}
 
-    /// Whether only a node's own state decides its score for the task.
-    fn is_alone(&self, task: usize) -> bool {
-        let facts = self.tasks[task].task;
-        self.most_zones == 0
-            && !self.inter_pod_affinity.may_be_refused(task)
-            && facts.near.is_empty()
-            && facts.apart.is_empty()
-            && facts.even.is_empty()
-            && facts.prefers.is_empty()
-    }
+/// Whether only a node's own state decides its score for the task.
+fn is_alone(session: &Session<'_>, task: usize) -> bool {
+    let facts = session.tasks[task].task;
+    session.most_zones == 0
+        && !session.inter_pod_affinity.may_be_refused(task)
+        && facts.near.is_empty()
+        && facts.apart.is_empty()
+        && facts.even.is_empty()
+        && facts.prefers.is_empty()
+}
 
-    fn is_guaranteed_as(&self, left: usize, right: usize) -> bool {
-        let (left, right) = (self.tasks[left].task, self.tasks[right].task);
-        left.is_guaranteed == right.is_guaranteed && left.containers == right.containers
-    }
+fn is_guaranteed_as(session: &Session<'_>, left: usize, right: usize) -> bool {
+    let (left, right) = (session.tasks[left].task, session.tasks[right].task);
+    left.is_guaranteed == right.is_guaranteed && left.containers == right.containers
 }
 
 #[cfg(test)]
@@ -199,10 +201,14 @@ mod tests {
     use apportion_abi::{Bytes, Share};
     use proptest::prelude::*;
 
+    use super::best_of_all;
+    use crate::choose::{cards_for, ranked};
     use crate::cluster::{
         Cluster, Job, Node, PlacementStrategy as Packing, PodSet, SubGroupSet, Task, TaskGpuRequest,
     };
+    use crate::requests::need_to_place;
     use crate::session::Session;
+    use crate::transitions::{evict, reserve};
 
     /// Pods of a few kinds, one job each.
     fn job(number: usize, kind: usize) -> Job {
@@ -253,9 +259,9 @@ mod tests {
     }
 
     fn place(session: &mut Session<'_>, task: usize, node: usize) {
-        let need = session.need_to_place(task, node);
-        if let Some(chosen) = session.cards_for(task, node, &need, false) {
-            session.reserve(task, node, chosen.cards);
+        let need = need_to_place(session, task, node);
+        if let Some(chosen) = cards_for(session, task, node, &need, false) {
+            reserve(session, task, node, chosen.cards);
         }
     }
 
@@ -273,9 +279,9 @@ mod tests {
         let mut session = Session::open(Duration::ZERO, &cluster);
         place(&mut session, 0, 0);
         place(&mut session, 1, 1);
-        assert_eq!(session.ranked(2, &[0, 1], |_| Some(0.0)), [1, 0]);
-        assert_eq!(session.best_of_all(2), None);
-        assert_eq!(session.best_of_all(3), Some(Some(1)));
+        assert_eq!(ranked(&session, 2, &[0, 1], |_| Some(0.0)), [1, 0]);
+        assert_eq!(best_of_all(&session, 2), None);
+        assert_eq!(best_of_all(&session, 3), Some(Some(1)));
     }
 
     proptest! {
@@ -294,8 +300,8 @@ mod tests {
             let mut session = Session::open(Duration::ZERO, &cluster);
             let all: Vec<usize> = (0..session.nodes.len()).collect();
             for (task, (_, gone)) in kinds.iter().enumerate() {
-                let best = session.ranked(task, &all, |_| Some(0.0)).first().copied();
-                if let Some(kept) = session.best_of_all(task) {
+                let best = ranked(&session, task, &all, |_| Some(0.0)).first().copied();
+                if let Some(kept) = best_of_all(&session, task) {
                     prop_assert_eq!(kept, best);
                 }
                 if let Some(node) = best {
@@ -304,7 +310,7 @@ mod tests {
                 if let Some(gone) = gone.filter(|gone| *gone < task)
                     && session.task_states[gone].status.is_active_allocated()
                 {
-                    session.evict(gone);
+                    evict(&mut session, gone);
                 }
             }
         }

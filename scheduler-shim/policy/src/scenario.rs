@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::capacity_bound::CapacityBound;
+use crate::capacity_bound::{CapacityBound, freed_by};
+use crate::charges::charge;
 use crate::job_order::{JobOrder, VictimFilter};
 use crate::session::Session;
 use crate::session::caches::ResourceVector;
@@ -86,7 +87,7 @@ impl<'r> VictimScenarios<'r> {
         let mut lost = ResourceVector::default();
         for (node, parts) in recorded_tasks
             .iter()
-            .filter_map(|&task| session.freed_by(task))
+            .filter_map(|&task| freed_by(session, task))
         {
             let freed = recorded_freed.entry(node).or_default();
             *freed = freed.plus(parts);
@@ -141,7 +142,7 @@ impl<'r> VictimScenarios<'r> {
         session.spend(set.len());
         let mut freed = self.recorded_freed.clone();
         let leaving = set.iter().flat_map(|&batch| &self.potential[batch].tasks);
-        for (node, parts) in leaving.filter_map(|&task| session.freed_by(task)) {
+        for (node, parts) in leaving.filter_map(|&task| freed_by(session, task)) {
             let sum = freed.entry(node).or_default();
             *sum = sum.plus(parts);
         }
@@ -200,7 +201,7 @@ impl<'r> VictimScenarios<'r> {
             }
             let job = view.job;
             if (self.wanted.may_lose)(session, job) {
-                let parts = tasks.iter().filter_map(|&task| session.freed_by(task));
+                let parts = tasks.iter().filter_map(|&task| freed_by(session, task));
                 self.lost = parts.fold(self.lost, |lost, (_, parts)| lost.plus(parts));
             }
             let place = self.potential.len();
@@ -230,16 +231,14 @@ impl<'r> VictimScenarios<'r> {
     }
 }
 
-impl Session<'_> {
-    /// Cards, whole and in parts, that are free on a node or being released.
-    pub(crate) fn free_gpus(&self, node: usize) -> f64 {
-        let node_state = &self.node_states[node];
-        node_state.idle_gpus() + node_state.releasing_gpus()
-    }
+/// Cards, whole and in parts, that are free on a node or being released.
+pub(crate) fn free_gpus(session: &Session<'_>, node: usize) -> f64 {
+    let node_state = &session.node_states[node];
+    node_state.idle_gpus() + node_state.releasing_gpus()
+}
 
-    /// How many cards a task has.
-    pub(crate) fn gpus_of(&self, task: usize) -> f64 {
-        let charge = self.charge(task);
-        charge.map_or(0.0, |charge| charge[crate::amounts::ResourceKind::Gpu])
-    }
+/// How many cards a task has.
+pub(crate) fn gpus_of(session: &Session<'_>, task: usize) -> f64 {
+    let charge = charge(session, task);
+    charge.map_or(0.0, |charge| charge[crate::amounts::ResourceKind::Gpu])
 }

@@ -6,38 +6,31 @@
 //!
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
-use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, Share as CardShare};
+use apportion_abi::Bytes;
 
 use crate::amounts::ResourceAmounts;
 use crate::changed_nodes::ChangedNodes;
-use crate::cluster::{
-    ClusterTopology, Node, NumaScope, PolicySettings, Queue, TaskGpuRequest, TaskStatus,
-    ZoneAmounts,
-};
+use crate::charges::charge_at;
+use crate::cluster::{ClusterTopology, Node, PolicySettings, Queue, TaskStatus};
 use crate::gang::{Gang, JobView, TaskStatusLookup};
 use crate::inter_pod_affinity::{self, InterPodAffinity};
-use crate::node_resources::{
-    CardKey, CardShareRequest, HoldState, NodeResources, NodeState, ResourceRequest,
-};
-use crate::numa::ZoneRequest;
+use crate::node_resources::{CardKey, HoldState, NodeState};
+use crate::requests::need;
 use crate::tree::QueueTree;
 use caches::{FreeCapacity, NodeRankings, PlacementCounts, PodMix, TaskClass};
 use evictions::{EvictionCaution, EvictionCommitment};
 use facts::{ClaimFacts, JobFacts, TaskFacts, TaskState, find};
 
 pub(crate) mod caches;
-mod charge;
 pub(crate) mod evictions;
 pub(crate) mod facts;
 mod initial_placement;
 mod open;
-mod transitions;
 
 /// A run of the policy.
 #[derive(Debug)]
@@ -73,7 +66,7 @@ pub struct Session<'a> {
     pub(crate) commitments: Vec<EvictionCommitment>,
     /// The jobs that found only victims that are spared, with those victims.
     pub(crate) sparing: BTreeMap<usize, BTreeSet<usize>>,
-    profiles: Vec<String>,
+    pub(crate) profiles: Vec<String>,
     next_card: CardKey,
     log: Vec<(usize, TaskState)>,
     /// The effort so far, counted instead of timed.
@@ -129,6 +122,11 @@ impl<'a> Session<'a> {
         Some((*names.get(task)?, find(&self.nodes, node)?))
     }
 
+    pub(crate) fn queue_facts(&self, queue: usize) -> Option<&Queue> {
+        let name = &self.queues.get(queue).uid;
+        self.queue_facts.get(name.as_str()).copied()
+    }
+
     /// A view of a job as a gang.
     pub(crate) fn gang<'s>(&'s self, view: &'s JobView) -> Gang<'s, Self> {
         Gang {
@@ -138,120 +136,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether some of a gang's pods have places, but fewer than it needs.
-    pub(crate) fn has_too_few(&self, job: usize) -> bool {
-        let view = &self.jobs[job].view;
-        let has_place = |task: usize| self.task_states[task].status.is_active_allocated();
-        view.all().any(has_place) && !self.gang(view).has_enough()
+    /// A key for a card of a node that nobody shares yet, of this size class if sizes are known.
+    pub(crate) fn new_card(&mut self, node: usize, class: usize) -> CardKey {
+        let key = self.next_key();
+        self.node_states[node].sizes.know(key, class);
+        key
     }
 
-    /// What a task takes on any node; `None` if that depends on the node.
-    pub(crate) fn need_anywhere(&self, task: usize) -> Option<ResourceRequest> {
-        let facts = &self.tasks[task];
-        let is_of_bytes = matches!(
-            facts.task.cards,
-            TaskGpuRequest::Shared {
-                share: CardShare::Memory(_),
-                ..
-            }
-        );
-        let depends = is_of_bytes || !facts.task.claims.is_empty();
-        (!depends && !self.nodes.is_empty()).then(|| self.need(task, 0))
-    }
-
-    /// What a task takes of a node.
-    pub(crate) fn need(&self, task: usize, node: usize) -> ResourceRequest {
-        let facts = self.tasks[task].task;
-        let mut need = ResourceRequest {
-            node_state: NodeResources {
-                cpu: facts.cpu_millis,
-                memory: facts.memory,
-                pods: 1,
-                ..NodeResources::default()
-            },
-            ..ResourceRequest::default()
-        };
-        match &facts.cards {
-            TaskGpuRequest::None => {}
-            TaskGpuRequest::Whole(count) => need.node_state.cards = *count,
-            TaskGpuRequest::Partitions(partitions) => {
-                need.node_state.partitions = self.by_profile(partitions)
-            }
-            TaskGpuRequest::Shared { share, devices } => {
-                need.share = Some(CardShareRequest {
-                    share: *share,
-                    devices: usize::try_from(*devices).unwrap_or(usize::MAX),
-                    smallest: Bytes::ZERO,
-                });
-            }
-        }
-        for &claim in self.tasks[task].claims.iter().flatten() {
-            let facts = &self.claims[claim];
-            match &facts.given {
-                _ if !facts.claim.is_of_cards => {}
-                Some((place, cards)) if *place == node => need.claimed.extend(cards),
-                _ => {
-                    need.node_state.cards =
-                        need.node_state.cards.saturating_add(facts.claim.devices);
-                }
-            }
-        }
-        need
-    }
-
-    /// Like `need`, for a task that is yet to be placed: with the smallest card that its queues can pay for.
-    pub(crate) fn need_to_place(&self, task: usize, node: usize) -> ResourceRequest {
-        let mut need = self.need(task, node);
-        let bytes = |share: &CardShareRequest| matches!(share.share, CardShare::Memory(_));
-        if let Some(share) = need.share.as_mut().filter(|share| bytes(share)) {
-            let mut sizes = self.node_states[node].sizes.all();
-            let payable = sizes.find(|&size| {
-                share.of(size).is_some() && self.has_quota(task, self.charged(task, size))
-            });
-            share.smallest = payable.unwrap_or(Bytes::ZERO);
-        }
-        need
-    }
-
-    /// What a task asks of the zones of a node.
-    pub(crate) fn zone_request(&self, task: usize, node: usize) -> ZoneRequest<'_> {
-        match (
-            &self.tasks[task].task.containers,
-            self.node_states[node].zones.scope,
-        ) {
-            (Some(containers), NumaScope::Container) => ZoneRequest {
-                together: Cow::Borrowed(&containers.running),
-                before: &containers.init,
-            },
-            (Some(containers), NumaScope::Pod) => ZoneRequest::whole(containers.pod),
-            (None, _) => ZoneRequest::whole(self.whole_zone_request(task)),
-        }
-    }
-
-    fn whole_zone_request(&self, task: usize) -> ZoneAmounts {
-        const WHOLE_CPU: i64 = 1000;
-        let facts = self.tasks[task].task;
-        let cards = match &facts.cards {
-            TaskGpuRequest::Whole(count) => *count,
-            TaskGpuRequest::None
-            | TaskGpuRequest::Shared { .. }
-            | TaskGpuRequest::Partitions(_) => 0,
-        };
-        ZoneAmounts {
-            cpu: facts.cpu_millis,
-            memory: facts.memory,
-            cards,
-        }
-        .only(
-            facts.is_guaranteed && facts.cpu_millis % WHOLE_CPU == 0,
-            facts.is_guaranteed,
-            true,
-        )
-    }
-
-    fn by_profile(&self, partitions: &BTreeMap<String, i64>) -> Vec<i64> {
-        let count = |profile| partitions.get(profile).copied().unwrap_or(0);
-        self.profiles.iter().map(count).collect()
+    /// A new key.
+    fn next_key(&mut self) -> CardKey {
+        self.next_card += 1;
+        self.next_card
     }
 
     /// The point to return to.
@@ -304,7 +199,7 @@ impl<'a> Session<'a> {
                 .note(task, node, presence, count > 0);
         }
         if let Some((node, cards)) = &state.leaves {
-            let need = self.need(task, *node);
+            let need = need(self, task, *node);
             self.node_states[*node].update_used(&need, cards, HoldState::Releasing, count);
             self.touched.note(*node);
         }
@@ -316,7 +211,7 @@ impl<'a> Session<'a> {
             TaskStatus::Pipelined => HoldState::Reserved,
             _ => HoldState::Held,
         };
-        let need = self.need(task, node);
+        let need = need(self, task, node);
         self.node_states[node].update_used(&need, &state.cards, hold, count);
         self.touched.note(node);
         if hold != HoldState::Releasing {
@@ -332,7 +227,7 @@ impl<'a> Session<'a> {
         let job = &self.jobs[facts.job];
         if let (Some(queue), true) = (job.payer, state.status.is_active_allocated()) {
             let is_preemptible = job.job.is_preemptible;
-            let charged = self.charge_at(task, node, &state.cards);
+            let charged = charge_at(self, task, node, &state.cards);
             let charged = if count > 0 {
                 charged
             } else {

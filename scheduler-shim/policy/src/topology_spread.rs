@@ -7,7 +7,9 @@
 
 use std::rc::Rc;
 
+use crate::affinity_filter::is_found;
 use crate::cluster::{PreferredTerm, SpreadConstraint};
+use crate::fit::{matches_labels, stays};
 use crate::session::Session;
 use crate::session::caches::{DomainCounts, TopologySpread};
 
@@ -31,103 +33,101 @@ impl DomainCounts {
     }
 }
 
-impl Session<'_> {
-    /// The pods in the domains over which a task is spread; `None` if it has no such rule.
-    pub(crate) fn evenness(&self, task: usize) -> Option<Rc<TopologySpread>> {
-        let facts = self.tasks[task].task;
-        let minds = |wish: &PreferredTerm| matches!(wish, PreferredTerm::Even(_));
-        if facts.even.is_empty() && !facts.prefers.iter().any(|one| minds(&one.wish)) {
-            return None;
-        }
-        let mut known = self.inter_pod_affinity.evenness.borrow_mut();
-        let moves = self.inter_pod_affinity.moves;
-        if let Some(known) = known
-            .as_ref()
-            .filter(|one| (one.task, one.moves) == (task, moves))
-        {
-            return Some(Rc::clone(known));
-        }
-        let part = self.inter_pod_affinity.part(task)?;
-        let may_be: Vec<usize> = (0..self.nodes.len())
-            .filter(|&node| self.matches_labels(task, node))
-            .collect();
-        let with_all = |node: &usize| {
-            let mut searches = part.even.iter();
-            searches.all(|&search| self.inter_pod_affinity.search(search).domains[*node].is_some())
-        };
-        let in_all: Vec<usize> = may_be.iter().copied().filter(with_all).collect();
-        let must = facts.even.iter().zip(&part.even);
-        let would = facts.prefers.iter().zip(&part.prefers);
-        let evenness = Rc::new(TopologySpread {
-            task,
-            moves,
-            must: must
-                .map(|(rule, &search)| self.levels(task, rule, search, &in_all))
-                .collect(),
-            would: would
-                .map(|(one, search)| match (&one.wish, search) {
-                    (PreferredTerm::Even(rule), Some(search)) => {
-                        Some(self.levels(task, rule, *search, &may_be))
-                    }
-                    _ => None,
-                })
-                .collect(),
-        });
-        Some(Rc::clone(known.insert(evenness)))
+/// The pods in the domains over which a task is spread; `None` if it has no such rule.
+pub(crate) fn evenness(session: &Session<'_>, task: usize) -> Option<Rc<TopologySpread>> {
+    let facts = session.tasks[task].task;
+    let minds = |wish: &PreferredTerm| matches!(wish, PreferredTerm::Even(_));
+    if facts.even.is_empty() && !facts.prefers.iter().any(|one| minds(&one.wish)) {
+        return None;
     }
+    let mut known = session.inter_pod_affinity.evenness.borrow_mut();
+    let moves = session.inter_pod_affinity.moves;
+    if let Some(known) = known
+        .as_ref()
+        .filter(|one| (one.task, one.moves) == (task, moves))
+    {
+        return Some(Rc::clone(known));
+    }
+    let part = session.inter_pod_affinity.part(task)?;
+    let may_be: Vec<usize> = (0..session.nodes.len())
+        .filter(|&node| matches_labels(session, task, node))
+        .collect();
+    let with_all = |node: &usize| {
+        let mut searches = part.even.iter();
+        searches.all(|&search| session.inter_pod_affinity.search(search).domains[*node].is_some())
+    };
+    let in_all: Vec<usize> = may_be.iter().copied().filter(with_all).collect();
+    let must = facts.even.iter().zip(&part.even);
+    let would = facts.prefers.iter().zip(&part.prefers);
+    let evenness = Rc::new(TopologySpread {
+        task,
+        moves,
+        must: must
+            .map(|(rule, &search)| levels(session, task, rule, search, &in_all))
+            .collect(),
+        would: would
+            .map(|(one, search)| match (&one.wish, search) {
+                (PreferredTerm::Even(rule), Some(search)) => {
+                    Some(levels(session, task, rule, *search, &may_be))
+                }
+                _ => None,
+            })
+            .collect(),
+    });
+    Some(Rc::clone(known.insert(evenness)))
+}
 
-    fn levels(
-        &self,
-        task: usize,
-        rule: &SpreadConstraint,
-        search: usize,
-        may_be: &[usize],
-    ) -> DomainCounts {
-        let is_of_kind = self.is_found(task, search);
-        let search = self.inter_pod_affinity.search(search);
-        let domains = search
-            .domains
-            .iter()
-            .flatten()
-            .max()
-            .map_or(0, |last| last + 1);
-        let mut counts = vec![None; domains];
-        let own = self.stays(task).filter(|_| is_of_kind);
-        for &node in may_be {
-            if let Some(domain) = search.domains[node] {
-                let here = search.by_node().get(&node).copied().unwrap_or(0);
-                *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
-            }
-        }
-        let is_narrow = (counts.iter().flatten().count() as u64) < rule.least_domains;
-        let least = counts
-            .iter()
-            .flatten()
-            .copied()
-            .min()
-            .filter(|_| !is_narrow);
-        DomainCounts {
-            counts,
-            least: least.unwrap_or(0),
-            own: u64::from(is_of_kind),
-            skew: rule.skew.max(1),
+fn levels(
+    session: &Session<'_>,
+    task: usize,
+    rule: &SpreadConstraint,
+    search: usize,
+    may_be: &[usize],
+) -> DomainCounts {
+    let is_of_kind = is_found(session, task, search);
+    let search = session.inter_pod_affinity.search(search);
+    let domains = search
+        .domains
+        .iter()
+        .flatten()
+        .max()
+        .map_or(0, |last| last + 1);
+    let mut counts = vec![None; domains];
+    let own = stays(session, task).filter(|_| is_of_kind);
+    for &node in may_be {
+        if let Some(domain) = search.domains[node] {
+            let here = search.by_node().get(&node).copied().unwrap_or(0);
+            *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
         }
     }
+    let is_narrow = (counts.iter().flatten().count() as u64) < rule.least_domains;
+    let least = counts
+        .iter()
+        .flatten()
+        .copied()
+        .min()
+        .filter(|_| !is_narrow);
+    DomainCounts {
+        counts,
+        least: least.unwrap_or(0),
+        own: u64::from(is_of_kind),
+        skew: rule.skew.max(1),
+    }
+}
 
-    /// How well a node meets a task's preference for spreading, from 0 to 1.
-    pub(crate) fn spread(
-        &self,
-        evenness: Option<&TopologySpread>,
-        wish: usize,
-        node: usize,
-    ) -> f64 {
-        let levels = evenness.and_then(|evenness| evenness.would[wish].as_ref());
-        let search = evenness.and_then(|one| self.inter_pod_affinity.part(one.task)?.prefers[wish]);
-        let domain = search.and_then(|search| self.inter_pod_affinity.search(search).domains[node]);
-        levels
-            .zip(domain)
-            .map_or(0.0, |(levels, domain)| levels.kept(domain))
-    }
+/// How well a node meets a task's preference for spreading, from 0 to 1.
+pub(crate) fn spread(
+    session: &Session<'_>,
+    evenness: Option<&TopologySpread>,
+    wish: usize,
+    node: usize,
+) -> f64 {
+    let levels = evenness.and_then(|evenness| evenness.would[wish].as_ref());
+    let search = evenness.and_then(|one| session.inter_pod_affinity.part(one.task)?.prefers[wish]);
+    let domain = search.and_then(|search| session.inter_pod_affinity.search(search).domains[node]);
+    levels
+        .zip(domain)
+        .map_or(0.0, |(levels, domain)| levels.kept(domain))
 }
 
 /// How well this skew meets a preference for that one.

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::scenario::{free_gpus, gpus_of};
 use crate::session::Session;
 
 /// The cards that tasks ask for: all together, and the least of any task. Requests in bytes count as zero.
@@ -49,7 +50,7 @@ impl VictimNodes {
         let mut freed = BTreeMap::new();
         for &task in recorded {
             if let Some(node) = session.task_states[task].node {
-                *freed.entry(node).or_default() += session.gpus_of(task);
+                *freed.entry(node).or_default() += gpus_of(session, task);
             }
         }
         let mut spans = Self {
@@ -67,7 +68,7 @@ impl VictimNodes {
     }
 
     fn room(&self, session: &Session<'_>, node: usize) -> f64 {
-        session.free_gpus(node) + self.freed.get(&node).copied().unwrap_or(0.0)
+        free_gpus(session, node) + self.freed.get(&node).copied().unwrap_or(0.0)
     }
 
     /// Adds a batch of victims.
@@ -87,7 +88,7 @@ impl VictimNodes {
                     self.by_node.insert(node, span);
                 }
                 if let Some(span) = self.by_node.get_mut(&node) {
-                    span.room += session.gpus_of(task);
+                    span.room += gpus_of(session, task);
                     if span.batches.last() != Some(&batch) {
                         span.batches.push(batch);
                     }

@@ -11,8 +11,10 @@ use crate::cluster::{
     Cluster, ForeignPod, Job, LabelMap, LabelRequirement, Node, PodAffinityTerm, PodSet,
     SpreadConstraint, SubGroupSet, Task,
 };
+use crate::fit::matches_labels;
 use crate::inter_pod_affinity;
 use crate::node_resources::CardAssignment;
+use crate::transitions::{bind, evict, reserve};
 
 const LABELS: [&str; 2] = ["app", "tier"];
 const DOMAINS: [&str; 2] = ["zone", "rack"];
@@ -129,7 +131,11 @@ struct PlacedPod<'s> {
 }
 
 /// All pods that have a node, except one.
-fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec<PlacedPod<'s>> {
+fn placed_pods<'s>(
+    session: &'s Session<'_>,
+    cluster: &'s Cluster,
+    but: usize,
+) -> Vec<PlacedPod<'s>> {
     let all = (0..session.tasks.len()).filter(|&task| task != but);
     let tasks = all.flat_map(|task| {
         let facts = session.tasks[task].task;
@@ -158,7 +164,7 @@ fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec
 /// The first rule that forbids the node, in the order of the checks, and whether the pod would have to wait.
 fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (Option<u8>, bool) {
     let facts = session.tasks[task].task;
-    let others = others(session, cluster, task);
+    let others = placed_pods(session, cluster, task);
     let domain = |node: usize, label: &str| session.nodes[node].labels.get(label);
     let together = |other: &PlacedPod<'_>, label: &str| {
         domain(node, label).is_some() && domain(node, label) == domain(other.node, label)
@@ -195,7 +201,7 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
             .even
             .iter()
             .all(|rule| domain(node, &rule.like.domain).is_some());
-        has_all && session.matches_labels(task, node)
+        has_all && matches_labels(session, task, node)
     };
     let uneven = facts.even.iter().any(|rule| {
         let mut counts: BTreeMap<&String, u64> = BTreeMap::new();
@@ -254,9 +260,9 @@ proptest! {
             let (task, node) = (task % tasks, node % nodes);
             let start = session.mark();
             match change {
-                0 => session.bind(task, node, CardAssignment::default()),
-                1 => session.reserve(task, node, CardAssignment::default()),
-                _ if session.task_states[task].node.is_some() => session.evict(task),
+                0 => bind(&mut session, task, node, CardAssignment::default()),
+                1 => reserve(&mut session, task, node, CardAssignment::default()),
+                _ if session.task_states[task].node.is_some() => evict(&mut session, task),
                 _ => {}
             }
             if change == 3 {
@@ -268,7 +274,7 @@ proptest! {
                     let names = (&session.tasks[task].task.name, &session.nodes[node].name);
                     let refusal = session.affinity_refusal(names.0, names.1);
                     prop_assert_eq!(refusal.as_ref().map(rule), expected.0);
-                    prop_assert_eq!(session.waits_for_affinity(task, node), expected.1);
+                    prop_assert_eq!(waits_for_affinity(&session, task, node), expected.1);
                 }
             }
         }

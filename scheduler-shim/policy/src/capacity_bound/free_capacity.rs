@@ -73,12 +73,10 @@ impl FreeCapacity {
     }
 }
 
-impl Session<'_> {
-    /// What is free now.
-    pub(crate) fn free_capacity(&self) -> Rc<FreeCapacity> {
-        let mut free_capacity = self.free_capacity.borrow_mut();
-        // No caller holds an `Rc` across a change, so nothing is copied.
-        Rc::make_mut(&mut free_capacity).catch_up(self);
-        Rc::clone(&free_capacity)
-    }
+/// What is free now.
+pub(crate) fn free_capacity(session: &Session<'_>) -> Rc<FreeCapacity> {
+    let mut free_capacity = session.free_capacity.borrow_mut();
+    // No caller holds an `Rc` across a change, so nothing is copied.
+    Rc::make_mut(&mut free_capacity).catch_up(session);
+    Rc::clone(&free_capacity)
 }

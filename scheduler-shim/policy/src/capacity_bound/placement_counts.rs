@@ -66,25 +66,23 @@ impl PlacementCounts {
     }
 }
 
-impl Session<'_> {
-    /// The places for `tasks` tasks of these classes.
-    pub(crate) fn places_for(
-        &self,
-        kinds: Vec<Rc<TaskClass>>,
-        tasks: usize,
-        free_capacity: &FreeCapacity,
-    ) -> Rc<PlacementCounts> {
-        let mut kept = self.places.borrow_mut();
-        let known = kept.iter().position(|known| known.are_for(&kinds, tasks));
-        let mut places = match known {
-            Some(known) => kept.remove(known),
-            None => Rc::new(PlacementCounts::of(kinds, tasks)),
-        };
-        if kept.len() == KEPT {
-            kept.remove(0);
-        }
-        Rc::make_mut(&mut places).catch_up(self, free_capacity);
-        kept.push(Rc::clone(&places));
-        places
+/// The places for `tasks` tasks of these classes.
+pub(crate) fn places_for(
+    session: &Session<'_>,
+    kinds: Vec<Rc<TaskClass>>,
+    tasks: usize,
+    free_capacity: &FreeCapacity,
+) -> Rc<PlacementCounts> {
+    let mut kept = session.places.borrow_mut();
+    let known = kept.iter().position(|known| known.are_for(&kinds, tasks));
+    let mut places = match known {
+        Some(known) => kept.remove(known),
+        None => Rc::new(PlacementCounts::of(kinds, tasks)),
+    };
+    if kept.len() == KEPT {
+        kept.remove(0);
     }
+    Rc::make_mut(&mut places).catch_up(session, free_capacity);
+    kept.push(Rc::clone(&places));
+    places
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::actions;
 use crate::cluster::Cluster;
+use crate::lookahead::commitments::{broken_commitments, committed};
 use crate::session::Session;
 use crate::session::evictions::{BarredJobs, EvictionCaution};
 use crate::step::action::Action;
@@ -51,7 +53,7 @@ pub(crate) fn run<'a>(
     let mut session = Session::open(now, cluster);
     session.caution = caution;
     for action in Action::ALL {
-        session.run(action);
+        actions::run(&mut session, action);
         done(&session, action);
     }
     budget.charge(&session);
@@ -70,11 +72,11 @@ pub(crate) fn cautious<'a>(
     for _ in 0..PLANS {
         let caution = EvictionCaution::Cautious(barred.clone());
         let session = run(now, cluster, caution, budget, done);
-        let broken = session.broken_commitments(cluster);
+        let broken = broken_commitments(&session, cluster);
         if broken.is_empty() {
             return session;
         }
-        let mut kept = session.committed();
+        let mut kept = committed(&session);
         kept.retain(|job| !broken.contains_key(job));
         barred.extend(broken);
         if budget.is_spent() {
@@ -82,7 +84,7 @@ pub(crate) fn cautious<'a>(
             let few = kept.into_iter().take(FEW).collect();
             let caution = EvictionCaution::Cautious(only(&few, &barred, cluster));
             let session = run(now, cluster, caution, budget, done);
-            let broken = session.broken_commitments(cluster);
+            let broken = broken_commitments(&session, cluster);
             if broken.is_empty() {
                 return session;
             }

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::charges::charge;
 use crate::cluster::{TaskGpuRequest, TaskStatus};
 use crate::node_resources::{CardAssignment, CardKey, CardShareRequest};
+use crate::requests::need;
 use crate::session::Session;
 use crate::session::facts::{TaskState, find};
 
@@ -94,7 +96,7 @@ fn taken(
     let named = facts.on.iter();
     let named = named.filter_map(|name| keys.get(&(node, name.clone())));
     let named: Vec<CardKey> = named.copied().collect();
-    let need = session.need(task, node);
+    let need = need(session, task, node);
     let mut taken = CardAssignment::default();
     match need.share {
         Some(share) => {
@@ -175,7 +177,7 @@ fn unnamed_card(session: &mut Session<'_>, node: usize, share: CardShareRequest)
 fn request(session: &mut Session<'_>, task: usize) {
     let facts = &session.tasks[task];
     let status = session.task_states[task].status;
-    let amounts = match session.charge(task).filter(|_| status.is_allocated()) {
+    let amounts = match charge(session, task).filter(|_| status.is_allocated()) {
         Some(charge) => charge,
         None if status == TaskStatus::Pending => facts.wants,
         None => return,
