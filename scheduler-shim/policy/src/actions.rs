@@ -16,11 +16,12 @@ use crate::fit::is_within_quota;
 use crate::gang::JobView;
 use crate::job_order::JobOrder;
 use crate::jobs_by_queue::JobsByQueue;
+use crate::plan_record::EvictionCommitment;
 use crate::reclaimable::{can_reclaim, reclaimable};
-use crate::session::caches::ResourceVector;
-use crate::session::evictions::EvictionCommitment;
-use crate::session::{Session, SessionCheckpoint};
+use crate::resource_vector::ResourceVector;
+use crate::session::Session;
 use crate::solve::{VictimSearch, solve};
+use crate::state::undo_log::Checkpoint;
 use crate::step::action::Action;
 use crate::transitions::{evict, wait_instead};
 use crate::victim_rules::{
@@ -48,7 +49,7 @@ impl ActionContext {
         Self {
             waiting: JobsByQueue::of(session, |session, view| is_waiting(session, view)),
             running: JobsByQueue::of(session, |session, view| could_lose(session, view)),
-            until: session.effort.get() + session.settings.search_effort,
+            until: session.effort() + session.facts().settings().search_effort,
             late: Cell::new(Self::LATE),
             hopeless: FailedJobs::default(),
         }
@@ -56,8 +57,8 @@ impl ActionContext {
 
     /// The effort at which a search that starts now must stop.
     fn until(&self, session: &Session<'_>) -> u64 {
-        let least = session.settings.search_effort / Self::LEAST_PART;
-        let enough = session.effort.get() + least;
+        let least = session.facts().settings().search_effort / Self::LEAST_PART;
+        let enough = session.effort() + least;
         if enough <= self.until || self.late.get() == 0 {
             return self.until;
         }
@@ -103,17 +104,17 @@ pub(crate) fn run(session: &mut Session<'_>, action: Action) {
 
 /// Places jobs on idle resources. A job that needs resources that are being released gets reservations.
 pub(crate) fn allocate(session: &mut Session<'_>) {
-    let nodes: Vec<usize> = (0..session.nodes.len()).collect();
+    let nodes: Vec<usize> = (0..session.facts().nodes().len()).collect();
     let mut line = JobOrder::of_waiting(session, Action::Allocate, waiting(session, |_, _| true));
     let mut hopeless = FailedJobs::default();
     while let Some(view) = line.pop(session) {
         if hopeless.has_like(session, view.job) {
             continue;
         }
-        let mark = session.mark();
+        let mark = session.state().mark();
         let has_started = view
             .all()
-            .any(|task| session.task_states[task].status.is_allocated());
+            .any(|task| session.state().task(task).status.is_allocated());
         if !allocate_job(session, &view, &nodes, false) {
             session.roll_back(mark);
             hopeless.add(view.job);
@@ -126,7 +127,7 @@ pub(crate) fn allocate(session: &mut Session<'_>) {
         }
         session.commit();
         if !must_wait && !has_started {
-            session.jobs[view.job].last_start = Some(session.now);
+            session.plan_mut().note_start(view.job);
         }
         if is_waiting(session, &view) {
             line.push(session, view);
@@ -136,7 +137,9 @@ pub(crate) fn allocate(session: &mut Session<'_>) {
 
 /// Moves running jobs together to make room for a waiting one.
 pub(crate) fn consolidate(session: &mut Session<'_>) {
-    if session.settings.max_consolidated == Some(0) || !session.caution.may_move() {
+    if session.facts().settings().max_consolidated == Some(0)
+        || !session.plan().caution().may_move()
+    {
         return;
     }
     let mut line = JobOrder::of_waiting(
@@ -145,7 +148,7 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
         waiting(session, may_consolidate),
     );
     let mut turns = ActionContext::of(session);
-    session.inter_pod_affinity.only_moves = true;
+    session.plan_mut().set_only_moves(true);
     while let Some(view) = line.pop(session) {
         if turns.hopeless.has_like(session, view.job) {
             continue;
@@ -154,7 +157,11 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
             turns.hopeless.add(view.job);
             continue;
         }
-        let limit = session.settings.max_consolidated.unwrap_or(usize::MAX);
+        let limit = session
+            .facts()
+            .settings()
+            .max_consolidated
+            .unwrap_or(usize::MAX);
         let job = view.job;
         let seen = Cell::new(0);
         let search = VictimSearch {
@@ -170,18 +177,18 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
             // Consolidation only moves jobs: no victim may end up without a place.
             is_fair: &|session, _, batches| {
                 let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
-                tasks.all(|&task| session.task_states[task].status != TaskStatus::Releasing)
+                tasks.all(|&task| session.state().task(task).status != TaskStatus::Releasing)
             },
         };
         let (solved, job) = (solve(session, &search), search.job.job);
         settle(session, job, solved, &mut turns);
     }
-    session.inter_pod_affinity.only_moves = false;
+    session.plan_mut().set_only_moves(false);
 }
 
 /// Evicts from queues that hold more than they may, for queues that hold less.
 pub(crate) fn reclaim(session: &mut Session<'_>) {
-    if !session.settings.has_quotas {
+    if !session.facts().settings().has_quotas {
         return;
     }
     let mut line = JobOrder::of_waiting(session, Action::Reclaim, waiting(session, may_evict));
@@ -191,17 +198,17 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
         let Some(reclaimer) = reclaimer_of(session, &view, &tasks) else {
             continue;
         };
-        if !can_reclaim(&session.queues, reclaimer) {
+        if !can_reclaim(&session.state().queues(), reclaimer) {
             continue;
         }
         if let Some(like) = turns.hopeless.like(session, view.job) {
-            if let Some(spared) = session.sparing.get(&like).cloned() {
-                session.sparing.insert(view.job, spared);
+            if let Some(spared) = session.plan().spared().get(&like).cloned() {
+                session.plan_mut().spare(view.job, spared);
             }
             continue;
         }
         let spared = RefCell::new(BTreeSet::new());
-        let before = session.queues.clone();
+        let before = session.state().queues().clone();
         let job = view.clone();
         let running = &turns.running;
         let search = VictimSearch {
@@ -214,7 +221,7 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
             is_fair: &|session, tasks, batches| {
                 let reclaimer = reclaimer_of(session, &job, tasks);
                 reclaimer.is_some_and(|reclaimer| {
-                    let multiplier = session.settings.saturation_multiplier;
+                    let multiplier = session.facts().settings().saturation_multiplier;
                     let is_safe = |session: &Session<'_>, victim| {
                         is_safe_from_reclaim(session, reclaimer.queue, victim)
                     };
@@ -231,7 +238,7 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
                     for loss in lost.values_mut().flatten().flatten() {
                         loss.behind = ResourceAmounts::default();
                     }
-                    if session.caution.spares() && is_fair(&lost) {
+                    if session.plan().caution().spares() && is_fair(&lost) {
                         let jobs = batches.iter().map(|batch| batch.job);
                         spared.borrow_mut().extend(jobs);
                     }
@@ -242,7 +249,7 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
         let (solved, job) = (solve(session, &search), search.job.job);
         let spared = spared.take();
         if !solved && !spared.is_empty() {
-            session.sparing.insert(job, spared);
+            session.plan_mut().spare(job, spared);
         }
         settle(session, job, solved, &mut turns);
     }
@@ -254,7 +261,7 @@ pub(crate) fn preempt(session: &mut Session<'_>) {
     let mut turns = ActionContext::of(session);
     while let Some(view) = line.pop(session) {
         let tasks = session.gang(&view).next(false);
-        let least = least_charge(session, &tasks);
+        let least = least_charge(session.facts(), &tasks);
         if !is_within_quota(session, view.job, least) || turns.hopeless.has_like(session, view.job)
         {
             continue;
@@ -280,21 +287,22 @@ pub(crate) fn preempt(session: &mut Session<'_>) {
 
 /// Evicts the rest of gangs that had too few pods for too long.
 pub(crate) fn evict_stale_gangs(session: &mut Session<'_>) {
-    for job in 0..session.jobs.len() {
-        let view = session.jobs[job].view.clone();
-        let facts = session.jobs[job].job;
-        let needs_all_sets = session.settings.goes(KaiBehavior::NeedsAllSets);
+    for job in 0..session.facts().jobs().len() {
+        let view = session.facts().job(job).view.clone();
+        let facts = session.facts().job(job).job;
+        let needs_all_sets = session.facts().settings().goes(KaiBehavior::NeedsAllSets);
         if !session.gang(&view).is_stale(needs_all_sets) {
             continue;
         }
         let for_so_long = session
-            .now
-            .saturating_sub(facts.stale_since.unwrap_or(session.now));
-        let is_over = match facts.grace.unwrap_or(session.settings.grace) {
+            .facts()
+            .now()
+            .saturating_sub(facts.stale_since.unwrap_or(session.facts().now()));
+        let is_over = match facts.grace.unwrap_or(session.facts().settings().grace) {
             StalenessGracePeriod::For(grace) => for_so_long >= grace,
             StalenessGracePeriod::Forever => false,
         };
-        let active = |task: &usize| session.task_states[*task].status.is_active_allocated();
+        let active = |task: &usize| session.state().task(*task).status.is_active_allocated();
         let tasks: Vec<usize> = view.all().filter(|task| is_over && active(task)).collect();
         for task in tasks {
             evict(session, task);
@@ -307,21 +315,23 @@ pub(crate) fn evict_stale_gangs(session: &mut Session<'_>) {
 fn settle(session: &mut Session<'_>, job: usize, solved: bool, turns: &mut ActionContext) {
     if solved {
         turns.hopeless.clear();
-        let changed = session.changed_since(SessionCheckpoint::START);
+        let changed = session.state().changed_since(Checkpoint::LAST_COMMIT);
         session.commit();
-        let waits = |task: &usize| session.task_states[*task].status == TaskStatus::Pipelined;
+        let waits = |task: &usize| session.state().task(*task).status == TaskStatus::Pipelined;
         let leaves = |task: &usize| {
-            let state = &session.task_states[*task];
+            let state = session.state().task(*task);
             state.status == TaskStatus::Releasing || state.leaves.is_some()
         };
         // Without a victim, no eviction can be in vain.
         if changed.iter().any(leaves) {
             let tasks = changed.iter().copied().filter(waits).collect();
-            session.commitments.push(EvictionCommitment { job, tasks });
+            session
+                .plan_mut()
+                .promise(EvictionCommitment { job, tasks });
         }
         let jobs: BTreeSet<usize> = changed
             .iter()
-            .map(|&task| session.tasks[task].job)
+            .map(|&task| session.facts().task(task).job)
             .collect();
         turns.waiting.update(session, jobs.iter().copied());
         turns.running.update(session, jobs.into_iter());
@@ -332,7 +342,7 @@ fn settle(session: &mut Session<'_>, job: usize, solved: bool, turns: &mut Actio
 
 /// The waiting jobs that have all the pods they need and pass `filter`.
 fn waiting(session: &Session<'_>, filter: impl Fn(&Session<'_>, &JobView) -> bool) -> Vec<JobView> {
-    let views = session.jobs.iter().map(|facts| &facts.view);
+    let views = session.facts().jobs().iter().map(|facts| &facts.view);
     views
         .filter(|view| {
             is_waiting(session, view) && session.gang(view).is_ready() && filter(session, view)
@@ -343,20 +353,20 @@ fn waiting(session: &Session<'_>, filter: impl Fn(&Session<'_>, &JobView) -> boo
 
 pub(crate) fn is_waiting(session: &Session<'_>, view: &JobView) -> bool {
     view.all()
-        .any(|task| session.task_states[task].status == TaskStatus::Pending)
+        .any(|task| session.state().task(task).status == TaskStatus::Pending)
 }
 
 /// Whether the job may evict others: its preemption delay is over and the plan does not bar it.
 fn may_evict(session: &Session<'_>, view: &JobView) -> bool {
-    let job = session.jobs[view.job].job;
+    let job = session.facts().job(view.job).job;
     let since = job.last_eviction.unwrap_or_default().max(job.created);
-    let is_due =
-        job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= session.now;
-    is_due && !session.caution.bars(view.job)
+    let is_due = job.preemption_delay == Duration::ZERO
+        || since + job.preemption_delay <= session.facts().now();
+    is_due && !session.plan().caution().bars(view.job)
 }
 
 fn may_consolidate(session: &Session<'_>, view: &JobView) -> bool {
-    session.jobs[view.job].job.is_preemptible && may_evict(session, view)
+    session.facts().job(view.job).job.is_preemptible && may_evict(session, view)
 }
 
 /// Whether the whole cluster has as much free as the job needs.
@@ -369,9 +379,9 @@ fn could_fit(session: &Session<'_>, view: &JobView) -> bool {
 /// Whether the job has a pod that may be evicted.
 fn could_lose(session: &Session<'_>, view: &JobView) -> bool {
     let mut tasks = view.all();
-    session.jobs[view.job].job.is_preemptible
+    session.facts().job(view.job).job.is_preemptible
         && tasks.any(|task| {
-            session.task_states[task].status.is_active_allocated() && !is_settled(session, task)
+            session.state().task(task).status.is_active_allocated() && !is_settled(session, task)
         })
 }
 
@@ -385,10 +395,10 @@ pub(crate) fn as_victim(session: &Session<'_>, view: &JobView) -> JobView {
 
 /// Whether this session placed the task. The same session does not undo that.
 fn is_settled(session: &Session<'_>, task: usize) -> bool {
-    if session.settings.goes(KaiBehavior::TakesBack) {
+    if session.facts().settings().goes(KaiBehavior::TakesBack) {
         return false;
     }
-    let before = session.initial_states[task].status;
-    let now = session.task_states[task].status;
+    let before = session.state().initial(task).status;
+    let now = session.state().task(task).status;
     now.is_active_allocated() && !before.is_active_allocated()
 }

@@ -6,10 +6,11 @@
 //! new group, not make room.
 
 use crate::cluster::KaiBehavior;
-use crate::fit::stays;
-use crate::inter_pod_affinity::{Presence, TaskAffinity};
+use crate::inter_pod_affinity::TaskAffinity;
 use crate::session::Session;
-use crate::topology_spread::evenness;
+use crate::snapshot::ClusterSnapshot;
+use crate::task_state::Presence;
+use crate::topology_spread::topology_spread;
 
 /// Why the pods around a node keep a pod off it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub enum AffinityRefusal {
 enum ViolatedTerm {
     Lonely(usize),
     Crowded(usize),
-    /// By the number of the search.
+    /// By the number of the term.
     Unwelcome(usize),
     Uneven(usize),
 }
@@ -66,43 +67,43 @@ pub(crate) fn affinity_refusal(
     task: usize,
     node: usize,
 ) -> Option<AffinityRefusal> {
-    let facts = session.tasks[task].task;
-    let refused = violated_term(session, task, node)?;
-    let label = |domain: &str| session.nodes[node].labels.get(domain).cloned();
-    Some(match refused {
+    let facts = session.facts();
+    let asked = facts.task(task).task;
+    let label = |domain: &str| facts.node(node).labels.get(domain).cloned();
+    Some(match violated_term(session, task, node)? {
         ViolatedTerm::Lonely(place) => {
-            let domain = facts.near[place].domain.clone();
+            let domain = asked.near[place].domain.clone();
             AffinityRefusal::Lonely {
                 value: label(&domain),
                 domain,
             }
         }
         ViolatedTerm::Crowded(place) => {
-            let domain = facts.apart[place].domain.clone();
+            let domain = asked.apart[place].domain.clone();
             AffinityRefusal::Crowded {
                 value: label(&domain).unwrap_or_default(),
                 domain,
             }
         }
-        ViolatedTerm::Unwelcome(search) => {
-            let domain = session.inter_pod_affinity.search(search).label.clone();
+        ViolatedTerm::Unwelcome(term) => {
+            let domain = facts.affinity_terms().term(term).label.clone();
             AffinityRefusal::Unwelcome {
                 value: label(&domain).unwrap_or_default(),
                 domain,
             }
         }
         ViolatedTerm::Uneven(place) => {
-            let domain = facts.even[place].like.domain.clone();
-            let evenness = evenness(session, task)?;
-            let levels = &evenness.must[place];
-            let search = session.inter_pod_affinity.part(task)?.even[place];
-            let here = session.inter_pod_affinity.search(search).domains[node];
+            let domain = asked.even[place].like.domain.clone();
+            let spread = topology_spread(session, task)?;
+            let counts = &spread.required[place];
+            let terms = facts.affinity_terms();
+            let here = terms.term(terms.part(task)?.even[place]).domain(node);
             AffinityRefusal::Uneven {
                 value: label(&domain),
                 domain,
-                here: here.map_or(0, |domain| levels.with(domain)),
-                least: levels.least,
-                skew: levels.skew,
+                here: here.map_or(0, |domain| counts.with(domain)),
+                least: counts.least,
+                skew: counts.skew,
             }
         }
     })
@@ -115,144 +116,157 @@ pub(crate) fn matches_neighbours(session: &Session<'_>, task: usize, node: usize
 
 /// Whether the task must wait for pods to leave because of anti-affinity, its own or theirs.
 pub(crate) fn waits_for_affinity(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let Some(part) = session.inter_pod_affinity.part(task) else {
+    let terms = session.facts().affinity_terms();
+    let Some(part) = terms.part(task) else {
         return false;
     };
-    let leaves = |search: &usize| others(session, task, *search, node, Presence::Leaves) > 0;
-    let mut refusing = session.inter_pod_affinity.refusing(part);
-    part.apart.iter().any(leaves)
-        || refusing
-            .any(|search| anti_affinity_count(session, task, search, node, Presence::Leaves) > 0)
+    let mut apart = part.apart.iter();
+    apart.any(|&term| others(session, task, term, node, Presence::Leaves) > 0)
+        || terms
+            .refusing(part)
+            .any(|term| averse_others(session, task, term, node, Presence::Leaves) > 0)
 }
 
+/// The first term that keeps the task off the node, the cheapest checks first.
 fn violated_term(session: &Session<'_>, task: usize, node: usize) -> Option<ViolatedTerm> {
-    let part = session.inter_pod_affinity.part(task)?;
-    let lonely = part.near.iter().position(|&search| {
-        let others = matching_pods(session, task, search, node);
-        let is_somewhere = session.inter_pod_affinity.search(search).domains[node].is_some();
-        let may_begin = is_somewhere && is_first(session, task, search);
-        others == 0 && !may_begin && !moves_within(session, task, search, node)
-    });
-    let stay = |search: &usize| matching_pods(session, task, *search, node) > 0;
-    let crowded = || part.apart.iter().position(stay);
-    let unwelcome = || {
-        let mut refusing = session.inter_pod_affinity.refusing(part);
-        refusing.find(|&search| {
-            let leaving = if counts_leaving(session) {
-                session
-                    .inter_pod_affinity
-                    .search(search)
-                    .anti_affinity_count(node, Presence::Leaves)
-            } else {
-                0
-            };
-            leaving + anti_affinity_count(session, task, search, node, Presence::Stays) > 0
-        })
+    let terms = session.facts().affinity_terms();
+    let part = terms.part(task)?;
+    let mut near = part.near.iter();
+    if let Some(place) = near.position(|&term| is_lonely(session, task, term, node)) {
+        return Some(ViolatedTerm::Lonely(place));
+    }
+    let mut apart = part.apart.iter();
+    if let Some(place) = apart.position(|&term| matching_pods(session, task, term, node) > 0) {
+        return Some(ViolatedTerm::Crowded(place));
+    }
+    let mut refusing = terms.refusing(part);
+    if let Some(term) = refusing.find(|&term| is_unwelcome(session, task, term, node)) {
+        return Some(ViolatedTerm::Unwelcome(term));
+    }
+    let place = uneven(session, task, part, node)?;
+    Some(ViolatedTerm::Uneven(place))
+}
+
+/// Whether an affinity term of the task is not met on the node.
+fn is_lonely(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    let domain = session.facts().affinity_terms().term(term).domain(node);
+    matching_pods(session, task, term, node) == 0
+        && !(domain.is_some() && is_first(session, task, term))
+        && !moves_within(session, task, term, node)
+}
+
+/// Whether a pod in the node's domain has anti-affinity to the task, by a term that matches it.
+fn is_unwelcome(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    let leaving = if counts_leaving(session) {
+        let domain = session.facts().affinity_terms().term(term).domain(node);
+        let counts = session.state().affinity_counts().term(term);
+        counts.averse(domain, Presence::Leaves)
+    } else {
+        0
     };
-    let uneven = || uneven(session, task, part, node);
-    lonely
-        .map(ViolatedTerm::Lonely)
-        .or_else(|| crowded().map(ViolatedTerm::Crowded))
-        .or_else(|| unwelcome().map(ViolatedTerm::Unwelcome))
-        .or_else(|| uneven().map(ViolatedTerm::Uneven))
+    leaving + averse_others(session, task, term, node, Presence::Stays) > 0
 }
 
 /// Whether the task matches its own affinity term and no other pod does. Then it may be the first.
-fn is_first(session: &Session<'_>, task: usize, search: usize) -> bool {
-    let own = u64::from(stays(session, task).is_some());
-    let search_for = session.inter_pod_affinity.search(search);
-    let leaving = if counts_leaving(session) || session.inter_pod_affinity.only_moves {
-        search_for.leaving()
+fn is_first(session: &Session<'_>, task: usize, term: usize) -> bool {
+    if !matches_term(session.facts(), task, term) {
+        return false;
+    }
+    let own = u64::from(session.state().task(task).stays_on().is_some());
+    let counts = session.state().affinity_counts().term(term);
+    let leaving = if counts_leaving(session) || session.plan().only_moves() {
+        counts.leaving()
     } else {
         0
     };
-    is_found(session, task, search) && search_for.anywhere() + leaving == own
+    counts.anywhere() + leaving == own
 }
 
 /// Whether the task matches its own affinity term and only moves within the node's domain.
-fn moves_within(session: &Session<'_>, task: usize, search: usize, node: usize) -> bool {
-    session.inter_pod_affinity.only_moves
-        && is_found(session, task, search)
-        && own(session, task, search, node, Presence::Leaves) > 0
+fn moves_within(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    session.plan().only_moves()
+        && matches_term(session.facts(), task, term)
+        && own(session, task, term, node, Presence::Leaves) > 0
 }
 
 /// How many pods in the node's domain satisfy an affinity term of the task.
-fn matching_pods(session: &Session<'_>, task: usize, search: usize, node: usize) -> u64 {
+fn matching_pods(session: &Session<'_>, task: usize, term: usize, node: usize) -> u64 {
     let leaving = if counts_leaving(session) {
-        session
-            .inter_pod_affinity
-            .search(search)
-            .found(node, Presence::Leaves)
+        let domain = session.facts().affinity_terms().term(term).domain(node);
+        let counts = session.state().affinity_counts().term(term);
+        counts.found(domain, Presence::Leaves)
     } else {
         0
     };
-    leaving + others(session, task, search, node, Presence::Stays)
+    leaving + others(session, task, term, node, Presence::Stays)
 }
 
 /// Whether pods that are about to leave still count, as in KAI: even for themselves when they are placed again.
 fn counts_leaving(session: &Session<'_>) -> bool {
-    session.settings.goes(KaiBehavior::CountsLeaving)
+    session.facts().settings().goes(KaiBehavior::CountsLeaving)
 }
 
 /// The first topology spread constraint that the task would violate.
 fn uneven(session: &Session<'_>, task: usize, part: &TaskAffinity, node: usize) -> Option<usize> {
-    let evenness = evenness(session, task).filter(|_| !part.even.is_empty())?;
-    let mut rules = part.even.iter().zip(&evenness.must);
-    rules.position(|(&search, levels)| {
-        let domain = session.inter_pod_affinity.search(search).domains[node];
-        !domain.is_some_and(|domain| levels.has_room(domain))
+    if part.even.is_empty() {
+        return None;
+    }
+    let spread = topology_spread(session, task)?;
+    let terms = session.facts().affinity_terms();
+    let mut rules = part.even.iter().zip(&spread.required);
+    rules.position(|(&term, counts)| {
+        let domain = terms.term(term).domain(node);
+        !domain.is_some_and(|domain| counts.has_room(domain))
     })
 }
 
-/// How many other pods in the node's domain match a search.
+/// How many other pods in the node's domain match a term.
 pub(crate) fn others(
     session: &Session<'_>,
     task: usize,
-    search: usize,
+    term: usize,
     node: usize,
     presence: Presence,
 ) -> u64 {
-    let all = session
-        .inter_pod_affinity
-        .search(search)
-        .found(node, presence);
-    if is_found(session, task, search) {
-        all - own(session, task, search, node, presence)
+    let domain = session.facts().affinity_terms().term(term).domain(node);
+    let counts = session.state().affinity_counts().term(term);
+    let all = counts.found(domain, presence);
+    if matches_term(session.facts(), task, term) {
+        all - own(session, task, term, node, presence)
     } else {
         all
     }
 }
 
-/// How many other pods in the node's domain have anti-affinity to what a search matches.
-fn anti_affinity_count(
+/// How many other pods in the node's domain have anti-affinity to what a term matches.
+fn averse_others(
     session: &Session<'_>,
     task: usize,
-    search: usize,
+    term: usize,
     node: usize,
     presence: Presence,
 ) -> u64 {
-    let all = session
-        .inter_pod_affinity
-        .search(search)
-        .anti_affinity_count(node, presence);
-    let part = session.inter_pod_affinity.part(task);
-    if part.is_some_and(|part| part.apart.contains(&search)) {
-        all - own(session, task, search, node, presence)
+    let terms = session.facts().affinity_terms();
+    let counts = session.state().affinity_counts().term(term);
+    let all = counts.averse(terms.term(term).domain(node), presence);
+    let part = terms.part(task);
+    if part.is_some_and(|part| part.apart.contains(&term)) {
+        all - own(session, task, term, node, presence)
     } else {
         all
     }
 }
 
 /// How often the task itself is in the node's domain.
-fn own(session: &Session<'_>, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
-    let search = session.inter_pod_affinity.search(search);
-    search.count(&session.task_states[task], node, presence)
+fn own(session: &Session<'_>, task: usize, term: usize, node: usize, presence: Presence) -> u64 {
+    let terms = session.facts().affinity_terms();
+    terms.count(term, session.state().task(task), node, presence)
 }
 
-/// Whether a search matches the task.
-pub(crate) fn is_found(session: &Session<'_>, task: usize, search: usize) -> bool {
-    let part = session.inter_pod_affinity.part(task);
-    part.is_some_and(|part| part.found_by.contains(&search))
+/// Whether a term matches the task.
+pub(crate) fn matches_term(facts: &ClusterSnapshot<'_>, task: usize, term: usize) -> bool {
+    let part = facts.affinity_terms().part(task);
+    part.is_some_and(|part| part.found_by.contains(&term))
 }
 
 #[cfg(test)]

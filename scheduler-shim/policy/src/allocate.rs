@@ -2,10 +2,10 @@
 
 use crate::charges::least_charge;
 use crate::choose::{cards_for, ranked};
-use crate::fit::is_within_bounds;
+use crate::fit::{is_within_bounds, request_to_place};
 use crate::gang::{GroupMember, JobView};
 use crate::ranking::best_of_all;
-use crate::requests::need_to_place;
+
 use crate::session::Session;
 use crate::topology::{TopologyScores, node_sets};
 use crate::transitions::{bind, reserve};
@@ -29,7 +29,7 @@ pub(crate) fn allocate_job(
     if tasks.is_empty() {
         return false;
     }
-    let least = least_charge(session, &tasks);
+    let least = least_charge(session.facts(), &tasks);
     if !is_within_bounds(session, view.job, least) {
         return false;
     }
@@ -54,7 +54,7 @@ fn place_member(
     let view = placing.view;
     let node_sets = node_sets(session, view, member, tasks, nodes, &mut placing.closeness);
     node_sets.into_iter().any(|nodes| {
-        let mark = session.mark();
+        let mark = session.state().mark();
         let is_placed = match member {
             GroupMember::Group(group) => place_members(session, placing, group, tasks, &nodes),
             GroupMember::Set(_) => place_tasks(session, placing, tasks, &nodes),
@@ -75,14 +75,14 @@ fn place_members(
 ) -> bool {
     let members = session.gang(placing.view).ordered(group);
     members.into_iter().all(|member| {
-        let tree = &session.jobs[placing.view.job].tree;
+        let tree = &session.facts().job(placing.view.job).tree;
         let sets = match member {
             GroupMember::Group(group) => tree.sets_below(group),
             GroupMember::Set(set) => vec![set],
         };
         let own = tasks.iter().copied();
         let own: Vec<usize> = own
-            .filter(|&task| sets.contains(&session.tasks[task].set))
+            .filter(|&task| sets.contains(&session.facts().task(task).set))
             .collect();
         place_member(session, placing, member, &own, nodes)
     })
@@ -123,11 +123,11 @@ fn best_for(
     task: usize,
     nodes: &[usize],
 ) -> Option<Option<usize>> {
-    let facts = &session.tasks[task];
+    let facts = session.facts().task(task);
     let scores = placing
         .closeness
-        .of(&session.jobs[facts.job].tree, facts.set);
-    let are_all = scores.is_none() && nodes.len() == session.nodes.len();
+        .of(&session.facts().job(facts.job).tree, facts.set);
+    let are_all = scores.is_none() && nodes.len() == session.facts().nodes().len();
     are_all.then(|| best_of_all(session, task)).flatten()
 }
 
@@ -137,10 +137,10 @@ fn ranked_for(
     task: usize,
     nodes: &[usize],
 ) -> Vec<usize> {
-    let facts = &session.tasks[task];
+    let facts = session.facts().task(task);
     let scores = placing
         .closeness
-        .of(&session.jobs[facts.job].tree, facts.set);
+        .of(&session.facts().job(facts.job).tree, facts.set);
     ranked(session, task, nodes, |node| match scores {
         None => Some(0.0),
         Some(scores) => scores.get(&node).copied(),
@@ -148,7 +148,7 @@ fn ranked_for(
 }
 
 fn place_on(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) -> bool {
-    let need = need_to_place(session, task, node);
+    let need = request_to_place(session, task, node);
     let Some(chosen) = cards_for(session, task, node, &need, only_wait) else {
         return false;
     };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cluster::TaskStatus;
 use crate::node_resources::CardKey;
 use crate::session::Session;
-use crate::session::facts::TaskState;
+use crate::task_state::TaskState;
 
 /// The names that the plan gave out on one node.
 #[derive(Debug, Default)]
@@ -38,24 +38,23 @@ impl CardNaming {
     fn on(&mut self, session: &Session<'_>, node: usize) -> &NodeCardNames {
         let tasks = &mut self.tasks;
         self.by_node.entry(node).or_insert_with(|| {
-            if !session.node_states[node].sizes.is_listed() {
+            if !session.state().node(node).sizes.is_listed() {
                 return NodeCardNames::default();
             }
             let (now, before) = tasks.get_or_insert_with(|| {
-                let by_node = |task_states| by_node(session.nodes.len(), task_states);
-                (
-                    by_node(&session.task_states),
-                    by_node(&session.initial_states),
-                )
+                let nodes = session.facts().nodes().len();
+                let states = session.state().before_and_after();
+                let (before, now): (Vec<_>, Vec<_>) = states.unzip();
+                (by_node(nodes, &now), by_node(nodes, &before))
             });
             names_on(session, node, &now[node], &before[node])
         })
     }
 }
 
-fn by_node(nodes: usize, task_states: &[TaskState]) -> ByNode {
+fn by_node(nodes: usize, states: &[&TaskState]) -> ByNode {
     let mut by_node = vec![Vec::new(); nodes];
-    for (task, state) in task_states.iter().enumerate() {
+    for (task, state) in states.iter().enumerate() {
         if let Some(node) = state.node {
             by_node[node].push(task);
         }
@@ -68,13 +67,14 @@ fn names_on(session: &Session<'_>, node: usize, now: &[usize], before: &[usize])
     let mut names = NodeCardNames::default();
     let mut free = unoccupied(session, node, before);
     for &task in now {
-        let state = &session.task_states[task];
-        if state.status != TaskStatus::Binding || session.initial_states[task] == *state {
+        let state = session.state().task(task);
+        if state.status != TaskStatus::Binding || session.state().initial(task) == state {
             continue;
         }
         for &key in &state.cards.shared {
-            let class = session.node_states[node].sizes.class_of(key);
-            let is_named = session.card_names.contains_key(&key) || names.opened.contains_key(&key);
+            let class = session.state().node(node).sizes.class_of(key);
+            let is_named =
+                session.state().card_names().contains_key(&key) || names.opened.contains_key(&key);
             let name = class
                 .filter(|_| !is_named)
                 .and_then(|class| free[class].pop());
@@ -90,7 +90,7 @@ fn names_on(session: &Session<'_>, node: usize, now: &[usize], before: &[usize])
 
 /// The largest number of a new card in an earlier session, so that no name is given twice.
 fn last_new(session: &Session<'_>) -> u64 {
-    let names = session.card_names.values();
+    let names = session.state().card_names().values();
     let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
     numbers.max().map_or(0, u64::from)
 }
@@ -99,13 +99,13 @@ fn last_new(session: &Session<'_>) -> u64 {
 /// end.
 fn unoccupied(session: &Session<'_>, node: usize, before: &[usize]) -> Vec<Vec<String>> {
     let here = before.iter();
-    let here = here.filter(|task| session.initial_states[**task].status.is_active());
+    let here = here.filter(|task| session.state().initial(**task).status.is_active());
     let occupied: BTreeSet<&String> = here
-        .flat_map(|&task| &session.tasks[task].task.on)
+        .flat_map(|&task| &session.facts().task(task).task.on)
         .collect();
-    let sizes = &session.node_states[node].sizes;
+    let sizes = &session.state().node(node).sizes;
     let mut free = vec![Vec::new(); sizes.count()];
-    let listed = session.nodes[node].listed.iter();
+    let listed = session.facts().node(node).listed.iter();
     for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
         if let Some(class) = sizes.class(card.memory) {
             free[class].push(card.name.clone());
@@ -130,19 +130,23 @@ pub(crate) fn cards_by_name(
     let last = *naming.last.get_or_insert_with(|| last_new(session));
     let names = naming.on(session, node);
     let name = |card: &CardKey| {
-        let known = session.card_names.get(card).or(names.opened.get(card));
+        let known = session
+            .state()
+            .card_names()
+            .get(card)
+            .or(names.opened.get(card));
         known
             .cloned()
             .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
     };
-    let is_listed = session.node_states[node].sizes.is_listed();
+    let is_listed = session.state().node(node).sizes.is_listed();
     let stays = || {
         let is_promised = state.status == TaskStatus::Pipelined;
-        state.node == session.initial_states[task].node && !is_promised
+        state.node == session.state().initial(task).node && !is_promised
     };
     let whole = names.whole.get(&task).cloned();
     let as_before = || {
-        let on = &session.tasks[task].task.on;
+        let on = &session.facts().task(task).task.on;
         let is_alone = !state.cards.whole.is_empty();
         if is_listed && is_alone && stays() {
             on.clone()

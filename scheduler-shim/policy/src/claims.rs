@@ -27,7 +27,8 @@ pub enum ClaimRefusal {
 
 /// Whether the task can use its claims on this node.
 pub(crate) fn grants_claims(session: &Session<'_>, task: usize, node: usize) -> bool {
-    session.tasks[task].task.claims.is_empty() || claim_refusal(session, task, node).is_none()
+    session.facts().task(task).task.claims.is_empty()
+        || claim_refusal(session, task, node).is_none()
 }
 
 /// Why the task can't use its claims on this node, if so.
@@ -36,19 +37,19 @@ pub(crate) fn claim_refusal(
     task: usize,
     node: usize,
 ) -> Option<ClaimRefusal> {
-    let facts = &session.tasks[task];
+    let facts = session.facts().task(task);
     if facts.task.claims.is_empty() {
         return None;
     }
-    if !session.settings.allows_claims {
+    if !session.facts().settings().allows_claims {
         return Some(ClaimRefusal::Disallowed);
     }
     let Some(claims) = &facts.claims else {
         return Some(ClaimRefusal::Missing);
     };
-    let queue = &session.jobs[facts.job].job.queue;
+    let queue = &session.facts().job(facts.job).job.queue;
     let unusable = claims.iter().find_map(|&claim| {
-        let claim = session.claims[claim].claim;
+        let claim = session.facts().claim(claim).claim;
         let is_open = !claim.is_of_cards || claim.is_for_one_pod;
         if claim.consumers >= CONSUMERS {
             Some(ClaimRefusal::TooManyUsers(claim.name.clone()))
@@ -70,18 +71,18 @@ fn lacking_devices(
 ) -> Option<ClaimRefusal> {
     let mut wanted = claims.iter().enumerate();
     wanted.find_map(|(place, &claim)| {
-        let own = session.claims[claim].claim;
+        let own = session.facts().claim(claim).claim;
         if let Some(home) = home_of(session, claim, task) {
-            let (name, home_name) = (own.name.clone(), session.nodes[home].name.clone());
+            let (name, home_name) = (own.name.clone(), session.facts().node(home).name.clone());
             return (home != node).then_some(ClaimRefusal::Elsewhere(name, home_name));
         }
         // Earlier claims of the same pod are served first.
         let before = claims[..place].iter().filter(|&&other| {
-            session.claims[other].claim.class == own.class
+            session.facts().claim(other).claim.class == own.class
                 && home_of(session, other, task).is_none()
         });
         let taken = before.fold(0, |sum: i64, &other| {
-            sum.saturating_add(session.claims[other].claim.devices)
+            sum.saturating_add(session.facts().claim(other).claim.devices)
         });
         let asked = taken.saturating_add(own.devices);
         let free = free_devices(session, &own.class, node, task);
@@ -91,23 +92,34 @@ fn lacking_devices(
 
 /// The node that has the devices of a claim, as long as another pod than `task` uses them.
 fn home_of(session: &Session<'_>, claim: usize, task: usize) -> Option<usize> {
-    let facts = &session.claims[claim];
+    let facts = session.facts().claim(claim);
     let mut others = facts.users.iter().filter(|&&user| user != task);
     let used_on = others.find_map(|&user| {
-        let state = &session.task_states[user];
+        let state = session.state().task(user);
         state.node.filter(|_| state.status.is_active_allocated())
     });
     let strangers = facts.claim.consumers > facts.users.len();
-    let given = facts.given.as_ref().map(|(node, _)| *node);
+    let given = facts.given.as_ref().map(|given| given.node);
     used_on.or(given.filter(|_| strangers))
 }
 
 /// Devices of a class on a node that no claim has.
 fn free_devices(session: &Session<'_>, class: &str, node: usize, task: usize) -> i64 {
-    let has = session.nodes[node].devices.get(class).copied().unwrap_or(0);
-    let taken = session.claims.iter().enumerate().filter(|(claim, facts)| {
-        facts.claim.class == class && home_of(session, *claim, task) == Some(node)
-    });
+    let has = session
+        .facts()
+        .node(node)
+        .devices
+        .get(class)
+        .copied()
+        .unwrap_or(0);
+    let taken = session
+        .facts()
+        .claims()
+        .iter()
+        .enumerate()
+        .filter(|(claim, facts)| {
+            facts.claim.class == class && home_of(session, *claim, task) == Some(node)
+        });
     taken.fold(has, |free, (_, facts)| {
         free.saturating_sub(facts.claim.devices)
     })

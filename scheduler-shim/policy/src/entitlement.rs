@@ -21,30 +21,33 @@ pub enum Entitlement {
 /// Why a waiting job should be served, if it should.
 pub(crate) fn entitlement(session: &Session<'_>, job: &str) -> Option<Entitlement> {
     let found = session
-        .jobs
+        .facts()
+        .jobs()
         .iter()
         .position(|facts| facts.job.name == job)?;
-    let facts = &session.jobs[found];
+    let facts = session.facts().job(found);
     let queue = facts.queue?;
     let next = session.gang(&facts.view).next(false);
     if next.is_empty() {
         return None;
     }
-    let wants = wants(session, &next);
+    let wants = wants(session.facts(), &next);
     let along = |may: &dyn Fn(&QueueShare) -> bool| {
         session
-            .queues
+            .state()
+            .queues()
             .upward(queue)
-            .all(|at| may(session.queues.get(at)))
+            .all(|at| may(session.state().queues().get(at)))
     };
     let is_refused = |at: &QueueShare| {
         at.over_limit(wants).is_some()
             || !facts.job.is_preemptible && at.over_quota(wants).is_some()
     };
     if session
-        .queues
+        .state()
+        .queues()
         .upward(queue)
-        .any(|at| is_refused(session.queues.get(at)))
+        .any(|at| is_refused(session.state().queues().get(at)))
     {
         return None;
     }
@@ -55,16 +58,16 @@ pub(crate) fn entitlement(session: &Session<'_>, job: &str) -> Option<Entitlemen
         return Some(Entitlement::FairShare);
     }
     let is_lower = |other: usize| {
-        let other = &session.jobs[other];
+        let other = session.facts().job(other);
         other.queue == Some(queue)
             && other.job.is_preemptible
             && other.job.priority < facts.job.priority
             && other
                 .view
                 .all()
-                .any(|task| session.task_states[task].status.is_allocated())
+                .any(|task| session.state().task(task).status.is_allocated())
     };
-    (0..session.jobs.len())
+    (0..session.facts().jobs().len())
         .any(is_lower)
         .then_some(Entitlement::Priority)
 }

@@ -2,13 +2,17 @@
 //!
 //! Checks free resources first, then everything else.
 
+use apportion_abi::{Bytes, Share};
+
 use crate::affinity_filter::matches_neighbours;
 use crate::amounts::ResourceAmounts;
 use crate::charges::{charged, wants_cards};
 use crate::claims::grants_claims;
-use crate::cluster::{MigStrategy, TaskGpuRequest, TaskStatus};
-use crate::node_resources::ResourceRequest;
+use crate::cluster::{MigStrategy, TaskGpuRequest};
+use crate::node_resources::{CardShareRequest, ResourceRequest};
+use crate::requests::request_on;
 use crate::session::Session;
+use crate::snapshot::ClusterSnapshot;
 use crate::transitions::zones_for;
 
 /// Whether the task fits the node, counting what is being released there.
@@ -18,8 +22,8 @@ pub(crate) fn fits(
     node: usize,
     need: &ResourceRequest,
 ) -> bool {
-    session.node_states[node].fits_soon(need)
-        && (!session.settings.has_predicates || is_allowed(session, task, node, need))
+    session.state().node(node).fits_soon(need)
+        && (!session.facts().settings().has_predicates || is_allowed(session, task, node, need))
 }
 
 fn is_allowed(session: &Session<'_>, task: usize, node: usize, need: &ResourceRequest) -> bool {
@@ -33,23 +37,26 @@ fn is_allowed(session: &Session<'_>, task: usize, node: usize, need: &ResourceRe
 
 /// Whether the queues have room for the task's charge on this node.
 pub(crate) fn has_node_quota(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let node_state = &session.node_states[node];
-    match &session.tasks[task].task.cards {
+    let node_state = session.state().node(node);
+    match &session.facts().task(task).task.cards {
         // The lowest possible charge: which cards it gets depends on what its queues can pay for.
-        TaskGpuRequest::Shared { .. } if node_state.sizes.is_listed() => {
-            has_quota(session, task, charged(session, task, node_state.largest()))
-        }
+        TaskGpuRequest::Shared { .. } if node_state.sizes.is_listed() => has_quota(
+            session,
+            task,
+            charged(session.facts(), task, node_state.largest()),
+        ),
         _ => has_quota(
             session,
             task,
-            charged(session, task, node_state.card_memory),
+            charged(session.facts(), task, node_state.card_memory),
         ),
     }
 }
 
 /// Whether the queues of a task have room for `charge`.
 pub(crate) fn has_quota(session: &Session<'_>, task: usize, charge: ResourceAmounts) -> bool {
-    !session.settings.has_predicates || is_within_bounds(session, session.tasks[task].job, charge)
+    !session.facts().settings().has_predicates
+        || is_within_bounds(session, session.facts().task(task).job, charge)
 }
 
 /// Whether the job's queue and all above have room for `more`.
@@ -58,58 +65,74 @@ pub(crate) fn is_within_bounds(session: &Session<'_>, job: usize, more: Resource
 }
 
 fn is_within_limits(session: &Session<'_>, job: usize, more: ResourceAmounts) -> bool {
-    let Some(queue) = session.jobs[job]
+    let Some(queue) = session
+        .facts()
+        .job(job)
         .queue
-        .filter(|_| session.settings.has_quotas)
+        .filter(|_| session.facts().settings().has_quotas)
     else {
         return true;
     };
-    let mut queues = session.queues.upward(queue);
-    queues.all(|queue| session.queues.get(queue).over_limit(more).is_none())
+    let mut queues = session.state().queues().upward(queue);
+    queues.all(|queue| {
+        session
+            .state()
+            .queues()
+            .get(queue)
+            .over_limit(more)
+            .is_none()
+    })
 }
 
 /// Whether a non-preemptible job keeps its queues within their quotas.
 pub(crate) fn is_within_quota(session: &Session<'_>, job: usize, more: ResourceAmounts) -> bool {
-    let facts = &session.jobs[job];
-    let bound = session.settings.has_quotas && !facts.job.is_preemptible;
+    let facts = session.facts().job(job);
+    let bound = session.facts().settings().has_quotas && !facts.job.is_preemptible;
     let Some(queue) = facts.queue.filter(|_| bound) else {
         return true;
     };
-    let mut queues = session.queues.upward(queue);
-    queues.all(|queue| session.queues.get(queue).over_quota(more).is_none())
+    let mut queues = session.state().queues().upward(queue);
+    queues.all(|queue| {
+        session
+            .state()
+            .queues()
+            .get(queue)
+            .over_quota(more)
+            .is_none()
+    })
 }
 
 /// Whether the kubelet's Topology Manager would admit the task.
 pub(crate) fn aligns(session: &Session<'_>, task: usize, node: usize) -> bool {
-    !session.node_states[node].zones.is_strict() || zones_for(session, task, node).is_some()
+    !session.state().node(node).zones.is_strict() || zones_for(session, task, node).is_some()
 }
 
 /// Whether no legacy MIG pod keeps partitions from the task.
 fn may_take_partitions(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let facts = session.tasks[task].task;
-    let node_state = &session.node_states[node];
+    let facts = session.facts().task(task).task;
+    let node_state = session.state().node(node);
     let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
     !(takes_partitions && node_state.legacy > 0)
 }
 
 /// Whether the task may be on the node, whatever else runs there.
 pub(crate) fn may_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let facts = session.tasks[task].task;
+    let facts = session.facts().task(task).task;
     let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
-    let is_kind = match session.node_states[node].mig {
-        _ if !wants_cards(session, task) => true,
+    let is_kind = match session.state().node(node).mig {
+        _ if !wants_cards(session.facts(), task) => true,
         None => !takes_partitions,
         Some(MigStrategy::Single) => matches!(facts.cards, TaskGpuRequest::Whole(_)),
         Some(MigStrategy::Mixed) => takes_partitions,
     };
-    !session.settings.has_predicates
-        || (!facts.is_legacy_mig && is_kind && matches_labels(session, task, node))
+    !session.facts().settings().has_predicates
+        || (!facts.is_legacy_mig && is_kind && matches_labels(session.facts(), task, node))
 }
 
 /// Whether the node may run one more pod. A share that opens a card counts as two, as with KAI's reservation
 /// pod.
 pub(crate) fn has_pod_place(session: &Session<'_>, node: usize, need: &ResourceRequest) -> bool {
-    let node_state = &session.node_states[node];
+    let node_state = session.state().node(node);
     let places = node_state.idle.pods + node_state.releasing.pods;
     match need.share {
         None => places > 0,
@@ -118,18 +141,37 @@ pub(crate) fn has_pod_place(session: &Session<'_>, node: usize, need: &ResourceR
     }
 }
 
-pub(crate) fn matches_labels(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let labels = &session.nodes[node].labels;
-    let mut wanted = session.tasks[task].task.node_affinity.iter();
+/// Whether the node has the labels that the task requires.
+pub(crate) fn matches_labels(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> bool {
+    let labels = &facts.node(node).labels;
+    let mut wanted = facts.task(task).task.node_affinity.iter();
     wanted.all(|(label, values)| {
         let value = labels.get(label);
         value.is_some_and(|value| values.contains(value))
     })
 }
 
-/// The node that a pod is on and not about to leave.
-pub(crate) fn stays(session: &Session<'_>, task: usize) -> Option<usize> {
-    let state = &session.task_states[task];
-    let stays = state.status.is_active() && state.status != TaskStatus::Releasing;
-    state.node.filter(|_| stays)
+/// What a task that is yet to be placed takes of a node: with the smallest card that its queues can pay for.
+pub(crate) fn request_to_place(session: &Session<'_>, task: usize, node: usize) -> ResourceRequest {
+    let mut request = request_on(session.facts(), task, node);
+    if let Some(share) = &mut request.share
+        && matches!(share.share, Share::Memory(_))
+    {
+        let smallest = smallest_payable(session, task, node, share);
+        share.smallest = smallest.unwrap_or(Bytes::ZERO);
+    }
+    request
+}
+
+/// The smallest cards of a node that can hold a share and that the task's queues can pay for.
+fn smallest_payable(
+    session: &Session<'_>,
+    task: usize,
+    node: usize,
+    share: &CardShareRequest,
+) -> Option<Bytes> {
+    let mut sizes = session.state().node(node).sizes.all();
+    sizes.find(|&size| {
+        share.of(size).is_some() && has_quota(session, task, charged(session.facts(), task, size))
+    })
 }

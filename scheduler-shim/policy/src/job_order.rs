@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use crate::actions::{as_victim, is_waiting};
 use crate::amounts::ResourceAmounts;
-use crate::charges::{charge, wants};
+use crate::charges::wants;
 use crate::gang::JobView;
 use crate::jobs_by_queue::JobsByQueue;
 use crate::queue_order::{QueueChange, compare};
@@ -56,7 +56,7 @@ impl<'f> JobOrder<'f> {
         views: impl IntoIterator<Item = JobView>,
     ) -> Self {
         let mut line = Self::of_jobs(session, views);
-        if let Some(&depth) = session.settings.queue_depth.get(&action) {
+        if let Some(&depth) = session.facts().settings().queue_depth.get(&action) {
             for views in line.leaves.values_mut() {
                 views.drain(..views.len().saturating_sub(depth));
             }
@@ -111,7 +111,7 @@ impl<'f> JobOrder<'f> {
             let job = jobs[*left];
             if self.filter.is_none_or(|filter| filter(session, job)) {
                 self.pulled.insert(queue, job);
-                self.push(session, as_victim(session, &session.jobs[job].view));
+                self.push(session, as_victim(session, &session.facts().job(job).view));
                 return;
             }
         }
@@ -119,7 +119,7 @@ impl<'f> JobOrder<'f> {
 
     fn filled(mut self, session: &Session<'_>, views: impl IntoIterator<Item = JobView>) -> Self {
         for view in views {
-            if let Some(queue) = session.jobs[view.job].queue {
+            if let Some(queue) = session.facts().job(view.job).queue {
                 self.leaves.entry(queue).or_default().push(view);
             }
         }
@@ -131,7 +131,7 @@ impl<'f> JobOrder<'f> {
 
     /// Puts a job back at the position that it has now.
     pub(crate) fn push(&mut self, session: &Session<'_>, view: JobView) {
-        let Some(queue) = session.jobs[view.job].queue else {
+        let Some(queue) = session.facts().job(view.job).queue else {
             return;
         };
         let is_of_victims = self.filter.is_some();
@@ -157,7 +157,7 @@ impl<'f> JobOrder<'f> {
                 only
             } else {
                 self.pass_idle_bystanders(session);
-                let leaf = self.next_leaf(session, session.queues.top(), false)?;
+                let leaf = self.next_leaf(session, session.state().queues().top(), false)?;
                 self.note_turn(session, leaf);
                 leaf
             };
@@ -190,7 +190,7 @@ impl<'f> JobOrder<'f> {
     fn pass_idle_bystanders(&mut self, session: &Session<'_>) {
         for (jobs, passed) in self.bystanders.values_mut() {
             while let Some(job) = jobs.get(*passed) {
-                if !self.own.contains(job) && is_waiting(session, &session.jobs[*job].view) {
+                if !self.own.contains(job) && is_waiting(session, &session.facts().job(*job).view) {
                     break;
                 }
                 *passed += 1;
@@ -200,7 +200,7 @@ impl<'f> JobOrder<'f> {
 
     fn bystander<'s>(&self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
         let (jobs, passed) = self.bystanders.get(&leaf)?;
-        jobs.get(*passed).map(|&job| &session.jobs[job].view)
+        jobs.get(*passed).map(|&job| &session.facts().job(job).view)
     }
 
     fn is_bystanders_turn(&self, session: &Session<'_>, leaf: usize) -> bool {
@@ -220,20 +220,20 @@ impl<'f> JobOrder<'f> {
 
     /// Whether a queue or one below it has jobs that are not bystanders.
     fn has_own(&self, session: &Session<'_>, queue: usize) -> bool {
-        let mut below = session.queues.children(queue).iter();
+        let mut below = session.state().queues().children(queue).iter();
         self.leaves.contains_key(&queue) || below.any(|&below| self.has_own(session, below))
     }
 
     /// Records at every level which child has this turn.
     fn note_turn(&mut self, session: &Session<'_>, leaf: usize) {
-        for step in session.queues.path(leaf).windows(2) {
+        for step in session.state().queues().path(leaf).windows(2) {
             self.last_turn.insert(step[0], step[1]);
         }
     }
 
     /// Forgets the last turn of a queue that has no more jobs, and of those above that have none.
     fn forget_turns(&mut self, session: &Session<'_>, leaf: usize) {
-        let path = session.queues.path(leaf);
+        let path = session.state().queues().path(leaf);
         for step in path.windows(2).rev() {
             if self.speaker(session, step[1]).is_some() {
                 break;
@@ -256,7 +256,7 @@ impl<'f> JobOrder<'f> {
             Some(_) => Some(next),
             None => {
                 let compete = compete || members.len() > 1;
-                self.next_leaf(session, session.queues.children(next), compete)
+                self.next_leaf(session, session.state().queues().children(next), compete)
             }
         }
     }
@@ -270,9 +270,12 @@ impl<'f> JobOrder<'f> {
         });
         let order = |left: &((usize, usize), QueueChange),
                      right: &((usize, usize), QueueChange)| {
-            let (l, r) = (session.queues.get(left.0.0), session.queues.get(right.0.0));
-            if session.settings.has_quotas {
-                compare((l, left.1), (r, right.1), session.total)
+            let (l, r) = (
+                session.state().queues().get(left.0.0),
+                session.state().queues().get(right.0.0),
+            );
+            if session.facts().settings().has_quotas {
+                compare((l, left.1), (r, right.1), session.facts().total())
             } else {
                 l.created.cmp(&r.created).then_with(|| l.uid.cmp(&r.uid))
             }
@@ -293,7 +296,7 @@ impl<'f> JobOrder<'f> {
         let last = self.last_turn.get(&queue);
         let last = last.and_then(|&below| self.speaker(session, below));
         last.or_else(|| {
-            let below = session.queues.children(queue);
+            let below = session.state().queues().children(queue);
             self.best_of(session, below).map(|(_, speaker)| speaker)
         })
     }
@@ -307,7 +310,7 @@ impl<'f> JobOrder<'f> {
             };
         }
         QueueChange {
-            job: wants(session, &session.gang(next).next(false)),
+            job: wants(session.facts(), &session.gang(next).next(false)),
             ..QueueChange::default()
         }
     }
@@ -315,15 +318,18 @@ impl<'f> JobOrder<'f> {
 
 /// The order of jobs in a queue: priority, progress towards the minimum, age, name.
 pub(crate) fn order_jobs(session: &Session<'_>, left: &JobView, right: &JobView) -> Ordering {
-    let (l, r) = (session.jobs[left.job].job, session.jobs[right.job].job);
-    let by_priority = if session.settings.by_priority {
+    let (l, r) = (
+        session.facts().job(left.job).job,
+        session.facts().job(right.job).job,
+    );
+    let by_priority = if session.facts().settings().by_priority {
         r.priority.cmp(&l.priority)
     } else {
         Ordering::Equal
     };
     by_priority
         .then_with(|| {
-            if session.settings.minimum_first {
+            if session.facts().settings().minimum_first {
                 session.gang(left).fill().cmp(&session.gang(right).fill())
             } else {
                 Ordering::Equal
@@ -336,8 +342,11 @@ pub(crate) fn order_jobs(session: &Session<'_>, left: &JobView, right: &JobView)
 /// What the tasks of a view hold.
 fn held_by(session: &Session<'_>, view: &JobView) -> ResourceAmounts {
     let held = view.all().filter_map(|task| {
-        let holds = session.task_states[task].status.is_allocated();
-        charge(session, task).filter(|_| holds)
+        let holds = session.state().task(task).status.is_allocated();
+        session
+            .state()
+            .charge(session.facts(), task)
+            .filter(|_| holds)
     });
     held.sum()
 }

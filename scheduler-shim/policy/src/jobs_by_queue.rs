@@ -23,14 +23,18 @@ impl JobsByQueue {
     /// The selected jobs as of now.
     pub(crate) fn of(session: &Session<'_>, kind: JobPredicate) -> Self {
         let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (job, facts) in session.jobs.iter().enumerate() {
+        for (job, facts) in session.facts().jobs().iter().enumerate() {
             if let (Some(queue), true) = (facts.queue, kind(session, &facts.view)) {
                 by_queue.entry(queue).or_default().push(job);
             }
         }
         for jobs in by_queue.values_mut() {
             jobs.sort_by(|&left, &right| {
-                order_jobs(session, &session.jobs[left].view, &session.jobs[right].view)
+                order_jobs(
+                    session,
+                    &session.facts().job(left).view,
+                    &session.facts().job(right).view,
+                )
             });
         }
         let shared = by_queue.into_iter();
@@ -53,7 +57,7 @@ impl JobsByQueue {
     /// Removes changed jobs, or moves them to the position that they have now.
     pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
         for job in changed {
-            let facts = &session.jobs[job];
+            let facts = session.facts().job(job);
             let Some(queue) = facts.queue else {
                 continue;
             };
@@ -63,7 +67,7 @@ impl JobsByQueue {
             }
             if (self.kind)(session, &facts.view) {
                 let place = jobs.partition_point(|&other| {
-                    order_jobs(session, &session.jobs[other].view, &facts.view).is_lt()
+                    order_jobs(session, &session.facts().job(other).view, &facts.view).is_lt()
                 });
                 jobs.insert(place, job);
             }

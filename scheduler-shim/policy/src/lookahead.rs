@@ -20,8 +20,8 @@ use std::time::Duration;
 use crate::cluster::Cluster;
 use crate::lookahead::commitments::{changes_something, pays_off};
 use crate::lookahead::held_back::withheld;
+use crate::plan_record::{BarredJobs, EvictionCaution};
 use crate::session::Session;
-use crate::session::evictions::{BarredJobs, EvictionCaution};
 use crate::step::action::Action;
 
 mod cautious;

@@ -62,7 +62,7 @@ pub(crate) enum HoldState {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ResourceRequest {
     /// Whole cards, partitions and everything but cards.
-    pub(crate) node_state: NodeResources,
+    pub(crate) resources: NodeResources,
     /// Its share of each card, if it shares cards.
     pub(crate) share: Option<CardShareRequest>,
     /// Cards that a claim holds for all the pods that name it.
@@ -125,15 +125,15 @@ impl NodeState {
             HoldState::Releasing => (-count, count),
             HoldState::Reserved => (0, -count),
         };
-        self.idle.add(&need.node_state, idle);
-        self.releasing.add(&need.node_state, releasing);
+        self.idle.add(&need.resources, idle);
+        self.releasing.add(&need.resources, releasing);
         if self.sizes.is_listed() {
             for (class, taken) in cards.whole.iter().enumerate() {
                 self.sizes
                     .update_used(class, idle * taken, releasing * taken);
             }
             // Unhealthy cards are not counted, so taking one changes no count.
-            let dead = need.node_state.cards - cards.whole.iter().sum::<i64>();
+            let dead = need.resources.cards - cards.whole.iter().sum::<i64>();
             self.idle.cards -= idle * dead;
             self.releasing.cards -= releasing * dead;
         }
@@ -208,7 +208,7 @@ impl NodeState {
 
     fn fits(&self, need: &ResourceRequest, more: Option<&NodeResources>) -> bool {
         let has = |of: fn(&NodeResources) -> i64| of(&self.idle) + more.map_or(0, of);
-        let asks = &need.node_state;
+        let asks = &need.resources;
         let has_host = asks.cpu <= has(|node_state| node_state.cpu)
             && asks.memory <= has(|node_state| node_state.memory)
             && asks.pods <= has(|node_state| node_state.pods);

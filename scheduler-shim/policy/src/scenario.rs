@@ -8,10 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::capacity_bound::{CapacityBound, freed_by};
-use crate::charges::charge;
 use crate::job_order::{JobOrder, VictimFilter};
+use crate::resource_vector::ResourceVector;
 use crate::session::Session;
-use crate::session::caches::ResourceVector;
 use crate::victim_nodes::{CardDemand, VictimNodes};
 
 /// Pods that are evicted together.
@@ -217,11 +216,11 @@ impl<'r> VictimScenarios<'r> {
         let last = self.potential.last();
         let nodes: BTreeSet<usize> = last
             .into_iter()
-            .flat_map(|batch| session.jobs[batch.job].view.all())
-            .filter_map(|task| session.task_states[task].node)
+            .flat_map(|batch| session.facts().job(batch.job).view.all())
+            .filter_map(|task| session.state().task(task).node)
             .collect();
         // Where cards differ in size, the last victim may be the first on a card that is large enough.
-        let differs = |node: &usize| session.node_states[*node].sizes.count() > 1;
+        let differs = |node: &usize| session.state().node(*node).sizes.count() > 1;
         let alone = last.filter(|_| nodes.iter().any(differs));
         let alone = alone.map(|batch| VictimSet::Alone(batch.job));
         alone
@@ -233,12 +232,12 @@ impl<'r> VictimScenarios<'r> {
 
 /// Cards, whole and in parts, that are free on a node or being released.
 pub(crate) fn free_gpus(session: &Session<'_>, node: usize) -> f64 {
-    let node_state = &session.node_states[node];
+    let node_state = session.state().node(node);
     node_state.idle_gpus() + node_state.releasing_gpus()
 }
 
 /// How many cards a task has.
 pub(crate) fn gpus_of(session: &Session<'_>, task: usize) -> f64 {
-    let charge = charge(session, task);
+    let charge = session.state().charge(session.facts(), task);
     charge.map_or(0.0, |charge| charge[crate::amounts::ResourceKind::Gpu])
 }

@@ -11,8 +11,7 @@ use apportion_abi::Share as CardShare;
 
 use crate::affinity_filter::matches_neighbours;
 use crate::allocate::allocate_job;
-use crate::capacity_bound::CapacityBound;
-use crate::capacity_bound::free_capacity::free_capacity;
+use crate::capacity_bound::{CapacityBound, free_capacity};
 use crate::charges::wants_cards;
 use crate::cluster::{KaiBehavior, TaskGpuRequest, TaskStatus};
 use crate::gang::JobView;
@@ -71,7 +70,7 @@ fn solve_in(
         return false;
     }
     // `grow` undid its trials; this one stays applied.
-    let mark = session.mark();
+    let mark = session.state().mark();
     let solved = probe(session, way, search, tasks, feasible, &recorded).is_some()
         && session.gang(&search.job).has_enough();
     if !solved {
@@ -93,7 +92,7 @@ fn grow(
     let (mut solved, mut failed) = (0, tasks.len() + 1);
     let mut part = 1;
     while failed - solved > 1 {
-        let mark = session.mark();
+        let mark = session.state().mark();
         let found = probe(session, way, search, &tasks[..part], feasible, recorded);
         session.roll_back(mark);
         match found {
@@ -133,10 +132,10 @@ fn probe(
         may_lose: search.may_lose,
     };
     let mut scenarios = VictimScenarios::new(session, way, line, wanted, &nodes);
-    while session.effort.get() < search.until {
+    while session.effort() < search.until {
         let potential = scenarios.next(session)?;
         let batches = [recorded, &potential].concat();
-        let mark = session.mark();
+        let mark = session.state().mark();
         if let Some(victims) = attempt(session, search, &view, tasks, &nodes, batches) {
             return Some(victims);
         }
@@ -147,22 +146,22 @@ fn probe(
 
 /// The job with its placed tasks and only these of its waiting tasks.
 fn part_of(session: &Session<'_>, job: &JobView, tasks: &[usize]) -> JobView {
-    let has_place = |task: usize| session.task_states[task].status.is_active_allocated();
+    let has_place = |task: usize| session.state().task(task).status.is_active_allocated();
     let part = job.only(|task| has_place(task) || tasks.contains(&task));
-    part.with_reachable_minimums(&session.jobs[job.job].tree)
+    part.with_reachable_minimums(&session.facts().job(job.job).tree)
 }
 
 fn card_demand(session: &Session<'_>, tasks: &[usize]) -> CardDemand {
     // A request in bytes says nothing before a node is chosen.
     let asks = || {
         tasks.iter().map(|&task| {
-            let facts = &session.tasks[task];
+            let facts = session.facts().task(task);
             let cards = match &facts.task.cards {
                 TaskGpuRequest::Shared {
                     share: CardShare::Memory(_),
                     ..
                 } => 0.0,
-                cards => cards.count(session.card_sizes.0),
+                cards => cards.count(session.facts().card_sizes().smallest()),
             };
             cards + facts.claimed_cards as f64
         })
@@ -175,17 +174,17 @@ fn card_demand(session: &Session<'_>, tasks: &[usize]) -> CardDemand {
 
 /// Nodes where the job could get something if nobody leaves.
 fn feasible_nodes(session: &Session<'_>, job: &JobView) -> BTreeSet<usize> {
-    if job.all().all(|task| wants_cards(session, task)) {
+    if job.all().all(|task| wants_cards(session.facts(), task)) {
         free_capacity(session).with_cards().clone()
     } else {
-        (0..session.nodes.len()).collect()
+        (0..session.facts().nodes().len()).collect()
     }
 }
 
 fn places(session: &Session<'_>, batches: &[VictimBatch]) -> BTreeSet<usize> {
     let tasks = batches.iter().flat_map(|batch| &batch.tasks);
     tasks
-        .filter_map(|&task| session.task_states[task].node)
+        .filter_map(|&task| session.state().task(task).node)
         .collect()
 }
 
@@ -204,7 +203,7 @@ fn attempt(
     let broken = broken_gangs(session, &batches);
     let mut evicted = BTreeSet::new();
     for &task in batches.iter().flat_map(|batch| &batch.tasks) {
-        if session.task_states[task].status.is_active_allocated() {
+        if session.state().task(task).status.is_active_allocated() {
             evicted.insert(task);
             evict(session, task);
         }
@@ -218,14 +217,14 @@ fn attempt(
     }
     // A pod that got its old place back may be one too many for the job's affinity or spread rules.
     let keeps_apart = |&task: &usize| {
-        let node = session.task_states[task].node;
+        let node = session.state().task(task).node;
         node.is_none_or(|node| matches_neighbours(session, task, node))
     };
     if !tasks.iter().all(keeps_apart) || !(search.is_fair)(session, tasks, &batches) {
         return None;
     }
     let moves = |task: &usize| {
-        let status = session.task_states[*task].status;
+        let status = session.state().task(*task).status;
         matches!(
             status,
             TaskStatus::Releasing | TaskStatus::Pipelined | TaskStatus::Pending
@@ -237,8 +236,8 @@ fn attempt(
 
 /// Whether some of a gang's pods have places, but fewer than it needs.
 pub(crate) fn has_too_few(session: &Session<'_>, job: usize) -> bool {
-    let view = &session.jobs[job].view;
-    let has_place = |task: usize| session.task_states[task].status.is_active_allocated();
+    let view = &session.facts().job(job).view;
+    let has_place = |task: usize| session.state().task(task).status.is_active_allocated();
     view.all().any(has_place) && !session.gang(view).has_enough()
 }
 
@@ -258,10 +257,12 @@ fn place_again(
 ) -> bool {
     let jobs: BTreeSet<usize> = batches.iter().map(|batch| batch.job).collect();
     let victims = jobs.into_iter().filter(|&job| job != view.job);
-    let victims: Vec<JobView> = victims.map(|job| session.jobs[job].view.clone()).collect();
+    let victims: Vec<JobView> = victims
+        .map(|job| session.facts().job(job).view.clone())
+        .collect();
     let jobs = victims.into_iter().chain([view.clone()]);
     let mut line = JobOrder::among(session, jobs, waiting);
-    let returns_once = session.settings.goes(KaiBehavior::ReturnsOnce);
+    let returns_once = session.facts().settings().goes(KaiBehavior::ReturnsOnce);
     let mut is_placed = false;
     while let Some(next) = line.pop(session) {
         let placed = allocate_job(session, &next, nodes, true);
@@ -284,5 +285,5 @@ fn has_lost(session: &Session<'_>, view: &JobView, batches: &[VictimBatch]) -> b
         .iter()
         .filter(|batch| batch.job == view.job)
         .flat_map(|batch| &batch.tasks);
-    tasks.any(|&task| !session.task_states[task].status.is_active_allocated())
+    tasks.any(|&task| !session.state().task(task).status.is_active_allocated())
 }

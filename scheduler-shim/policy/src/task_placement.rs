@@ -3,7 +3,7 @@
 use crate::card_naming::{CardNaming, cards_by_name};
 use crate::cluster::ZoneAmounts;
 use crate::session::Session;
-use crate::session::facts::TaskState;
+use crate::task_state::TaskState;
 
 /// Where a pod goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,13 +26,13 @@ pub(crate) fn place_of(
 ) -> Option<TaskPlacement> {
     let node = state.node?;
     Some(TaskPlacement {
-        node: session.nodes[node].name.clone(),
+        node: session.facts().node(node).name.clone(),
         cards: cards_by_name(session, task, state, names),
         zones: state
             .zones
             .iter()
             .filter_map(|(zone, amounts)| {
-                let name = session.node_states[node].zones.name(*zone)?;
+                let name = session.state().node(node).zones.name(*zone)?;
                 Some((name.to_owned(), *amounts))
             })
             .collect(),

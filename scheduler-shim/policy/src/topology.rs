@@ -56,7 +56,7 @@ pub(crate) fn node_sets<'n>(
     nodes: &'n [usize],
     closeness: &mut TopologyScores,
 ) -> Vec<Cow<'n, [usize]>> {
-    let tree = &session.jobs[view.job].tree;
+    let tree = &session.facts().job(view.job).tree;
     let part = match member {
         GroupMember::Group(group) => &tree.groups[group],
         GroupMember::Set(set) => &tree.sets[set],
@@ -64,11 +64,11 @@ pub(crate) fn node_sets<'n>(
     let Some(constraint) = &part.topology else {
         return vec![Cow::Borrowed(nodes)];
     };
-    let mut topologies = session.topologies.iter();
+    let mut topologies = session.facts().topologies().iter();
     let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
         return Vec::new();
     };
-    let domains = DomainTree::of(topology, &session.nodes);
+    let domains = DomainTree::of(topology, &session.facts().nodes());
     let active = active_nodes(session, view, tasks);
     domains_for(
         session, topology, constraint, domains, tasks, nodes, &active,
@@ -84,10 +84,13 @@ pub(crate) fn node_sets<'n>(
 
 /// The nodes where pods of the same pod sets already have a place.
 fn active_nodes(session: &Session<'_>, view: &JobView, tasks: &[usize]) -> BTreeSet<usize> {
-    let sets: BTreeSet<usize> = tasks.iter().map(|&task| session.tasks[task].set).collect();
+    let sets: BTreeSet<usize> = tasks
+        .iter()
+        .map(|&task| session.facts().task(task).set)
+        .collect();
     let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
     placed
-        .map(|&task| &session.task_states[task])
+        .map(|&task| session.state().task(task))
         .filter(|state| state.status.is_active_allocated())
         .filter_map(|state| state.node)
         .collect()
@@ -122,7 +125,7 @@ fn domains_for(
         .filter(|node| domains.root().nodes.contains(node))
         .collect();
     // No narrower than required: a cluster of one rack is also one zone.
-    let narrowest = if session.settings.goes(KaiBehavior::NarrowsDomains) {
+    let narrowest = if session.facts().settings().goes(KaiBehavior::NarrowsDomains) {
         preferred.unwrap_or(topology.levels.len())
     } else {
         deepest
@@ -159,7 +162,7 @@ fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {
     let mut with_cards = 0;
     let mut with_partitions = 0;
     for &task in tasks {
-        let facts = session.tasks[task].task;
+        let facts = session.facts().task(task).task;
         let ask = NodeResources {
             cpu: facts.cpu_millis,
             memory: facts.memory,
@@ -173,7 +176,10 @@ fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {
                 share: Share::Memory(_),
                 ..
             } => 0.0,
-            cards => cards.count(session.card_sizes.0) + session.tasks[task].claimed_cards as f64,
+            cards => {
+                cards.count(session.facts().card_sizes().smallest())
+                    + session.facts().task(task).claimed_cards as f64
+            }
         };
         with_cards += usize::from(cards > 0.0);
         with_partitions += usize::from(matches!(facts.cards, TaskGpuRequest::Partitions(_)));
@@ -214,7 +220,7 @@ fn accommodates(
     node: usize,
 ) -> i64 {
     let (ask, cards) = largest;
-    let node_state = &session.node_states[node];
+    let node_state = session.state().node(node);
     let soon = node_state.soon();
     let mut free_cards = soon.cards as f64;
     if *cards > 0.0 && *cards < 1.0 {
@@ -243,7 +249,7 @@ fn fullness(session: &Session<'_>, demand: &TaskDemand, domain: &TopologyDomain)
     const NOTHING_FREE: f64 = 1000.0;
     let mut free = NodeResources::default();
     for &node in &domain.nodes {
-        free.add(&session.node_states[node].soon(), 1);
+        free.add(&session.state().node(node).soon(), 1);
     }
     let (ask, cards) = &demand.sum;
     let parts = [

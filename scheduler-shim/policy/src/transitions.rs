@@ -3,13 +3,15 @@
 use crate::cluster::TaskStatus;
 use crate::node_resources::CardAssignment;
 use crate::numa::ZoneAssignment;
+
 use crate::requests::zone_request;
-use crate::session::facts::TaskState;
-use crate::session::{Session, SessionCheckpoint};
+use crate::session::Session;
+use crate::state::undo_log::Checkpoint;
+use crate::task_state::TaskState;
 
 /// Evicts a task that runs; one that only waits for its place loses it.
 pub(crate) fn evict(session: &mut Session<'_>, task: usize) {
-    let state = session.task_states[task].clone();
+    let state = session.state().task(task).clone();
     let evicted = match (state.status, state.leaves) {
         (TaskStatus::Pipelined, None) => TaskState::default(),
         (TaskStatus::Pipelined, Some((node, cards))) => TaskState {
@@ -31,11 +33,11 @@ pub(crate) fn evict(session: &mut Session<'_>, task: usize) {
 
 /// What a task would take of the zones of a node; `None` if the node would not admit it.
 pub(crate) fn zones_for(session: &Session<'_>, task: usize, node: usize) -> Option<ZoneAssignment> {
-    let zones = &session.node_states[node].zones;
+    let zones = &session.state().node(node).zones;
     if zones.count() == 0 {
         return Some(ZoneAssignment::new());
     }
-    zones.place(&zone_request(session, task, node))
+    zones.place(&zone_request(session.facts(), task, zones.scope))
 }
 
 /// Starts a task on resources that are idle.
@@ -57,7 +59,7 @@ pub(crate) fn bind(session: &mut Session<'_>, task: usize, node: usize, cards: C
 /// Reserves a place for a task. If it was tentatively evicted from the same place, it stays instead.
 pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards: CardAssignment) {
     let zones = zones_for(session, task, node).unwrap_or_default();
-    let state = &session.task_states[task];
+    let state = session.state().task(task);
     let is_leaving = state.status == TaskStatus::Releasing;
     let place = state.node;
     let stays = is_leaving
@@ -88,11 +90,11 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
 }
 
 /// Turns what was placed since `mark` into reservations of the same places.
-pub(crate) fn wait_instead(session: &mut Session<'_>, mark: SessionCheckpoint) {
-    for task in session.changed_since(mark) {
-        if session.task_states[task].status == TaskStatus::Binding {
+pub(crate) fn wait_instead(session: &mut Session<'_>, mark: Checkpoint) {
+    for task in session.state().changed_since(mark) {
+        if session.state().task(task).status == TaskStatus::Binding {
             let status = TaskStatus::Pipelined;
-            let state = session.task_states[task].clone();
+            let state = session.state().task(task).clone();
             session.set(task, TaskState { status, ..state });
         }
     }

@@ -49,7 +49,7 @@ impl VictimNodes {
     ) -> Self {
         let mut freed = BTreeMap::new();
         for &task in recorded {
-            if let Some(node) = session.task_states[task].node {
+            if let Some(node) = session.state().task(task).node {
                 *freed.entry(node).or_default() += gpus_of(session, task);
             }
         }
@@ -74,7 +74,7 @@ impl VictimNodes {
     /// Adds a batch of victims.
     pub(crate) fn add(&mut self, session: &Session<'_>, batch: usize, tasks: &[usize]) {
         for &task in tasks {
-            if let Some(node) = session.task_states[task].node {
+            if let Some(node) = session.state().task(task).node {
                 if !self.by_node.contains_key(&node) {
                     let room = self.room(session, node);
                     if self.feasible.contains(&node) {

@@ -1,11 +1,12 @@
 //! Which jobs may be evicted for which, and whether an outcome is fair to the victims.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::amounts::ResourceAmounts;
 use crate::capacity_bound::asks_alike;
-use crate::charges::{charge, wants};
-use crate::cluster::TaskStatus;
+use crate::charges::wants;
+use crate::cluster::{Queue, TaskStatus};
 use crate::gang::JobView;
 use crate::jobs_by_queue::JobsByQueue;
 use crate::min_runtime::{self, against_reclaim, along, is_protected, keeps_minimum};
@@ -20,32 +21,37 @@ pub(crate) fn reclaimer_of(
     view: &JobView,
     tasks: &[usize],
 ) -> Option<Reclaimer> {
-    let facts = &session.jobs[view.job];
+    let facts = session.facts().job(view.job);
     Some(Reclaimer {
         queue: facts.queue?,
         is_preemptible: facts.job.is_preemptible,
-        wants: wants(session, tasks),
+        wants: wants(session.facts(), tasks),
     })
 }
 
 pub(crate) fn may_reclaim_from(session: &Session<'_>, reclaimer: Reclaimer, victim: usize) -> bool {
-    let Some(queue) = session.jobs[victim]
+    let Some(queue) = session
+        .facts()
+        .job(victim)
         .queue
         .filter(|&queue| queue != reclaimer.queue)
     else {
         return false;
     };
-    let is_elastic = session.gang(&session.jobs[victim].view).is_elastic();
+    let is_elastic = session.gang(&session.facts().job(victim).view).is_elastic();
     let is_safe = is_safe_from_reclaim(session, reclaimer.queue, victim);
-    is_candidate(&session.queues, reclaimer, queue)
+    is_candidate(&session.state().queues(), reclaimer, queue)
         && min_runtime::is_candidate(is_safe, is_elastic)
 }
 
 /// Whether the victim's queue holds so much that a reclaimer could take something, however little.
 pub(crate) fn could_give(session: &Session<'_>, reclaimer: Reclaimer, victim: usize) -> bool {
-    session.jobs[victim].queue.is_some_and(|queue| {
-        let (taker, loser) = session.queues.parting(reclaimer.queue, queue);
-        let (taker, loser) = (session.queues.get(taker), session.queues.get(loser));
+    session.facts().job(victim).queue.is_some_and(|queue| {
+        let (taker, loser) = session.state().queues().parting(reclaimer.queue, queue);
+        let (taker, loser) = (
+            session.state().queues().get(taker),
+            session.state().queues().get(loser),
+        );
         let has = loser.allocated();
         exceeds_fair_share(loser, has)
             || guarantees_quota(taker, ResourceAmounts::default(), loser, has)
@@ -53,7 +59,7 @@ pub(crate) fn could_give(session: &Session<'_>, reclaimer: Reclaimer, victim: us
 }
 
 pub(crate) fn may_preempt(session: &Session<'_>, preemptor: usize, victim: usize) -> bool {
-    let (job, other) = (&session.jobs[preemptor], &session.jobs[victim]);
+    let (job, other) = (session.facts().job(preemptor), session.facts().job(victim));
     job.queue == other.queue
         && other.job.priority < job.job.priority
         && min_runtime::is_candidate(
@@ -63,41 +69,50 @@ pub(crate) fn may_preempt(session: &Session<'_>, preemptor: usize, victim: usize
 }
 
 pub(crate) fn is_safe_from_reclaim(session: &Session<'_>, reclaimer: usize, victim: usize) -> bool {
-    let facts = &session.jobs[victim];
+    let facts = session.facts().job(victim);
     let Some(queue) = facts.queue else {
         return false;
     };
-    let (mine, theirs) = (session.queues.path(reclaimer), session.queues.path(queue));
+    let (mine, theirs) = (
+        session.state().queues().path(reclaimer),
+        session.state().queues().path(queue),
+    );
     let shared = mine.iter().zip(&theirs).take_while(|(l, r)| l == r).count();
     let path: Vec<_> = theirs
         .iter()
-        .map(|&queue| {
-            session
-                .queue_facts(queue)
-                .and_then(|queue| queue.reclaim_min_runtime)
-        })
+        .map(|&queue| queue_settings(session, queue).and_then(|queue| queue.reclaim_min_runtime))
         .collect();
-    let settings = session.settings;
+    let settings = session.facts().settings();
     let default = settings.reclaim_min_runtime;
     let minimum = against_reclaim(settings.resolution, &path, shared, default);
-    is_protected(facts.last_start, minimum, session.now)
+    is_protected(last_start(session, victim), minimum, session.facts().now())
 }
 
 pub(crate) fn is_safe_from_preemption(session: &Session<'_>, victim: usize) -> bool {
-    let facts = &session.jobs[victim];
+    let facts = session.facts().job(victim);
     let path: Vec<_> = facts
         .queue
-        .map(|queue| session.queues.path(queue))
+        .map(|queue| session.state().queues().path(queue))
         .unwrap_or_default()
         .into_iter()
-        .map(|queue| {
-            session
-                .queue_facts(queue)
-                .and_then(|queue| queue.preempt_min_runtime)
-        })
+        .map(|queue| queue_settings(session, queue).and_then(|queue| queue.preempt_min_runtime))
         .collect();
-    let minimum = along(&path, session.settings.preempt_min_runtime);
-    is_protected(facts.last_start, minimum, session.now)
+    let minimum = along(&path, session.facts().settings().preempt_min_runtime);
+    is_protected(last_start(session, victim), minimum, session.facts().now())
+}
+
+/// When pods of a job last started, this session included.
+pub(crate) fn last_start(session: &Session<'_>, job: usize) -> Option<Duration> {
+    if session.plan().has_started(job) {
+        return Some(session.facts().now());
+    }
+    session.facts().job(job).job.last_start
+}
+
+fn queue_settings<'s>(session: &'s Session<'_>, queue: usize) -> Option<&'s Queue> {
+    session
+        .facts()
+        .queue(&session.state().queues().get(queue).uid)
 }
 
 /// Whether every protected victim keeps the minimums of its pod sets.
@@ -110,16 +125,16 @@ pub(crate) fn keeps_minimums(
     for batch in batches {
         for &task in &batch.tasks {
             *by_set
-                .entry((batch.job, session.tasks[task].set))
+                .entry((batch.job, session.facts().task(task).set))
                 .or_default() += 1;
         }
     }
     by_set.into_iter().all(|((job, set), gone)| {
-        let view = &session.jobs[job].view;
+        let view = &session.facts().job(job).view;
         let gang = session.gang(view);
         let active = view.tasks[set]
             .iter()
-            .filter(|&&task| session.task_states[task].status.is_active())
+            .filter(|&&task| session.state().task(task).status.is_active())
             .count();
         !gang.is_elastic() || keeps_minimum(is_safe(session, job), active, gone, view.minimum(set))
     })
@@ -137,12 +152,12 @@ pub(crate) fn lost(
     }
     let mut lost = Losses::new();
     for (job, tasks) in by_job {
-        let facts = &session.jobs[job];
+        let facts = session.facts().job(job);
         let Some(queue) = facts.queue else { continue };
         let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         let (mut core, mut elastic) = (Vec::new(), Vec::new());
         for task in tasks {
-            let set = session.tasks[task].set;
+            let set = session.facts().task(task).set;
             let count = seen.entry(set).or_default();
             *count += 1;
             let part = if *count <= facts.view.minimum(set) {
@@ -169,8 +184,8 @@ pub(crate) fn lost(
 
 /// What jobs of lower priority than a victim hold in its queue.
 fn behind(session: &Session<'_>, victim: usize, running: &JobsByQueue) -> ResourceAmounts {
-    let facts = &session.jobs[victim];
-    if !session.settings.by_priority || !session.caution.spares() {
+    let facts = session.facts().job(victim);
+    if !session.facts().settings().by_priority || !session.plan().caution().spares() {
         return ResourceAmounts::default();
     }
     let jobs = facts.queue.map(|queue| running.of_queue(queue));
@@ -178,16 +193,17 @@ fn behind(session: &Session<'_>, victim: usize, running: &JobsByQueue) -> Resour
         .into_iter()
         .flatten()
         .rev()
-        .take_while(|&&job| session.jobs[job].job.priority < facts.job.priority);
-    let tasks = lower.flat_map(|&job| session.jobs[job].view.all());
-    let held = tasks.filter(|&task| session.task_states[task].status.is_active_allocated());
-    held.filter_map(|task| charge(session, task)).sum()
+        .take_while(|&&job| session.facts().job(job).job.priority < facts.job.priority);
+    let tasks = lower.flat_map(|&job| session.facts().job(job).view.all());
+    let held = tasks.filter(|&task| session.state().task(task).status.is_active_allocated());
+    held.filter_map(|task| session.state().charge(session.facts(), task))
+        .sum()
 }
 
 /// Whether two jobs ask for the same under the same conditions.
 pub(crate) fn are_alike(session: &Session<'_>, left: usize, right: usize) -> bool {
-    let (l, r) = (&session.jobs[left], &session.jobs[right]);
-    let waits = |task: usize| session.task_states[task].status == TaskStatus::Pending;
+    let (l, r) = (session.facts().job(left), session.facts().job(right));
+    let waits = |task: usize| session.state().task(task).status == TaskStatus::Pending;
     let pairs = l.view.all().zip(r.view.all());
     l.queue == r.queue
         && l.job.priority == r.job.priority
@@ -195,13 +211,16 @@ pub(crate) fn are_alike(session: &Session<'_>, left: usize, right: usize) -> boo
         && l.job.root == r.job.root
         && l.view.all().count() == r.view.all().count()
         && pairs.into_iter().all(|(left, right)| {
-            let (one, other) = (session.tasks[left].task, session.tasks[right].task);
+            let (one, other) = (
+                session.facts().task(left).task,
+                session.facts().task(right).task,
+            );
             waits(left)
                 && waits(right)
                 && one.claims.is_empty()
                 && other.claims.is_empty()
-                && session.tasks[left].set == session.tasks[right].set
-                && asks_alike(session, left, right)
+                && session.facts().task(left).set == session.facts().task(right).set
+                && asks_alike(session.facts(), left, right)
                 && one.is_guaranteed == other.is_guaranteed
                 && one.containers == other.containers
                 && one.labels == other.labels
@@ -214,10 +233,10 @@ pub(crate) fn are_alike(session: &Session<'_>, left: usize, right: usize) -> boo
 
 /// What a victim loses, unless it only moves.
 fn loss_of(session: &Session<'_>, task: usize) -> Option<ResourceAmounts> {
-    let state = &session.task_states[task];
+    let state = session.state().task(task);
     let moves = state.status.is_active_allocated();
-    if moves && session.settings.consolidating_reclaim {
+    if moves && session.facts().settings().consolidating_reclaim {
         return None;
     }
-    charge(session, task)
+    session.state().charge(session.facts(), task)
 }

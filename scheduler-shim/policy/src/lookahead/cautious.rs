@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::actions;
 use crate::cluster::Cluster;
 use crate::lookahead::commitments::{broken_commitments, committed};
+use crate::plan_record::{BarredJobs, EvictionCaution};
 use crate::session::Session;
-use crate::session::evictions::{BarredJobs, EvictionCaution};
 use crate::step::action::Action;
 
 /// How many cautious plans are tried before nobody may evict.
@@ -32,7 +32,7 @@ impl LookaheadBudget {
     }
 
     pub(crate) fn charge(&mut self, session: &Session<'_>) {
-        let pods = session.tasks.len() as u64;
+        let pods = session.facts().tasks().len() as u64;
         let cost = session.effort() + BEGINNING * pods;
         self.0 = self.0.saturating_sub(cost);
     }
@@ -50,8 +50,7 @@ pub(crate) fn run<'a>(
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
-    let mut session = Session::open(now, cluster);
-    session.caution = caution;
+    let mut session = Session::with_caution(now, cluster, caution);
     for action in Action::ALL {
         actions::run(&mut session, action);
         done(&session, action);
