@@ -15,6 +15,7 @@ use crate::cluster::{KaiBehavior, StalenessGracePeriod, TaskStatus};
 use crate::fit::is_within_quota;
 use crate::gang::JobView;
 use crate::job_order::JobOrder;
+use crate::job_state::{could_lose, is_waiting};
 use crate::jobs_by_queue::JobsByQueue;
 use crate::plan_record::EvictionCommitment;
 use crate::reclaimable::{can_reclaim, reclaimable};
@@ -351,11 +352,6 @@ fn waiting(session: &Session<'_>, filter: impl Fn(&Session<'_>, &JobView) -> boo
         .collect()
 }
 
-pub(crate) fn is_waiting(session: &Session<'_>, view: &JobView) -> bool {
-    view.all()
-        .any(|task| session.state().task(task).status == TaskStatus::Pending)
-}
-
 /// Whether the job may evict others: its preemption delay is over and the plan does not bar it.
 fn may_evict(session: &Session<'_>, view: &JobView) -> bool {
     let job = session.facts().job(view.job).job;
@@ -374,31 +370,4 @@ fn could_fit(session: &Session<'_>, view: &JobView) -> bool {
     let tasks = session.gang(view).next(false);
     let reach = CapacityBound::of(session, &tasks);
     reach.is_some_and(|reach| reach.is_within(ResourceVector::default()))
-}
-
-/// Whether the job has a pod that may be evicted.
-fn could_lose(session: &Session<'_>, view: &JobView) -> bool {
-    let mut tasks = view.all();
-    session.facts().job(view.job).job.is_preemptible
-        && tasks.any(|task| {
-            session.state().task(task).status.is_active_allocated() && !is_settled(session, task)
-        })
-}
-
-/// The job without the pods that this session placed. If it has such pods, it may lose only what is above its
-/// minimums.
-pub(crate) fn as_victim(session: &Session<'_>, view: &JobView) -> JobView {
-    let mut victim = view.only(|task| !is_settled(session, task));
-    victim.keeps_core = view.all().any(|task| is_settled(session, task));
-    victim
-}
-
-/// Whether this session placed the task. The same session does not undo that.
-fn is_settled(session: &Session<'_>, task: usize) -> bool {
-    if session.facts().settings().goes(KaiBehavior::TakesBack) {
-        return false;
-    }
-    let before = session.state().initial(task).status;
-    let now = session.state().task(task).status;
-    now.is_active_allocated() && !before.is_active_allocated()
 }

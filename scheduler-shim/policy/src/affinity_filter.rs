@@ -8,7 +8,6 @@
 use crate::cluster::KaiBehavior;
 use crate::inter_pod_affinity::TaskAffinity;
 use crate::session::Session;
-use crate::snapshot::ClusterSnapshot;
 use crate::task_state::Presence;
 use crate::topology_spread::topology_spread;
 
@@ -169,7 +168,7 @@ fn is_unwelcome(session: &Session<'_>, task: usize, term: usize, node: usize) ->
 
 /// Whether the task matches its own affinity term and no other pod does. Then it may be the first.
 fn is_first(session: &Session<'_>, task: usize, term: usize) -> bool {
-    if !matches_term(session.facts(), task, term) {
+    if !session.facts().affinity_terms().matches(term, task) {
         return false;
     }
     let own = u64::from(session.state().task(task).stays_on().is_some());
@@ -185,7 +184,7 @@ fn is_first(session: &Session<'_>, task: usize, term: usize) -> bool {
 /// Whether the task matches its own affinity term and only moves within the node's domain.
 fn moves_within(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
     session.plan().only_moves()
-        && matches_term(session.facts(), task, term)
+        && session.facts().affinity_terms().matches(term, task)
         && own(session, task, term, node, Presence::Leaves) > 0
 }
 
@@ -231,7 +230,7 @@ pub(crate) fn others(
     let domain = session.facts().affinity_terms().term(term).domain(node);
     let counts = session.state().affinity_counts().term(term);
     let all = counts.found(domain, presence);
-    if matches_term(session.facts(), task, term) {
+    if session.facts().affinity_terms().matches(term, task) {
         all - own(session, task, term, node, presence)
     } else {
         all
@@ -261,12 +260,6 @@ fn averse_others(
 fn own(session: &Session<'_>, task: usize, term: usize, node: usize, presence: Presence) -> u64 {
     let terms = session.facts().affinity_terms();
     terms.count(term, session.state().task(task), node, presence)
-}
-
-/// Whether a term matches the task.
-pub(crate) fn matches_term(facts: &ClusterSnapshot<'_>, task: usize, term: usize) -> bool {
-    let part = facts.affinity_terms().part(task);
-    part.is_some_and(|part| part.found_by.contains(&term))
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use crate::node_resources::CardShareRequest;
 
 use crate::requests::request_on;
 use crate::resource_vector::ResourceVector;
-use crate::scenario::gpus_of;
 use crate::session::Session;
 use crate::snapshot::ClusterSnapshot;
 
@@ -176,6 +175,11 @@ pub(crate) fn freed_by(session: &Session<'_>, task: usize) -> Option<(usize, Res
     let ResourceVector([cpu, memory, pods, _]) = parts(session, task, node);
     Some((
         node,
-        ResourceVector([cpu, memory, pods, gpus_of(session, task)]),
+        ResourceVector([
+            cpu,
+            memory,
+            pods,
+            session.state().gpus_of(session.facts(), task),
+        ]),
     ))
 }

@@ -10,9 +10,8 @@ use crate::charges::{charged, wants_cards};
 use crate::claims::grants_claims;
 use crate::cluster::{MigStrategy, TaskGpuRequest};
 use crate::node_resources::{CardShareRequest, ResourceRequest};
-use crate::requests::request_on;
+use crate::requests::{matches_labels, request_on};
 use crate::session::Session;
-use crate::snapshot::ClusterSnapshot;
 use crate::transitions::zones_for;
 
 /// Whether the task fits the node, counting what is being released there.
@@ -139,16 +138,6 @@ pub(crate) fn has_pod_place(session: &Session<'_>, node: usize, need: &ResourceR
         Some(share) if node_state.with_room(share).count() >= share.devices => places > 0,
         Some(_) => places > 1,
     }
-}
-
-/// Whether the node has the labels that the task requires.
-pub(crate) fn matches_labels(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> bool {
-    let labels = &facts.node(node).labels;
-    let mut wanted = facts.task(task).task.node_affinity.iter();
-    wanted.all(|(label, values)| {
-        let value = labels.get(label);
-        value.is_some_and(|value| values.contains(value))
-    })
 }
 
 /// What a task that is yet to be placed takes of a node: with the smallest card that its queues can pay for.

@@ -179,6 +179,12 @@ impl AffinityTerms {
         found_by.filter(|&term| self.terms[term].may_be_refused)
     }
 
+    /// Whether a term matches the task.
+    pub(crate) fn matches(&self, term: usize, task: usize) -> bool {
+        let part = self.tasks.get(task);
+        part.is_some_and(|part| part.found_by.contains(&term))
+    }
+
     /// How many of a task's places with that presence are in the node's domain.
     pub(crate) fn count(
         &self,

@@ -11,11 +11,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::actions::{as_victim, is_waiting};
 use crate::amounts::ResourceAmounts;
 use crate::charges::wants;
 use crate::gang::JobView;
-use crate::jobs_by_queue::JobsByQueue;
+use crate::job_state::{as_victim, held_by, is_waiting};
+use crate::jobs_by_queue::{JobsByQueue, order_jobs};
 use crate::queue_order::{QueueChange, compare};
 use crate::session::Session;
 use crate::step::action::Action;
@@ -314,39 +314,4 @@ impl<'f> JobOrder<'f> {
             ..QueueChange::default()
         }
     }
-}
-
-/// The order of jobs in a queue: priority, progress towards the minimum, age, name.
-pub(crate) fn order_jobs(session: &Session<'_>, left: &JobView, right: &JobView) -> Ordering {
-    let (l, r) = (
-        session.facts().job(left.job).job,
-        session.facts().job(right.job).job,
-    );
-    let by_priority = if session.facts().settings().by_priority {
-        r.priority.cmp(&l.priority)
-    } else {
-        Ordering::Equal
-    };
-    by_priority
-        .then_with(|| {
-            if session.facts().settings().minimum_first {
-                session.gang(left).fill().cmp(&session.gang(right).fill())
-            } else {
-                Ordering::Equal
-            }
-        })
-        .then_with(|| l.created.cmp(&r.created))
-        .then_with(|| l.name.cmp(&r.name))
-}
-
-/// What the tasks of a view hold.
-fn held_by(session: &Session<'_>, view: &JobView) -> ResourceAmounts {
-    let held = view.all().filter_map(|task| {
-        let holds = session.state().task(task).status.is_allocated();
-        session
-            .state()
-            .charge(session.facts(), task)
-            .filter(|_| holds)
-    });
-    held.sum()
 }

@@ -2,11 +2,11 @@
 //!
 //! Sorted once for an action and updated after each decision, which changes a few of thousands of jobs.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::gang::JobView;
-use crate::job_order::order_jobs;
 use crate::session::Session;
 
 /// Selects the jobs of a pool.
@@ -73,4 +73,27 @@ impl JobsByQueue {
             }
         }
     }
+}
+
+/// The order of jobs in a queue: priority, progress towards the minimum, age, name.
+pub(crate) fn order_jobs(session: &Session<'_>, left: &JobView, right: &JobView) -> Ordering {
+    let (l, r) = (
+        session.facts().job(left.job).job,
+        session.facts().job(right.job).job,
+    );
+    let by_priority = if session.facts().settings().by_priority {
+        r.priority.cmp(&l.priority)
+    } else {
+        Ordering::Equal
+    };
+    by_priority
+        .then_with(|| {
+            if session.facts().settings().minimum_first {
+                session.gang(left).fill().cmp(&session.gang(right).fill())
+            } else {
+                Ordering::Equal
+            }
+        })
+        .then_with(|| l.created.cmp(&r.created))
+        .then_with(|| l.name.cmp(&r.name))
 }

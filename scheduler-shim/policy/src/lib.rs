@@ -48,6 +48,7 @@ mod fragmentation;
 mod gang;
 mod inter_pod_affinity;
 mod job_order;
+mod job_state;
 mod jobs_by_queue;
 mod lookahead;
 mod node_resources;

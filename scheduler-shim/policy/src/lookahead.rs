@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::lookahead::commitments::{changes_something, pays_off};
+use crate::lookahead::commitments::changes_something;
 use crate::lookahead::held_back::withheld;
+use crate::lookahead::payoff::pays_off;
 use crate::plan_record::{BarredJobs, EvictionCaution};
 use crate::session::Session;
 use crate::step::action::Action;
@@ -27,6 +28,7 @@ use crate::step::action::Action;
 mod cautious;
 mod commitments;
 pub(crate) mod held_back;
+mod payoff;
 
 use cautious::{FEW, LookaheadBudget, cautious, run};
 

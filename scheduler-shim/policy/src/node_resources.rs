@@ -281,6 +281,11 @@ impl NodeState {
         self.cards_and(&self.releasing, part.sum())
     }
 
+    /// Cards, whole and in parts, that are free or being released.
+    pub(crate) fn free_gpus(&self) -> f64 {
+        self.idle_gpus() + self.releasing_gpus()
+    }
+
     /// What is left of the shared cards after `taken`, in cards.
     fn rooms(&self, taken: impl Fn(SharedCard) -> u64) -> f64 {
         let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));

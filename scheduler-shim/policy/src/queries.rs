@@ -15,7 +15,6 @@ use crate::node_resources::NodeResources;
 
 use crate::plan_record::HeldBackJob;
 use crate::requests::request_on;
-use crate::scenario::gpus_of;
 use crate::session::Session;
 use crate::snapshot::ClusterSnapshot;
 use crate::step::action::Action;
@@ -97,7 +96,10 @@ impl Session<'_> {
                     status: state.status,
                     place: place_of(self, number, state, &mut names),
                 };
-                (facts.task.name.as_str(), (outcome, gpus_of(self, number)))
+                (
+                    facts.task.name.as_str(),
+                    (outcome, self.state().gpus_of(self.facts(), number)),
+                )
             });
         all.collect()
     }
@@ -110,7 +112,7 @@ impl Session<'_> {
             .tasks()
             .iter()
             .position(|facts| facts.task.name == task)?;
-        Some(gpus_of(self, found))
+        Some(self.state().gpus_of(self.facts(), found))
     }
 
     /// When the pods of a job last started, this session included.

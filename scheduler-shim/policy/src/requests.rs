@@ -109,3 +109,13 @@ fn whole_zone_request(facts: &ClusterSnapshot<'_>, task: usize) -> ZoneAmounts {
         true,
     )
 }
+
+/// Whether the node has the labels that the task requires.
+pub(crate) fn matches_labels(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> bool {
+    let labels = &facts.node(node).labels;
+    let mut wanted = facts.task(task).task.node_affinity.iter();
+    wanted.all(|(label, values)| {
+        let value = labels.get(label);
+        value.is_some_and(|value| values.contains(value))
+    })
+}

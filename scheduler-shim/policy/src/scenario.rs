@@ -229,15 +229,3 @@ impl<'r> VictimScenarios<'r> {
             .collect()
     }
 }
-
-/// Cards, whole and in parts, that are free on a node or being released.
-pub(crate) fn free_gpus(session: &Session<'_>, node: usize) -> f64 {
-    let node_state = session.state().node(node);
-    node_state.idle_gpus() + node_state.releasing_gpus()
-}
-
-/// How many cards a task has.
-pub(crate) fn gpus_of(session: &Session<'_>, task: usize) -> f64 {
-    let charge = session.state().charge(session.facts(), task);
-    charge.map_or(0.0, |charge| charge[crate::amounts::ResourceKind::Gpu])
-}

@@ -16,6 +16,7 @@ use crate::charges::wants_cards;
 use crate::cluster::{KaiBehavior, TaskGpuRequest, TaskStatus};
 use crate::gang::JobView;
 use crate::job_order::{JobOrder, VictimFilter};
+use crate::job_state::has_too_few;
 use crate::jobs_by_queue::JobsByQueue;
 use crate::scenario::{ScenarioContext, VictimBatch, VictimScenarios, VictimSelection};
 use crate::session::Session;
@@ -232,13 +233,6 @@ fn attempt(
     };
     let is_victim = |batch: &VictimBatch| batch.tasks.iter().any(moves);
     Some(batches.into_iter().filter(is_victim).collect())
-}
-
-/// Whether some of a gang's pods have places, but fewer than it needs.
-pub(crate) fn has_too_few(session: &Session<'_>, job: usize) -> bool {
-    let view = &session.facts().job(job).view;
-    let has_place = |task: usize| session.state().task(task).status.is_active_allocated();
-    view.all().any(has_place) && !session.gang(view).has_enough()
 }
 
 /// The victims' jobs that have some pods, but too few.

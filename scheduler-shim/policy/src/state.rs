@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::amounts::ResourceAmounts;
+use crate::amounts::{ResourceAmounts, ResourceKind};
 use crate::charges::charge_at;
 use crate::cluster::TaskStatus;
 use crate::gang::TaskStatusLookup;
@@ -119,6 +119,12 @@ impl SessionState {
         let state = &self.tasks[task];
         let node_state = self.node(state.node?);
         Some(charge_at(facts, node_state, task, &state.cards))
+    }
+
+    /// How many cards a task is charged for where it is.
+    pub(crate) fn gpus_of(&self, facts: &ClusterSnapshot<'_>, task: usize) -> f64 {
+        let charge = self.charge(facts, task);
+        charge.map_or(0.0, |charge| charge[ResourceKind::Gpu])
     }
 
     /// Gives a task a new state.

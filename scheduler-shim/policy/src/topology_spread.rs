@@ -7,10 +7,9 @@
 
 use std::rc::Rc;
 
-use crate::affinity_filter::matches_term;
 use crate::caches::topology_spread::{DomainCounts, TopologySpread};
 use crate::cluster::{PreferredTerm, SpreadConstraint, WeightedPreference};
-use crate::fit::matches_labels;
+use crate::requests::matches_labels;
 use crate::session::Session;
 
 impl DomainCounts {
@@ -90,7 +89,7 @@ fn domain_counts(
     term: usize,
     may_be: &[usize],
 ) -> DomainCounts {
-    let matches_itself = matches_term(session.facts(), task, term);
+    let matches_itself = session.facts().affinity_terms().matches(term, task);
     let domains = session.facts().affinity_terms().term(term);
     let by_node = session.state().affinity_counts().term(term).by_node();
     let own = session.state().task(task).stays_on();

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::scenario::{free_gpus, gpus_of};
 use crate::session::Session;
 
 /// The cards that tasks ask for: all together, and the least of any task. Requests in bytes count as zero.
@@ -50,7 +49,7 @@ impl VictimNodes {
         let mut freed = BTreeMap::new();
         for &task in recorded {
             if let Some(node) = session.state().task(task).node {
-                *freed.entry(node).or_default() += gpus_of(session, task);
+                *freed.entry(node).or_default() += session.state().gpus_of(session.facts(), task);
             }
         }
         let mut spans = Self {
@@ -68,7 +67,7 @@ impl VictimNodes {
     }
 
     fn room(&self, session: &Session<'_>, node: usize) -> f64 {
-        free_gpus(session, node) + self.freed.get(&node).copied().unwrap_or(0.0)
+        session.state().node(node).free_gpus() + self.freed.get(&node).copied().unwrap_or(0.0)
     }
 
     /// Adds a batch of victims.
@@ -88,7 +87,7 @@ impl VictimNodes {
                     self.by_node.insert(node, span);
                 }
                 if let Some(span) = self.by_node.get_mut(&node) {
-                    span.room += gpus_of(session, task);
+                    span.room += session.state().gpus_of(session.facts(), task);
                     if span.batches.last() != Some(&batch) {
                         span.batches.push(batch);
                     }

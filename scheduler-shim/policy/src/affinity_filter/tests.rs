@@ -11,8 +11,8 @@ use crate::cluster::{
     Cluster, ForeignPod, Job, LabelMap, LabelRequirement, Node, PodAffinityTerm, PodSet,
     SpreadConstraint, SubGroupSet, Task,
 };
-use crate::fit::matches_labels;
 use crate::node_resources::CardAssignment;
+use crate::requests::matches_labels;
 use crate::transitions::{bind, evict, reserve};
 
 const LABELS: [&str; 2] = ["app", "tier"];

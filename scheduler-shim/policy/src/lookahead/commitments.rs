@@ -4,18 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::actions::allocate;
-use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::card_naming::CardNaming;
 use crate::cluster::{Cluster, Task, TaskStatus};
-use crate::lookahead::cautious::{LookaheadBudget, cautious};
+use crate::job_state::has_too_few;
 use crate::plan_record::{BarredJobs, EvictionCommitment};
-use crate::scenario::gpus_of;
 use crate::session::Session;
-use crate::solve::has_too_few;
 use crate::task_placement::place_of;
-
-/// How many steps a bold plan may take until nothing changes.
-const STEPS_TO_REST: usize = 8;
 
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
@@ -90,95 +84,35 @@ fn gives_way(session: &Session<'_>, lost: &[usize], ahead: &Session<'_>) -> bool
         let priority = lost.iter().map(|&task| job(task).job.priority).max();
         let coming = (0..session.facts().tasks().len()).filter(of_queue);
         let coming = coming.filter(|&task| comes(task) && Some(job(task).job.priority) > priority);
-        let gained: f64 = coming.map(|task| gpus_of(ahead, task)).sum();
-        let given: f64 = lost.iter().map(|&task| gpus_of(session, task)).sum();
+        let gained: f64 = coming
+            .map(|task| ahead.state().gpus_of(ahead.facts(), task))
+            .sum();
+        let given: f64 = lost
+            .iter()
+            .map(|&task| session.state().gpus_of(session.facts(), task))
+            .sum();
         session.facts().settings().by_priority && gained > 0.0 && gained + SLACK >= given
     })
 }
 
-/// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
-/// with a claim, and no gang was left with too few pods on the way. Jobs that are `idle` may not evict. `None`
-/// also if the budget is spent before.
-pub(super) fn pays_off(
-    session: &Session<'_>,
-    cluster: &Cluster,
-    idle: &BarredJobs,
-    budget: &mut LookaheadBudget,
-) -> Option<Cluster> {
-    if session.plan().commitments().is_empty() {
-        return None;
-    }
-    let start = Session::open(session.facts().now(), cluster);
-    let mut at = carried_out(session, cluster);
-    for _ in 0..STEPS_TO_REST {
-        if budget.is_spent() {
-            return None;
-        }
-        let ahead = cautious(session.facts().now(), &at, idle, budget, &mut |_, _| ());
-        if breaks_gang(&ahead, &start) {
-            return None;
-        }
-        if !changes_something(&ahead) {
-            let mut commitments = session.plan().commitments().iter();
-            let pays_off =
-                commitments.all(|commitment| is_served(session, commitment, &start, &ahead));
-            drop(ahead);
-            return pays_off.then_some(at);
-        }
-        at = carried_out(&ahead, &at);
-    }
-    None
-}
-
 /// Whether a gang has too few pods that was whole, or had none, at the start. The pods that are left would only
 /// be evicted when the gang's grace period is over.
-fn breaks_gang(session: &Session<'_>, start: &Session<'_>) -> bool {
+pub(super) fn breaks_gang(session: &Session<'_>, start: &Session<'_>) -> bool {
     let mut jobs = 0..session.facts().jobs().len();
     jobs.any(|job| has_too_few(session, job) && !has_too_few(start, job))
 }
 
-/// Whether the job, or another with a claim, has at the end the room that is made for it now.
-fn is_served(
+pub(super) fn nodes_of(
     session: &Session<'_>,
     commitment: &EvictionCommitment,
-    start: &Session<'_>,
-    end: &Session<'_>,
-) -> bool {
-    let nodes: BTreeSet<Option<usize>> = nodes_of(session, commitment);
-    let mut tasks = 0..session.facts().tasks().len();
-    tasks.any(|task| {
-        let came =
-            session.state().initial(task).status == TaskStatus::Pending && has_place(end, task);
-        let job = session.facts().task(task).job;
-        let takes_room = || nodes.contains(&end.state().task(task).node);
-        came && (commitment.tasks.contains(&task)
-            || takes_room() && has_claim(start, job, commitment.job))
-    })
-}
-
-fn nodes_of(session: &Session<'_>, commitment: &EvictionCommitment) -> BTreeSet<Option<usize>> {
+) -> BTreeSet<Option<usize>> {
     let tasks = commitment.tasks.iter();
     tasks.map(|&task| session.state().task(task).node).collect()
 }
 
 /// Whether a task runs, or has a place that becomes free without an eviction.
-fn has_place(session: &Session<'_>, task: usize) -> bool {
+pub(super) fn has_place(session: &Session<'_>, task: usize) -> bool {
     session.state().task(task).status.is_active_allocated()
-}
-
-/// Whether a job that gets the room made for `other` also had a right to it: its queues hold less than they
-/// may, or it is in the same queue and not of lower priority.
-fn has_claim(session: &Session<'_>, job: usize, other: usize) -> bool {
-    let (job, other) = (session.facts().job(job), session.facts().job(other));
-    let holds_less = |queue: usize| {
-        let queue = session.state().queues().get(queue);
-        let gpu = queue.of(ResourceKind::Gpu);
-        gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
-    };
-    let is_below_share = job
-        .queue
-        .is_some_and(|queue| session.state().queues().upward(queue).all(holds_less));
-    is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
 }
 
 /// Whether anything starts or ends; places that are only reserved change nothing.
@@ -192,7 +126,7 @@ pub(super) fn changes_something(session: &Session<'_>) -> bool {
 }
 
 /// The cluster after the plan: what is bound runs, what is evicted waits.
-fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
+pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
     let changed = (0..session.facts().tasks().len())
         .filter(|&task| session.state().initial(task) != session.state().task(task))
         .map(|task| (session.facts().task(task).task.name.as_str(), task));

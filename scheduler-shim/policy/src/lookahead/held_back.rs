@@ -1,6 +1,6 @@
 //! Which jobs a plan holds back: they may not evict.
 
-use crate::actions::is_waiting;
+use crate::job_state::is_waiting;
 use crate::plan_record::{BarredJobs, HeldBackJob};
 use crate::session::Session;
 
