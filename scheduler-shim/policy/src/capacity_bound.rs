@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::snapshot::ClusterSnapshot;
 
 /// What tasks ask for, and what the nodes could give them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CapacityBound {
     free_capacity: Rc<FreeCapacity>,
     tasks: usize,

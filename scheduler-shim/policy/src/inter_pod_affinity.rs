@@ -270,6 +270,12 @@ impl AffinityCounts {
         self.changes
     }
 
+    /// Whether all counts are the same, however often they changed.
+    #[cfg(test)]
+    pub(crate) fn has_same_counts(&self, other: &Self) -> bool {
+        self.terms == other.terms
+    }
+
     pub(crate) fn term(&self, term: usize) -> &TermCounts {
         &self.terms[term]
     }

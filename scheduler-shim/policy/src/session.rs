@@ -113,3 +113,6 @@ impl<'a> Session<'a> {
         self.state.new_card(node, class)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -172,6 +172,18 @@ impl SessionState {
     }
 }
 
+#[cfg(test)]
+impl SessionState {
+    /// What is left of the totals when every task is taken out of them.
+    pub(crate) fn totals_without_tasks(&self, facts: &ClusterSnapshot<'_>) -> SessionTotals {
+        let mut totals = self.totals.clone();
+        for (task, state) in self.tasks.iter().enumerate() {
+            totals.remove(facts, task, state);
+        }
+        totals
+    }
+}
+
 impl CardKeys {
     fn next(&mut self) -> CardKey {
         self.last += 1;

@@ -11,7 +11,7 @@ use crate::state::changed_nodes::{ChangeCursor, ChangedNodes};
 const KEPT: usize = 8;
 
 /// Places for a number of tasks of some classes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlacementCounts {
     classes: Vec<Rc<TaskClass>>,
     tasks: usize,

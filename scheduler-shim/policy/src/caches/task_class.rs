@@ -3,7 +3,7 @@
 use crate::resource_vector::ResourceVector;
 
 /// A class of tasks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TaskClass {
     /// One of the tasks.
     task: usize,

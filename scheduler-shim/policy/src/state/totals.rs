@@ -20,7 +20,7 @@ use crate::tree::QueueTree;
 
 /// The sums over all tasks.
 #[derive(Clone, Debug)]
-pub(super) struct SessionTotals {
+pub(crate) struct SessionTotals {
     nodes: Vec<NodeState>,
     queues: QueueTree,
     affinity: AffinityCounts,
@@ -43,15 +43,15 @@ impl SessionTotals {
         }
     }
 
-    pub(super) fn nodes(&self) -> &[NodeState] {
+    pub(crate) fn nodes(&self) -> &[NodeState] {
         &self.nodes
     }
 
-    pub(super) fn queues(&self) -> &QueueTree {
+    pub(crate) fn queues(&self) -> &QueueTree {
         &self.queues
     }
 
-    pub(super) fn affinity(&self) -> &AffinityCounts {
+    pub(crate) fn affinity(&self) -> &AffinityCounts {
         &self.affinity
     }
 
