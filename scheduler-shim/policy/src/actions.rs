@@ -18,13 +18,15 @@ use crate::job_order::JobOrder;
 use crate::job_state::{could_lose, is_waiting};
 use crate::jobs_by_queue::JobsByQueue;
 use crate::plan_record::EvictionCommitment;
-use crate::reclaimable::{can_reclaim, reclaimable};
+use crate::reclaimable::{Reclaimer, can_reclaim, reclaimable};
 use crate::resource_vector::ResourceVector;
+use crate::scenario::VictimBatch;
 use crate::session::Session;
 use crate::solve::{VictimSearch, solve};
 use crate::state::undo_log::Checkpoint;
 use crate::step::action::Action;
 use crate::transitions::{evict, wait_instead};
+use crate::tree::QueueTree;
 use crate::victim_rules::{
     are_alike, could_give, is_safe_from_preemption, is_safe_from_reclaim, keeps_minimums, lost,
     may_preempt, may_reclaim_from, reclaimer_of,
@@ -38,7 +40,7 @@ struct ActionContext {
     until: u64,
     /// How many jobs may still search after the effort is used up.
     late: Cell<usize>,
-    hopeless: FailedJobs,
+    failed: FailedJobs,
 }
 
 impl ActionContext {
@@ -48,11 +50,11 @@ impl ActionContext {
 
     fn of(session: &Session<'_>) -> Self {
         Self {
-            waiting: JobsByQueue::of(session, |session, view| is_waiting(session, view)),
-            running: JobsByQueue::of(session, |session, view| could_lose(session, view)),
+            waiting: JobsByQueue::of(session, is_waiting),
+            running: JobsByQueue::of(session, could_lose),
             until: session.effort() + session.facts().settings().search_effort,
             late: Cell::new(Self::LATE),
-            hopeless: FailedJobs::default(),
+            failed: FailedJobs::default(),
         }
     }
 
@@ -106,10 +108,11 @@ pub(crate) fn run(session: &mut Session<'_>, action: Action) {
 /// Places jobs on idle resources. A job that needs resources that are being released gets reservations.
 pub(crate) fn allocate(session: &mut Session<'_>) {
     let nodes: Vec<usize> = (0..session.facts().nodes().len()).collect();
-    let mut line = JobOrder::of_waiting(session, Action::Allocate, waiting(session, |_, _| true));
-    let mut hopeless = FailedJobs::default();
-    while let Some(view) = line.pop(session) {
-        if hopeless.has_like(session, view.job) {
+    let mut job_order =
+        JobOrder::of_waiting(session, Action::Allocate, waiting(session, |_, _| true));
+    let mut failed = FailedJobs::default();
+    while let Some(view) = job_order.pop(session) {
+        if failed.has_like(session, view.job) {
             continue;
         }
         let mark = session.state().mark();
@@ -118,10 +121,10 @@ pub(crate) fn allocate(session: &mut Session<'_>) {
             .any(|task| session.state().task(task).status.is_allocated());
         if !allocate_job(session, &view, &nodes, false) {
             session.roll_back(mark);
-            hopeless.add(view.job);
+            failed.add(view.job);
             continue;
         }
-        hopeless.clear();
+        failed.clear();
         let must_wait = session.gang(&view).must_wait();
         if must_wait {
             wait_instead(session, mark);
@@ -131,7 +134,7 @@ pub(crate) fn allocate(session: &mut Session<'_>) {
             session.plan_mut().note_start(view.job);
         }
         if is_waiting(session, &view) {
-            line.push(session, view);
+            job_order.push(session, view);
         }
     }
 }
@@ -143,19 +146,16 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
     {
         return;
     }
-    let mut line = JobOrder::of_waiting(
-        session,
-        Action::Consolidate,
-        waiting(session, may_consolidate),
-    );
-    let mut turns = ActionContext::of(session);
+    let jobs = waiting(session, may_consolidate);
+    let mut job_order = JobOrder::of_waiting(session, Action::Consolidate, jobs);
+    let mut context = ActionContext::of(session);
     session.plan_mut().set_only_moves(true);
-    while let Some(view) = line.pop(session) {
-        if turns.hopeless.has_like(session, view.job) {
+    while let Some(view) = job_order.pop(session) {
+        if context.failed.has_like(session, view.job) {
             continue;
         }
         if !could_fit(session, &view) {
-            turns.hopeless.add(view.job);
+            context.failed.add(view.job);
             continue;
         }
         let limit = session
@@ -167,22 +167,23 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
         let seen = Cell::new(0);
         let search = VictimSearch {
             job: view,
-            victims: &turns.running,
+            victims: &context.running,
             may_leave: &|_, victim| {
                 seen.set(seen.get() + 1);
                 victim != job && seen.get() <= limit
             },
             may_lose: &|_, _| false,
-            until: turns.until(session),
-            waiting: &turns.waiting,
+            until: context.until(session),
+            waiting: &context.waiting,
             // Consolidation only moves jobs: no victim may end up without a place.
             is_fair: &|session, _, batches| {
                 let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
                 tasks.all(|&task| session.state().task(task).status != TaskStatus::Releasing)
             },
         };
-        let (solved, job) = (solve(session, &search), search.job.job);
-        settle(session, job, solved, &mut turns);
+        let job = search.job.job;
+        let solved = solve(session, &search);
+        settle(session, job, solved, &mut context);
     }
     session.plan_mut().set_only_moves(false);
 }
@@ -192,17 +193,17 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
     if !session.facts().settings().has_quotas {
         return;
     }
-    let mut line = JobOrder::of_waiting(session, Action::Reclaim, waiting(session, may_evict));
-    let mut turns = ActionContext::of(session);
-    while let Some(view) = line.pop(session) {
+    let mut job_order = JobOrder::of_waiting(session, Action::Reclaim, waiting(session, may_evict));
+    let mut context = ActionContext::of(session);
+    while let Some(view) = job_order.pop(session) {
         let tasks = session.gang(&view).next(false);
         let Some(reclaimer) = reclaimer_of(session, &view, &tasks) else {
             continue;
         };
-        if !can_reclaim(&session.state().queues(), reclaimer) {
+        if !can_reclaim(session.state().queues(), reclaimer) {
             continue;
         }
-        if let Some(like) = turns.hopeless.like(session, view.job) {
+        if let Some(like) = context.failed.like(session, view.job) {
             if let Some(spared) = session.plan().spared().get(&like).cloned() {
                 session.plan_mut().spare(view.job, spared);
             }
@@ -211,78 +212,108 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
         let spared = RefCell::new(BTreeSet::new());
         let before = session.state().queues().clone();
         let job = view.clone();
-        let running = &turns.running;
+        let running = &context.running;
         let search = VictimSearch {
             job: view,
-            victims: &turns.running,
+            victims: &context.running,
             may_leave: &|session, victim| may_reclaim_from(session, reclaimer, victim),
             may_lose: &|session, victim| could_give(session, reclaimer, victim),
-            until: turns.until(session),
-            waiting: &turns.waiting,
+            until: context.until(session),
+            waiting: &context.waiting,
             is_fair: &|session, tasks, batches| {
-                let reclaimer = reclaimer_of(session, &job, tasks);
-                reclaimer.is_some_and(|reclaimer| {
-                    let multiplier = session.facts().settings().saturation_multiplier;
-                    let is_safe = |session: &Session<'_>, victim| {
-                        is_safe_from_reclaim(session, reclaimer.queue, victim)
-                    };
-                    if !keeps_minimums(session, batches, is_safe) {
-                        return false;
-                    }
-                    let mut lost = lost(session, batches, running);
-                    let is_fair = |lost: &_| reclaimable(&before, reclaimer, lost, multiplier);
-                    if is_fair(&lost) {
-                        return true;
-                    }
-                    // If only lesser jobs make it unfair, a cautious plan spares these victims: they would
-                    // evict those in turn.
-                    for loss in lost.values_mut().flatten().flatten() {
-                        loss.behind = ResourceAmounts::default();
-                    }
-                    if session.plan().caution().spares() && is_fair(&lost) {
+                let Some(reclaimer) = reclaimer_of(session, &job, tasks) else {
+                    return false;
+                };
+                match judge_reclaim(session, &before, reclaimer, batches, running) {
+                    ReclaimVerdict::Fair => true,
+                    ReclaimVerdict::Unfair => false,
+                    ReclaimVerdict::Spared => {
                         let jobs = batches.iter().map(|batch| batch.job);
                         spared.borrow_mut().extend(jobs);
+                        false
                     }
-                    false
-                })
+                }
             },
         };
-        let (solved, job) = (solve(session, &search), search.job.job);
+        let job = search.job.job;
+        let solved = solve(session, &search);
         let spared = spared.take();
         if !solved && !spared.is_empty() {
             session.plan_mut().spare(job, spared);
         }
-        settle(session, job, solved, &mut turns);
+        settle(session, job, solved, &mut context);
+    }
+}
+
+/// Whether a queue may take these victims.
+enum ReclaimVerdict {
+    Fair,
+    Unfair,
+    /// Only lesser jobs of the victims' queues make it unfair. The victims would evict those in turn, so a cautious
+    /// plan spares them.
+    Spared,
+}
+
+/// Whether a reclaimer may take these victims, if the queues were like this before.
+fn judge_reclaim(
+    session: &Session<'_>,
+    before: &QueueTree,
+    reclaimer: Reclaimer,
+    batches: &[VictimBatch],
+    running: &JobsByQueue,
+) -> ReclaimVerdict {
+    let keeps_minimums = keeps_minimums(session, batches, |session, victim| {
+        is_safe_from_reclaim(session, reclaimer.queue, victim)
+    });
+    if !keeps_minimums {
+        return ReclaimVerdict::Unfair;
+    }
+    let multiplier = session.facts().settings().saturation_multiplier;
+    let mut lost = lost(session, batches, running);
+    if reclaimable(before, reclaimer, &lost, multiplier) {
+        return ReclaimVerdict::Fair;
+    }
+    if !session.plan().caution().spares() {
+        return ReclaimVerdict::Unfair;
+    }
+    for loss in lost.values_mut().flatten().flatten() {
+        loss.behind = ResourceAmounts::default();
+    }
+    if reclaimable(before, reclaimer, &lost, multiplier) {
+        ReclaimVerdict::Spared
+    } else {
+        ReclaimVerdict::Unfair
     }
 }
 
 /// Evicts jobs of lower priority for a job of the same queue.
 pub(crate) fn preempt(session: &mut Session<'_>) {
-    let mut line = JobOrder::of_waiting(session, Action::Preempt, waiting(session, may_evict));
-    let mut turns = ActionContext::of(session);
-    while let Some(view) = line.pop(session) {
+    let mut job_order = JobOrder::of_waiting(session, Action::Preempt, waiting(session, may_evict));
+    let mut context = ActionContext::of(session);
+    while let Some(view) = job_order.pop(session) {
         let tasks = session.gang(&view).next(false);
         let least = least_charge(session.facts(), &tasks);
-        if !is_within_quota(session, view.job, least) || turns.hopeless.has_like(session, view.job)
+        if !is_within_quota(session, view.job, least) || context.failed.has_like(session, view.job)
         {
             continue;
         }
         let preemptor = view.job;
         let search = VictimSearch {
             job: view,
-            victims: &turns.running,
+            victims: &context.running,
             may_leave: &|session, victim| may_preempt(session, preemptor, victim),
             may_lose: &|_, _| true,
-            until: turns.until(session),
-            waiting: &turns.waiting,
+            until: context.until(session),
+            waiting: &context.waiting,
             is_fair: &|session, _, batches| {
                 keeps_minimums(session, batches, |session, victim| {
                     is_safe_from_preemption(session, victim)
                 })
             },
         };
-        let (solved, job) = (solve(session, &search), search.job.job);
-        settle(session, job, solved, &mut turns);
+        let job = search.job.job;
+        let solved = solve(session, &search);
+        settle(session, job, solved, &mut context);
     }
 }
 
@@ -295,50 +326,52 @@ pub(crate) fn evict_stale_gangs(session: &mut Session<'_>) {
         if !session.gang(&view).is_stale(needs_all_sets) {
             continue;
         }
-        let for_so_long = session
-            .facts()
-            .now()
-            .saturating_sub(facts.stale_since.unwrap_or(session.facts().now()));
-        let is_over = match facts.grace.unwrap_or(session.facts().settings().grace) {
-            StalenessGracePeriod::For(grace) => for_so_long >= grace,
-            StalenessGracePeriod::Forever => false,
-        };
-        let active = |task: &usize| session.state().task(*task).status.is_active_allocated();
-        let tasks: Vec<usize> = view.all().filter(|task| is_over && active(task)).collect();
-        for task in tasks {
-            evict(session, task);
+        let settings = session.facts().settings();
+        if let StalenessGracePeriod::For(grace) = facts.grace.unwrap_or(settings.grace) {
+            let now = session.facts().now();
+            if now.saturating_sub(facts.stale_since.unwrap_or(now)) >= grace {
+                evict_rest(session, &view);
+            }
         }
         session.commit();
     }
 }
 
-/// Commits a solution and updates the lists of jobs, or records that there was none.
-fn settle(session: &mut Session<'_>, job: usize, solved: bool, turns: &mut ActionContext) {
-    if solved {
-        turns.hopeless.clear();
-        let changed = session.state().changed_since(Checkpoint::LAST_COMMIT);
-        session.commit();
-        let waits = |task: &usize| session.state().task(*task).status == TaskStatus::Pipelined;
-        let leaves = |task: &usize| {
-            let state = session.state().task(*task);
-            state.status == TaskStatus::Releasing || state.leaves.is_some()
-        };
-        // Without a victim, no eviction can be in vain.
-        if changed.iter().any(leaves) {
-            let tasks = changed.iter().copied().filter(waits).collect();
-            session
-                .plan_mut()
-                .promise(EvictionCommitment { job, tasks });
+fn evict_rest(session: &mut Session<'_>, view: &JobView) {
+    for task in view.all() {
+        if session.state().has_place(task) {
+            evict(session, task);
         }
-        let jobs: BTreeSet<usize> = changed
-            .iter()
-            .map(|&task| session.facts().task(task).job)
-            .collect();
-        turns.waiting.update(session, jobs.iter().copied());
-        turns.running.update(session, jobs.into_iter());
-    } else {
-        turns.hopeless.add(job);
     }
+}
+
+/// Commits a solution and updates the lists of jobs, or records that there was none.
+fn settle(session: &mut Session<'_>, job: usize, solved: bool, context: &mut ActionContext) {
+    if !solved {
+        context.failed.add(job);
+        return;
+    }
+    context.failed.clear();
+    let changed = session.state().changed_since(Checkpoint::LAST_COMMIT);
+    session.commit();
+    let mut tasks = Vec::new();
+    let mut jobs = BTreeSet::new();
+    let mut has_victims = false;
+    for &task in &changed {
+        let state = session.state().task(task);
+        if state.status == TaskStatus::Pipelined {
+            tasks.push(task);
+        }
+        has_victims |= state.status == TaskStatus::Releasing || state.leaves.is_some();
+        jobs.insert(session.facts().task(task).job);
+    }
+    // Without a victim, no eviction can be in vain.
+    if has_victims {
+        let plan = session.plan_mut();
+        plan.promise(EvictionCommitment { job, tasks });
+    }
+    context.waiting.update(session, jobs.iter().copied());
+    context.running.update(session, jobs.into_iter());
 }
 
 /// The waiting jobs that have all the pods they need and pass `filter`.
@@ -368,6 +401,6 @@ fn may_consolidate(session: &Session<'_>, view: &JobView) -> bool {
 /// Whether the whole cluster has as much free as the job needs.
 fn could_fit(session: &Session<'_>, view: &JobView) -> bool {
     let tasks = session.gang(view).next(false);
-    let reach = CapacityBound::of(session, &tasks);
-    reach.is_some_and(|reach| reach.is_within(ResourceVector::default()))
+    let bound = CapacityBound::of(session, &tasks);
+    bound.is_some_and(|bound| bound.is_within(ResourceVector::default()))
 }

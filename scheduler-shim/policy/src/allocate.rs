@@ -148,8 +148,8 @@ fn ranked_for(
 }
 
 fn place_on(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) -> bool {
-    let need = request_to_place(session, task, node);
-    let Some(chosen) = cards_for(session, task, node, &need, only_wait) else {
+    let request = request_to_place(session, task, node);
+    let Some(chosen) = cards_for(session, task, node, &request, only_wait) else {
         return false;
     };
     if chosen.must_wait {

@@ -135,7 +135,7 @@ pub(crate) fn free_on(session: &Session<'_>, node: usize) -> FreeOnNode {
 
 /// Whether the task could run on the node if it were empty.
 fn could_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let need = request_on(session.facts(), task, node);
+    let request = request_on(session.facts(), task, node);
     let total = &session.state().node(node).total;
     let fitting = |share: &CardShareRequest| {
         let node_state = session.state().node(node);
@@ -144,15 +144,15 @@ fn could_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
         let cards = listed.then(|| node_state.sizes.fitting(share));
         cards.unwrap_or_else(counted)
     };
-    let has_cards = need.share.is_none_or(|share| {
+    let has_cards = request.share.is_none_or(|share| {
         i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
     });
-    let partitions = need.resources.partitions.iter().zip(&total.partitions);
+    let partitions = request.resources.partitions.iter().zip(&total.partitions);
     has_cards
-        && need.resources.cpu <= total.cpu
-        && need.resources.memory <= total.memory
-        && need.resources.pods <= total.pods
-        && need.resources.cards <= total.cards
+        && request.resources.cpu <= total.cpu
+        && request.resources.memory <= total.memory
+        && request.resources.pods <= total.pods
+        && request.resources.cards <= total.cards
         && partitions.into_iter().all(|(asks, has)| asks <= has)
         && may_ever_be(session, task, node)
 }

@@ -288,18 +288,18 @@ pub(crate) fn cards_for(
     session: &mut Session<'_>,
     task: usize,
     node: usize,
-    need: &ResourceRequest,
+    request: &ResourceRequest,
     only_wait: bool,
 ) -> Option<ChosenCards> {
     let must_wait = only_wait
-        || !session.state().node(node).fits_now(need)
+        || !session.state().node(node).fits_now(request)
         || waits_for_affinity(session, task, node);
-    match need.share {
+    match request.share {
         Some(share) => shared_cards(session, task, node, share, must_wait),
         None => {
             let sizes = &session.state().node(node).sizes;
             let whole = if sizes.is_listed() {
-                sizes.take(need.resources.cards, !must_wait)?
+                sizes.take(request.resources.cards, !must_wait)?
             } else {
                 Vec::new()
             };

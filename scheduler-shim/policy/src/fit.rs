@@ -19,18 +19,18 @@ pub(crate) fn fits(
     session: &Session<'_>,
     task: usize,
     node: usize,
-    need: &ResourceRequest,
+    request: &ResourceRequest,
 ) -> bool {
-    session.state().node(node).fits_soon(need)
-        && (!session.facts().settings().has_predicates || is_allowed(session, task, node, need))
+    session.state().node(node).fits_soon(request)
+        && (!session.facts().settings().has_predicates || is_allowed(session, task, node, request))
 }
 
-fn is_allowed(session: &Session<'_>, task: usize, node: usize, need: &ResourceRequest) -> bool {
+fn is_allowed(session: &Session<'_>, task: usize, node: usize, request: &ResourceRequest) -> bool {
     grants_claims(session, task, node)
         && aligns(session, task, node)
         && may_ever_be(session, task, node)
         && may_take_partitions(session, task, node)
-        && has_pod_place(session, node, need)
+        && has_pod_place(session, node, request)
         && matches_neighbours(session, task, node)
 }
 
@@ -130,10 +130,10 @@ pub(crate) fn may_ever_be(session: &Session<'_>, task: usize, node: usize) -> bo
 
 /// Whether the node may run one more pod. A share that opens a card counts as two, as with KAI's reservation
 /// pod.
-pub(crate) fn has_pod_place(session: &Session<'_>, node: usize, need: &ResourceRequest) -> bool {
+pub(crate) fn has_pod_place(session: &Session<'_>, node: usize, request: &ResourceRequest) -> bool {
     let node_state = session.state().node(node);
     let places = node_state.idle.pods + node_state.releasing.pods;
-    match need.share {
+    match request.share {
         None => places > 0,
         Some(share) if node_state.with_room(share).count() >= share.devices => places > 0,
         Some(_) => places > 1,

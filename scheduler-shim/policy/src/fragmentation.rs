@@ -75,12 +75,12 @@ impl FreeCards {
     /// What is left after a pod takes the cards with the smallest holes.
     fn without(
         mut self,
-        need: &ResourceRequest,
+        request: &ResourceRequest,
         part_of: impl Fn(CardKey) -> Option<f64>,
         part: f64,
     ) -> Self {
-        self.whole -= need.resources.cards;
-        let Some(share) = need.share else {
+        self.whole -= request.resources.cards;
+        let Some(share) = request.share else {
             return self;
         };
         let room = |(&key, &room): (&CardKey, &f64)| Some((room - part_of(key)?, key));
@@ -119,7 +119,7 @@ fn pod_kind(facts: &ClusterSnapshot<'_>, cards: &TaskGpuRequest) -> Option<PodKi
 }
 
 /// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
-pub(crate) fn tidiness(session: &Session<'_>, node: usize, need: &ResourceRequest) -> f64 {
+pub(crate) fn tidiness(session: &Session<'_>, node: usize, request: &ResourceRequest) -> f64 {
     let node_state = session.state().node(node);
     let mix = session.caches().pod_mix(|| pod_mix(session));
     let rooms = node_state
@@ -134,14 +134,14 @@ pub(crate) fn tidiness(session: &Session<'_>, node: usize, need: &ResourceReques
     };
     let part_of = |card: CardKey| {
         let size = node_state.size(card);
-        let bytes = need.share?.of(size)?;
+        let bytes = request.share?.of(size)?;
         Some(bytes.0 as f64 / size.0.max(1) as f64)
     };
     let largest = node_state.largest();
-    let of_largest = need.share.map_or(0.0, |share| {
+    let of_largest = request.share.map_or(0.0, |share| {
         share.on(largest).0 as f64 / largest.0.max(1) as f64
     });
     let before = fragments(mix, &free);
-    let after = fragments(mix, &free.without(need, part_of, of_largest));
+    let after = fragments(mix, &free.without(request, part_of, of_largest));
     0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
 }

@@ -55,13 +55,13 @@ impl<'f> JobOrder<'f> {
         action: Action,
         views: impl IntoIterator<Item = JobView>,
     ) -> Self {
-        let mut line = Self::of_jobs(session, views);
+        let mut job_order = Self::of_jobs(session, views);
         if let Some(&depth) = session.facts().settings().queue_depth.get(&action) {
-            for views in line.leaves.values_mut() {
+            for views in job_order.leaves.values_mut() {
                 views.drain(..views.len().saturating_sub(depth));
             }
         }
-        line
+        job_order
     }
 
     /// The victims of a pool that pass `filter`, in the order of eviction.
@@ -73,15 +73,15 @@ impl<'f> JobOrder<'f> {
         let all = pool
             .by_queue()
             .map(|(queue, jobs)| (queue, (Rc::clone(jobs), jobs.len())));
-        let mut line = Self {
+        let mut job_order = Self {
             victims: all.collect(),
             filter: Some(filter),
             ..Self::default()
         };
         for (queue, _) in pool.by_queue() {
-            line.pull(session, queue);
+            job_order.pull(session, queue);
         }
-        line
+        job_order
     }
 
     /// The jobs in their order among all waiting jobs.
@@ -90,14 +90,14 @@ impl<'f> JobOrder<'f> {
         views: impl IntoIterator<Item = JobView>,
         waiting: &JobsByQueue,
     ) -> Self {
-        let mut line = Self::of_jobs(session, views);
-        let own = line.leaves.values().flatten().map(|view| view.job);
-        line.own = own.collect();
+        let mut job_order = Self::of_jobs(session, views);
+        let own = job_order.leaves.values().flatten().map(|view| view.job);
+        job_order.own = own.collect();
         let all = waiting.by_queue();
-        line.bystanders = all
+        job_order.bystanders = all
             .map(|(queue, jobs)| (queue, (Rc::clone(jobs), 0)))
             .collect();
-        line
+        job_order
     }
 
     /// Puts the next victim of a queue into `leaves`.

@@ -14,7 +14,7 @@ pub(crate) fn is_waiting(session: &Session<'_>, view: &JobView) -> bool {
 /// Whether some of a gang's pods have places, but fewer than it needs.
 pub(crate) fn has_too_few(session: &Session<'_>, job: usize) -> bool {
     let view = &session.facts().job(job).view;
-    let has_place = |task: usize| session.state().task(task).status.is_active_allocated();
+    let has_place = |task: usize| session.state().has_place(task);
     view.all().any(has_place) && !session.gang(view).has_enough()
 }
 
@@ -22,9 +22,7 @@ pub(crate) fn has_too_few(session: &Session<'_>, job: usize) -> bool {
 pub(crate) fn could_lose(session: &Session<'_>, view: &JobView) -> bool {
     let mut tasks = view.all();
     session.facts().job(view.job).job.is_preemptible
-        && tasks.any(|task| {
-            session.state().task(task).status.is_active_allocated() && !is_settled(session, task)
-        })
+        && tasks.any(|task| session.state().has_place(task) && !is_settled(session, task))
 }
 
 /// The job without the pods that this session placed. If it has such pods, it may lose only what is above its

@@ -155,8 +155,8 @@ mod tests {
     }
 
     fn place(session: &mut Session<'_>, task: usize, node: usize) {
-        let need = request_to_place(session, task, node);
-        if let Some(chosen) = cards_for(session, task, node, &need, false) {
+        let request = request_to_place(session, task, node);
+        if let Some(chosen) = cards_for(session, task, node, &request, false) {
             reserve(session, task, node, chosen.cards);
         }
     }
@@ -204,7 +204,7 @@ mod tests {
                     place(&mut session, task, node);
                 }
                 if let Some(gone) = gone.filter(|gone| *gone < task)
-                    && session.state().task(gone).status.is_active_allocated()
+                    && session.state().has_place(gone)
                 {
                     evict(&mut session, gone);
                 }

@@ -38,7 +38,7 @@ pub(crate) struct ScenarioContext<'r> {
     /// Victims that a smaller part of the same job already needed.
     pub(crate) recorded: &'r [VictimBatch],
     pub(crate) demand: CardDemand,
-    pub(crate) reach: &'r CapacityBound,
+    pub(crate) bound: &'r CapacityBound,
     /// Whether a victim may lose its place for good, or may only be moved.
     pub(crate) may_lose: &'r VictimFilter<'r>,
 }
@@ -56,8 +56,8 @@ enum VictimSet {
 
 /// The sets of victims for one search, one after the other.
 pub(crate) struct VictimScenarios<'r> {
-    way: VictimSelection,
-    line: JobOrder<'r>,
+    selection: VictimSelection,
+    job_order: JobOrder<'r>,
     wanted: ScenarioContext<'r>,
     recorded_tasks: BTreeSet<usize>,
     /// What the recorded victims leave free, by node.
@@ -75,8 +75,8 @@ pub(crate) struct VictimScenarios<'r> {
 impl<'r> VictimScenarios<'r> {
     pub(crate) fn new(
         session: &Session<'_>,
-        way: VictimSelection,
-        line: JobOrder<'r>,
+        selection: VictimSelection,
+        job_order: JobOrder<'r>,
         wanted: ScenarioContext<'r>,
         feasible: &BTreeSet<usize>,
     ) -> Self {
@@ -93,8 +93,8 @@ impl<'r> VictimScenarios<'r> {
             lost = lost.plus(parts);
         }
         Self {
-            way,
-            line,
+            selection,
+            job_order,
             spans: VictimNodes::new(session, wanted.demand, &recorded_tasks, feasible),
             wanted,
             recorded_tasks,
@@ -124,8 +124,8 @@ impl<'r> VictimScenarios<'r> {
                 }
             }
             self.advance(session)?;
-            if self.wanted.reach.is_within(self.lost) {
-                self.drafts = match self.way {
+            if self.wanted.bound.is_within(self.lost) {
+                self.drafts = match self.selection {
                     VictimSelection::Local => self.nodes_of_last(session),
                     VictimSelection::Spanning => {
                         self.spans.sorted().map(VictimSet::First).collect()
@@ -145,7 +145,7 @@ impl<'r> VictimScenarios<'r> {
             let sum = freed.entry(node).or_default();
             *sum = sum.plus(parts);
         }
-        self.wanted.reach.holds(freed)
+        self.wanted.bound.holds(freed)
     }
 
     fn set_of(&self, draft: VictimSet) -> Vec<usize> {
@@ -182,13 +182,13 @@ impl<'r> VictimScenarios<'r> {
     /// Takes one batch more; `None` if there are no more victims.
     fn advance(&mut self, session: &Session<'_>) -> Option<()> {
         loop {
-            let view = self.line.pop(session)?;
+            let view = self.job_order.pop(session)?;
             let (tasks, has_more) = session.gang(&view).next_victims();
             let is_recorded = |task: &usize| self.recorded_tasks.contains(task);
             if tasks.iter().any(is_recorded) {
                 let rest = view.only(|task| !self.recorded_tasks.contains(&task));
                 if rest.all().next().is_some() {
-                    self.line.push(session, rest);
+                    self.job_order.push(session, rest);
                 }
                 continue;
             }
@@ -196,7 +196,7 @@ impl<'r> VictimScenarios<'r> {
                 continue;
             }
             if has_more {
-                self.line.push(session, view.without(&tasks));
+                self.job_order.push(session, view.without(&tasks));
             }
             let job = view.job;
             if (self.wanted.may_lose)(session, job) {

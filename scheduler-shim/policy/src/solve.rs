@@ -55,24 +55,24 @@ pub(crate) fn solve(session: &mut Session<'_>, search: &VictimSearch<'_>) -> boo
         return false;
     }
     let feasible = feasible_nodes(session, &search.job);
-    let mut ways = VictimSelection::ALL.into_iter();
-    ways.any(|way| solve_in(session, way, search, &tasks, &feasible))
+    let mut selections = VictimSelection::ALL.into_iter();
+    selections.any(|selection| solve_in(session, selection, search, &tasks, &feasible))
 }
 
 fn solve_in(
     session: &mut Session<'_>,
-    way: VictimSelection,
+    selection: VictimSelection,
     search: &VictimSearch<'_>,
     tasks: &[usize],
     feasible: &BTreeSet<usize>,
 ) -> bool {
     let mut recorded = Vec::new();
-    if !grow(session, way, search, tasks, feasible, &mut recorded) {
+    if !grow(session, selection, search, tasks, feasible, &mut recorded) {
         return false;
     }
     // `grow` undid its trials; this one stays applied.
     let mark = session.state().mark();
-    let solved = probe(session, way, search, tasks, feasible, &recorded).is_some()
+    let solved = probe(session, selection, search, tasks, feasible, &recorded).is_some()
         && session.gang(&search.job).has_enough();
     if !solved {
         session.roll_back(mark);
@@ -84,7 +84,7 @@ fn solve_in(
 /// any part can. `recorded` gets the victims of that part.
 fn grow(
     session: &mut Session<'_>,
-    way: VictimSelection,
+    selection: VictimSelection,
     search: &VictimSearch<'_>,
     tasks: &[usize],
     feasible: &BTreeSet<usize>,
@@ -94,7 +94,14 @@ fn grow(
     let mut part = 1;
     while failed - solved > 1 {
         let mark = session.state().mark();
-        let found = probe(session, way, search, &tasks[..part], feasible, recorded);
+        let found = probe(
+            session,
+            selection,
+            search,
+            &tasks[..part],
+            feasible,
+            recorded,
+        );
         session.roll_back(mark);
         match found {
             Some(victims) => {
@@ -115,24 +122,24 @@ fn grow(
 /// Tries sets of victims for a part of the job; the first that works stays applied.
 fn probe(
     session: &mut Session<'_>,
-    way: VictimSelection,
+    selection: VictimSelection,
     search: &VictimSearch<'_>,
     tasks: &[usize],
     feasible: &BTreeSet<usize>,
     recorded: &[VictimBatch],
 ) -> Option<Vec<VictimBatch>> {
     let view = part_of(session, &search.job, tasks);
-    let line = JobOrder::of_victims(session, search.victims, search.may_leave);
+    let job_order = JobOrder::of_victims(session, search.victims, search.may_leave);
     let mut nodes = feasible.clone();
-    nodes.extend(places(session, recorded));
-    let reach = CapacityBound::of(session, tasks)?;
+    nodes.extend(nodes_of(session, recorded));
+    let bound = CapacityBound::of(session, tasks)?;
     let wanted = ScenarioContext {
         recorded,
         demand: card_demand(session, tasks),
-        reach: &reach,
+        bound: &bound,
         may_lose: search.may_lose,
     };
-    let mut scenarios = VictimScenarios::new(session, way, line, wanted, &nodes);
+    let mut scenarios = VictimScenarios::new(session, selection, job_order, wanted, &nodes);
     while session.effort() < search.until {
         let potential = scenarios.next(session)?;
         let batches = [recorded, &potential].concat();
@@ -147,30 +154,31 @@ fn probe(
 
 /// The job with its placed tasks and only these of its waiting tasks.
 fn part_of(session: &Session<'_>, job: &JobView, tasks: &[usize]) -> JobView {
-    let has_place = |task: usize| session.state().task(task).status.is_active_allocated();
-    let part = job.only(|task| has_place(task) || tasks.contains(&task));
+    let part = job.only(|task| session.state().has_place(task) || tasks.contains(&task));
     part.with_reachable_minimums(&session.facts().job(job.job).tree)
 }
 
+/// The cards that tasks ask for. A request in bytes says nothing before a node is chosen.
 fn card_demand(session: &Session<'_>, tasks: &[usize]) -> CardDemand {
-    // A request in bytes says nothing before a node is chosen.
-    let asks = || {
-        tasks.iter().map(|&task| {
-            let facts = session.facts().task(task);
-            let cards = match &facts.task.cards {
-                TaskGpuRequest::Shared {
-                    share: CardShare::Memory(_),
-                    ..
-                } => 0.0,
-                cards => cards.count(session.facts().card_sizes().smallest()),
-            };
-            cards + facts.claimed_cards as f64
-        })
+    let smallest = session.facts().card_sizes().smallest();
+    let mut demand = CardDemand {
+        sum: 0.0,
+        least: f64::MAX,
     };
-    CardDemand {
-        sum: asks().sum(),
-        least: asks().fold(f64::MAX, f64::min),
+    for &task in tasks {
+        let task = session.facts().task(task);
+        let shared_or_whole = match &task.task.cards {
+            TaskGpuRequest::Shared {
+                share: CardShare::Memory(_),
+                ..
+            } => 0.0,
+            cards => cards.count(smallest),
+        };
+        let cards = shared_or_whole + task.claimed_cards as f64;
+        demand.sum += cards;
+        demand.least = demand.least.min(cards);
     }
+    demand
 }
 
 /// Nodes where the job could get something if nobody leaves.
@@ -182,7 +190,8 @@ fn feasible_nodes(session: &Session<'_>, job: &JobView) -> BTreeSet<usize> {
     }
 }
 
-fn places(session: &Session<'_>, batches: &[VictimBatch]) -> BTreeSet<usize> {
+/// The nodes of the tasks of some batches.
+fn nodes_of(session: &Session<'_>, batches: &[VictimBatch]) -> BTreeSet<usize> {
     let tasks = batches.iter().flat_map(|batch| &batch.tasks);
     tasks
         .filter_map(|&task| session.state().task(task).node)
@@ -199,17 +208,17 @@ fn attempt(
     batches: Vec<VictimBatch>,
 ) -> Option<Vec<VictimBatch>> {
     let mut nodes = nodes.clone();
-    nodes.extend(places(session, &batches));
+    nodes.extend(nodes_of(session, &batches));
     let nodes: Vec<usize> = nodes.into_iter().collect();
     let broken = broken_gangs(session, &batches);
-    let mut evicted = BTreeSet::new();
+    let mut has_evicted = false;
     for &task in batches.iter().flat_map(|batch| &batch.tasks) {
-        if session.state().task(task).status.is_active_allocated() {
-            evicted.insert(task);
+        if session.state().has_place(task) {
+            has_evicted = true;
             evict(session, task);
         }
     }
-    if evicted.is_empty() || !place_again(session, search.waiting, view, &batches, &nodes) {
+    if !has_evicted || !place_again(session, search.waiting, view, &batches, &nodes) {
         return None;
     }
     // A pod of the gang that stayed would only leave later, when the grace period is over.
@@ -217,22 +226,29 @@ fn attempt(
         return None;
     }
     // A pod that got its old place back may be one too many for the job's affinity or spread rules.
-    let keeps_apart = |&task: &usize| {
+    for &task in tasks {
         let node = session.state().task(task).node;
-        node.is_none_or(|node| matches_neighbours(session, task, node))
-    };
-    if !tasks.iter().all(keeps_apart) || !(search.is_fair)(session, tasks, &batches) {
+        if node.is_some_and(|node| !matches_neighbours(session, task, node)) {
+            return None;
+        }
+    }
+    if !(search.is_fair)(session, tasks, &batches) {
         return None;
     }
-    let moves = |task: &usize| {
-        let status = session.state().task(*task).status;
+    // A batch whose pods all got their old places back was no victim.
+    let batches = batches.into_iter();
+    Some(batches.filter(|batch| is_victim(session, batch)).collect())
+}
+
+/// Whether a pod of the batch leaves, moves or waits.
+fn is_victim(session: &Session<'_>, batch: &VictimBatch) -> bool {
+    batch.tasks.iter().any(|&task| {
+        let status = session.state().task(task).status;
         matches!(
             status,
             TaskStatus::Releasing | TaskStatus::Pipelined | TaskStatus::Pending
         )
-    };
-    let is_victim = |batch: &VictimBatch| batch.tasks.iter().any(moves);
-    Some(batches.into_iter().filter(is_victim).collect())
+    })
 }
 
 /// The victims' jobs that have some pods, but too few.
@@ -255,10 +271,10 @@ fn place_again(
         .map(|job| session.facts().job(job).view.clone())
         .collect();
     let jobs = victims.into_iter().chain([view.clone()]);
-    let mut line = JobOrder::among(session, jobs, waiting);
+    let mut job_order = JobOrder::among(session, jobs, waiting);
     let returns_once = session.facts().settings().goes(KaiBehavior::ReturnsOnce);
     let mut is_placed = false;
-    while let Some(next) = line.pop(session) {
+    while let Some(next) = job_order.pop(session) {
         let placed = allocate_job(session, &next, nodes, true);
         if next.job == view.job {
             if !placed {
@@ -267,7 +283,7 @@ fn place_again(
             is_placed = true;
         } else if placed && !returns_once && has_lost(session, &next, batches) {
             // As in `allocate`: a job above its minimum gets pods one at a time.
-            line.push(session, next);
+            job_order.push(session, next);
         }
     }
     is_placed
@@ -279,5 +295,5 @@ fn has_lost(session: &Session<'_>, view: &JobView, batches: &[VictimBatch]) -> b
         .iter()
         .filter(|batch| batch.job == view.job)
         .flat_map(|batch| &batch.tasks);
-    tasks.any(|&task| !session.state().task(task).status.is_active_allocated())
+    tasks.any(|&task| !session.state().has_place(task))
 }

@@ -74,6 +74,11 @@ impl SessionState {
         &self.tasks[task]
     }
 
+    /// Whether a task runs, starts, or has a place that becomes free without another eviction.
+    pub(crate) fn has_place(&self, task: usize) -> bool {
+        self.tasks[task].status.is_active_allocated()
+    }
+
     /// The state of a task when the session opened.
     pub(crate) fn initial(&self, task: usize) -> &TaskState {
         &self.initial[task]

@@ -68,7 +68,7 @@ pub(crate) fn node_sets<'n>(
     let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
         return Vec::new();
     };
-    let domains = DomainTree::of(topology, &session.facts().nodes());
+    let domains = DomainTree::of(topology, session.facts().nodes());
     let active = active_nodes(session, view, tasks);
     domains_for(
         session, topology, constraint, domains, tasks, nodes, &active,

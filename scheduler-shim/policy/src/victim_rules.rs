@@ -40,7 +40,7 @@ pub(crate) fn may_reclaim_from(session: &Session<'_>, reclaimer: Reclaimer, vict
     };
     let is_elastic = session.gang(&session.facts().job(victim).view).is_elastic();
     let is_safe = is_safe_from_reclaim(session, reclaimer.queue, victim);
-    is_candidate(&session.state().queues(), reclaimer, queue)
+    is_candidate(session.state().queues(), reclaimer, queue)
         && min_runtime::is_candidate(is_safe, is_elastic)
 }
 
@@ -195,7 +195,7 @@ fn behind(session: &Session<'_>, victim: usize, running: &JobsByQueue) -> Resour
         .rev()
         .take_while(|&&job| session.facts().job(job).job.priority < facts.job.priority);
     let tasks = lower.flat_map(|&job| session.facts().job(job).view.all());
-    let held = tasks.filter(|&task| session.state().task(task).status.is_active_allocated());
+    let held = tasks.filter(|&task| session.state().has_place(task));
     held.filter_map(|task| session.state().charge(session.facts(), task))
         .sum()
 }

@@ -37,7 +37,9 @@ pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> Ba
     let only_moves = only_moves(session);
     let is_broken = |commitment: &&EvictionCommitment| {
         let tasks = commitment.tasks.iter().copied();
-        let lost: Vec<usize> = tasks.filter(|&task| !has_place(&ahead, task)).collect();
+        let lost: Vec<usize> = tasks
+            .filter(|&task| !ahead.state().has_place(task))
+            .collect();
         let is_own = |task: &usize| session.facts().task(*task).job == commitment.job;
         let gives_way = || {
             only_moves
@@ -108,11 +110,6 @@ pub(super) fn nodes_of(
 ) -> BTreeSet<Option<usize>> {
     let tasks = commitment.tasks.iter();
     tasks.map(|&task| session.state().task(task).node).collect()
-}
-
-/// Whether a task runs, or has a place that becomes free without an eviction.
-pub(super) fn has_place(session: &Session<'_>, task: usize) -> bool {
-    session.state().task(task).status.is_active_allocated()
 }
 
 /// Whether anything starts or ends; places that are only reserved change nothing.

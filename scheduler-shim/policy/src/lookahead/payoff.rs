@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::cluster::{Cluster, TaskStatus};
 use crate::lookahead::cautious::{LookaheadBudget, cautious};
-use crate::lookahead::commitments::{
-    breaks_gang, carried_out, changes_something, has_place, nodes_of,
-};
+use crate::lookahead::commitments::{breaks_gang, carried_out, changes_something, nodes_of};
 use crate::plan_record::{BarredJobs, EvictionCommitment};
 use crate::session::Session;
 
@@ -58,8 +56,8 @@ fn is_served(
     let nodes: BTreeSet<Option<usize>> = nodes_of(session, commitment);
     let mut tasks = 0..session.facts().tasks().len();
     tasks.any(|task| {
-        let came =
-            session.state().initial(task).status == TaskStatus::Pending && has_place(end, task);
+        let came = session.state().initial(task).status == TaskStatus::Pending
+            && end.state().has_place(task);
         let job = session.facts().task(task).job;
         let takes_room = || nodes.contains(&end.state().task(task).node);
         came && (commitment.tasks.contains(&task)

@@ -244,7 +244,7 @@ fn are_close(left: &[[f64; 3]], right: &[[f64; 3]]) -> bool {
 
 /// Puts a task on a node if it fits there, as the actions do.
 fn place(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) {
-    if session.state().task(task).status.is_active_allocated() {
+    if session.state().has_place(task) {
         return;
     }
     let request = request_to_place(session, task, node);
@@ -330,7 +330,7 @@ proptest! {
                 }
                 SessionChange::Evict { task } => {
                     let task = task % tasks;
-                    if session.state().task(task).status.is_active_allocated() {
+                    if session.state().has_place(task) {
                         evict(&mut session, task);
                     }
                 }
