@@ -11,7 +11,7 @@ use crate::caches::placement_counts::PlacementCounts;
 use crate::caches::task_class::TaskClass;
 use crate::cluster::TaskGpuRequest;
 use crate::fit::may_ever_be;
-use crate::node_resources::CardShareRequest;
+use crate::node_resources::{CardShareRequest, NodeState};
 
 use crate::requests::request_on;
 use crate::resource_vector::ResourceVector;
@@ -99,7 +99,7 @@ fn task_class(session: &Session<'_>, task: usize) -> Rc<TaskClass> {
     )
 }
 
-pub(crate) fn compute_task_class(session: &Session<'_>, task: usize) -> TaskClass {
+fn compute_task_class(session: &Session<'_>, task: usize) -> TaskClass {
     let nodes = 0..session.facts().nodes().len();
     let takes = nodes.map(|node| {
         let could = could_ever_be(session, task, node);
@@ -118,7 +118,7 @@ pub(crate) fn free_capacity(session: &Session<'_>) -> Rc<FreeCapacity> {
 }
 
 /// What is free on a node, or being released there.
-pub(crate) fn free_on(session: &Session<'_>, node: usize) -> FreeOnNode {
+fn free_on(session: &Session<'_>, node: usize) -> FreeOnNode {
     let node_state = session.state().node(node);
     let (idle, releasing) = (node_state.idle_gpus(), node_state.releasing_gpus());
     let parts = [
@@ -136,25 +136,31 @@ pub(crate) fn free_on(session: &Session<'_>, node: usize) -> FreeOnNode {
 /// Whether the task could run on the node if it were empty.
 fn could_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
     let request = request_on(session.facts(), task, node);
-    let total = &session.state().node(node).total;
-    let fitting = |share: &CardShareRequest| {
-        let node_state = session.state().node(node);
-        let listed = node_state.sizes.is_listed();
-        let counted = || share.of(node_state.card_memory).map_or(0, |_| total.cards);
-        let cards = listed.then(|| node_state.sizes.fitting(share));
-        cards.unwrap_or_else(counted)
-    };
+    let node_state = session.state().node(node);
+    let (asked, total) = (&request.resources, &node_state.total);
+    let mut partitions = asked.partitions.iter().zip(&total.partitions);
     let has_cards = request.share.is_none_or(|share| {
-        i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
+        let fitting = cards_that_fit(node_state, &share);
+        i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting)
     });
-    let partitions = request.resources.partitions.iter().zip(&total.partitions);
     has_cards
-        && request.resources.cpu <= total.cpu
-        && request.resources.memory <= total.memory
-        && request.resources.pods <= total.pods
-        && request.resources.cards <= total.cards
-        && partitions.into_iter().all(|(asks, has)| asks <= has)
+        && asked.cpu <= total.cpu
+        && asked.memory <= total.memory
+        && asked.pods <= total.pods
+        && asked.cards <= total.cards
+        && partitions.all(|(asks, has)| asks <= has)
         && may_ever_be(session, task, node)
+}
+
+/// How many cards of a node could ever hold a share.
+fn cards_that_fit(node_state: &NodeState, share: &CardShareRequest) -> i64 {
+    if node_state.sizes.is_listed() {
+        return node_state.sizes.fitting(share);
+    }
+    match share.of(node_state.card_memory) {
+        Some(_) => node_state.total.cards,
+        None => 0,
+    }
 }
 
 /// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.

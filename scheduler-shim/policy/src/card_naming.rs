@@ -129,31 +129,22 @@ pub(crate) fn cards_by_name(
     };
     let last = *naming.last.get_or_insert_with(|| last_new(session));
     let names = naming.on(session, node);
-    let name = |card: &CardKey| {
-        let known = session
-            .state()
-            .card_names()
-            .get(card)
-            .or(names.opened.get(card));
-        known
-            .cloned()
-            .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
-    };
-    let is_listed = session.state().node(node).sizes.is_listed();
-    let stays = || {
-        let is_promised = state.status == TaskStatus::Pipelined;
-        state.node == session.state().initial(task).node && !is_promised
-    };
-    let whole = names.whole.get(&task).cloned();
-    let as_before = || {
-        let on = &session.facts().task(task).task.on;
-        let is_alone = !state.cards.whole.is_empty();
-        if is_listed && is_alone && stays() {
-            on.clone()
-        } else {
-            Vec::new()
-        }
-    };
-    let shared = state.cards.shared.iter().map(name);
-    shared.chain(whole.unwrap_or_else(as_before)).collect()
+    let known = session.state().card_names();
+    let mut cards = Vec::with_capacity(state.cards.shared.len());
+    for key in &state.cards.shared {
+        let name = known.get(key).or(names.opened.get(key)).cloned();
+        cards.push(name.unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*key))));
+    }
+    if let Some(whole) = names.whole.get(&task) {
+        cards.extend(whole.iter().cloned());
+        return cards;
+    }
+    // A pod that stays where it was keeps the cards that it named.
+    let is_alone = !state.cards.whole.is_empty();
+    let stays =
+        state.status != TaskStatus::Pipelined && state.node == session.state().initial(task).node;
+    if session.state().node(node).sizes.is_listed() && is_alone && stays {
+        cards.extend(session.facts().task(task).task.on.iter().cloned());
+    }
+    cards
 }

@@ -4,6 +4,7 @@
 //! job still waits, something that can be named must hold it back.
 
 use crate::charges::wants;
+use crate::gang::JobView;
 use crate::session::Session;
 use crate::share::QueueShare;
 
@@ -20,54 +21,41 @@ pub enum Entitlement {
 
 /// Why a waiting job should be served, if it should.
 pub(crate) fn entitlement(session: &Session<'_>, job: &str) -> Option<Entitlement> {
-    let found = session
-        .facts()
-        .jobs()
-        .iter()
-        .position(|facts| facts.job.name == job)?;
-    let facts = session.facts().job(found);
+    let facts = session.facts().job(session.facts().find_job(job)?);
     let queue = facts.queue?;
     let next = session.gang(&facts.view).next(false);
     if next.is_empty() {
         return None;
     }
     let wants = wants(session.facts(), &next);
-    let along = |may: &dyn Fn(&QueueShare) -> bool| {
-        session
-            .state()
-            .queues()
-            .upward(queue)
-            .all(|at| may(session.state().queues().get(at)))
-    };
-    let is_refused = |at: &QueueShare| {
+    let tree = session.state().queues();
+    let path: Vec<&QueueShare> = tree.upward(queue).map(|at| tree.get(at)).collect();
+    let is_refused = path.iter().any(|at| {
         at.over_limit(wants).is_some()
             || !facts.job.is_preemptible && at.over_quota(wants).is_some()
-    };
-    if session
-        .state()
-        .queues()
-        .upward(queue)
-        .any(|at| is_refused(session.state().queues().get(at)))
-    {
+    });
+    if is_refused {
         return None;
     }
-    if along(&|at| at.deserves(wants)) {
+    if path.iter().all(|at| at.deserves(wants)) {
         return Some(Entitlement::Quota);
     }
-    if along(&|at| at.allocated().plus(wants).within(at.allocatable())) {
+    let mut queues = path.iter();
+    if queues.all(|at| at.allocated().plus(wants).within(at.allocatable())) {
         return Some(Entitlement::FairShare);
     }
-    let is_lower = |other: usize| {
-        let other = session.facts().job(other);
+    let mut others = session.facts().jobs().iter();
+    let has_lesser = others.any(|other| {
         other.queue == Some(queue)
             && other.job.is_preemptible
             && other.job.priority < facts.job.priority
-            && other
-                .view
-                .all()
-                .any(|task| session.state().task(task).status.is_allocated())
-    };
-    (0..session.facts().jobs().len())
-        .any(is_lower)
-        .then_some(Entitlement::Priority)
+            && runs(session, &other.view)
+    });
+    has_lesser.then_some(Entitlement::Priority)
+}
+
+/// Whether a pod of the job runs or starts.
+fn runs(session: &Session<'_>, view: &JobView) -> bool {
+    let mut tasks = view.all();
+    tasks.any(|task| session.state().task(task).status.is_allocated())
 }

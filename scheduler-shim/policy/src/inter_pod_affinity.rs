@@ -310,7 +310,7 @@ impl TermCounts {
 
 fn numbered<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<NumberedTerm> {
     let mut known: BTreeMap<&'w str, Rc<Vec<Option<usize>>>> = BTreeMap::new();
-    let search = |wanted: &'w Cow<'_, PodAffinityTerm>| {
+    let term = |wanted: &'w Cow<'_, PodAffinityTerm>| {
         let label = wanted.domain.as_str();
         let domains = known
             .entry(label)
@@ -321,7 +321,7 @@ fn numbered<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<
             may_be_refused: false,
         }
     };
-    wanted.iter().map(search).collect()
+    wanted.iter().map(term).collect()
 }
 
 /// The domains of nodes, numbered by the values of a label.

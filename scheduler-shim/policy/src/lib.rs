@@ -7,6 +7,9 @@
 //!
 //! The rules are those of KAI Scheduler; `cargo xtask scenarios` and `cargo xtask oracles` compare the two.
 //!
+//! A run is a [`Session`]: a snapshot of the cluster, the state that changes, caches, and a record of what was
+//! decided. The rules are functions over it, one module for each.
+//!
 //! # Where it differs from KAI
 //! - Shares of a card are bytes, not hundredths: what adds up to a card fits a card, and is charged as one.
 //! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best

@@ -38,17 +38,14 @@ impl Session<'_> {
                 continue;
             }
             let facts = self.facts().task(number);
-            let name = || {
-                (
-                    self.facts().job(facts.job).job.name.clone(),
-                    facts.task.name.clone(),
-                )
-            };
+            let job = self.facts().job(facts.job).job.name.clone();
+            let task = facts.task.name.clone();
             if before.status.is_allocated() && !after.status.is_allocated() {
-                let (job, task) = name();
-                decisions.push(Decision::Evict { job, task });
+                decisions.push(Decision::Evict {
+                    job: job.clone(),
+                    task: task.clone(),
+                });
             }
-            let (job, task) = name();
             let Some(place) = place_of(self, number, after, &mut names) else {
                 continue;
             };

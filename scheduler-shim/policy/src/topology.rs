@@ -39,6 +39,13 @@ impl TopologyScores {
     }
 }
 
+/// The domains for a part, in the order in which they are tried.
+struct RankedDomains {
+    node_sets: Vec<Vec<usize>>,
+    /// How close nodes are to the preferred domain, if one is preferred.
+    scores: Option<BTreeMap<usize, f64>>,
+}
+
 /// What the tasks of a part ask of a domain.
 struct TaskDemand {
     tasks: usize,
@@ -70,16 +77,16 @@ pub(crate) fn node_sets<'n>(
     };
     let domains = DomainTree::of(topology, session.facts().nodes());
     let active = active_nodes(session, view, tasks);
-    domains_for(
+    let found = domains_for(
         session, topology, constraint, domains, tasks, nodes, &active,
-    )
-    .map(|(sets, scores)| {
-        if let Some(scores) = scores {
-            closeness.set(member, scores);
-        }
-        sets.into_iter().map(Cow::Owned).collect()
-    })
-    .unwrap_or_default()
+    );
+    let Some(found) = found else {
+        return Vec::new();
+    };
+    if let Some(scores) = found.scores {
+        closeness.set(member, scores);
+    }
+    found.node_sets.into_iter().map(Cow::Owned).collect()
 }
 
 /// The nodes where pods of the same pod sets already have a place.
@@ -96,10 +103,7 @@ fn active_nodes(session: &Session<'_>, view: &JobView, tasks: &[usize]) -> BTree
         .collect()
 }
 
-#[expect(
-    clippy::type_complexity,
-    reason = "node sets and scores, taken apart at once"
-)]
+/// The domains to try for a part that has this constraint; `None` if none can hold it.
 fn domains_for(
     session: &Session<'_>,
     topology: &ClusterTopology,
@@ -108,7 +112,7 @@ fn domains_for(
     tasks: &[usize],
     nodes: &[usize],
     active: &BTreeSet<usize>,
-) -> Option<(Vec<Vec<usize>>, Option<BTreeMap<usize, f64>>)> {
+) -> Option<RankedDomains> {
     let depth = |level: &Option<String>| match level {
         None => Some(None),
         Some(level) => {
@@ -138,22 +142,22 @@ fn domains_for(
     domains.sort_below(common, deepest, &fullness);
     let scores = preferred.map(|preferred| domains.scores(common, preferred));
     let widest = required.unwrap_or(0);
-    let allowed = |domain: &TopologyDomain| {
-        (widest..=deepest.max(widest)).contains(&domain.depth)
-            && holds(session, &demand, domain)
-            && (required.is_none()
-                || active.is_empty()
-                || domains
-                    .ancestor(domain, widest)
-                    .nodes
-                    .iter()
-                    .any(|node| active.contains(node)))
-    };
-    let sets = domains.deepest_first(common).into_iter();
-    let sets = sets
-        .filter(|domain| allowed(domain))
-        .map(|domain| domain.nodes.intersection(&valid).copied().collect());
-    Some((sets.collect(), scores))
+    let depths = widest..=deepest.max(widest);
+    let mut node_sets = Vec::new();
+    for domain in domains.deepest_first(common) {
+        if !depths.contains(&domain.depth) || !holds(session, &demand, domain) {
+            continue;
+        }
+        // A required domain is the one where pods of the same sets already are.
+        if required.is_some() && !active.is_empty() {
+            let required = domains.ancestor(domain, widest);
+            if required.nodes.is_disjoint(active) {
+                continue;
+            }
+        }
+        node_sets.push(domain.nodes.intersection(&valid).copied().collect());
+    }
+    Some(RankedDomains { node_sets, scores })
 }
 
 fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {

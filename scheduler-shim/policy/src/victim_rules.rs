@@ -16,6 +16,7 @@ use crate::reclaimable::{
 use crate::scenario::VictimBatch;
 use crate::session::Session;
 
+/// The job as a reclaimer that wants to place these tasks; `None` if its queue can run no jobs.
 pub(crate) fn reclaimer_of(
     session: &Session<'_>,
     view: &JobView,
@@ -29,16 +30,13 @@ pub(crate) fn reclaimer_of(
     })
 }
 
+/// Whether a job of another queue may be considered as a victim.
 pub(crate) fn may_reclaim_from(session: &Session<'_>, reclaimer: Reclaimer, victim: usize) -> bool {
-    let Some(queue) = session
-        .facts()
-        .job(victim)
-        .queue
-        .filter(|&queue| queue != reclaimer.queue)
-    else {
+    let facts = session.facts().job(victim);
+    let Some(queue) = facts.queue.filter(|&queue| queue != reclaimer.queue) else {
         return false;
     };
-    let is_elastic = session.gang(&session.facts().job(victim).view).is_elastic();
+    let is_elastic = session.gang(&facts.view).is_elastic();
     let is_safe = is_safe_from_reclaim(session, reclaimer.queue, victim);
     is_candidate(session.state().queues(), reclaimer, queue)
         && min_runtime::is_candidate(is_safe, is_elastic)
@@ -46,18 +44,18 @@ pub(crate) fn may_reclaim_from(session: &Session<'_>, reclaimer: Reclaimer, vict
 
 /// Whether the victim's queue holds so much that a reclaimer could take something, however little.
 pub(crate) fn could_give(session: &Session<'_>, reclaimer: Reclaimer, victim: usize) -> bool {
-    session.facts().job(victim).queue.is_some_and(|queue| {
-        let (taker, loser) = session.state().queues().parting(reclaimer.queue, queue);
-        let (taker, loser) = (
-            session.state().queues().get(taker),
-            session.state().queues().get(loser),
-        );
-        let has = loser.allocated();
-        exceeds_fair_share(loser, has)
-            || guarantees_quota(taker, ResourceAmounts::default(), loser, has)
-    })
+    let Some(queue) = session.facts().job(victim).queue else {
+        return false;
+    };
+    let queues = session.state().queues();
+    let (taker, loser) = queues.parting(reclaimer.queue, queue);
+    let (taker, loser) = (queues.get(taker), queues.get(loser));
+    let has = loser.allocated();
+    exceeds_fair_share(loser, has)
+        || guarantees_quota(taker, ResourceAmounts::default(), loser, has)
 }
 
+/// Whether a job of the same queue may be considered as a victim.
 pub(crate) fn may_preempt(session: &Session<'_>, preemptor: usize, victim: usize) -> bool {
     let (job, other) = (session.facts().job(preemptor), session.facts().job(victim));
     job.queue == other.queue
@@ -68,15 +66,14 @@ pub(crate) fn may_preempt(session: &Session<'_>, preemptor: usize, victim: usize
         )
 }
 
+/// Whether a running job is within its minimum run time against reclaim.
 pub(crate) fn is_safe_from_reclaim(session: &Session<'_>, reclaimer: usize, victim: usize) -> bool {
     let facts = session.facts().job(victim);
     let Some(queue) = facts.queue else {
         return false;
     };
-    let (mine, theirs) = (
-        session.state().queues().path(reclaimer),
-        session.state().queues().path(queue),
-    );
+    let queues = session.state().queues();
+    let (mine, theirs) = (queues.path(reclaimer), queues.path(queue));
     let shared = mine.iter().zip(&theirs).take_while(|(l, r)| l == r).count();
     let path: Vec<_> = theirs
         .iter()
@@ -88,6 +85,7 @@ pub(crate) fn is_safe_from_reclaim(session: &Session<'_>, reclaimer: usize, vict
     is_protected(last_start(session, victim), minimum, session.facts().now())
 }
 
+/// Whether a running job is within its minimum run time against preemption.
 pub(crate) fn is_safe_from_preemption(session: &Session<'_>, victim: usize) -> bool {
     let facts = session.facts().job(victim);
     let path: Vec<_> = facts

@@ -33,34 +33,48 @@ pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> Ba
     let next = carried_out(session, cluster);
     let mut ahead = Session::open(session.facts().now(), &next);
     allocate(&mut ahead);
-    // The same jobs and tasks have the same numbers, because they have the same names.
     let only_moves = only_moves(session);
-    let is_broken = |commitment: &&EvictionCommitment| {
+    let mut broken = BarredJobs::new();
+    for commitment in session.plan().commitments() {
+        // The same jobs and tasks have the same numbers, because they have the same names.
         let tasks = commitment.tasks.iter().copied();
         let lost: Vec<usize> = tasks
             .filter(|&task| !ahead.state().has_place(task))
             .collect();
-        let is_own = |task: &usize| session.facts().task(*task).job == commitment.job;
-        let gives_way = || {
-            only_moves
-                && gives_way(session, &lost, &ahead)
-                && !breaks_gang(&ahead, &Session::open(session.facts().now(), cluster))
-        };
-        !lost.is_empty() && (lost.iter().any(is_own) || !gives_way())
-    };
-    let broken = session.plan().commitments().iter().filter(is_broken);
+        if lost.is_empty() {
+            continue;
+        }
+        let mut lost_tasks = lost.iter().map(|&task| session.facts().task(task));
+        let loses_own = lost_tasks.any(|facts| facts.job == commitment.job);
+        // Where pods only move, one may give way to a job of higher priority, as it would without the plan.
+        let is_kept = !loses_own
+            && only_moves
+            && gives_way(session, &lost, &ahead)
+            && !breaks_gang(&ahead, &Session::open(session.facts().now(), cluster));
+        if !is_kept {
+            let by = served_instead(session, commitment, &ahead);
+            broken.insert(commitment.job, Some(by));
+        }
+    }
     broken
-        .map(|commitment| {
-            let nodes = nodes_of(session, commitment);
-            let by = (0..ahead.facts().tasks().len()).filter(|&task| {
-                let state = ahead.state().task(task);
-                state.status == TaskStatus::Binding && nodes.contains(&state.node)
-            });
-            let by = by.map(|task| ahead.facts().task(task).job);
-            let others = by.filter(|&job| job != commitment.job);
-            (commitment.job, Some(others.collect()))
-        })
-        .collect()
+}
+
+/// The other jobs that get a place in the next step on a node where one was promised.
+fn served_instead(
+    session: &Session<'_>,
+    commitment: &EvictionCommitment,
+    ahead: &Session<'_>,
+) -> BTreeSet<usize> {
+    let nodes = nodes_of(session, commitment);
+    let mut jobs = BTreeSet::new();
+    for (task, facts) in ahead.facts().tasks().iter().enumerate() {
+        let state = ahead.state().task(task);
+        let comes = state.status == TaskStatus::Binding && nodes.contains(&state.node);
+        if comes && facts.job != commitment.job {
+            jobs.insert(facts.job);
+        }
+    }
+    jobs
 }
 
 /// Whether every pod that the plan evicts has another place.
@@ -74,26 +88,30 @@ fn only_moves(session: &Session<'_>) -> bool {
 /// Whether moved pods lose their places only to jobs of higher priority in their queues, so that none of these
 /// queues has fewer GPUs in the next step.
 fn gives_way(session: &Session<'_>, lost: &[usize], ahead: &Session<'_>) -> bool {
-    let job = |task: usize| session.facts().job(session.facts().task(task).job);
-    let comes = |task: usize| {
-        let was = session.state().task(task).status;
-        was == TaskStatus::Pending && ahead.state().task(task).status == TaskStatus::Binding
-    };
+    if !session.facts().settings().by_priority {
+        return false;
+    }
+    let facts = session.facts();
+    let job = |task: usize| facts.job(facts.task(task).job);
     let queues: BTreeSet<Option<usize>> = lost.iter().map(|&task| job(task).queue).collect();
     queues.into_iter().all(|queue| {
-        let of_queue = |task: &usize| job(*task).queue == queue;
-        let lost: Vec<usize> = lost.iter().copied().filter(of_queue).collect();
+        let lost = lost.iter().copied();
+        let lost: Vec<usize> = lost.filter(|&task| job(task).queue == queue).collect();
         let priority = lost.iter().map(|&task| job(task).job.priority).max();
-        let coming = (0..session.facts().tasks().len()).filter(of_queue);
-        let coming = coming.filter(|&task| comes(task) && Some(job(task).job.priority) > priority);
-        let gained: f64 = coming
-            .map(|task| ahead.state().gpus_of(ahead.facts(), task))
-            .sum();
         let given: f64 = lost
             .iter()
-            .map(|&task| session.state().gpus_of(session.facts(), task))
+            .map(|&task| session.state().gpus_of(facts, task))
             .sum();
-        session.facts().settings().by_priority && gained > 0.0 && gained + SLACK >= given
+        let mut gained = 0.0;
+        for task in 0..facts.tasks().len() {
+            let comes = session.state().task(task).status == TaskStatus::Pending
+                && ahead.state().task(task).status == TaskStatus::Binding;
+            let job = job(task);
+            if comes && job.queue == queue && Some(job.job.priority) > priority {
+                gained += ahead.state().gpus_of(ahead.facts(), task);
+            }
+        }
+        gained > 0.0 && gained + SLACK >= given
     })
 }
 
@@ -104,6 +122,7 @@ pub(super) fn breaks_gang(session: &Session<'_>, start: &Session<'_>) -> bool {
     jobs.any(|job| has_too_few(session, job) && !has_too_few(start, job))
 }
 
+/// The nodes of the promised places.
 pub(super) fn nodes_of(
     session: &Session<'_>,
     commitment: &EvictionCommitment,
