@@ -7,18 +7,30 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::allocate::allocate_job;
 use crate::amounts::ResourceAmounts;
 use crate::capacity_bound::CapacityBound;
+use crate::charges::least_charge;
 use crate::cluster::{KaiBehavior, StalenessGracePeriod, TaskStatus};
+use crate::fit::is_within_quota;
 use crate::gang::JobView;
 use crate::job_order::JobOrder;
+use crate::job_state::{could_lose, is_waiting};
 use crate::jobs_by_queue::JobsByQueue;
-use crate::reclaimable::{can_reclaim, reclaimable};
-use crate::session::caches::ResourceVector;
-use crate::session::evictions::EvictionCommitment;
-use crate::session::{Session, SessionCheckpoint};
-use crate::solve::VictimSearch;
+use crate::plan_record::EvictionCommitment;
+use crate::reclaimable::{Reclaimer, can_reclaim, reclaimable};
+use crate::resource_vector::ResourceVector;
+use crate::scenario::VictimBatch;
+use crate::session::Session;
+use crate::solve::{VictimSearch, solve};
+use crate::state::undo_log::Checkpoint;
 use crate::step::action::Action;
+use crate::transitions::{evict, wait_instead};
+use crate::tree::QueueTree;
+use crate::victim_rules::{
+    are_alike, could_give, is_safe_from_preemption, is_safe_from_reclaim, keeps_minimums, lost,
+    may_preempt, may_reclaim_from, reclaimer_of,
+};
 
 /// The state of one run of an action that evicts.
 struct ActionContext {
@@ -28,7 +40,7 @@ struct ActionContext {
     until: u64,
     /// How many jobs may still search after the effort is used up.
     late: Cell<usize>,
-    hopeless: FailedJobs,
+    failed: FailedJobs,
 }
 
 impl ActionContext {
@@ -38,18 +50,18 @@ impl ActionContext {
 
     fn of(session: &Session<'_>) -> Self {
         Self {
-            waiting: JobsByQueue::of(session, |session, view| session.is_waiting(view)),
-            running: JobsByQueue::of(session, |session, view| session.could_lose(view)),
-            until: session.effort.get() + session.settings.search_effort,
+            waiting: JobsByQueue::of(session, is_waiting),
+            running: JobsByQueue::of(session, could_lose),
+            until: session.effort() + session.facts().settings().search_effort,
             late: Cell::new(Self::LATE),
-            hopeless: FailedJobs::default(),
+            failed: FailedJobs::default(),
         }
     }
 
     /// The effort at which a search that starts now must stop.
     fn until(&self, session: &Session<'_>) -> u64 {
-        let least = session.settings.search_effort / Self::LEAST_PART;
-        let enough = session.effort.get() + least;
+        let least = session.facts().settings().search_effort / Self::LEAST_PART;
+        let enough = session.effort() + least;
         if enough <= self.until || self.late.get() == 0 {
             return self.until;
         }
@@ -70,7 +82,7 @@ impl FailedJobs {
 
     fn like(&self, session: &Session<'_>, job: usize) -> Option<usize> {
         let mut jobs = self.0.iter().copied();
-        jobs.find(|&known| session.are_alike(known, job))
+        jobs.find(|&known| are_alike(session, known, job))
     }
 
     fn add(&mut self, job: usize) {
@@ -82,292 +94,313 @@ impl FailedJobs {
     }
 }
 
-impl Session<'_> {
-    /// Places jobs on idle resources. A job that needs resources that are being released gets reservations.
-    pub(crate) fn allocate(&mut self) {
-        let nodes: Vec<usize> = (0..self.nodes.len()).collect();
-        let mut line = JobOrder::of_waiting(self, Action::Allocate, self.waiting(|_, _| true));
-        let mut hopeless = FailedJobs::default();
-        while let Some(view) = line.pop(self) {
-            if hopeless.has_like(self, view.job) {
-                continue;
-            }
-            let mark = self.mark();
-            let has_started = view
-                .all()
-                .any(|task| self.task_states[task].status.is_allocated());
-            if !self.allocate_job(&view, &nodes, false) {
-                self.roll_back(mark);
-                hopeless.add(view.job);
-                continue;
-            }
-            hopeless.clear();
-            let must_wait = self.gang(&view).must_wait();
-            if must_wait {
-                self.wait_instead(mark);
-            }
-            self.commit();
-            if !must_wait && !has_started {
-                self.jobs[view.job].last_start = Some(self.now);
-            }
-            if self.is_waiting(&view) {
-                line.push(self, view);
-            }
+/// Runs one action for all jobs.
+pub(crate) fn run(session: &mut Session<'_>, action: Action) {
+    match action {
+        Action::Allocate => allocate(session),
+        Action::Consolidate => consolidate(session),
+        Action::Reclaim => reclaim(session),
+        Action::Preempt => preempt(session),
+        Action::EvictStaleGangs => evict_stale_gangs(session),
+    }
+}
+
+/// Places jobs on idle resources. A job that needs resources that are being released gets reservations.
+pub(crate) fn allocate(session: &mut Session<'_>) {
+    let nodes: Vec<usize> = (0..session.facts().nodes().len()).collect();
+    let mut job_order =
+        JobOrder::of_waiting(session, Action::Allocate, waiting(session, |_, _| true));
+    let mut failed = FailedJobs::default();
+    while let Some(view) = job_order.pop(session) {
+        if failed.has_like(session, view.job) {
+            continue;
+        }
+        let mark = session.state().mark();
+        let has_started = view
+            .all()
+            .any(|task| session.state().task(task).status.is_allocated());
+        if !allocate_job(session, &view, &nodes, false) {
+            session.roll_back(mark);
+            failed.add(view.job);
+            continue;
+        }
+        failed.clear();
+        let must_wait = session.gang(&view).must_wait();
+        if must_wait {
+            wait_instead(session, mark);
+        }
+        session.commit();
+        if !must_wait && !has_started {
+            session.plan_mut().note_start(view.job);
+        }
+        if is_waiting(session, &view) {
+            job_order.push(session, view);
         }
     }
+}
 
-    /// Moves running jobs together to make room for a waiting one.
-    pub(crate) fn consolidate(&mut self) {
-        if self.settings.max_consolidated == Some(0) || !self.caution.may_move() {
-            return;
-        }
-        let mut line = JobOrder::of_waiting(
-            self,
-            Action::Consolidate,
-            self.waiting(Self::may_consolidate),
-        );
-        let mut turns = ActionContext::of(self);
-        self.inter_pod_affinity.only_moves = true;
-        while let Some(view) = line.pop(self) {
-            if turns.hopeless.has_like(self, view.job) {
-                continue;
-            }
-            if !self.could_fit(&view) {
-                turns.hopeless.add(view.job);
-                continue;
-            }
-            let limit = self.settings.max_consolidated.unwrap_or(usize::MAX);
-            let job = view.job;
-            let seen = Cell::new(0);
-            let search = VictimSearch {
-                job: view,
-                victims: &turns.running,
-                may_leave: &|_, victim| {
-                    seen.set(seen.get() + 1);
-                    victim != job && seen.get() <= limit
-                },
-                may_lose: &|_, _| false,
-                until: turns.until(self),
-                waiting: &turns.waiting,
-                // Consolidation only moves jobs: no victim may end up without a place.
-                is_fair: &|session, _, batches| {
-                    let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
-                    tasks.all(|&task| session.task_states[task].status != TaskStatus::Releasing)
-                },
-            };
-            let (solved, job) = (self.solve(&search), search.job.job);
-            self.settle(job, solved, &mut turns);
-        }
-        self.inter_pod_affinity.only_moves = false;
+/// Moves running jobs together to make room for a waiting one.
+pub(crate) fn consolidate(session: &mut Session<'_>) {
+    if session.facts().settings().max_consolidated == Some(0)
+        || !session.plan().caution().may_move()
+    {
+        return;
     }
-
-    /// Evicts from queues that hold more than they may, for queues that hold less.
-    pub(crate) fn reclaim(&mut self) {
-        if !self.settings.has_quotas {
-            return;
+    let jobs = waiting(session, may_consolidate);
+    let mut job_order = JobOrder::of_waiting(session, Action::Consolidate, jobs);
+    let mut context = ActionContext::of(session);
+    session.plan_mut().set_only_moves(true);
+    while let Some(view) = job_order.pop(session) {
+        if context.failed.has_like(session, view.job) {
+            continue;
         }
-        let mut line = JobOrder::of_waiting(self, Action::Reclaim, self.waiting(Self::may_evict));
-        let mut turns = ActionContext::of(self);
-        while let Some(view) = line.pop(self) {
-            let tasks = self.gang(&view).next(false);
-            let Some(reclaimer) = self.reclaimer(&view, &tasks) else {
-                continue;
-            };
-            if !can_reclaim(&self.queues, reclaimer) {
-                continue;
+        if !could_fit(session, &view) {
+            context.failed.add(view.job);
+            continue;
+        }
+        let limit = session
+            .facts()
+            .settings()
+            .max_consolidated
+            .unwrap_or(usize::MAX);
+        let job = view.job;
+        let seen = Cell::new(0);
+        let search = VictimSearch {
+            job: view,
+            victims: &context.running,
+            may_leave: &|_, victim| {
+                seen.set(seen.get() + 1);
+                victim != job && seen.get() <= limit
+            },
+            may_lose: &|_, _| false,
+            until: context.until(session),
+            waiting: &context.waiting,
+            // Consolidation only moves jobs: no victim may end up without a place.
+            is_fair: &|session, _, batches| {
+                let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
+                tasks.all(|&task| session.state().task(task).status != TaskStatus::Releasing)
+            },
+        };
+        let job = search.job.job;
+        let solved = solve(session, &search);
+        settle(session, job, solved, &mut context);
+    }
+    session.plan_mut().set_only_moves(false);
+}
+
+/// Evicts from queues that hold more than they may, for queues that hold less.
+pub(crate) fn reclaim(session: &mut Session<'_>) {
+    if !session.facts().settings().has_quotas {
+        return;
+    }
+    let mut job_order = JobOrder::of_waiting(session, Action::Reclaim, waiting(session, may_evict));
+    let mut context = ActionContext::of(session);
+    while let Some(view) = job_order.pop(session) {
+        let tasks = session.gang(&view).next(false);
+        let Some(reclaimer) = reclaimer_of(session, &view, &tasks) else {
+            continue;
+        };
+        if !can_reclaim(session.state().queues(), reclaimer) {
+            continue;
+        }
+        if let Some(like) = context.failed.like(session, view.job) {
+            if let Some(spared) = session.plan().spared().get(&like).cloned() {
+                session.plan_mut().spare(view.job, spared);
             }
-            if let Some(like) = turns.hopeless.like(self, view.job) {
-                if let Some(spared) = self.sparing.get(&like).cloned() {
-                    self.sparing.insert(view.job, spared);
-                }
-                continue;
-            }
-            let spared = RefCell::new(BTreeSet::new());
-            let before = self.queues.clone();
-            let job = view.clone();
-            let running = &turns.running;
-            let search = VictimSearch {
-                job: view,
-                victims: &turns.running,
-                may_leave: &|session, victim| session.may_reclaim_from(reclaimer, victim),
-                may_lose: &|session, victim| session.could_give(reclaimer, victim),
-                until: turns.until(self),
-                waiting: &turns.waiting,
-                is_fair: &|session, tasks, batches| {
-                    let reclaimer = session.reclaimer(&job, tasks);
-                    reclaimer.is_some_and(|reclaimer| {
-                        let multiplier = session.settings.saturation_multiplier;
-                        let is_safe = |session: &Session<'_>, victim| {
-                            session.is_safe_from_reclaim(reclaimer.queue, victim)
-                        };
-                        if !session.keeps_minimums(batches, is_safe) {
-                            return false;
-                        }
-                        let mut lost = session.lost(batches, running);
-                        let is_fair = |lost: &_| reclaimable(&before, reclaimer, lost, multiplier);
-                        if is_fair(&lost) {
-                            return true;
-                        }
-                        // If only lesser jobs make it unfair, a cautious plan spares these victims: they would
-                        // evict those in turn.
-                        for loss in lost.values_mut().flatten().flatten() {
-                            loss.behind = ResourceAmounts::default();
-                        }
-                        if session.caution.spares() && is_fair(&lost) {
-                            let jobs = batches.iter().map(|batch| batch.job);
-                            spared.borrow_mut().extend(jobs);
-                        }
+            continue;
+        }
+        let spared = RefCell::new(BTreeSet::new());
+        let before = session.state().queues().clone();
+        let job = view.clone();
+        let running = &context.running;
+        let search = VictimSearch {
+            job: view,
+            victims: &context.running,
+            may_leave: &|session, victim| may_reclaim_from(session, reclaimer, victim),
+            may_lose: &|session, victim| could_give(session, reclaimer, victim),
+            until: context.until(session),
+            waiting: &context.waiting,
+            is_fair: &|session, tasks, batches| {
+                let Some(reclaimer) = reclaimer_of(session, &job, tasks) else {
+                    return false;
+                };
+                match judge_reclaim(session, &before, reclaimer, batches, running) {
+                    ReclaimVerdict::Fair => true,
+                    ReclaimVerdict::Unfair => false,
+                    ReclaimVerdict::Spared => {
+                        let jobs = batches.iter().map(|batch| batch.job);
+                        spared.borrow_mut().extend(jobs);
                         false
-                    })
-                },
-            };
-            let (solved, job) = (self.solve(&search), search.job.job);
-            let spared = spared.take();
-            if !solved && !spared.is_empty() {
-                self.sparing.insert(job, spared);
+                    }
+                }
+            },
+        };
+        let job = search.job.job;
+        let solved = solve(session, &search);
+        let spared = spared.take();
+        if !solved && !spared.is_empty() {
+            session.plan_mut().spare(job, spared);
+        }
+        settle(session, job, solved, &mut context);
+    }
+}
+
+/// Whether a queue may take these victims.
+enum ReclaimVerdict {
+    Fair,
+    Unfair,
+    /// Only lesser jobs of the victims' queues make it unfair. The victims would evict those in turn, so a cautious
+    /// plan spares them.
+    Spared,
+}
+
+/// Whether a reclaimer may take these victims, if the queues were like this before.
+fn judge_reclaim(
+    session: &Session<'_>,
+    before: &QueueTree,
+    reclaimer: Reclaimer,
+    batches: &[VictimBatch],
+    running: &JobsByQueue,
+) -> ReclaimVerdict {
+    let keeps_minimums = keeps_minimums(session, batches, |session, victim| {
+        is_safe_from_reclaim(session, reclaimer.queue, victim)
+    });
+    if !keeps_minimums {
+        return ReclaimVerdict::Unfair;
+    }
+    let multiplier = session.facts().settings().saturation_multiplier;
+    let mut lost = lost(session, batches, running);
+    if reclaimable(before, reclaimer, &lost, multiplier) {
+        return ReclaimVerdict::Fair;
+    }
+    if !session.plan().caution().spares() {
+        return ReclaimVerdict::Unfair;
+    }
+    for loss in lost.values_mut().flatten().flatten() {
+        loss.behind = ResourceAmounts::default();
+    }
+    if reclaimable(before, reclaimer, &lost, multiplier) {
+        ReclaimVerdict::Spared
+    } else {
+        ReclaimVerdict::Unfair
+    }
+}
+
+/// Evicts jobs of lower priority for a job of the same queue.
+pub(crate) fn preempt(session: &mut Session<'_>) {
+    let mut job_order = JobOrder::of_waiting(session, Action::Preempt, waiting(session, may_evict));
+    let mut context = ActionContext::of(session);
+    while let Some(view) = job_order.pop(session) {
+        let tasks = session.gang(&view).next(false);
+        let least = least_charge(session.facts(), &tasks);
+        if !is_within_quota(session, view.job, least) || context.failed.has_like(session, view.job)
+        {
+            continue;
+        }
+        let preemptor = view.job;
+        let search = VictimSearch {
+            job: view,
+            victims: &context.running,
+            may_leave: &|session, victim| may_preempt(session, preemptor, victim),
+            may_lose: &|_, _| true,
+            until: context.until(session),
+            waiting: &context.waiting,
+            is_fair: &|session, _, batches| {
+                keeps_minimums(session, batches, |session, victim| {
+                    is_safe_from_preemption(session, victim)
+                })
+            },
+        };
+        let job = search.job.job;
+        let solved = solve(session, &search);
+        settle(session, job, solved, &mut context);
+    }
+}
+
+/// Evicts the rest of gangs that had too few pods for too long.
+pub(crate) fn evict_stale_gangs(session: &mut Session<'_>) {
+    for job in 0..session.facts().jobs().len() {
+        let view = session.facts().job(job).view.clone();
+        let facts = session.facts().job(job).job;
+        let needs_all_sets = session.facts().settings().goes(KaiBehavior::NeedsAllSets);
+        if !session.gang(&view).is_stale(needs_all_sets) {
+            continue;
+        }
+        let settings = session.facts().settings();
+        if let StalenessGracePeriod::For(grace) = facts.grace.unwrap_or(settings.grace) {
+            let now = session.facts().now();
+            if now.saturating_sub(facts.stale_since.unwrap_or(now)) >= grace {
+                evict_rest(session, &view);
             }
-            self.settle(job, solved, &mut turns);
+        }
+        session.commit();
+    }
+}
+
+fn evict_rest(session: &mut Session<'_>, view: &JobView) {
+    for task in view.all() {
+        if session.state().has_place(task) {
+            evict(session, task);
         }
     }
+}
 
-    /// Evicts jobs of lower priority for a job of the same queue.
-    pub(crate) fn preempt(&mut self) {
-        let mut line = JobOrder::of_waiting(self, Action::Preempt, self.waiting(Self::may_evict));
-        let mut turns = ActionContext::of(self);
-        while let Some(view) = line.pop(self) {
-            let tasks = self.gang(&view).next(false);
-            let least = self.least_charge(&tasks);
-            if !self.is_within_quota(view.job, least) || turns.hopeless.has_like(self, view.job) {
-                continue;
-            }
-            let preemptor = view.job;
-            let search = VictimSearch {
-                job: view,
-                victims: &turns.running,
-                may_leave: &|session, victim| session.may_preempt(preemptor, victim),
-                may_lose: &|_, _| true,
-                until: turns.until(self),
-                waiting: &turns.waiting,
-                is_fair: &|session, _, batches| {
-                    session.keeps_minimums(batches, |session, victim| {
-                        session.is_safe_from_preemption(victim)
-                    })
-                },
-            };
-            let (solved, job) = (self.solve(&search), search.job.job);
-            self.settle(job, solved, &mut turns);
+/// Commits a solution and updates the lists of jobs, or records that there was none.
+fn settle(session: &mut Session<'_>, job: usize, solved: bool, context: &mut ActionContext) {
+    if !solved {
+        context.failed.add(job);
+        return;
+    }
+    context.failed.clear();
+    let changed = session.state().changed_since(Checkpoint::LAST_COMMIT);
+    session.commit();
+    let mut tasks = Vec::new();
+    let mut jobs = BTreeSet::new();
+    let mut has_victims = false;
+    for &task in &changed {
+        let state = session.state().task(task);
+        if state.status == TaskStatus::Pipelined {
+            tasks.push(task);
         }
+        has_victims |= state.status == TaskStatus::Releasing || state.leaves.is_some();
+        jobs.insert(session.facts().task(task).job);
     }
+    // Without a victim, no eviction can be in vain.
+    if has_victims {
+        let plan = session.plan_mut();
+        plan.promise(EvictionCommitment { job, tasks });
+    }
+    context.waiting.update(session, jobs.iter().copied());
+    context.running.update(session, jobs.into_iter());
+}
 
-    /// Evicts the rest of gangs that had too few pods for too long.
-    pub(crate) fn evict_stale_gangs(&mut self) {
-        for job in 0..self.jobs.len() {
-            let view = self.jobs[job].view.clone();
-            let facts = self.jobs[job].job;
-            let needs_all_sets = self.settings.goes(KaiBehavior::NeedsAllSets);
-            if !self.gang(&view).is_stale(needs_all_sets) {
-                continue;
-            }
-            let for_so_long = self
-                .now
-                .saturating_sub(facts.stale_since.unwrap_or(self.now));
-            let is_over = match facts.grace.unwrap_or(self.settings.grace) {
-                StalenessGracePeriod::For(grace) => for_so_long >= grace,
-                StalenessGracePeriod::Forever => false,
-            };
-            let active = |task: &usize| self.task_states[*task].status.is_active_allocated();
-            let tasks: Vec<usize> = view.all().filter(|task| is_over && active(task)).collect();
-            for task in tasks {
-                self.evict(task);
-            }
-            self.commit();
-        }
-    }
+/// The waiting jobs that have all the pods they need and pass `filter`.
+fn waiting(session: &Session<'_>, filter: impl Fn(&Session<'_>, &JobView) -> bool) -> Vec<JobView> {
+    let views = session.facts().jobs().iter().map(|facts| &facts.view);
+    views
+        .filter(|view| {
+            is_waiting(session, view) && session.gang(view).is_ready() && filter(session, view)
+        })
+        .cloned()
+        .collect()
+}
 
-    /// Commits a solution and updates the lists of jobs, or records that there was none.
-    fn settle(&mut self, job: usize, solved: bool, turns: &mut ActionContext) {
-        if solved {
-            turns.hopeless.clear();
-            let changed = self.changed_since(SessionCheckpoint::START);
-            self.commit();
-            let waits = |task: &usize| self.task_states[*task].status == TaskStatus::Pipelined;
-            let leaves = |task: &usize| {
-                let state = &self.task_states[*task];
-                state.status == TaskStatus::Releasing || state.leaves.is_some()
-            };
-            // Without a victim, no eviction can be in vain.
-            if changed.iter().any(leaves) {
-                let tasks = changed.iter().copied().filter(waits).collect();
-                self.commitments.push(EvictionCommitment { job, tasks });
-            }
-            let jobs: BTreeSet<usize> = changed.iter().map(|&task| self.tasks[task].job).collect();
-            turns.waiting.update(self, jobs.iter().copied());
-            turns.running.update(self, jobs.into_iter());
-        } else {
-            turns.hopeless.add(job);
-        }
-    }
+/// Whether the job may evict others: its preemption delay is over and the plan does not bar it.
+fn may_evict(session: &Session<'_>, view: &JobView) -> bool {
+    let job = session.facts().job(view.job).job;
+    let since = job.last_eviction.unwrap_or_default().max(job.created);
+    let is_due = job.preemption_delay == Duration::ZERO
+        || since + job.preemption_delay <= session.facts().now();
+    is_due && !session.plan().caution().bars(view.job)
+}
 
-    /// The waiting jobs that have all the pods they need and pass `filter`.
-    fn waiting(&self, filter: impl Fn(&Self, &JobView) -> bool) -> Vec<JobView> {
-        let views = self.jobs.iter().map(|facts| &facts.view);
-        views
-            .filter(|view| {
-                self.is_waiting(view) && self.gang(view).is_ready() && filter(self, view)
-            })
-            .cloned()
-            .collect()
-    }
+fn may_consolidate(session: &Session<'_>, view: &JobView) -> bool {
+    session.facts().job(view.job).job.is_preemptible && may_evict(session, view)
+}
 
-    pub(crate) fn is_waiting(&self, view: &JobView) -> bool {
-        view.all()
-            .any(|task| self.task_states[task].status == TaskStatus::Pending)
-    }
-
-    /// Whether the job may evict others: its preemption delay is over and the plan does not bar it.
-    fn may_evict(&self, view: &JobView) -> bool {
-        let job = self.jobs[view.job].job;
-        let since = job.last_eviction.unwrap_or_default().max(job.created);
-        let is_due =
-            job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= self.now;
-        is_due && !self.caution.bars(view.job)
-    }
-
-    fn may_consolidate(&self, view: &JobView) -> bool {
-        self.jobs[view.job].job.is_preemptible && self.may_evict(view)
-    }
-
-    /// Whether the whole cluster has as much free as the job needs.
-    fn could_fit(&self, view: &JobView) -> bool {
-        let tasks = self.gang(view).next(false);
-        let reach = CapacityBound::of(self, &tasks);
-        reach.is_some_and(|reach| reach.is_within(ResourceVector::default()))
-    }
-
-    /// Whether the job has a pod that may be evicted.
-    fn could_lose(&self, view: &JobView) -> bool {
-        let mut tasks = view.all();
-        self.jobs[view.job].job.is_preemptible
-            && tasks.any(|task| {
-                self.task_states[task].status.is_active_allocated() && !self.is_settled(task)
-            })
-    }
-
-    /// The job without the pods that this session placed. If it has such pods, it may lose only what is above its
-    /// minimums.
-    pub(crate) fn as_victim(&self, view: &JobView) -> JobView {
-        let mut victim = view.only(|task| !self.is_settled(task));
-        victim.keeps_core = view.all().any(|task| self.is_settled(task));
-        victim
-    }
-
-    /// Whether this session placed the task. The same session does not undo that.
-    fn is_settled(&self, task: usize) -> bool {
-        if self.settings.goes(KaiBehavior::TakesBack) {
-            return false;
-        }
-        let before = self.initial_states[task].status;
-        let now = self.task_states[task].status;
-        now.is_active_allocated() && !before.is_active_allocated()
-    }
+/// Whether the whole cluster has as much free as the job needs.
+fn could_fit(session: &Session<'_>, view: &JobView) -> bool {
+    let tasks = session.gang(view).next(false);
+    let bound = CapacityBound::of(session, &tasks);
+    bound.is_some_and(|bound| bound.is_within(ResourceVector::default()))
 }

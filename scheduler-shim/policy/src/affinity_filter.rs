@@ -6,8 +6,10 @@
 //! new group, not make room.
 
 use crate::cluster::KaiBehavior;
-use crate::inter_pod_affinity::{Presence, TaskAffinity};
+use crate::inter_pod_affinity::TaskAffinity;
 use crate::session::Session;
+use crate::task_state::Presence;
+use crate::topology_spread::topology_spread;
 
 /// Why the pods around a node keep a pod off it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,199 +55,211 @@ pub enum AffinityRefusal {
 enum ViolatedTerm {
     Lonely(usize),
     Crowded(usize),
-    /// By the number of the search.
+    /// By the number of the term.
     Unwelcome(usize),
     Uneven(usize),
 }
 
-impl Session<'_> {
-    /// Why the pods around that node keep the pod off it, if they do.
-    #[must_use]
-    pub fn affinity_refusal(&self, task: &str, node: &str) -> Option<AffinityRefusal> {
-        let (task, node) = self.named(task, node)?;
-        let facts = self.tasks[task].task;
-        let refused = self.violated_term(task, node)?;
-        let label = |domain: &str| self.nodes[node].labels.get(domain).cloned();
-        Some(match refused {
-            ViolatedTerm::Lonely(place) => {
-                let domain = facts.near[place].domain.clone();
-                AffinityRefusal::Lonely {
-                    value: label(&domain),
-                    domain,
-                }
+/// Why the pods around that node keep the pod off it, if they do.
+pub(crate) fn affinity_refusal(
+    session: &Session<'_>,
+    task: usize,
+    node: usize,
+) -> Option<AffinityRefusal> {
+    let facts = session.facts();
+    let asked = facts.task(task).task;
+    let label = |domain: &str| facts.node(node).labels.get(domain).cloned();
+    Some(match violated_term(session, task, node)? {
+        ViolatedTerm::Lonely(place) => {
+            let domain = asked.near[place].domain.clone();
+            AffinityRefusal::Lonely {
+                value: label(&domain),
+                domain,
             }
-            ViolatedTerm::Crowded(place) => {
-                let domain = facts.apart[place].domain.clone();
-                AffinityRefusal::Crowded {
-                    value: label(&domain).unwrap_or_default(),
-                    domain,
-                }
-            }
-            ViolatedTerm::Unwelcome(search) => {
-                let domain = self.inter_pod_affinity.search(search).label.clone();
-                AffinityRefusal::Unwelcome {
-                    value: label(&domain).unwrap_or_default(),
-                    domain,
-                }
-            }
-            ViolatedTerm::Uneven(place) => {
-                let domain = facts.even[place].like.domain.clone();
-                let evenness = self.evenness(task)?;
-                let levels = &evenness.must[place];
-                let search = self.inter_pod_affinity.part(task)?.even[place];
-                let here = self.inter_pod_affinity.search(search).domains[node];
-                AffinityRefusal::Uneven {
-                    value: label(&domain),
-                    domain,
-                    here: here.map_or(0, |domain| levels.with(domain)),
-                    least: levels.least,
-                    skew: levels.skew,
-                }
-            }
-        })
-    }
-
-    /// Whether affinity, anti-affinity and topology spread allow the task on the node.
-    pub(crate) fn matches_neighbours(&self, task: usize, node: usize) -> bool {
-        self.violated_term(task, node).is_none()
-    }
-
-    /// Whether the task must wait for pods to leave because of anti-affinity, its own or theirs.
-    pub(crate) fn waits_for_affinity(&self, task: usize, node: usize) -> bool {
-        let Some(part) = self.inter_pod_affinity.part(task) else {
-            return false;
-        };
-        let leaves = |search: &usize| self.others(task, *search, node, Presence::Leaves) > 0;
-        let mut refusing = self.inter_pod_affinity.refusing(part);
-        part.apart.iter().any(leaves)
-            || refusing
-                .any(|search| self.anti_affinity_count(task, search, node, Presence::Leaves) > 0)
-    }
-
-    fn violated_term(&self, task: usize, node: usize) -> Option<ViolatedTerm> {
-        let part = self.inter_pod_affinity.part(task)?;
-        let lonely = part.near.iter().position(|&search| {
-            let others = self.matching_pods(task, search, node);
-            let is_somewhere = self.inter_pod_affinity.search(search).domains[node].is_some();
-            let may_begin = is_somewhere && self.is_first(task, search);
-            others == 0 && !may_begin && !self.moves_within(task, search, node)
-        });
-        let stay = |search: &usize| self.matching_pods(task, *search, node) > 0;
-        let crowded = || part.apart.iter().position(stay);
-        let unwelcome = || {
-            let mut refusing = self.inter_pod_affinity.refusing(part);
-            refusing.find(|&search| {
-                let leaving = if self.counts_leaving() {
-                    self.inter_pod_affinity
-                        .search(search)
-                        .anti_affinity_count(node, Presence::Leaves)
-                } else {
-                    0
-                };
-                leaving + self.anti_affinity_count(task, search, node, Presence::Stays) > 0
-            })
-        };
-        let uneven = || self.uneven(task, part, node);
-        lonely
-            .map(ViolatedTerm::Lonely)
-            .or_else(|| crowded().map(ViolatedTerm::Crowded))
-            .or_else(|| unwelcome().map(ViolatedTerm::Unwelcome))
-            .or_else(|| uneven().map(ViolatedTerm::Uneven))
-    }
-
-    /// Whether the task matches its own affinity term and no other pod does. Then it may be the first.
-    fn is_first(&self, task: usize, search: usize) -> bool {
-        let own = u64::from(self.stays(task).is_some());
-        let search_for = self.inter_pod_affinity.search(search);
-        let leaving = if self.counts_leaving() || self.inter_pod_affinity.only_moves {
-            search_for.leaving()
-        } else {
-            0
-        };
-        self.is_found(task, search) && search_for.anywhere() + leaving == own
-    }
-
-    /// Whether the task matches its own affinity term and only moves within the node's domain.
-    fn moves_within(&self, task: usize, search: usize, node: usize) -> bool {
-        self.inter_pod_affinity.only_moves
-            && self.is_found(task, search)
-            && self.own(task, search, node, Presence::Leaves) > 0
-    }
-
-    /// How many pods in the node's domain satisfy an affinity term of the task.
-    fn matching_pods(&self, task: usize, search: usize, node: usize) -> u64 {
-        let leaving = if self.counts_leaving() {
-            self.inter_pod_affinity
-                .search(search)
-                .found(node, Presence::Leaves)
-        } else {
-            0
-        };
-        leaving + self.others(task, search, node, Presence::Stays)
-    }
-
-    /// Whether pods that are about to leave still count, as in KAI: even for themselves when they are placed again.
-    fn counts_leaving(&self) -> bool {
-        self.settings.goes(KaiBehavior::CountsLeaving)
-    }
-
-    /// The first topology spread constraint that the task would violate.
-    fn uneven(&self, task: usize, part: &TaskAffinity, node: usize) -> Option<usize> {
-        let evenness = self.evenness(task).filter(|_| !part.even.is_empty())?;
-        let mut rules = part.even.iter().zip(&evenness.must);
-        rules.position(|(&search, levels)| {
-            let domain = self.inter_pod_affinity.search(search).domains[node];
-            !domain.is_some_and(|domain| levels.has_room(domain))
-        })
-    }
-
-    /// How many other pods in the node's domain match a search.
-    pub(crate) fn others(
-        &self,
-        task: usize,
-        search: usize,
-        node: usize,
-        presence: Presence,
-    ) -> u64 {
-        let all = self.inter_pod_affinity.search(search).found(node, presence);
-        if self.is_found(task, search) {
-            all - self.own(task, search, node, presence)
-        } else {
-            all
         }
-    }
-
-    /// How many other pods in the node's domain have anti-affinity to what a search matches.
-    fn anti_affinity_count(
-        &self,
-        task: usize,
-        search: usize,
-        node: usize,
-        presence: Presence,
-    ) -> u64 {
-        let all = self
-            .inter_pod_affinity
-            .search(search)
-            .anti_affinity_count(node, presence);
-        let part = self.inter_pod_affinity.part(task);
-        if part.is_some_and(|part| part.apart.contains(&search)) {
-            all - self.own(task, search, node, presence)
-        } else {
-            all
+        ViolatedTerm::Crowded(place) => {
+            let domain = asked.apart[place].domain.clone();
+            AffinityRefusal::Crowded {
+                value: label(&domain).unwrap_or_default(),
+                domain,
+            }
         }
-    }
+        ViolatedTerm::Unwelcome(term) => {
+            let domain = facts.affinity_terms().term(term).label.clone();
+            AffinityRefusal::Unwelcome {
+                value: label(&domain).unwrap_or_default(),
+                domain,
+            }
+        }
+        ViolatedTerm::Uneven(place) => {
+            let domain = asked.even[place].like.domain.clone();
+            let spread = topology_spread(session, task)?;
+            let counts = &spread.required[place];
+            let terms = facts.affinity_terms();
+            let here = terms.term(terms.part(task)?.even[place]).domain(node);
+            AffinityRefusal::Uneven {
+                value: label(&domain),
+                domain,
+                here: here.map_or(0, |domain| counts.with(domain)),
+                least: counts.least,
+                skew: counts.skew,
+            }
+        }
+    })
+}
 
-    /// How often the task itself is in the node's domain.
-    fn own(&self, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
-        let search = self.inter_pod_affinity.search(search);
-        search.count(&self.task_states[task], node, presence)
-    }
+/// Whether affinity, anti-affinity and topology spread allow the task on the node.
+pub(crate) fn matches_neighbours(session: &Session<'_>, task: usize, node: usize) -> bool {
+    violated_term(session, task, node).is_none()
+}
 
-    /// Whether a search matches the task.
-    pub(crate) fn is_found(&self, task: usize, search: usize) -> bool {
-        let part = self.inter_pod_affinity.part(task);
-        part.is_some_and(|part| part.found_by.contains(&search))
+/// Whether the task must wait for pods to leave because of anti-affinity, its own or theirs.
+pub(crate) fn waits_for_affinity(session: &Session<'_>, task: usize, node: usize) -> bool {
+    let terms = session.facts().affinity_terms();
+    let Some(part) = terms.part(task) else {
+        return false;
+    };
+    let mut apart = part.apart.iter();
+    apart.any(|&term| others(session, task, term, node, Presence::Leaves) > 0)
+        || terms
+            .refusing(part)
+            .any(|term| averse_others(session, task, term, node, Presence::Leaves) > 0)
+}
+
+/// The first term that keeps the task off the node, the cheapest checks first.
+fn violated_term(session: &Session<'_>, task: usize, node: usize) -> Option<ViolatedTerm> {
+    let terms = session.facts().affinity_terms();
+    let part = terms.part(task)?;
+    let mut near = part.near.iter();
+    if let Some(place) = near.position(|&term| is_lonely(session, task, term, node)) {
+        return Some(ViolatedTerm::Lonely(place));
     }
+    let mut apart = part.apart.iter();
+    if let Some(place) = apart.position(|&term| matching_pods(session, task, term, node) > 0) {
+        return Some(ViolatedTerm::Crowded(place));
+    }
+    let mut refusing = terms.refusing(part);
+    if let Some(term) = refusing.find(|&term| is_unwelcome(session, task, term, node)) {
+        return Some(ViolatedTerm::Unwelcome(term));
+    }
+    let place = uneven(session, task, part, node)?;
+    Some(ViolatedTerm::Uneven(place))
+}
+
+/// Whether an affinity term of the task is not met on the node.
+fn is_lonely(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    let domain = session.facts().affinity_terms().term(term).domain(node);
+    matching_pods(session, task, term, node) == 0
+        && !(domain.is_some() && is_first(session, task, term))
+        && !moves_within(session, task, term, node)
+}
+
+/// Whether a pod in the node's domain has anti-affinity to the task, by a term that matches it.
+fn is_unwelcome(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    let leaving = if counts_leaving(session) {
+        let domain = session.facts().affinity_terms().term(term).domain(node);
+        let counts = session.state().affinity_counts().term(term);
+        counts.averse(domain, Presence::Leaves)
+    } else {
+        0
+    };
+    leaving + averse_others(session, task, term, node, Presence::Stays) > 0
+}
+
+/// Whether the task matches its own affinity term and no other pod does. Then it may be the first.
+fn is_first(session: &Session<'_>, task: usize, term: usize) -> bool {
+    if !session.facts().affinity_terms().matches(term, task) {
+        return false;
+    }
+    let own = u64::from(session.state().task(task).stays_on().is_some());
+    let counts = session.state().affinity_counts().term(term);
+    let leaving = if counts_leaving(session) || session.plan().only_moves() {
+        counts.leaving()
+    } else {
+        0
+    };
+    counts.anywhere() + leaving == own
+}
+
+/// Whether the task matches its own affinity term and only moves within the node's domain.
+fn moves_within(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    session.plan().only_moves()
+        && session.facts().affinity_terms().matches(term, task)
+        && own(session, task, term, node, Presence::Leaves) > 0
+}
+
+/// How many pods in the node's domain satisfy an affinity term of the task.
+fn matching_pods(session: &Session<'_>, task: usize, term: usize, node: usize) -> u64 {
+    let leaving = if counts_leaving(session) {
+        let domain = session.facts().affinity_terms().term(term).domain(node);
+        let counts = session.state().affinity_counts().term(term);
+        counts.found(domain, Presence::Leaves)
+    } else {
+        0
+    };
+    leaving + others(session, task, term, node, Presence::Stays)
+}
+
+/// Whether pods that are about to leave still count, as in KAI: even for themselves when they are placed again.
+fn counts_leaving(session: &Session<'_>) -> bool {
+    session.facts().settings().goes(KaiBehavior::CountsLeaving)
+}
+
+/// The first topology spread constraint that the task would violate.
+fn uneven(session: &Session<'_>, task: usize, part: &TaskAffinity, node: usize) -> Option<usize> {
+    if part.even.is_empty() {
+        return None;
+    }
+    let spread = topology_spread(session, task)?;
+    let terms = session.facts().affinity_terms();
+    let mut rules = part.even.iter().zip(&spread.required);
+    rules.position(|(&term, counts)| {
+        let domain = terms.term(term).domain(node);
+        !domain.is_some_and(|domain| counts.has_room(domain))
+    })
+}
+
+/// How many other pods in the node's domain match a term.
+pub(crate) fn others(
+    session: &Session<'_>,
+    task: usize,
+    term: usize,
+    node: usize,
+    presence: Presence,
+) -> u64 {
+    let domain = session.facts().affinity_terms().term(term).domain(node);
+    let counts = session.state().affinity_counts().term(term);
+    let all = counts.found(domain, presence);
+    if session.facts().affinity_terms().matches(term, task) {
+        all - own(session, task, term, node, presence)
+    } else {
+        all
+    }
+}
+
+/// How many other pods in the node's domain have anti-affinity to what a term matches.
+fn averse_others(
+    session: &Session<'_>,
+    task: usize,
+    term: usize,
+    node: usize,
+    presence: Presence,
+) -> u64 {
+    let terms = session.facts().affinity_terms();
+    let counts = session.state().affinity_counts().term(term);
+    let all = counts.averse(terms.term(term).domain(node), presence);
+    let part = terms.part(task);
+    if part.is_some_and(|part| part.apart.contains(&term)) {
+        all - own(session, task, term, node, presence)
+    } else {
+        all
+    }
+}
+
+/// How often the task itself is in the node's domain.
+fn own(session: &Session<'_>, task: usize, term: usize, node: usize, presence: Presence) -> u64 {
+    let terms = session.facts().affinity_terms();
+    terms.count(term, session.state().task(task), node, presence)
 }
 
 #[cfg(test)]

@@ -6,46 +6,20 @@
 
 use std::rc::Rc;
 
+use crate::caches::free_capacity::{FreeCapacity, FreeOnNode};
+use crate::caches::placement_counts::PlacementCounts;
+use crate::caches::task_class::TaskClass;
 use crate::cluster::TaskGpuRequest;
-use crate::node_resources::CardShareRequest;
+use crate::fit::may_ever_be;
+use crate::node_resources::{CardShareRequest, NodeState};
+
+use crate::requests::request_on;
+use crate::resource_vector::ResourceVector;
 use crate::session::Session;
-use crate::session::caches::{FreeCapacity, PlacementCounts, ResourceVector, TaskClass};
-
-mod free_capacity;
-mod placement_counts;
-
-/// Slack for sums of shares.
-const SLACK: f64 = 1e-6;
-
-impl ResourceVector {
-    pub(crate) fn plus(self, other: Self) -> Self {
-        self.with(other, |mine, other| mine + other)
-    }
-
-    fn with(self, other: Self, of: impl Fn(f64, f64) -> f64) -> Self {
-        let mut parts = self;
-        for (mine, other) in parts.0.iter_mut().zip(other.0) {
-            *mine = of(*mine, other);
-        }
-        parts
-    }
-
-    pub(crate) fn covers(self, other: Self) -> bool {
-        let pairs = self.0.iter().zip(other.0);
-        pairs.into_iter().all(|(has, asks)| asks <= has + SLACK)
-    }
-
-    /// How often `ask` fits, at most `most` times.
-    fn times(self, ask: Self, most: f64) -> i64 {
-        let asked = self.0.iter().zip(ask.0).filter(|(_, ask)| *ask > 0.0);
-        let times = asked.map(|(has, ask)| (has + SLACK) / ask);
-        // The value is not negative, so the cast rounds down.
-        times.fold(most, f64::min).max(0.0) as i64
-    }
-}
+use crate::snapshot::ClusterSnapshot;
 
 /// What tasks ask for, and what the nodes could give them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CapacityBound {
     free_capacity: Rc<FreeCapacity>,
     tasks: usize,
@@ -57,28 +31,30 @@ pub(crate) struct CapacityBound {
 impl CapacityBound {
     /// The bound for tasks of one job; `None` if one of them could run nowhere.
     pub(crate) fn of(session: &Session<'_>, tasks: &[usize]) -> Option<Self> {
-        let mut kinds: Vec<Rc<TaskClass>> = Vec::new();
+        let mut classes: Vec<Rc<TaskClass>> = Vec::new();
         let mut sum = ResourceVector::default();
         for &task in tasks {
-            let mut known = kinds.iter();
-            let known = known.rfind(|kind| session.asks_alike(kind.task, task));
-            let kind = match known {
-                Some(kind) => kind,
+            let mut known = classes.iter();
+            let known = known.rfind(|class| asks_alike(session.facts(), class.task(), task));
+            let class = match known {
+                Some(class) => class,
                 None => {
-                    kinds.push(session.kind_of(task));
-                    kinds.last()?
+                    classes.push(task_class(session, task));
+                    classes.last()?
                 }
             };
-            sum = sum.plus(kind.least?);
+            sum = sum.plus(class.least()?);
         }
-        if session.moves_shrink {
+        if session.facts().card_sizes().moves_shrink() {
             // A pod that moves to larger cards counts for fewer of them, so the sum of cards is no bound.
             let ResourceVector([.., cards]) = &mut sum;
             *cards = 0.0;
         }
-        let free_capacity = session.free_capacity();
+        let free_capacity = free_capacity(session);
+        let changed = session.state().changed_nodes();
+        let caches = session.caches();
         Some(Self {
-            places: session.places_for(kinds, tasks.len(), &free_capacity),
+            places: caches.placement_counts(classes, tasks.len(), changed, &free_capacity),
             tasks: tasks.len(),
             free_capacity,
             sum,
@@ -101,81 +77,115 @@ impl CapacityBound {
     }
 }
 
-impl Session<'_> {
-    /// Whether two tasks ask for the same and may be on the same nodes.
-    pub(crate) fn asks_alike(&self, left: usize, right: usize) -> bool {
-        let (l, r) = (&self.tasks[left], &self.tasks[right]);
-        left == right
-            || (l.claimed_cards == r.claimed_cards
-                && l.task.cpu_millis == r.task.cpu_millis
-                && l.task.memory == r.task.memory
-                && l.task.cards == r.task.cards
-                && l.task.is_legacy_mig == r.task.is_legacy_mig
-                && l.task.node_affinity == r.task.node_affinity)
+/// Whether two tasks ask for the same and may be on the same nodes.
+pub(crate) fn asks_alike(facts: &ClusterSnapshot<'_>, left: usize, right: usize) -> bool {
+    if left == right {
+        return true;
     }
+    let (l, r) = (facts.task(left), facts.task(right));
+    l.claimed_cards == r.claimed_cards
+        && l.task.cpu_millis == r.task.cpu_millis
+        && l.task.memory == r.task.memory
+        && l.task.cards == r.task.cards
+        && l.task.is_legacy_mig == r.task.is_legacy_mig
+        && l.task.node_affinity == r.task.node_affinity
+}
 
-    /// The class of the task. It never changes in a session, so it is computed once for all tasks like it.
-    fn kind_of(&self, task: usize) -> Rc<TaskClass> {
-        let mut kinds = self.kinds.borrow_mut();
-        if let Some(kind) = kinds.iter().rfind(|kind| self.asks_alike(kind.task, task)) {
-            return Rc::clone(kind);
-        }
-        let nodes = 0..self.nodes.len();
-        let takes = |node| {
-            let could = self.could_ever_be(task, node);
-            could.then(|| self.parts(task, node))
-        };
-        let takes: Vec<Option<ResourceVector>> = nodes.map(takes).collect();
-        let everywhere = takes.iter().flatten().copied();
-        let least = everywhere.reduce(|least, parts| least.with(parts, f64::min));
-        let kind = Rc::new(TaskClass { task, least, takes });
-        kinds.push(Rc::clone(&kind));
-        kind
-    }
+/// The class of the task, computed once for all tasks like it.
+fn task_class(session: &Session<'_>, task: usize) -> Rc<TaskClass> {
+    session.caches().task_class(
+        |known| asks_alike(session.facts(), known, task),
+        || compute_task_class(session, task),
+    )
+}
 
-    /// Whether the task could run on the node if it were empty.
-    fn could_ever_be(&self, task: usize, node: usize) -> bool {
-        let need = self.need(task, node);
-        let total = &self.node_states[node].total;
-        let fitting = |share: &CardShareRequest| {
-            let node_state = &self.node_states[node];
-            let listed = node_state.sizes.is_listed();
-            let counted = || share.of(node_state.card_memory).map_or(0, |_| total.cards);
-            let cards = listed.then(|| node_state.sizes.fitting(share));
-            cards.unwrap_or_else(counted)
-        };
-        let has_cards = need.share.is_none_or(|share| {
-            i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
-        });
-        let partitions = need.node_state.partitions.iter().zip(&total.partitions);
-        has_cards
-            && need.node_state.cpu <= total.cpu
-            && need.node_state.memory <= total.memory
-            && need.node_state.pods <= total.pods
-            && need.node_state.cards <= total.cards
-            && partitions.into_iter().all(|(asks, has)| asks <= has)
-            && self.may_ever_be(task, node)
-    }
+fn compute_task_class(session: &Session<'_>, task: usize) -> TaskClass {
+    let nodes = 0..session.facts().nodes().len();
+    let takes = nodes.map(|node| {
+        let could = could_ever_be(session, task, node);
+        could.then(|| parts(session, task, node))
+    });
+    TaskClass::new(task, takes.collect())
+}
 
-    /// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.
-    pub(crate) fn parts(&self, task: usize, node: usize) -> ResourceVector {
-        let facts = self.tasks[task].task;
-        let card = self.node_states[node].largest();
-        let cards = match &facts.cards {
-            TaskGpuRequest::None => 0.0,
-            cards => cards.count(card),
-        };
-        // Claimed cards don't count: the claim may have them already.
-        ResourceVector([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
-    }
+/// What is free now.
+pub(crate) fn free_capacity(session: &Session<'_>) -> Rc<FreeCapacity> {
+    session.caches().free_capacity(
+        session.state().changed_nodes(),
+        session.facts().nodes().len(),
+        |node| free_on(session, node),
+    )
+}
 
-    /// The node of a task, and what would be free there if the task left.
-    pub(crate) fn freed_by(&self, task: usize) -> Option<(usize, ResourceVector)> {
-        let node = self.task_states[task].node?;
-        let ResourceVector([cpu, memory, pods, _]) = self.parts(task, node);
-        Some((
-            node,
-            ResourceVector([cpu, memory, pods, self.gpus_of(task)]),
-        ))
+/// What is free on a node, or being released there.
+fn free_on(session: &Session<'_>, node: usize) -> FreeOnNode {
+    let node_state = session.state().node(node);
+    let (idle, releasing) = (node_state.idle_gpus(), node_state.releasing_gpus());
+    let parts = [
+        (node_state.idle.cpu + node_state.releasing.cpu) as f64,
+        (node_state.idle.memory + node_state.releasing.memory) as f64,
+        (node_state.idle.pods + node_state.releasing.pods) as f64,
+        idle + releasing,
+    ];
+    FreeOnNode {
+        resources: ResourceVector(parts.map(|part| part.max(0.0))),
+        has_cards: idle > 0.0 || releasing > 0.0,
     }
+}
+
+/// Whether the task could run on the node if it were empty.
+fn could_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
+    let request = request_on(session.facts(), task, node);
+    let node_state = session.state().node(node);
+    let (asked, total) = (&request.resources, &node_state.total);
+    let mut partitions = asked.partitions.iter().zip(&total.partitions);
+    let has_cards = request.share.is_none_or(|share| {
+        let fitting = cards_that_fit(node_state, &share);
+        i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting)
+    });
+    has_cards
+        && asked.cpu <= total.cpu
+        && asked.memory <= total.memory
+        && asked.pods <= total.pods
+        && asked.cards <= total.cards
+        && partitions.all(|(asks, has)| asks <= has)
+        && may_ever_be(session, task, node)
+}
+
+/// How many cards of a node could ever hold a share.
+fn cards_that_fit(node_state: &NodeState, share: &CardShareRequest) -> i64 {
+    if node_state.sizes.is_listed() {
+        return node_state.sizes.fitting(share);
+    }
+    match share.of(node_state.card_memory) {
+        Some(_) => node_state.total.cards,
+        None => 0,
+    }
+}
+
+/// What a task takes of a node, or less: a share in bytes counts as a part of the largest card.
+pub(crate) fn parts(session: &Session<'_>, task: usize, node: usize) -> ResourceVector {
+    let facts = session.facts().task(task).task;
+    let card = session.state().node(node).largest();
+    let cards = match &facts.cards {
+        TaskGpuRequest::None => 0.0,
+        cards => cards.count(card),
+    };
+    // Claimed cards don't count: the claim may have them already.
+    ResourceVector([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
+}
+
+/// The node of a task, and what would be free there if the task left.
+pub(crate) fn freed_by(session: &Session<'_>, task: usize) -> Option<(usize, ResourceVector)> {
+    let node = session.state().task(task).node?;
+    let ResourceVector([cpu, memory, pods, _]) = parts(session, task, node);
+    Some((
+        node,
+        ResourceVector([
+            cpu,
+            memory,
+            pods,
+            session.state().gpus_of(session.facts(), task),
+        ]),
+    ))
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cluster::TaskStatus;
 use crate::node_resources::CardKey;
 use crate::session::Session;
-use crate::session::facts::TaskState;
+use crate::task_state::TaskState;
 
 /// The names that the plan gave out on one node.
 #[derive(Debug, Default)]
@@ -38,24 +38,23 @@ impl CardNaming {
     fn on(&mut self, session: &Session<'_>, node: usize) -> &NodeCardNames {
         let tasks = &mut self.tasks;
         self.by_node.entry(node).or_insert_with(|| {
-            if !session.node_states[node].sizes.is_listed() {
+            if !session.state().node(node).sizes.is_listed() {
                 return NodeCardNames::default();
             }
             let (now, before) = tasks.get_or_insert_with(|| {
-                let by_node = |task_states| by_node(session.nodes.len(), task_states);
-                (
-                    by_node(&session.task_states),
-                    by_node(&session.initial_states),
-                )
+                let nodes = session.facts().nodes().len();
+                let states = session.state().before_and_after();
+                let (before, now): (Vec<_>, Vec<_>) = states.unzip();
+                (by_node(nodes, &now), by_node(nodes, &before))
             });
-            session.names_on(node, &now[node], &before[node])
+            names_on(session, node, &now[node], &before[node])
         })
     }
 }
 
-fn by_node(nodes: usize, task_states: &[TaskState]) -> ByNode {
+fn by_node(nodes: usize, states: &[&TaskState]) -> ByNode {
     let mut by_node = vec![Vec::new(); nodes];
-    for (task, state) in task_states.iter().enumerate() {
+    for (task, state) in states.iter().enumerate() {
         if let Some(node) = state.node {
             by_node[node].push(task);
         }
@@ -63,95 +62,89 @@ fn by_node(nodes: usize, task_states: &[TaskState]) -> ByNode {
     by_node
 }
 
-impl Session<'_> {
-    /// The names of the cards of a node, given the tasks there now and when the session opened.
-    fn names_on(&self, node: usize, now: &[usize], before: &[usize]) -> NodeCardNames {
-        let mut names = NodeCardNames::default();
-        let mut free = self.unoccupied(node, before);
-        for &task in now {
-            let state = &self.task_states[task];
-            if state.status != TaskStatus::Binding || self.initial_states[task] == *state {
-                continue;
-            }
-            for &key in &state.cards.shared {
-                let class = self.node_states[node].sizes.class_of(key);
-                let is_named =
-                    self.card_names.contains_key(&key) || names.opened.contains_key(&key);
-                let name = class
-                    .filter(|_| !is_named)
-                    .and_then(|class| free[class].pop());
-                names.opened.extend(name.map(|name| (key, name)));
-            }
-            let counts = state.cards.whole.iter().enumerate();
-            let own = counts.flat_map(|(class, &count)| (0..count).map(move |_| class));
-            let own: Vec<String> = own.filter_map(|class| free[class].pop()).collect();
-            names.whole.insert(task, own);
+/// The names of the cards of a node, given the tasks there now and when the session opened.
+fn names_on(session: &Session<'_>, node: usize, now: &[usize], before: &[usize]) -> NodeCardNames {
+    let mut names = NodeCardNames::default();
+    let mut free = unoccupied(session, node, before);
+    for &task in now {
+        let state = session.state().task(task);
+        if state.status != TaskStatus::Binding || session.state().initial(task) == state {
+            continue;
         }
-        names
-    }
-
-    /// The largest number of a new card in an earlier session, so that no name is given twice.
-    fn last_new(&self) -> u64 {
-        let names = self.card_names.values();
-        let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
-        numbers.max().map_or(0, u64::from)
-    }
-
-    /// The cards of a node that were unoccupied when the session opened, by size class. They are taken from the
-    /// end.
-    fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
-        let here = before.iter();
-        let here = here.filter(|task| self.initial_states[**task].status.is_active());
-        let occupied: BTreeSet<&String> =
-            here.flat_map(|&task| &self.tasks[task].task.on).collect();
-        let sizes = &self.node_states[node].sizes;
-        let mut free = vec![Vec::new(); sizes.count()];
-        let listed = self.nodes[node].listed.iter();
-        for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
-            if let Some(class) = sizes.class(card.memory) {
-                free[class].push(card.name.clone());
-            }
+        for &key in &state.cards.shared {
+            let class = session.state().node(node).sizes.class_of(key);
+            let is_named =
+                session.state().card_names().contains_key(&key) || names.opened.contains_key(&key);
+            let name = class
+                .filter(|_| !is_named)
+                .and_then(|class| free[class].pop());
+            names.opened.extend(name.map(|name| (key, name)));
         }
-        for names in &mut free {
-            names.sort_unstable_by(|left, right| right.cmp(left));
-        }
-        free
+        let counts = state.cards.whole.iter().enumerate();
+        let own = counts.flat_map(|(class, &count)| (0..count).map(move |_| class));
+        let own: Vec<String> = own.filter_map(|class| free[class].pop()).collect();
+        names.whole.insert(task, own);
     }
+    names
+}
 
-    /// The names of a task's cards in the given state.
-    pub(crate) fn cards_by_name(
-        &self,
-        task: usize,
-        state: &TaskState,
-        naming: &mut CardNaming,
-    ) -> Vec<String> {
-        let Some(node) = state.node else {
-            return Vec::new();
-        };
-        let last = *naming.last.get_or_insert_with(|| self.last_new());
-        let names = naming.on(self, node);
-        let name = |card: &CardKey| {
-            let known = self.card_names.get(card).or(names.opened.get(card));
-            known
-                .cloned()
-                .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
-        };
-        let is_listed = self.node_states[node].sizes.is_listed();
-        let stays = || {
-            let is_promised = state.status == TaskStatus::Pipelined;
-            state.node == self.initial_states[task].node && !is_promised
-        };
-        let whole = names.whole.get(&task).cloned();
-        let as_before = || {
-            let on = &self.tasks[task].task.on;
-            let is_alone = !state.cards.whole.is_empty();
-            if is_listed && is_alone && stays() {
-                on.clone()
-            } else {
-                Vec::new()
-            }
-        };
-        let shared = state.cards.shared.iter().map(name);
-        shared.chain(whole.unwrap_or_else(as_before)).collect()
+/// The largest number of a new card in an earlier session, so that no name is given twice.
+fn last_new(session: &Session<'_>) -> u64 {
+    let names = session.state().card_names().values();
+    let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
+    numbers.max().map_or(0, u64::from)
+}
+
+/// The cards of a node that were unoccupied when the session opened, by size class. They are taken from the
+/// end.
+fn unoccupied(session: &Session<'_>, node: usize, before: &[usize]) -> Vec<Vec<String>> {
+    let here = before.iter();
+    let here = here.filter(|task| session.state().initial(**task).status.is_active());
+    let occupied: BTreeSet<&String> = here
+        .flat_map(|&task| &session.facts().task(task).task.on)
+        .collect();
+    let sizes = &session.state().node(node).sizes;
+    let mut free = vec![Vec::new(); sizes.count()];
+    let listed = session.facts().node(node).listed.iter();
+    for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
+        if let Some(class) = sizes.class(card.memory) {
+            free[class].push(card.name.clone());
+        }
     }
+    for names in &mut free {
+        names.sort_unstable_by(|left, right| right.cmp(left));
+    }
+    free
+}
+
+/// The names of a task's cards in the given state.
+pub(crate) fn cards_by_name(
+    session: &Session<'_>,
+    task: usize,
+    state: &TaskState,
+    naming: &mut CardNaming,
+) -> Vec<String> {
+    let Some(node) = state.node else {
+        return Vec::new();
+    };
+    let last = *naming.last.get_or_insert_with(|| last_new(session));
+    let names = naming.on(session, node);
+    let known = session.state().card_names();
+    let mut cards = Vec::with_capacity(state.cards.shared.len());
+    for key in &state.cards.shared {
+        let name = known.get(key).or(names.opened.get(key)).cloned();
+        cards.push(name.unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*key))));
+    }
+    if let Some(whole) = names.whole.get(&task) {
+        cards.extend(whole.iter().cloned());
+        return cards;
+    }
+    // A pod that stays where it was keeps the cards that it named.
+    let is_alone = !state.cards.whole.is_empty();
+    let stays =
+        state.status != TaskStatus::Pipelined && state.node == session.state().initial(task).node;
+    if session.state().node(node).sizes.is_listed() && is_alone && stays {
+        cards.extend(session.facts().task(task).task.on.iter().cloned());
+    }
+    cards
 }

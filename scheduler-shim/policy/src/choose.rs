@@ -3,19 +3,29 @@
 //! Each rule has its own band of the score, far enough above the next that no sum of lesser rules outweighs
 //! a greater one. Equal nodes go by name, equal cards by key: the same cluster gives the same choice.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use apportion_abi::Bytes;
 
+use crate::affinity_filter::{others, waits_for_affinity};
+use crate::caches::node_ranking::FreeRange;
+use crate::caches::topology_spread::TopologySpread;
+use crate::charges::wants_cards;
 use crate::cluster::{
     NumaPolicy, PlacementStrategy, PreferredTerm, SharedCardPreference, TaskGpuRequest,
 };
-use crate::inter_pod_affinity::Presence;
+use crate::fragmentation::tidiness;
 use crate::node_resources::{
     CardAssignment, CardKey, CardShareRequest, NodeState, ResourceRequest, SharedCard,
 };
+
+use crate::fit::{fits, has_node_quota, request_to_place};
+use crate::requests::request_anywhere;
 use crate::session::Session;
-use crate::session::caches::TopologySpread;
+use crate::task_state::Presence;
+use crate::topology_spread::{spread_score, topology_spread};
+use crate::transitions::zones_for;
 
 /// The score of the fullest node.
 pub(crate) const DENSITY: f64 = 9.0;
@@ -47,290 +57,340 @@ enum ShareCandidate {
     Unshared(usize, bool),
 }
 
-impl Session<'_> {
-    /// The nodes that fit a task, best first.
-    pub(crate) fn ranked(
-        &self,
-        task: usize,
-        nodes: &[usize],
-        closeness: impl Fn(usize) -> Option<f64>,
-    ) -> Vec<usize> {
-        self.spend(nodes.len());
-        let wants_cards = self.wants_cards(task);
-        let range = self.density_range(wants_cards, nodes);
-        let anywhere = self.need_anywhere(task);
-        // A charge that is the same on every node is checked once.
-        let is_checked = anywhere.is_some();
-        if is_checked && !self.has_node_quota(task, 0) {
-            return Vec::new();
-        }
-        let evenness = self.evenness(task);
-        let rank = |&node: &usize| {
-            let here = match &anywhere {
-                Some(_) => None,
-                None => Some(self.need_to_place(task, node)),
-            };
-            let need = anywhere.as_ref().or(here.as_ref())?;
-            let fits =
-                self.fits(task, node, need) && (is_checked || self.has_node_quota(task, node));
-            if !fits {
-                return None;
-            }
-            let preferred = self.preference(task, node, evenness.as_deref()) * PREFERRED;
-            let density = self.density(wants_cards, range, node);
-            let score = self.score(task, node, need) + preferred;
-            Some((score + density + closeness(node)?, node))
-        };
-        let mut ranked: Vec<(f64, usize)> = nodes.iter().filter_map(rank).collect();
-        ranked.sort_by(|left, right| {
-            let by_score = right.0.total_cmp(&left.0);
-            by_score.then_with(|| left.1.cmp(&right.1))
-        });
-        ranked.into_iter().map(|(_, node)| node).collect()
+/// The nodes that fit a task, best first.
+pub(crate) fn ranked(
+    session: &Session<'_>,
+    task: usize,
+    nodes: &[usize],
+    closeness: impl Fn(usize) -> Option<f64>,
+) -> Vec<usize> {
+    session.spend(nodes.len());
+    let anywhere = request_anywhere(session.facts(), task);
+    // The charge of such a request is the same on every node, so it is checked once.
+    if anywhere.is_some() && !has_node_quota(session, task, 0) {
+        return Vec::new();
     }
+    let wants_cards = wants_cards(session.facts(), task);
+    let range = free_range(session, wants_cards, nodes);
+    let spread = topology_spread(session, task);
+    let mut ranked: Vec<(f64, usize)> = Vec::new();
+    for &node in nodes {
+        let request = match &anywhere {
+            Some(request) => Cow::Borrowed(request),
+            None => Cow::Owned(request_to_place(session, task, node)),
+        };
+        let fits = fits(session, task, node, &request)
+            && (anywhere.is_some() || has_node_quota(session, task, node));
+        // Outside the preferred domains there is no closeness, and no place.
+        if fits && let Some(closeness) = closeness(node) {
+            let preferred = preference(session, task, node, spread.as_deref()) * PREFERRED;
+            let score = score(session, task, node, &request) + preferred;
+            let density = density(session, wants_cards, range, node);
+            ranked.push((score + density + closeness, node));
+        }
+    }
+    ranked.sort_by(|left, right| {
+        let by_score = right.0.total_cmp(&left.0);
+        by_score.then_with(|| left.1.cmp(&right.1))
+    });
+    ranked.into_iter().map(|(_, node)| node).collect()
+}
 
-    /// The score of a node for a task, without preferences and density.
-    pub(crate) fn score(&self, task: usize, node: usize, need: &ResourceRequest) -> f64 {
-        let settings = self.settings;
-        let node_state = &self.node_states[node];
-        let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
-        let has_no_cards = node_state.total.cards == 0 && node_state.mig.is_none();
-        let is_kind = !self.wants_cards(task) && has_no_cards;
-        // Half of the band for any card with room, the other half by how full the best of them is.
-        let fit = || {
-            let rooms = need.share.map(|share| node_state.with_room(share));
-            let fullest = rooms
-                .into_iter()
-                .flatten()
-                .map(|(key, card, ask)| self.tightness(node_state.size(key), card, ask))
-                .max_by(f64::total_cmp)?;
-            let counts = settings.shared_cards == SharedCardPreference::BestFit
+/// The score of a node for a task, without preferences and density.
+pub(crate) fn score(
+    session: &Session<'_>,
+    task: usize,
+    node: usize,
+    request: &ResourceRequest,
+) -> f64 {
+    let settings = session.facts().settings();
+    let node_state = session.state().node(node);
+    let has_no_cards = node_state.total.cards == 0 && node_state.mig.is_none();
+    let mut score = 0.0;
+    if settings.keeps_kinds_apart && has_no_cards && !wants_cards(session.facts(), task) {
+        score += KIND;
+    }
+    score += alignment(session, task, node) * ZONES;
+    if settings.prefers_free && node_state.fits_now(request) {
+        score += AVAILABLE;
+    }
+    score + shared_card_score(session, task, node, request) * SHARED
+}
+
+/// How well a task would use the shared cards of a node, from 0 to 1.
+fn shared_card_score(
+    session: &Session<'_>,
+    task: usize,
+    node: usize,
+    request: &ResourceRequest,
+) -> f64 {
+    let settings = session.facts().settings();
+    match settings.shared_cards {
+        SharedCardPreference::NoMatter => 0.0,
+        SharedCardPreference::LeastFragments if wants_cards(session.facts(), task) => {
+            tidiness(session, node, request)
+        }
+        SharedCardPreference::LeastFragments => 0.0,
+        SharedCardPreference::BestFit | SharedCardPreference::Any => {
+            let Some(fullest) = fullest_with_room(session, node, request) else {
+                return 0.0;
+            };
+            let fullness_counts = settings.shared_cards == SharedCardPreference::BestFit
                 && settings.cards == PlacementStrategy::Binpack;
-            Some(if counts { 0.5 + fullest / 2.0 } else { 1.0 })
-        };
-        let shared = match settings.shared_cards {
-            SharedCardPreference::BestFit | SharedCardPreference::Any => fit(),
-            SharedCardPreference::NoMatter => None,
-            SharedCardPreference::LeastFragments => {
-                (self.wants_cards(task)).then(|| self.tidiness(node, need))
-            }
-        };
-        band(settings.keeps_kinds_apart && is_kind, KIND)
-            + self.alignment(task, node) * ZONES
-            + band(
-                settings.prefers_free && node_state.fits_now(need),
-                AVAILABLE,
-            )
-            + shared.unwrap_or(0.0) * SHARED
-    }
-
-    /// How well a node meets a pod's preferences, from -1 to 1.
-    fn preference(&self, task: usize, node: usize, evenness: Option<&TopologySpread>) -> f64 {
-        let prefers = &self.tasks[task].task.prefers;
-        let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
-        let one_if = |holds: bool| if holds { 1.0 } else { 0.0 };
-        let searches = self.inter_pod_affinity.part(task).map(|part| &part.prefers);
-        let is_near = |place: usize| {
-            let search = searches.and_then(|searches| searches[place]);
-            let others = |search| self.others(task, search, node, Presence::Stays);
-            search.is_some_and(|search| others(search) > 0)
-        };
-        let part = |place: usize, wish: &PreferredTerm| match wish {
-            PreferredTerm::Label(label) => one_if(self.nodes[node].labels.contains_key(label)),
-            PreferredTerm::Near(_) => one_if(is_near(place)),
-            PreferredTerm::Even(_) => self.spread(evenness, place, node),
-        };
-        let given: f64 = (prefers.iter().enumerate())
-            .map(|(place, one)| one.weight as f64 * part(place, &one.wish))
-            .sum();
-        given / all.max(1) as f64
-    }
-
-    /// 1 if the pod would get one NUMA zone, less if it would get more.
-    ///
-    /// On a node that aligns nothing, the pod counts as spread over all zones. A node that reports no zones counts
-    /// as having as many as any node.
-    fn alignment(&self, task: usize, node: usize) -> f64 {
-        let zones = &self.node_states[node].zones;
-        let facts = self.tasks[task].task;
-        let wants_cards = matches!(facts.cards, TaskGpuRequest::Whole(count) if count > 0);
-        let wants =
-            |node: &NodeState| facts.is_guaranteed || (wants_cards && node.zones.aligns_cards());
-        if self.most_zones == 0 || !self.node_states.iter().any(wants) {
-            return 0.0;
-        }
-        let span = match zones.count() {
-            0 => self.most_zones,
-            count if zones.policy == NumaPolicy::None || !wants(&self.node_states[node]) => count,
-            _ => match self.zones_for(task, node) {
-                Some(zones) => zones.len().max(1),
-                None => return 0.0,
-            },
-        };
-        1.0 / span as f64
-    }
-
-    /// The least and the most that nodes have free of the resource they are packed by; nodes without it don't
-    /// count.
-    fn density_range(&self, wants_cards: bool, nodes: &[usize]) -> (f64, f64) {
-        let having = nodes
-            .iter()
-            .filter(|&&node| self.overall(wants_cards, node) > 0.0);
-        having.fold((f64::MAX, 0.0), |(least, most), &node| {
-            let free = self.free(wants_cards, node);
-            (least.min(free), f64::max(most, free))
-        })
-    }
-
-    /// The strategy by which nodes are chosen.
-    pub(crate) fn packing(&self, wants_cards: bool) -> PlacementStrategy {
-        if wants_cards {
-            self.settings.gpu_nodes
-        } else {
-            self.settings.cpu_nodes
-        }
-    }
-
-    pub(crate) fn density(&self, wants_cards: bool, (least, most): (f64, f64), node: usize) -> f64 {
-        let (free, overall) = (
-            self.free(wants_cards, node),
-            self.overall(wants_cards, node),
-        );
-        match self.packing(wants_cards) {
-            PlacementStrategy::ByName => 0.0,
-            PlacementStrategy::Spread if overall == 0.0 => 0.0,
-            PlacementStrategy::Spread => free / overall,
-            PlacementStrategy::Binpack if overall == 0.0 || most == 0.0 => 0.0,
-            PlacementStrategy::Binpack if least == most => DENSITY,
-            PlacementStrategy::Binpack => DENSITY * (1.0 - (free - least) / (most - least)),
-        }
-    }
-
-    pub(crate) fn free(&self, wants_cards: bool, node: usize) -> f64 {
-        let node_state = &self.node_states[node];
-        let free = if wants_cards {
-            node_state.cards_soon()
-        } else {
-            node_state.idle.cpu + node_state.releasing.cpu
-        };
-        free as f64
-    }
-
-    pub(crate) fn overall(&self, wants_cards: bool, node: usize) -> f64 {
-        let total = &self.node_states[node].total;
-        let overall = if wants_cards { total.cards } else { total.cpu };
-        overall as f64
-    }
-
-    /// Cards of a node for a pod; `None` if there are too few.
-    pub(crate) fn cards_for(
-        &mut self,
-        task: usize,
-        node: usize,
-        need: &ResourceRequest,
-        only_wait: bool,
-    ) -> Option<ChosenCards> {
-        let must_wait = only_wait
-            || !self.node_states[node].fits_now(need)
-            || self.waits_for_affinity(task, node);
-        match need.share {
-            Some(share) => self.shared_cards(task, node, share, must_wait),
-            None => {
-                let sizes = &self.node_states[node].sizes;
-                let whole = if sizes.is_listed() {
-                    sizes.take(need.node_state.cards, !must_wait)?
-                } else {
-                    Vec::new()
-                };
-                let shared = Vec::new();
-                let cards = CardAssignment { shared, whole };
-                Some(ChosenCards { cards, must_wait })
+            // Half of the band for any card with room, the other half by how full the best of them is.
+            if fullness_counts {
+                0.5 + fullest / 2.0
+            } else {
+                1.0
             }
         }
     }
+}
 
-    fn shared_cards(
-        &mut self,
-        task: usize,
-        node: usize,
-        share: CardShareRequest,
-        must_wait: bool,
-    ) -> Option<ChosenCards> {
-        let node_state = &self.node_states[node];
-        let mut candidates: Vec<ShareCandidate> = node_state
-            .with_room(share)
-            .map(|(key, card, ask)| ShareCandidate::Shared(key, card, ask))
-            .collect();
-        let openings = if node_state.sizes.is_listed() {
-            node_state.sizes.openings(&share)
-        } else {
-            let unshared = usize::try_from(node_state.cards_soon()).unwrap_or(0);
-            vec![(0, false); unshared]
+/// How full the share would leave the fullest of the shared cards that have room; `None` if none has.
+fn fullest_with_room(session: &Session<'_>, node: usize, request: &ResourceRequest) -> Option<f64> {
+    let node_state = session.state().node(node);
+    node_state
+        .with_room(request.share?)
+        .map(|(key, card, ask)| tightness(session, node_state.size(key), card, ask))
+        .max_by(f64::total_cmp)
+}
+
+/// How well a node meets a pod's preferences, from -1 to 1.
+fn preference(
+    session: &Session<'_>,
+    task: usize,
+    node: usize,
+    spread: Option<&TopologySpread>,
+) -> f64 {
+    let facts = session.facts();
+    let prefers = &facts.task(task).task.prefers;
+    let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
+    let mut met = 0.0;
+    for (place, one) in prefers.iter().enumerate() {
+        let part = match &one.wish {
+            PreferredTerm::Label(label) => part_of(facts.node(node).labels.contains_key(label)),
+            PreferredTerm::Near(_) => part_of(is_near(session, task, place, node)),
+            PreferredTerm::Even(_) => spread_score(session, spread, place, node),
         };
-        let openings = openings.into_iter();
-        candidates.extend(openings.map(|(class, waits)| ShareCandidate::Unshared(class, waits)));
-        let own = &self.task_states[task].cards.shared;
-        candidates.sort_by(|left, right| self.order_cards(node, own, left, right));
-        candidates.truncate(share.devices);
-        if candidates.len() < share.devices {
-            return None;
+        met += one.weight as f64 * part;
+    }
+    met / all.max(1) as f64
+}
+
+/// A preference that is met or not has no other parts.
+fn part_of(is_met: bool) -> f64 {
+    if is_met { 1.0 } else { 0.0 }
+}
+
+/// Whether a pod that the task prefers to be near is in the node's domain.
+fn is_near(session: &Session<'_>, task: usize, preference: usize, node: usize) -> bool {
+    let part = session.facts().affinity_terms().part(task);
+    let term = part.and_then(|part| part.prefers[preference]);
+    term.is_some_and(|term| others(session, task, term, node, Presence::Stays) > 0)
+}
+
+/// 1 if the pod would get one NUMA zone, less if it would get more.
+///
+/// On a node that aligns nothing, the pod counts as spread over all zones. A node that reports no zones counts
+/// as having as many as any node.
+fn alignment(session: &Session<'_>, task: usize, node: usize) -> f64 {
+    let most_zones = session.facts().most_zones();
+    if most_zones == 0 {
+        return 0.0;
+    }
+    let asked = session.facts().task(task).task;
+    let wants_cards = matches!(asked.cards, TaskGpuRequest::Whole(count) if count > 0);
+    let is_aligned =
+        |node: &NodeState| asked.is_guaranteed || (wants_cards && node.zones.aligns_cards());
+    if !session.state().nodes().iter().any(is_aligned) {
+        return 0.0;
+    }
+    let node_state = session.state().node(node);
+    let zones = &node_state.zones;
+    let span = match zones.count() {
+        0 => most_zones,
+        count if zones.policy == NumaPolicy::None || !is_aligned(node_state) => count,
+        _ => match zones_for(session, task, node) {
+            Some(zones) => zones.len().max(1),
+            None => return 0.0,
+        },
+    };
+    1.0 / span as f64
+}
+
+/// The least and the most that nodes have free of the resource they are packed by; nodes without it don't
+/// count.
+fn free_range(session: &Session<'_>, wants_cards: bool, nodes: &[usize]) -> FreeRange {
+    let mut range = FreeRange {
+        least: f64::MAX,
+        most: 0.0,
+    };
+    for &node in nodes {
+        if overall(session, wants_cards, node) > 0.0 {
+            let free = free(session, wants_cards, node);
+            range.least = range.least.min(free);
+            range.most = range.most.max(free);
         }
-        let mut chosen = ChosenCards {
-            cards: CardAssignment::default(),
-            must_wait,
-        };
-        for candidate in candidates {
-            let key = match candidate {
-                ShareCandidate::Shared(key, card, ask) => {
-                    let size = self.node_states[node].size(key);
-                    chosen.must_wait |= !card.has_room_now(size, ask);
-                    key
-                }
-                ShareCandidate::Unshared(class, waits) => {
-                    chosen.must_wait |= waits;
-                    self.new_card(node, class)
-                }
+    }
+    range
+}
+
+/// The strategy by which nodes are chosen.
+pub(crate) fn packing(session: &Session<'_>, wants_cards: bool) -> PlacementStrategy {
+    if wants_cards {
+        session.facts().settings().gpu_nodes
+    } else {
+        session.facts().settings().cpu_nodes
+    }
+}
+
+/// What a node's fullness adds to its score: at most [`DENSITY`].
+pub(crate) fn density(
+    session: &Session<'_>,
+    wants_cards: bool,
+    range: FreeRange,
+    node: usize,
+) -> f64 {
+    let free = free(session, wants_cards, node);
+    let overall = overall(session, wants_cards, node);
+    let FreeRange { least, most } = range;
+    match packing(session, wants_cards) {
+        PlacementStrategy::ByName => 0.0,
+        PlacementStrategy::Spread if overall == 0.0 => 0.0,
+        PlacementStrategy::Spread => free / overall,
+        PlacementStrategy::Binpack if overall == 0.0 || most == 0.0 => 0.0,
+        PlacementStrategy::Binpack if least == most => DENSITY,
+        PlacementStrategy::Binpack => DENSITY * (1.0 - (free - least) / (most - least)),
+    }
+}
+
+/// What a node has free of the resource that it is packed by.
+pub(crate) fn free(session: &Session<'_>, wants_cards: bool, node: usize) -> f64 {
+    let node_state = session.state().node(node);
+    let free = if wants_cards {
+        node_state.cards_soon()
+    } else {
+        node_state.idle.cpu + node_state.releasing.cpu
+    };
+    free as f64
+}
+
+/// What a node has of the resource that it is packed by.
+pub(crate) fn overall(session: &Session<'_>, wants_cards: bool, node: usize) -> f64 {
+    let total = &session.state().node(node).total;
+    let overall = if wants_cards { total.cards } else { total.cpu };
+    overall as f64
+}
+
+/// Cards of a node for a pod; `None` if there are too few.
+pub(crate) fn cards_for(
+    session: &mut Session<'_>,
+    task: usize,
+    node: usize,
+    request: &ResourceRequest,
+    only_wait: bool,
+) -> Option<ChosenCards> {
+    let must_wait = only_wait
+        || !session.state().node(node).fits_now(request)
+        || waits_for_affinity(session, task, node);
+    match request.share {
+        Some(share) => shared_cards(session, task, node, share, must_wait),
+        None => {
+            let sizes = &session.state().node(node).sizes;
+            let whole = if sizes.is_listed() {
+                sizes.take(request.resources.cards, !must_wait)?
+            } else {
+                Vec::new()
             };
-            chosen.cards.shared.push(key);
+            let shared = Vec::new();
+            let cards = CardAssignment { shared, whole };
+            Some(ChosenCards { cards, must_wait })
         }
-        Some(chosen)
     }
+}
 
-    /// How full the share would leave the card: 1 if nothing is left, 0 if as much as the largest card has.
-    fn tightness(&self, size: Bytes, card: SharedCard, ask: Bytes) -> f64 {
-        let left = size.0.saturating_sub(card.stays()).saturating_sub(ask.0);
-        let largest = self.card_sizes.1.max(size).0.max(1);
-        1.0 - left as f64 / largest as f64
+fn shared_cards(
+    session: &mut Session<'_>,
+    task: usize,
+    node: usize,
+    share: CardShareRequest,
+    must_wait: bool,
+) -> Option<ChosenCards> {
+    let node_state = session.state().node(node);
+    let mut candidates: Vec<ShareCandidate> = node_state
+        .with_room(share)
+        .map(|(key, card, ask)| ShareCandidate::Shared(key, card, ask))
+        .collect();
+    let openings = if node_state.sizes.is_listed() {
+        node_state.sizes.openings(&share)
+    } else {
+        let unshared = usize::try_from(node_state.cards_soon()).unwrap_or(0);
+        vec![(0, false); unshared]
+    };
+    let openings = openings.into_iter();
+    candidates.extend(openings.map(|(class, waits)| ShareCandidate::Unshared(class, waits)));
+    let own = &session.state().task(task).cards.shared;
+    candidates.sort_by(|left, right| order_cards(session, node, own, left, right));
+    candidates.truncate(share.devices);
+    if candidates.len() < share.devices {
+        return None;
     }
-
-    fn order_cards(
-        &self,
-        node: usize,
-        own: &[CardKey],
-        left: &ShareCandidate,
-        right: &ShareCandidate,
-    ) -> Ordering {
-        let node_state = &self.node_states[node];
-        let spread = self.settings.cards == PlacementStrategy::Spread;
-        let rank = |candidate: &ShareCandidate| match candidate {
-            ShareCandidate::Unshared(class, waits) => {
-                let place = CardKey::try_from(*class).unwrap_or(CardKey::MAX);
-                (if spread { -1.0 } else { 1.0 }, *waits, place)
-            }
+    let mut chosen = ChosenCards {
+        cards: CardAssignment::default(),
+        must_wait,
+    };
+    for candidate in candidates {
+        let key = match candidate {
             ShareCandidate::Shared(key, card, ask) => {
-                let size = node_state.size(*key);
-                let emptiness = match self.settings.cards {
-                    PlacementStrategy::Binpack => -self.tightness(size, *card, *ask),
-                    PlacementStrategy::Spread => card.fullness(size),
-                    PlacementStrategy::ByName => 0.0,
-                };
-                (emptiness, !own.contains(key), *key)
+                let size = session.state().node(node).size(key);
+                chosen.must_wait |= !card.has_room_now(size, ask);
+                key
+            }
+            ShareCandidate::Unshared(class, waits) => {
+                chosen.must_wait |= waits;
+                session.new_card(node, class)
             }
         };
-        let (left, right) = (rank(left), rank(right));
-        left.0
-            .total_cmp(&right.0)
-            .then_with(|| left.1.cmp(&right.1))
-            .then_with(|| left.2.cmp(&right.2))
+        chosen.cards.shared.push(key);
     }
+    Some(chosen)
+}
+
+/// How full the share would leave the card: 1 if nothing is left, 0 if as much as the largest card has.
+fn tightness(session: &Session<'_>, size: Bytes, card: SharedCard, ask: Bytes) -> f64 {
+    let left = size.0.saturating_sub(card.stays()).saturating_sub(ask.0);
+    let largest = session.facts().card_sizes().largest().max(size).0.max(1);
+    1.0 - left as f64 / largest as f64
+}
+
+fn order_cards(
+    session: &Session<'_>,
+    node: usize,
+    own: &[CardKey],
+    left: &ShareCandidate,
+    right: &ShareCandidate,
+) -> Ordering {
+    let node_state = session.state().node(node);
+    let spread = session.facts().settings().cards == PlacementStrategy::Spread;
+    let rank = |candidate: &ShareCandidate| match candidate {
+        ShareCandidate::Unshared(class, waits) => {
+            let place = CardKey::try_from(*class).unwrap_or(CardKey::MAX);
+            (if spread { -1.0 } else { 1.0 }, *waits, place)
+        }
+        ShareCandidate::Shared(key, card, ask) => {
+            let size = node_state.size(*key);
+            let emptiness = match session.facts().settings().cards {
+                PlacementStrategy::Binpack => -tightness(session, size, *card, *ask),
+                PlacementStrategy::Spread => card.fullness(size),
+                PlacementStrategy::ByName => 0.0,
+            };
+            (emptiness, !own.contains(key), *key)
+        }
+    };
+    let (left, right) = (rank(left), rank(right));
+    left.0
+        .total_cmp(&right.0)
+        .then_with(|| left.1.cmp(&right.1))
+        .then_with(|| left.2.cmp(&right.2))
 }

@@ -14,6 +14,7 @@ use litemap::LiteMap;
 use crate::amounts::UNLIMITED;
 
 mod affinity;
+mod amounts;
 mod devices;
 mod settings;
 
@@ -21,6 +22,7 @@ pub use affinity::{
     ForeignPod, LabelRequirement, PodAffinityTerm, PreferredTerm, SpreadConstraint,
     WeightedPreference,
 };
+pub(crate) use amounts::parts_of;
 pub use devices::{
     ContainerZones, ListedCard, NumaPolicy, NumaScope, NumaZone, ResourceClaim, ZoneAmounts,
 };

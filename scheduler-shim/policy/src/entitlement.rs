@@ -3,6 +3,8 @@
 //! This decides nothing. Comparisons of schedulers ask it at the end, when nothing changes any more: if an entitled
 //! job still waits, something that can be named must hold it back.
 
+use crate::charges::wants;
+use crate::gang::JobView;
 use crate::session::Session;
 use crate::share::QueueShare;
 
@@ -17,50 +19,43 @@ pub enum Entitlement {
     Priority,
 }
 
-impl Session<'_> {
-    /// Why a waiting job should be served, if it should.
-    #[must_use]
-    pub fn entitlement(&self, job: &str) -> Option<Entitlement> {
-        let found = self.jobs.iter().position(|facts| facts.job.name == job)?;
-        let facts = &self.jobs[found];
-        let queue = facts.queue?;
-        let next = self.gang(&facts.view).next(false);
-        if next.is_empty() {
-            return None;
-        }
-        let wants = self.wants(&next);
-        let along = |may: &dyn Fn(&QueueShare) -> bool| {
-            self.queues.upward(queue).all(|at| may(self.queues.get(at)))
-        };
-        let is_refused = |at: &QueueShare| {
-            at.over_limit(wants).is_some()
-                || !facts.job.is_preemptible && at.over_quota(wants).is_some()
-        };
-        if self
-            .queues
-            .upward(queue)
-            .any(|at| is_refused(self.queues.get(at)))
-        {
-            return None;
-        }
-        if along(&|at| at.deserves(wants)) {
-            return Some(Entitlement::Quota);
-        }
-        if along(&|at| at.allocated().plus(wants).within(at.allocatable())) {
-            return Some(Entitlement::FairShare);
-        }
-        let is_lower = |other: usize| {
-            let other = &self.jobs[other];
-            other.queue == Some(queue)
-                && other.job.is_preemptible
-                && other.job.priority < facts.job.priority
-                && other
-                    .view
-                    .all()
-                    .any(|task| self.task_states[task].status.is_allocated())
-        };
-        (0..self.jobs.len())
-            .any(is_lower)
-            .then_some(Entitlement::Priority)
+/// Why a waiting job should be served, if it should.
+pub(crate) fn entitlement(session: &Session<'_>, job: &str) -> Option<Entitlement> {
+    let facts = session.facts().job(session.facts().find_job(job)?);
+    let queue = facts.queue?;
+    let next = session.gang(&facts.view).next(false);
+    if next.is_empty() {
+        return None;
     }
+    let wants = wants(session.facts(), &next);
+    let tree = session.state().queues();
+    let path: Vec<&QueueShare> = tree.upward(queue).map(|at| tree.get(at)).collect();
+    let is_refused = path.iter().any(|at| {
+        at.over_limit(wants).is_some()
+            || !facts.job.is_preemptible && at.over_quota(wants).is_some()
+    });
+    if is_refused {
+        return None;
+    }
+    if path.iter().all(|at| at.deserves(wants)) {
+        return Some(Entitlement::Quota);
+    }
+    let mut queues = path.iter();
+    if queues.all(|at| at.allocated().plus(wants).within(at.allocatable())) {
+        return Some(Entitlement::FairShare);
+    }
+    let mut others = session.facts().jobs().iter();
+    let has_lesser = others.any(|other| {
+        other.queue == Some(queue)
+            && other.job.is_preemptible
+            && other.job.priority < facts.job.priority
+            && runs(session, &other.view)
+    });
+    has_lesser.then_some(Entitlement::Priority)
+}
+
+/// Whether a pod of the job runs or starts.
+fn runs(session: &Session<'_>, view: &JobView) -> bool {
+    let mut tasks = view.all();
+    tasks.any(|task| session.state().task(task).status.is_allocated())
 }

@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::caches::pod_mix::{PodKind, PodMix};
 use crate::cluster::TaskGpuRequest;
 use crate::node_resources::{CardKey, ResourceRequest};
 use crate::session::Session;
-use crate::session::caches::{Ask, PodMix};
+use crate::snapshot::ClusterSnapshot;
 
 /// Requests are rounded up to this many parts of a card.
 const PARTS: f64 = 100.0;
@@ -30,60 +31,56 @@ struct FreeCards {
     parts: BTreeMap<CardKey, f64>,
 }
 
-impl PodMix {
-    /// The mix of the pods that run and that wait.
-    pub(crate) fn of(session: &Session<'_>) -> Self {
-        let mut counts: BTreeMap<Ask, u64> = BTreeMap::new();
-        for (task, facts) in session.tasks.iter().enumerate() {
-            if session.task_states[task].status.is_alive()
-                && let Some(ask) = session.ask(&facts.task.cards)
-            {
-                *counts.entry(ask).or_default() += ask.0 * ask.1;
-            }
+/// The mix of the pods that run and that wait.
+fn pod_mix(session: &Session<'_>) -> PodMix {
+    let mut counts: BTreeMap<PodKind, u64> = BTreeMap::new();
+    for (task, facts) in session.facts().tasks().iter().enumerate() {
+        if session.state().task(task).status.is_alive()
+            && let Some(kind) = pod_kind(session.facts(), &facts.task.cards)
+        {
+            *counts.entry(kind).or_default() += kind.parts * kind.cards;
         }
-        let mut counts: Vec<(Ask, u64)> = counts.into_iter().collect();
-        counts.sort_by_key(|(ask, count)| (std::cmp::Reverse(*count), *ask));
-        counts.truncate(KINDS);
-        let all: u64 = counts.iter().map(|(_, count)| count).sum();
-        let weighed = counts.into_iter();
-        Self(
-            weighed
-                .map(|(ask, count)| (ask, count as f64 / all.max(1) as f64))
-                .collect(),
-        )
     }
+    let mut counts: Vec<(PodKind, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), *kind));
+    counts.truncate(KINDS);
+    let all: u64 = counts.iter().map(|(_, count)| count).sum();
+    let weight = |count: u64| count as f64 / all.max(1) as f64;
+    let weighed = counts.into_iter();
+    PodMix(weighed.map(|(kind, count)| (kind, weight(count))).collect())
+}
 
-    /// The fragmented capacity, in cards.
-    fn fragments(&self, free: &FreeCards) -> f64 {
-        let whole = free.whole.max(0) as f64;
-        let sum: f64 = free.parts.values().sum();
-        let of = |&((parts, cards), weight): &(Ask, f64)| {
-            let part = parts as f64 / PARTS;
-            let too_small = |room: &&f64| **room + SLACK < part;
-            let lost: f64 = free.parts.values().filter(too_small).sum();
-            let small = free.parts.values().filter(too_small).count();
-            let usable = whole + (free.parts.len() - small) as f64;
-            weight
-                * if usable < cards as f64 {
-                    whole + sum
-                } else {
-                    lost
-                }
+/// The fragmented capacity, in cards, for this mix of pods.
+fn fragments(mix: &PodMix, free: &FreeCards) -> f64 {
+    let whole = free.whole.max(0) as f64;
+    let sum: f64 = free.parts.values().sum();
+    let of_kind = |&(kind, weight): &(PodKind, f64)| {
+        let part = kind.parts as f64 / PARTS;
+        let too_small = |room: &&f64| **room + SLACK < part;
+        let lost: f64 = free.parts.values().filter(too_small).sum();
+        let small = free.parts.values().filter(too_small).count();
+        let usable = whole + (free.parts.len() - small) as f64;
+        // A kind that needs more cards than there are has no use for any of them.
+        let useless = if usable < kind.cards as f64 {
+            whole + sum
+        } else {
+            lost
         };
-        self.0.iter().map(of).sum()
-    }
+        weight * useless
+    };
+    mix.0.iter().map(of_kind).sum()
 }
 
 impl FreeCards {
     /// What is left after a pod takes the cards with the smallest holes.
     fn without(
         mut self,
-        need: &ResourceRequest,
+        request: &ResourceRequest,
         part_of: impl Fn(CardKey) -> Option<f64>,
         part: f64,
     ) -> Self {
-        self.whole -= need.node_state.cards;
-        let Some(share) = need.share else {
+        self.whole -= request.resources.cards;
+        let Some(share) = request.share else {
             return self;
         };
         let room = |(&key, &room): (&CardKey, &f64)| Some((room - part_of(key)?, key));
@@ -103,46 +100,48 @@ impl FreeCards {
     }
 }
 
-impl Session<'_> {
-    fn ask(&self, cards: &TaskGpuRequest) -> Option<Ask> {
-        let one = cards.count(self.card_sizes.0);
-        let ask = match cards {
-            TaskGpuRequest::Whole(count) => (PARTS, *count as f64),
-            TaskGpuRequest::Shared { devices, .. } => {
-                let devices = f64::from((*devices).max(1));
-                ((one / devices * PARTS).ceil().min(PARTS), devices)
-            }
-            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => return None,
-        };
-        // Both are whole numbers and not negative, or there is nothing to ask for.
-        (ask.1 > 0.0).then_some((ask.0 as u64, ask.1 as u64))
-    }
+/// The kind of a pod that asks for these cards, if it asks for any.
+fn pod_kind(facts: &ClusterSnapshot<'_>, cards: &TaskGpuRequest) -> Option<PodKind> {
+    let one = cards.count(facts.card_sizes().smallest());
+    let (parts, count) = match cards {
+        TaskGpuRequest::Whole(count) => (PARTS, *count as f64),
+        TaskGpuRequest::Shared { devices, .. } => {
+            let devices = f64::from((*devices).max(1));
+            ((one / devices * PARTS).ceil().min(PARTS), devices)
+        }
+        TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => return None,
+    };
+    // Both are whole numbers and not negative, or there is nothing to ask for.
+    (count > 0.0).then_some(PodKind {
+        parts: parts as u64,
+        cards: count as u64,
+    })
+}
 
-    /// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
-    pub(crate) fn tidiness(&self, node: usize, need: &ResourceRequest) -> f64 {
-        let node_state = &self.node_states[node];
-        let mix = self.mix.get_or_init(|| PodMix::of(self));
-        let rooms = node_state
-            .shared
-            .iter()
-            .filter(|(_, card)| card.stays() > 0);
-        let free = FreeCards {
-            whole: node_state.cards_soon(),
-            parts: rooms
-                .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
-                .collect(),
-        };
-        let part_of = |card: CardKey| {
-            let size = node_state.size(card);
-            let bytes = need.share?.of(size)?;
-            Some(bytes.0 as f64 / size.0.max(1) as f64)
-        };
-        let largest = node_state.largest();
-        let of_largest = need.share.map_or(0.0, |share| {
-            share.on(largest).0 as f64 / largest.0.max(1) as f64
-        });
-        let before = mix.fragments(&free);
-        let after = mix.fragments(&free.without(need, part_of, of_largest));
-        0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
-    }
+/// How little a pod adds to a node's fragments: 1 if it removes the most, 0 if it adds the most.
+pub(crate) fn tidiness(session: &Session<'_>, node: usize, request: &ResourceRequest) -> f64 {
+    let node_state = session.state().node(node);
+    let mix = session.caches().pod_mix(|| pod_mix(session));
+    let rooms = node_state
+        .shared
+        .iter()
+        .filter(|(_, card)| card.stays() > 0);
+    let free = FreeCards {
+        whole: node_state.cards_soon(),
+        parts: rooms
+            .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
+            .collect(),
+    };
+    let part_of = |card: CardKey| {
+        let size = node_state.size(card);
+        let bytes = request.share?.of(size)?;
+        Some(bytes.0 as f64 / size.0.max(1) as f64)
+    };
+    let largest = node_state.largest();
+    let of_largest = request.share.map_or(0.0, |share| {
+        share.on(largest).0 as f64 / largest.0.max(1) as f64
+    });
+    let before = fragments(mix, &free);
+    let after = fragments(mix, &free.without(request, part_of, of_largest));
+    0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
 }

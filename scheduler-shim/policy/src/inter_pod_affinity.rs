@@ -1,37 +1,31 @@
 //! Inter-pod affinity: how many pods match each term, and where.
 //!
-//! When a session opens, the terms of all pods are numbered. Each different term is a [`TermMatches`], called a
-//! search here, and each pod knows which searches match it. From then on, a pod that comes or goes changes a few
-//! counts. Whether a domain has matching pods is one lookup, however many pods and nodes there are.
+//! When a session opens, the terms of all pods are numbered, and each pod knows which terms match it: these are
+//! facts, [`AffinityTerms`]. From then on, a pod that comes or goes changes a few [`AffinityCounts`]. Whether a
+//! domain has matching pods is one lookup, however many pods and nodes there are.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::cluster::{ForeignPod, Node, PodAffinityTerm, PreferredTerm, TaskStatus};
-use crate::session::caches::TopologySpread;
-use crate::session::facts::{TaskFacts, TaskState};
+use crate::cluster::{ForeignPod, Node, PodAffinityTerm, PreferredTerm, Task};
+use crate::task_state::{Presence, TaskState};
 
 mod term_index;
 
 use term_index::TermIndex;
 
-/// All affinity terms, and where pods match them.
+/// All affinity terms, and which pods have and match them.
 #[derive(Debug, Default)]
-pub(crate) struct InterPodAffinity {
-    searches: Vec<TermMatches>,
+pub(crate) struct AffinityTerms {
+    terms: Vec<NumberedTerm>,
     /// By task.
-    parts: Vec<TaskAffinity>,
-    /// How often a count changed.
-    pub(crate) moves: u64,
-    /// Whether pods leave only to be placed again. Then no pod is the first of its kind while another of it moves.
-    pub(crate) only_moves: bool,
-    /// The topology spread that was asked for last.
-    pub(crate) evenness: RefCell<Option<Rc<TopologySpread>>>,
+    tasks: Vec<TaskAffinity>,
+    /// The nodes of pods that are not scheduled here, and their terms.
+    foreign: Vec<(usize, TaskAffinity)>,
 }
 
-/// The searches for a task's terms, and the searches that match the task.
+/// The numbers of a task's terms, and of the terms that match the task.
 #[derive(Debug, Default)]
 pub(crate) struct TaskAffinity {
     pub(crate) found_by: Vec<usize>,
@@ -44,23 +38,36 @@ pub(crate) struct TaskAffinity {
     pub(crate) prefers: Vec<Option<usize>>,
 }
 
-/// The pods that match one term.
+/// A term, and the domains that its node label makes.
 #[derive(Debug)]
-pub(crate) struct TermMatches {
+pub(crate) struct NumberedTerm {
     /// The node label whose values are the domains.
     pub(crate) label: String,
     /// The domain of each node, by number; `None` if the node has no such label.
-    pub(crate) domains: Rc<Vec<Option<usize>>>,
+    domains: Rc<Vec<Option<usize>>>,
     /// Whether any pod has anti-affinity to matching pods.
     may_be_refused: bool,
+}
+
+/// How many pods match each term, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct AffinityCounts {
+    terms: Vec<TermCounts>,
+    /// How often a count changed.
+    changes: u64,
+}
+
+/// The pods that match one term.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TermCounts {
     /// Matching pods.
     found: PresenceCounts,
     /// Pods with anti-affinity to matching pods.
-    anti_affinity_count: PresenceCounts,
+    averse: PresenceCounts,
 }
 
 /// Those that stay where they are, and those that are about to leave.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct PresenceCounts {
     stay: PodCounts,
     leave: PodCounts,
@@ -83,8 +90,8 @@ impl PresenceCounts {
 }
 
 /// Counts of pods; nodes and domains without any are not listed.
-#[derive(Debug, Default)]
-pub(crate) struct PodCounts {
+#[derive(Clone, Debug, Default, PartialEq)]
+struct PodCounts {
     all: u64,
     by_domain: BTreeMap<usize, u64>,
     by_node: BTreeMap<usize, u64>,
@@ -115,15 +122,8 @@ impl PodCounts {
     }
 }
 
-/// Whether a pod is to stay on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
-    Stays,
-    Leaves,
-}
-
-impl InterPodAffinity {
-    pub(crate) fn of(nodes: &[&Node], tasks: &[TaskFacts<'_>], bystanders: &[ForeignPod]) -> Self {
+impl AffinityTerms {
+    pub(crate) fn of(nodes: &[&Node], tasks: &[&Task], bystanders: &[ForeignPod]) -> Self {
         let mut numbers = TermNumbers::default();
         let mut parts: Vec<TaskAffinity> = tasks.iter().map(|task| numbers.part(task)).collect();
         let others = bystanders.iter().map(|one| numbers.each(&one.apart));
@@ -134,80 +134,162 @@ impl InterPodAffinity {
         let wanted = numbers.in_order();
         let finder = TermIndex::of(&wanted);
         for (part, task) in parts.iter_mut().zip(tasks) {
-            part.found_by = finder.finding(&task.task.labels);
+            part.found_by = finder.finding(&task.labels);
         }
-        let mut inter_pod_affinity = Self {
-            searches: searches(nodes, &wanted),
-            ..Self::default()
-        };
-        let dreaded = parts.iter().map(|part| &part.apart).chain(&others);
-        for &search in dreaded.flatten() {
-            inter_pod_affinity.searches[search].may_be_refused = true;
+        let mut terms = numbered(nodes, &wanted);
+        let refused = parts.iter().map(|part| &part.apart).chain(&others);
+        for &term in refused.flatten() {
+            terms[term].may_be_refused = true;
         }
+        let mut foreign = Vec::new();
         for (one, apart) in bystanders.iter().zip(others) {
-            let place = nodes.binary_search_by(|node| node.name.cmp(&one.node));
             let part = TaskAffinity {
                 found_by: finder.finding(&one.labels),
                 averse_to: each_once(&apart),
                 ..TaskAffinity::default()
             };
-            if let Ok(node) = place {
-                note(
-                    &mut inter_pod_affinity.searches,
-                    &part,
-                    (node, Presence::Stays),
-                    true,
-                );
+            if let Ok(node) = nodes.binary_search_by(|node| node.name.cmp(&one.node)) {
+                foreign.push((node, part));
             }
         }
-        inter_pod_affinity.parts = parts;
-        inter_pod_affinity
-    }
-
-    /// Counts a task that comes to a node or leaves it.
-    pub(crate) fn note(&mut self, task: usize, node: usize, presence: Presence, is_more: bool) {
-        let Some(part) = self.parts.get(task) else {
-            return;
-        };
-        if !part.found_by.is_empty() || !part.averse_to.is_empty() {
-            self.moves += 1;
-            note(&mut self.searches, part, (node, presence), is_more);
+        Self {
+            terms,
+            tasks: parts,
+            foreign,
         }
     }
 
     pub(crate) fn part(&self, task: usize) -> Option<&TaskAffinity> {
-        self.parts.get(task)
+        self.tasks.get(task)
     }
 
-    pub(crate) fn search(&self, search: usize) -> &TermMatches {
-        &self.searches[search]
+    pub(crate) fn term(&self, term: usize) -> &NumberedTerm {
+        &self.terms[term]
     }
 
     /// Whether any pod might have anti-affinity to a task.
     pub(crate) fn may_be_refused(&self, task: usize) -> bool {
-        let searches = self.parts.get(task).map(|part| &part.found_by);
-        let mut searches = searches.into_iter().flatten();
-        searches.any(|&search| self.searches[search].may_be_refused)
+        let part = self.tasks.get(task);
+        part.is_some_and(|part| self.refusing(part).next().is_some())
     }
 
-    /// The searches for which some pod might have anti-affinity to a task.
+    /// The terms for which some pod might have anti-affinity to a task.
     pub(crate) fn refusing(&self, part: &TaskAffinity) -> impl Iterator<Item = usize> {
-        let searches = part.found_by.iter().copied();
-        searches.filter(|&search| self.searches[search].may_be_refused)
+        let found_by = part.found_by.iter().copied();
+        found_by.filter(|&term| self.terms[term].may_be_refused)
+    }
+
+    /// Whether a term matches the task.
+    pub(crate) fn matches(&self, term: usize, task: usize) -> bool {
+        let part = self.tasks.get(task);
+        part.is_some_and(|part| part.found_by.contains(&term))
+    }
+
+    /// How many of a task's places with that presence are in the node's domain.
+    pub(crate) fn count(
+        &self,
+        term: usize,
+        state: &TaskState,
+        node: usize,
+        presence: Presence,
+    ) -> u64 {
+        let domains = &self.terms[term].domains;
+        let Some(domain) = domains[node] else {
+            return 0;
+        };
+        let here = state
+            .presences()
+            .filter(|&(place, its)| its == presence && domains[place] == Some(domain));
+        here.count() as u64
     }
 }
 
-impl TermMatches {
-    /// How many matching pods are in the node's domain.
-    pub(crate) fn found(&self, node: usize, presence: Presence) -> u64 {
-        self.found.of(presence).around(self.domains[node])
+impl NumberedTerm {
+    /// The domain of a node; `None` if the node has no such label.
+    pub(crate) fn domain(&self, node: usize) -> Option<usize> {
+        self.domains[node]
     }
 
-    /// How many pods in the node's domain have anti-affinity to matching pods.
-    pub(crate) fn anti_affinity_count(&self, node: usize, presence: Presence) -> u64 {
-        self.anti_affinity_count
-            .of(presence)
-            .around(self.domains[node])
+    /// How many domains there are.
+    pub(crate) fn domain_count(&self) -> usize {
+        let last = self.domains.iter().flatten().max();
+        last.map_or(0, |last| last + 1)
+    }
+}
+
+impl AffinityCounts {
+    /// The counts of the pods that are not scheduled here.
+    pub(crate) fn of(terms: &AffinityTerms) -> Self {
+        let mut counts = Self {
+            terms: vec![TermCounts::default(); terms.terms.len()],
+            changes: 0,
+        };
+        for (node, part) in &terms.foreign {
+            counts.note_part(terms, part, (*node, Presence::Stays), true);
+        }
+        counts
+    }
+
+    /// Counts a task that comes to a node or leaves it.
+    pub(crate) fn note(
+        &mut self,
+        terms: &AffinityTerms,
+        task: usize,
+        place: (usize, Presence),
+        is_more: bool,
+    ) {
+        let Some(part) = terms.part(task) else {
+            return;
+        };
+        if !part.found_by.is_empty() || !part.averse_to.is_empty() {
+            self.changes += 1;
+            self.note_part(terms, part, place, is_more);
+        }
+    }
+
+    fn note_part(
+        &mut self,
+        terms: &AffinityTerms,
+        part: &TaskAffinity,
+        place: (usize, Presence),
+        is_more: bool,
+    ) {
+        let (node, presence) = place;
+        for &term in &part.found_by {
+            let counts = self.terms[term].found.of_mut(presence);
+            counts.note(node, terms.term(term).domains[node], is_more);
+        }
+        for &term in &part.averse_to {
+            let counts = self.terms[term].averse.of_mut(presence);
+            counts.note(node, terms.term(term).domains[node], is_more);
+        }
+    }
+
+    /// How often a count changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether all counts are the same, however often they changed.
+    #[cfg(test)]
+    pub(crate) fn has_same_counts(&self, other: &Self) -> bool {
+        self.terms == other.terms
+    }
+
+    pub(crate) fn term(&self, term: usize) -> &TermCounts {
+        &self.terms[term]
+    }
+}
+
+impl TermCounts {
+    /// How many matching pods are in a domain.
+    pub(crate) fn found(&self, domain: Option<usize>, presence: Presence) -> u64 {
+        self.found.of(presence).around(domain)
+    }
+
+    /// How many pods in a domain have anti-affinity to matching pods.
+    pub(crate) fn averse(&self, domain: Option<usize>, presence: Presence) -> u64 {
+        self.averse.of(presence).around(domain)
     }
 
     /// How many matching pods stay, on any node.
@@ -224,66 +306,22 @@ impl TermMatches {
     pub(crate) fn by_node(&self) -> &BTreeMap<usize, u64> {
         &self.found.stay.by_node
     }
-
-    /// How many of a task's places with that presence are in the node's domain.
-    pub(crate) fn count(&self, state: &TaskState, node: usize, presence: Presence) -> u64 {
-        let domain = self.domains[node];
-        let here = places(state).filter(|&(place, its)| {
-            its == presence && domain.is_some() && self.domains[place] == domain
-        });
-        here.count() as u64
-    }
 }
 
-/// The nodes of a task: the one that it has, and the one that it has yet to leave.
-pub(crate) fn places(state: &TaskState) -> impl Iterator<Item = (usize, Presence)> {
-    let leaves = state
-        .leaves
-        .as_ref()
-        .map(|(node, _)| (*node, Presence::Leaves));
-    let node = state.node.filter(|_| state.status.is_active());
-    let presence = match state.status {
-        TaskStatus::Releasing => Presence::Leaves,
-        _ => Presence::Stays,
-    };
-    leaves.into_iter().chain(node.map(|node| (node, presence)))
-}
-
-fn note(
-    searches: &mut [TermMatches],
-    part: &TaskAffinity,
-    place: (usize, Presence),
-    is_more: bool,
-) {
-    let (node, presence) = place;
-    for &search in &part.found_by {
-        let search = &mut searches[search];
-        let counts = search.found.of_mut(presence);
-        counts.note(node, search.domains[node], is_more);
-    }
-    for &search in &part.averse_to {
-        let search = &mut searches[search];
-        let counts = search.anti_affinity_count.of_mut(presence);
-        counts.note(node, search.domains[node], is_more);
-    }
-}
-
-fn searches<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<TermMatches> {
+fn numbered<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<NumberedTerm> {
     let mut known: BTreeMap<&'w str, Rc<Vec<Option<usize>>>> = BTreeMap::new();
-    let search = |wanted: &'w Cow<'_, PodAffinityTerm>| {
+    let term = |wanted: &'w Cow<'_, PodAffinityTerm>| {
         let label = wanted.domain.as_str();
         let domains = known
             .entry(label)
             .or_insert_with(|| Rc::new(domains_of(nodes, label)));
-        TermMatches {
+        NumberedTerm {
             label: label.to_owned(),
             domains: Rc::clone(domains),
             may_be_refused: false,
-            found: PresenceCounts::default(),
-            anti_affinity_count: PresenceCounts::default(),
         }
     };
-    wanted.iter().map(search).collect()
+    wanted.iter().map(term).collect()
 }
 
 /// The domains of nodes, numbered by the values of a label.
@@ -315,8 +353,7 @@ impl<'a> TermNumbers<'a> {
         wanted.map(|one| self.of(Cow::Borrowed(one))).collect()
     }
 
-    fn part(&mut self, facts: &TaskFacts<'a>) -> TaskAffinity {
-        let task = facts.task;
+    fn part(&mut self, task: &'a Task) -> TaskAffinity {
         let apart = self.each(&task.apart);
         TaskAffinity {
             found_by: Vec::new(),

@@ -12,8 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::amounts::ResourceAmounts;
+use crate::charges::wants;
 use crate::gang::JobView;
-use crate::jobs_by_queue::JobsByQueue;
+use crate::job_state::{as_victim, held_by, is_waiting};
+use crate::jobs_by_queue::{JobsByQueue, order_jobs};
 use crate::queue_order::{QueueChange, compare};
 use crate::session::Session;
 use crate::step::action::Action;
@@ -53,13 +55,13 @@ impl<'f> JobOrder<'f> {
         action: Action,
         views: impl IntoIterator<Item = JobView>,
     ) -> Self {
-        let mut line = Self::of_jobs(session, views);
-        if let Some(&depth) = session.settings.queue_depth.get(&action) {
-            for views in line.leaves.values_mut() {
+        let mut job_order = Self::of_jobs(session, views);
+        if let Some(&depth) = session.facts().settings().queue_depth.get(&action) {
+            for views in job_order.leaves.values_mut() {
                 views.drain(..views.len().saturating_sub(depth));
             }
         }
-        line
+        job_order
     }
 
     /// The victims of a pool that pass `filter`, in the order of eviction.
@@ -71,15 +73,15 @@ impl<'f> JobOrder<'f> {
         let all = pool
             .by_queue()
             .map(|(queue, jobs)| (queue, (Rc::clone(jobs), jobs.len())));
-        let mut line = Self {
+        let mut job_order = Self {
             victims: all.collect(),
             filter: Some(filter),
             ..Self::default()
         };
         for (queue, _) in pool.by_queue() {
-            line.pull(session, queue);
+            job_order.pull(session, queue);
         }
-        line
+        job_order
     }
 
     /// The jobs in their order among all waiting jobs.
@@ -88,14 +90,14 @@ impl<'f> JobOrder<'f> {
         views: impl IntoIterator<Item = JobView>,
         waiting: &JobsByQueue,
     ) -> Self {
-        let mut line = Self::of_jobs(session, views);
-        let own = line.leaves.values().flatten().map(|view| view.job);
-        line.own = own.collect();
+        let mut job_order = Self::of_jobs(session, views);
+        let own = job_order.leaves.values().flatten().map(|view| view.job);
+        job_order.own = own.collect();
         let all = waiting.by_queue();
-        line.bystanders = all
+        job_order.bystanders = all
             .map(|(queue, jobs)| (queue, (Rc::clone(jobs), 0)))
             .collect();
-        line
+        job_order
     }
 
     /// Puts the next victim of a queue into `leaves`.
@@ -109,7 +111,7 @@ impl<'f> JobOrder<'f> {
             let job = jobs[*left];
             if self.filter.is_none_or(|filter| filter(session, job)) {
                 self.pulled.insert(queue, job);
-                self.push(session, session.as_victim(&session.jobs[job].view));
+                self.push(session, as_victim(session, &session.facts().job(job).view));
                 return;
             }
         }
@@ -117,25 +119,25 @@ impl<'f> JobOrder<'f> {
 
     fn filled(mut self, session: &Session<'_>, views: impl IntoIterator<Item = JobView>) -> Self {
         for view in views {
-            if let Some(queue) = session.jobs[view.job].queue {
+            if let Some(queue) = session.facts().job(view.job).queue {
                 self.leaves.entry(queue).or_default().push(view);
             }
         }
         for views in self.leaves.values_mut() {
-            views.sort_by(|left, right| session.order_jobs(right, left));
+            views.sort_by(|left, right| order_jobs(session, right, left));
         }
         self
     }
 
     /// Puts a job back at the position that it has now.
     pub(crate) fn push(&mut self, session: &Session<'_>, view: JobView) {
-        let Some(queue) = session.jobs[view.job].queue else {
+        let Some(queue) = session.facts().job(view.job).queue else {
             return;
         };
         let is_of_victims = self.filter.is_some();
         let views = self.leaves.entry(queue).or_default();
         let place = views.partition_point(|other| {
-            let order = session.order_jobs(other, &view);
+            let order = order_jobs(session, other, &view);
             order
                 == if is_of_victims {
                     Ordering::Less
@@ -155,7 +157,7 @@ impl<'f> JobOrder<'f> {
                 only
             } else {
                 self.pass_idle_bystanders(session);
-                let leaf = self.next_leaf(session, session.queues.top(), false)?;
+                let leaf = self.next_leaf(session, session.state().queues().top(), false)?;
                 self.note_turn(session, leaf);
                 leaf
             };
@@ -177,7 +179,7 @@ impl<'f> JobOrder<'f> {
             self.forget_turns(session, leaf);
             if self.filter.is_some() {
                 let held = self.taken.entry(leaf).or_default();
-                *held = held.plus(session.held(&view));
+                *held = held.plus(held_by(session, &view));
             }
             return Some(view);
         }
@@ -188,7 +190,7 @@ impl<'f> JobOrder<'f> {
     fn pass_idle_bystanders(&mut self, session: &Session<'_>) {
         for (jobs, passed) in self.bystanders.values_mut() {
             while let Some(job) = jobs.get(*passed) {
-                if !self.own.contains(job) && session.is_waiting(&session.jobs[*job].view) {
+                if !self.own.contains(job) && is_waiting(session, &session.facts().job(*job).view) {
                     break;
                 }
                 *passed += 1;
@@ -198,7 +200,7 @@ impl<'f> JobOrder<'f> {
 
     fn bystander<'s>(&self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
         let (jobs, passed) = self.bystanders.get(&leaf)?;
-        jobs.get(*passed).map(|&job| &session.jobs[job].view)
+        jobs.get(*passed).map(|&job| &session.facts().job(job).view)
     }
 
     fn is_bystanders_turn(&self, session: &Session<'_>, leaf: usize) -> bool {
@@ -206,7 +208,7 @@ impl<'f> JobOrder<'f> {
             return false;
         };
         let own = self.leaves.get(&leaf).and_then(|views| views.last());
-        own.is_none_or(|own| session.order_jobs(other, own) == Ordering::Less)
+        own.is_none_or(|own| order_jobs(session, other, own) == Ordering::Less)
     }
 
     fn head<'s>(&'s self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
@@ -218,20 +220,20 @@ impl<'f> JobOrder<'f> {
 
     /// Whether a queue or one below it has jobs that are not bystanders.
     fn has_own(&self, session: &Session<'_>, queue: usize) -> bool {
-        let mut below = session.queues.children(queue).iter();
+        let mut below = session.state().queues().children(queue).iter();
         self.leaves.contains_key(&queue) || below.any(|&below| self.has_own(session, below))
     }
 
     /// Records at every level which child has this turn.
     fn note_turn(&mut self, session: &Session<'_>, leaf: usize) {
-        for step in session.queues.path(leaf).windows(2) {
+        for step in session.state().queues().path(leaf).windows(2) {
             self.last_turn.insert(step[0], step[1]);
         }
     }
 
     /// Forgets the last turn of a queue that has no more jobs, and of those above that have none.
     fn forget_turns(&mut self, session: &Session<'_>, leaf: usize) {
-        let path = session.queues.path(leaf);
+        let path = session.state().queues().path(leaf);
         for step in path.windows(2).rev() {
             if self.speaker(session, step[1]).is_some() {
                 break;
@@ -254,7 +256,7 @@ impl<'f> JobOrder<'f> {
             Some(_) => Some(next),
             None => {
                 let compete = compete || members.len() > 1;
-                self.next_leaf(session, session.queues.children(next), compete)
+                self.next_leaf(session, session.state().queues().children(next), compete)
             }
         }
     }
@@ -268,9 +270,12 @@ impl<'f> JobOrder<'f> {
         });
         let order = |left: &((usize, usize), QueueChange),
                      right: &((usize, usize), QueueChange)| {
-            let (l, r) = (session.queues.get(left.0.0), session.queues.get(right.0.0));
-            if session.settings.has_quotas {
-                compare((l, left.1), (r, right.1), session.total)
+            let (l, r) = (
+                session.state().queues().get(left.0.0),
+                session.state().queues().get(right.0.0),
+            );
+            if session.facts().settings().has_quotas {
+                compare((l, left.1), (r, right.1), session.facts().total())
             } else {
                 l.created.cmp(&r.created).then_with(|| l.uid.cmp(&r.uid))
             }
@@ -291,7 +296,7 @@ impl<'f> JobOrder<'f> {
         let last = self.last_turn.get(&queue);
         let last = last.and_then(|&below| self.speaker(session, below));
         last.or_else(|| {
-            let below = session.queues.children(queue);
+            let below = session.state().queues().children(queue);
             self.best_of(session, below).map(|(_, speaker)| speaker)
         })
     }
@@ -300,44 +305,13 @@ impl<'f> JobOrder<'f> {
         if self.filter.is_some() {
             let taken = self.taken.get(&leaf).copied().unwrap_or_default();
             return QueueChange {
-                victims: taken.plus(session.held(next)),
+                victims: taken.plus(held_by(session, next)),
                 ..QueueChange::default()
             };
         }
         QueueChange {
-            job: session.wants(&session.gang(next).next(false)),
+            job: wants(session.facts(), &session.gang(next).next(false)),
             ..QueueChange::default()
         }
-    }
-}
-
-impl Session<'_> {
-    /// The order of jobs in a queue: priority, progress towards the minimum, age, name.
-    pub(crate) fn order_jobs(&self, left: &JobView, right: &JobView) -> Ordering {
-        let (l, r) = (self.jobs[left.job].job, self.jobs[right.job].job);
-        let by_priority = if self.settings.by_priority {
-            r.priority.cmp(&l.priority)
-        } else {
-            Ordering::Equal
-        };
-        by_priority
-            .then_with(|| {
-                if self.settings.minimum_first {
-                    self.gang(left).fill().cmp(&self.gang(right).fill())
-                } else {
-                    Ordering::Equal
-                }
-            })
-            .then_with(|| l.created.cmp(&r.created))
-            .then_with(|| l.name.cmp(&r.name))
-    }
-
-    /// What the tasks of a view hold.
-    fn held(&self, view: &JobView) -> ResourceAmounts {
-        let held = view.all().filter_map(|task| {
-            let holds = self.task_states[task].status.is_allocated();
-            self.charge(task).filter(|_| holds)
-        });
-        held.sum()
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Sorted once for an action and updated after each decision, which changes a few of thousands of jobs.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -22,14 +23,18 @@ impl JobsByQueue {
     /// The selected jobs as of now.
     pub(crate) fn of(session: &Session<'_>, kind: JobPredicate) -> Self {
         let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (job, facts) in session.jobs.iter().enumerate() {
+        for (job, facts) in session.facts().jobs().iter().enumerate() {
             if let (Some(queue), true) = (facts.queue, kind(session, &facts.view)) {
                 by_queue.entry(queue).or_default().push(job);
             }
         }
         for jobs in by_queue.values_mut() {
             jobs.sort_by(|&left, &right| {
-                session.order_jobs(&session.jobs[left].view, &session.jobs[right].view)
+                order_jobs(
+                    session,
+                    &session.facts().job(left).view,
+                    &session.facts().job(right).view,
+                )
             });
         }
         let shared = by_queue.into_iter();
@@ -52,7 +57,7 @@ impl JobsByQueue {
     /// Removes changed jobs, or moves them to the position that they have now.
     pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
         for job in changed {
-            let facts = &session.jobs[job];
+            let facts = session.facts().job(job);
             let Some(queue) = facts.queue else {
                 continue;
             };
@@ -62,12 +67,33 @@ impl JobsByQueue {
             }
             if (self.kind)(session, &facts.view) {
                 let place = jobs.partition_point(|&other| {
-                    session
-                        .order_jobs(&session.jobs[other].view, &facts.view)
-                        .is_lt()
+                    order_jobs(session, &session.facts().job(other).view, &facts.view).is_lt()
                 });
                 jobs.insert(place, job);
             }
         }
     }
+}
+
+/// The order of jobs in a queue: priority, progress towards the minimum, age, name.
+pub(crate) fn order_jobs(session: &Session<'_>, left: &JobView, right: &JobView) -> Ordering {
+    let (l, r) = (
+        session.facts().job(left.job).job,
+        session.facts().job(right.job).job,
+    );
+    let by_priority = if session.facts().settings().by_priority {
+        r.priority.cmp(&l.priority)
+    } else {
+        Ordering::Equal
+    };
+    by_priority
+        .then_with(|| {
+            if session.facts().settings().minimum_first {
+                session.gang(left).fill().cmp(&session.gang(right).fill())
+            } else {
+                Ordering::Equal
+            }
+        })
+        .then_with(|| l.created.cmp(&r.created))
+        .then_with(|| l.name.cmp(&r.name))
 }

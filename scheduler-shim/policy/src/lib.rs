@@ -7,6 +7,9 @@
 //!
 //! The rules are those of KAI Scheduler; `cargo xtask scenarios` and `cargo xtask oracles` compare the two.
 //!
+//! A run is a [`Session`]: a snapshot of the cluster, the state that changes, caches, and a record of what was
+//! decided. The rules are functions over it, one module for each.
+//!
 //! # Where it differs from KAI
 //! - Shares of a card are bytes, not hundredths: what adds up to a card fits a card, and is charged as one.
 //! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best
@@ -34,10 +37,11 @@ pub mod usage;
 mod actions;
 mod affinity_filter;
 mod allocate;
+mod caches;
 mod capacity_bound;
 mod card_naming;
 mod card_placement;
-mod changed_nodes;
+mod charges;
 mod choose;
 mod claims;
 mod entitlement;
@@ -47,17 +51,27 @@ mod fragmentation;
 mod gang;
 mod inter_pod_affinity;
 mod job_order;
+mod job_state;
 mod jobs_by_queue;
 mod lookahead;
 mod node_resources;
 mod numa;
+mod plan_record;
+mod queries;
 mod ranking;
+mod requests;
+mod resource_vector;
 mod scenario;
 mod session;
+mod snapshot;
 mod solve;
+mod state;
 mod step;
+mod task_placement;
+mod task_state;
 mod topology;
 mod topology_spread;
+mod transitions;
 mod victim_nodes;
 mod victim_rules;
 
@@ -68,7 +82,8 @@ pub use cluster::Cluster;
 pub use entitlement::Entitlement;
 pub use lookahead::{plan, plan_observed};
 pub use node_resources::NodeResources;
+pub use plan_record::HeldBackJob;
 pub use session::Session;
-pub use session::evictions::HeldBackJob;
 pub use step::action::Action;
-pub use step::{Decision, TaskOutcome, TaskPlacement, step};
+pub use step::{Decision, TaskOutcome, step};
+pub use task_placement::TaskPlacement;

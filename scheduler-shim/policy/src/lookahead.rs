@@ -18,13 +18,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::Cluster;
+use crate::lookahead::commitments::changes_something;
+use crate::lookahead::held_back::withheld;
+use crate::lookahead::payoff::pays_off;
+use crate::plan_record::{BarredJobs, EvictionCaution};
 use crate::session::Session;
-use crate::session::evictions::{BarredJobs, EvictionCaution};
 use crate::step::action::Action;
 
 mod cautious;
 mod commitments;
-mod held_back;
+pub(crate) mod held_back;
+mod payoff;
 
 use cautious::{FEW, LookaheadBudget, cautious, run};
 
@@ -52,8 +56,8 @@ pub fn plan_observed<'a>(
         &mut LookaheadBudget::of(cluster),
         &mut done,
     );
-    let barred = session.withheld();
-    if barred.is_empty() || session.changes_something() {
+    let barred = withheld(&session);
+    if barred.is_empty() || changes_something(&session) {
         return session;
     }
     let mut budget = LookaheadBudget::of(cluster);
@@ -88,7 +92,7 @@ fn bold<'a>(
             break;
         }
         let session = run(now, cluster, EvictionCaution::Bold(barred), budget, done);
-        if let Some(end) = session.pays_off(cluster, &idle, budget) {
+        if let Some(end) = pays_off(&session, cluster, &idle, budget) {
             return Some((session, end));
         }
     }
@@ -105,7 +109,7 @@ fn comes_back(
 ) -> bool {
     let nothing = &mut |_: &Session<'_>, _| ();
     for _ in 0..BOLD_PLANS {
-        let barred = cautious(now, &at, &BarredJobs::new(), budget, nothing).withheld();
+        let barred = withheld(&cautious(now, &at, &BarredJobs::new(), budget, nothing));
         let found = (!barred.is_empty()).then(|| bold(now, &at, &barred, budget, nothing));
         let Some((_, end)) = found.flatten() else {
             return false;

@@ -62,7 +62,7 @@ pub(crate) enum HoldState {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ResourceRequest {
     /// Whole cards, partitions and everything but cards.
-    pub(crate) node_state: NodeResources,
+    pub(crate) resources: NodeResources,
     /// Its share of each card, if it shares cards.
     pub(crate) share: Option<CardShareRequest>,
     /// Cards that a claim holds for all the pods that name it.
@@ -115,7 +115,7 @@ impl NodeState {
     /// Adds a pod's resources to the node (`count` 1) or removes them (-1).
     pub(crate) fn update_used(
         &mut self,
-        need: &ResourceRequest,
+        request: &ResourceRequest,
         cards: &CardAssignment,
         hold: HoldState,
         count: i64,
@@ -125,24 +125,24 @@ impl NodeState {
             HoldState::Releasing => (-count, count),
             HoldState::Reserved => (0, -count),
         };
-        self.idle.add(&need.node_state, idle);
-        self.releasing.add(&need.node_state, releasing);
+        self.idle.add(&request.resources, idle);
+        self.releasing.add(&request.resources, releasing);
         if self.sizes.is_listed() {
             for (class, taken) in cards.whole.iter().enumerate() {
                 self.sizes
                     .update_used(class, idle * taken, releasing * taken);
             }
             // Unhealthy cards are not counted, so taking one changes no count.
-            let dead = need.node_state.cards - cards.whole.iter().sum::<i64>();
+            let dead = request.resources.cards - cards.whole.iter().sum::<i64>();
             self.idle.cards -= idle * dead;
             self.releasing.cards -= releasing * dead;
         }
-        if let Some(share) = need.share {
+        if let Some(share) = request.share {
             for &card in &cards.shared {
                 self.update_card(card, share.on(self.size(card)), hold, count);
             }
         }
-        for &card in &need.claimed {
+        for &card in &request.claimed {
             self.update_card(card, self.size(card), hold, count);
         }
     }
@@ -197,18 +197,18 @@ impl NodeState {
     }
 
     /// Whether `need` fits into what is idle.
-    pub(crate) fn fits_now(&self, need: &ResourceRequest) -> bool {
-        self.fits(need, None)
+    pub(crate) fn fits_now(&self, request: &ResourceRequest) -> bool {
+        self.fits(request, None)
     }
 
     /// Whether `need` fits when all leaving pods are gone.
-    pub(crate) fn fits_soon(&self, need: &ResourceRequest) -> bool {
-        self.fits(need, Some(&self.releasing))
+    pub(crate) fn fits_soon(&self, request: &ResourceRequest) -> bool {
+        self.fits(request, Some(&self.releasing))
     }
 
-    fn fits(&self, need: &ResourceRequest, more: Option<&NodeResources>) -> bool {
+    fn fits(&self, request: &ResourceRequest, more: Option<&NodeResources>) -> bool {
         let has = |of: fn(&NodeResources) -> i64| of(&self.idle) + more.map_or(0, of);
-        let asks = &need.node_state;
+        let asks = &request.resources;
         let has_host = asks.cpu <= has(|node_state| node_state.cpu)
             && asks.memory <= has(|node_state| node_state.memory)
             && asks.pods <= has(|node_state| node_state.pods);
@@ -216,13 +216,13 @@ impl NodeState {
             return false;
         }
         let only_now = more.is_none();
-        let Some(share) = need.share else {
+        let Some(share) = request.share else {
             let cards = if self.sizes.is_listed() {
                 self.sizes.whole(only_now)
             } else {
                 has(|node_state| node_state.cards)
             };
-            return asks.cards.saturating_add(self.unused(&need.claimed)) <= cards
+            return asks.cards.saturating_add(self.unused(&request.claimed)) <= cards
                 && self.has_partitions(&asks.partitions, more);
         };
         let openable = match (self.sizes.is_listed(), share.of(self.card_memory)) {
@@ -279,6 +279,11 @@ impl NodeState {
             self.in_cards(key, part)
         });
         self.cards_and(&self.releasing, part.sum())
+    }
+
+    /// Cards, whole and in parts, that are free or being released.
+    pub(crate) fn free_gpus(&self) -> f64 {
+        self.idle_gpus() + self.releasing_gpus()
     }
 
     /// What is left of the shared cards after `taken`, in cards.

@@ -1,194 +1,91 @@
 //! The best node for a task, cached for the next task like it.
 //!
 //! A node's score depends only on the node itself, except for the density, which compares all nodes. So for each
-//! kind of task, the nodes that fit are kept in order of their own score and then of what is free on them. Only
-//! changed nodes are looked at again. The density decides between the first few, by the same sum as in
-//! [`Session::ranked`]. That is asked where the cache can't tell: for pods with affinity or preferences, for
-//! requests that differ from node to node, and for the first of a kind.
+//! kind of task a [`NodeRanking`] is kept, and only changed nodes are scored again. The sum is the same as in
+//! [`ranked`](crate::choose::ranked). That is asked where the cache can't tell: for pods with affinity or
+//! preferences, for requests that differ from node to node, and for the first of a kind.
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
-
-use crate::changed_nodes::ChangeCursor;
-use crate::choose::DENSITY;
+use crate::caches::node_ranking::{NodeRanking, NodeScore, RankedKind};
+use crate::capacity_bound::asks_alike;
+use crate::charges::wants_cards;
+use crate::choose::{DENSITY, density, free, overall, packing, score};
 use crate::cluster::PlacementStrategy;
-use crate::node_resources::ResourceRequest;
+use crate::fit::{fits, has_node_quota};
+use crate::requests::request_anywhere;
 use crate::session::Session;
-use crate::session::caches::{NodeRanking, NodeScore, OrderedFloat};
+use crate::snapshot::ClusterSnapshot;
 
-/// How many kinds of tasks are kept.
-const KEPT: usize = 16;
+/// The best of all nodes for a task, if one fits. The outer `None` means that no ranking is kept.
+pub(crate) fn best_of_all(session: &Session<'_>, task: usize) -> Option<Option<usize>> {
+    if !is_alone(session.facts(), task) {
+        return None;
+    }
+    let facts = session.facts();
+    let request = request_anywhere(facts, task)?;
+    let nodes = facts.nodes().len();
+    let best = session.caches().with_node_ranking(
+        task,
+        |known| asks_alike(facts, known, task) && is_guaranteed_as(facts, known, task),
+        || {
+            let kind = RankedKind {
+                task,
+                request,
+                wants_cards: wants_cards(facts, task),
+            };
+            NodeRanking::new(kind, nodes)
+        },
+        |ranking| {
+            session.spend(nodes);
+            let changed = session.state().changed_nodes();
+            ranking.catch_up(changed, |kind, node| node_score(session, kind, node));
+            ranking.best(DENSITY, |kind, range, node| {
+                density(session, kind.wants_cards, range, node)
+            })
+        },
+    );
+    let best = best??;
+    Some(best.filter(|_| has_node_quota(session, task, 0)))
+}
 
-impl Eq for OrderedFloat {}
-
-impl Ord for OrderedFloat {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
+/// What a node is worth for tasks of a kind.
+pub(crate) fn node_score(session: &Session<'_>, kind: &RankedKind, node: usize) -> NodeScore {
+    let free = free(session, kind.wants_cards, node);
+    let overall = overall(session, kind.wants_cards, node);
+    let place = || match packing(session, kind.wants_cards) {
+        PlacementStrategy::ByName => 0.0,
+        // A node without the resource scores like the emptiest one.
+        PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
+        PlacementStrategy::Binpack => free,
+        PlacementStrategy::Spread if overall == 0.0 => 0.0,
+        PlacementStrategy::Spread => 0.0 - free / overall,
+    };
+    let fits = fits(session, kind.task, node, &kind.request);
+    NodeScore {
+        // `+ 0.0` makes -0.0 a 0.0.
+        worth: fits.then(|| {
+            (
+                score(session, kind.task, node, &kind.request) + 0.0,
+                place(),
+            )
+        }),
+        free: (overall > 0.0).then_some(free),
     }
 }
 
-impl PartialOrd for OrderedFloat {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
+/// Whether only a node's own state decides its score for the task.
+fn is_alone(facts: &ClusterSnapshot<'_>, task: usize) -> bool {
+    let asked = facts.task(task).task;
+    facts.most_zones() == 0
+        && !facts.affinity_terms().may_be_refused(task)
+        && asked.near.is_empty()
+        && asked.apart.is_empty()
+        && asked.even.is_empty()
+        && asked.prefers.is_empty()
 }
 
-impl NodeRanking {
-    fn of(session: &Session<'_>, task: usize, need: ResourceRequest) -> Self {
-        Self {
-            task,
-            need,
-            wants_cards: session.wants_cards(task),
-            seen: ChangeCursor::default(),
-            places: vec![NodeScore::default(); session.nodes.len()],
-            fitting: BTreeMap::new(),
-            free: BTreeMap::new(),
-        }
-    }
-
-    fn catch_up(&mut self, session: &Session<'_>) {
-        match session.touched.since(&mut self.seen) {
-            Some(nodes) => nodes.iter().for_each(|&node| self.look_at(session, node)),
-            None => (0..self.places.len()).for_each(|node| self.look_at(session, node)),
-        }
-    }
-
-    fn look_at(&mut self, session: &Session<'_>, node: usize) {
-        let now = self.place(session, node);
-        let before = std::mem::replace(&mut self.places[node], now);
-        if now == before {
-            return;
-        }
-        if let Some(worth) = before.worth {
-            self.take_out(worth, node);
-        }
-        if let Some((worth, place)) = now.worth {
-            let equals = self.fitting.entry(OrderedFloat(worth)).or_default();
-            equals.insert((OrderedFloat(place), node));
-        }
-        if let Some(free) = before.free
-            && let Some(count) = self.free.get_mut(&OrderedFloat(free))
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.free.remove(&OrderedFloat(free));
-            }
-        }
-        if let Some(free) = now.free {
-            *self.free.entry(OrderedFloat(free)).or_default() += 1;
-        }
-    }
-
-    fn take_out(&mut self, (worth, place): (f64, f64), node: usize) {
-        if let Some(equals) = self.fitting.get_mut(&OrderedFloat(worth)) {
-            equals.remove(&(OrderedFloat(place), node));
-            if equals.is_empty() {
-                self.fitting.remove(&OrderedFloat(worth));
-            }
-        }
-    }
-
-    fn place(&self, session: &Session<'_>, node: usize) -> NodeScore {
-        let free = session.free(self.wants_cards, node);
-        let overall = session.overall(self.wants_cards, node);
-        let place = || match session.packing(self.wants_cards) {
-            PlacementStrategy::ByName => 0.0,
-            // A node without the resource scores like the emptiest one.
-            PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
-            PlacementStrategy::Binpack => free,
-            PlacementStrategy::Spread if overall == 0.0 => 0.0,
-            PlacementStrategy::Spread => 0.0 - free / overall,
-        };
-        let fits = session.fits(self.task, node, &self.need);
-        NodeScore {
-            // `+ 0.0` makes -0.0 a 0.0.
-            worth: fits.then(|| (session.score(self.task, node, &self.need) + 0.0, place())),
-            free: (overall > 0.0).then_some(free),
-        }
-    }
-
-    /// The best node, if any fits. The outer `None` means that the ranking can't tell.
-    fn best(&self, session: &Session<'_>) -> Option<Option<usize>> {
-        let ends = (self.free.first_key_value(), self.free.last_key_value());
-        let (least, most) = match ends {
-            (Some((least, _)), Some((most, _))) => (least.0, most.0.max(0.0)),
-            (None, _) | (_, None) => (f64::MAX, 0.0),
-        };
-        // If nothing is free anywhere, all nodes are packed alike, even those with less than nothing free.
-        if most == 0.0 && least < 0.0 {
-            return None;
-        }
-        let mut best: Option<(f64, usize)> = None;
-        for (&OrderedFloat(worth), equals) in self.fitting.iter().rev() {
-            if best.is_some_and(|(best, _)| best > worth + DENSITY) {
-                break;
-            }
-            // When packing, nodes without the resource come last here but score like the emptiest one.
-            let last = equals.range((OrderedFloat(f64::INFINITY), 0)..).next();
-            for &(_, node) in equals.first().into_iter().chain(last) {
-                let value = worth + session.density(self.wants_cards, (least, most), node);
-                let is_better = |(best, known): (f64, usize)| match value.total_cmp(&best) {
-                    Ordering::Greater => true,
-                    Ordering::Equal => node < known,
-                    Ordering::Less => false,
-                };
-                if best.is_none_or(is_better) {
-                    best = Some((value, node));
-                }
-            }
-        }
-        Some(best.map(|(_, node)| node))
-    }
-}
-
-impl Session<'_> {
-    /// The best of all nodes for a task, if one fits. The outer `None` means that no ranking is kept.
-    pub(crate) fn best_of_all(&self, task: usize) -> Option<Option<usize>> {
-        if !self.is_alone(task) {
-            return None;
-        }
-        let need = self.need_anywhere(task)?;
-        let mut rankings = self.rankings.borrow_mut();
-        let is_like =
-            |known: usize| self.asks_alike(known, task) && self.is_guaranteed_as(known, task);
-        let known = rankings.kept.iter().rposition(|known| is_like(known.task));
-        let mut ranking = match known {
-            Some(known) => rankings.kept.remove(known),
-            None if rankings.asked.iter().any(|&known| is_like(known)) => {
-                NodeRanking::of(self, task, need)
-            }
-            None => {
-                rankings.asked.truncate(KEPT - 1);
-                rankings.asked.insert(0, task);
-                return None;
-            }
-        };
-        self.spend(self.nodes.len());
-        ranking.catch_up(self);
-        let best = ranking.best(self);
-        if rankings.kept.len() == KEPT {
-            rankings.kept.remove(0);
-        }
-        rankings.kept.push(ranking);
-        let best = best?;
-        Some(best.filter(|_| self.has_node_quota(task, 0)))
-    }
-
-    /// Whether only a node's own state decides its score for the task.
-    fn is_alone(&self, task: usize) -> bool {
-        let facts = self.tasks[task].task;
-        self.most_zones == 0
-            && !self.inter_pod_affinity.may_be_refused(task)
-            && facts.near.is_empty()
-            && facts.apart.is_empty()
-            && facts.even.is_empty()
-            && facts.prefers.is_empty()
-    }
-
-    fn is_guaranteed_as(&self, left: usize, right: usize) -> bool {
-        let (left, right) = (self.tasks[left].task, self.tasks[right].task);
-        left.is_guaranteed == right.is_guaranteed && left.containers == right.containers
-    }
+fn is_guaranteed_as(facts: &ClusterSnapshot<'_>, left: usize, right: usize) -> bool {
+    let (left, right) = (facts.task(left).task, facts.task(right).task);
+    left.is_guaranteed == right.is_guaranteed && left.containers == right.containers
 }
 
 #[cfg(test)]
@@ -199,10 +96,15 @@ mod tests {
     use apportion_abi::{Bytes, Share};
     use proptest::prelude::*;
 
+    use super::best_of_all;
+    use crate::choose::{cards_for, ranked};
     use crate::cluster::{
         Cluster, Job, Node, PlacementStrategy as Packing, PodSet, SubGroupSet, Task, TaskGpuRequest,
     };
+
+    use crate::fit::request_to_place;
     use crate::session::Session;
+    use crate::transitions::{evict, reserve};
 
     /// Pods of a few kinds, one job each.
     fn job(number: usize, kind: usize) -> Job {
@@ -253,9 +155,9 @@ mod tests {
     }
 
     fn place(session: &mut Session<'_>, task: usize, node: usize) {
-        let need = session.need_to_place(task, node);
-        if let Some(chosen) = session.cards_for(task, node, &need, false) {
-            session.reserve(task, node, chosen.cards);
+        let request = request_to_place(session, task, node);
+        if let Some(chosen) = cards_for(session, task, node, &request, false) {
+            reserve(session, task, node, chosen.cards);
         }
     }
 
@@ -273,9 +175,9 @@ mod tests {
         let mut session = Session::open(Duration::ZERO, &cluster);
         place(&mut session, 0, 0);
         place(&mut session, 1, 1);
-        assert_eq!(session.ranked(2, &[0, 1], |_| Some(0.0)), [1, 0]);
-        assert_eq!(session.best_of_all(2), None);
-        assert_eq!(session.best_of_all(3), Some(Some(1)));
+        assert_eq!(ranked(&session, 2, &[0, 1], |_| Some(0.0)), [1, 0]);
+        assert_eq!(best_of_all(&session, 2), None);
+        assert_eq!(best_of_all(&session, 3), Some(Some(1)));
     }
 
     proptest! {
@@ -292,19 +194,19 @@ mod tests {
             };
             (cluster.settings.gpu_nodes, cluster.settings.cpu_nodes) = strategies;
             let mut session = Session::open(Duration::ZERO, &cluster);
-            let all: Vec<usize> = (0..session.nodes.len()).collect();
+            let all: Vec<usize> = (0..session.facts().nodes().len()).collect();
             for (task, (_, gone)) in kinds.iter().enumerate() {
-                let best = session.ranked(task, &all, |_| Some(0.0)).first().copied();
-                if let Some(kept) = session.best_of_all(task) {
+                let best = ranked(&session, task, &all, |_| Some(0.0)).first().copied();
+                if let Some(kept) = best_of_all(&session, task) {
                     prop_assert_eq!(kept, best);
                 }
                 if let Some(node) = best {
                     place(&mut session, task, node);
                 }
                 if let Some(gone) = gone.filter(|gone| *gone < task)
-                    && session.task_states[gone].status.is_active_allocated()
+                    && session.state().has_place(gone)
                 {
-                    session.evict(gone);
+                    evict(&mut session, gone);
                 }
             }
         }

@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::capacity_bound::CapacityBound;
+use crate::capacity_bound::{CapacityBound, freed_by};
 use crate::job_order::{JobOrder, VictimFilter};
+use crate::resource_vector::ResourceVector;
 use crate::session::Session;
-use crate::session::caches::ResourceVector;
 use crate::victim_nodes::{CardDemand, VictimNodes};
 
 /// Pods that are evicted together.
@@ -38,7 +38,7 @@ pub(crate) struct ScenarioContext<'r> {
     /// Victims that a smaller part of the same job already needed.
     pub(crate) recorded: &'r [VictimBatch],
     pub(crate) demand: CardDemand,
-    pub(crate) reach: &'r CapacityBound,
+    pub(crate) bound: &'r CapacityBound,
     /// Whether a victim may lose its place for good, or may only be moved.
     pub(crate) may_lose: &'r VictimFilter<'r>,
 }
@@ -56,8 +56,8 @@ enum VictimSet {
 
 /// The sets of victims for one search, one after the other.
 pub(crate) struct VictimScenarios<'r> {
-    way: VictimSelection,
-    line: JobOrder<'r>,
+    selection: VictimSelection,
+    job_order: JobOrder<'r>,
     wanted: ScenarioContext<'r>,
     recorded_tasks: BTreeSet<usize>,
     /// What the recorded victims leave free, by node.
@@ -75,8 +75,8 @@ pub(crate) struct VictimScenarios<'r> {
 impl<'r> VictimScenarios<'r> {
     pub(crate) fn new(
         session: &Session<'_>,
-        way: VictimSelection,
-        line: JobOrder<'r>,
+        selection: VictimSelection,
+        job_order: JobOrder<'r>,
         wanted: ScenarioContext<'r>,
         feasible: &BTreeSet<usize>,
     ) -> Self {
@@ -86,15 +86,15 @@ impl<'r> VictimScenarios<'r> {
         let mut lost = ResourceVector::default();
         for (node, parts) in recorded_tasks
             .iter()
-            .filter_map(|&task| session.freed_by(task))
+            .filter_map(|&task| freed_by(session, task))
         {
             let freed = recorded_freed.entry(node).or_default();
             *freed = freed.plus(parts);
             lost = lost.plus(parts);
         }
         Self {
-            way,
-            line,
+            selection,
+            job_order,
             spans: VictimNodes::new(session, wanted.demand, &recorded_tasks, feasible),
             wanted,
             recorded_tasks,
@@ -124,8 +124,8 @@ impl<'r> VictimScenarios<'r> {
                 }
             }
             self.advance(session)?;
-            if self.wanted.reach.is_within(self.lost) {
-                self.drafts = match self.way {
+            if self.wanted.bound.is_within(self.lost) {
+                self.drafts = match self.selection {
                     VictimSelection::Local => self.nodes_of_last(session),
                     VictimSelection::Spanning => {
                         self.spans.sorted().map(VictimSet::First).collect()
@@ -141,11 +141,11 @@ impl<'r> VictimScenarios<'r> {
         session.spend(set.len());
         let mut freed = self.recorded_freed.clone();
         let leaving = set.iter().flat_map(|&batch| &self.potential[batch].tasks);
-        for (node, parts) in leaving.filter_map(|&task| session.freed_by(task)) {
+        for (node, parts) in leaving.filter_map(|&task| freed_by(session, task)) {
             let sum = freed.entry(node).or_default();
             *sum = sum.plus(parts);
         }
-        self.wanted.reach.holds(freed)
+        self.wanted.bound.holds(freed)
     }
 
     fn set_of(&self, draft: VictimSet) -> Vec<usize> {
@@ -182,13 +182,13 @@ impl<'r> VictimScenarios<'r> {
     /// Takes one batch more; `None` if there are no more victims.
     fn advance(&mut self, session: &Session<'_>) -> Option<()> {
         loop {
-            let view = self.line.pop(session)?;
+            let view = self.job_order.pop(session)?;
             let (tasks, has_more) = session.gang(&view).next_victims();
             let is_recorded = |task: &usize| self.recorded_tasks.contains(task);
             if tasks.iter().any(is_recorded) {
                 let rest = view.only(|task| !self.recorded_tasks.contains(&task));
                 if rest.all().next().is_some() {
-                    self.line.push(session, rest);
+                    self.job_order.push(session, rest);
                 }
                 continue;
             }
@@ -196,11 +196,11 @@ impl<'r> VictimScenarios<'r> {
                 continue;
             }
             if has_more {
-                self.line.push(session, view.without(&tasks));
+                self.job_order.push(session, view.without(&tasks));
             }
             let job = view.job;
             if (self.wanted.may_lose)(session, job) {
-                let parts = tasks.iter().filter_map(|&task| session.freed_by(task));
+                let parts = tasks.iter().filter_map(|&task| freed_by(session, task));
                 self.lost = parts.fold(self.lost, |lost, (_, parts)| lost.plus(parts));
             }
             let place = self.potential.len();
@@ -216,30 +216,16 @@ impl<'r> VictimScenarios<'r> {
         let last = self.potential.last();
         let nodes: BTreeSet<usize> = last
             .into_iter()
-            .flat_map(|batch| session.jobs[batch.job].view.all())
-            .filter_map(|task| session.task_states[task].node)
+            .flat_map(|batch| session.facts().job(batch.job).view.all())
+            .filter_map(|task| session.state().task(task).node)
             .collect();
         // Where cards differ in size, the last victim may be the first on a card that is large enough.
-        let differs = |node: &usize| session.node_states[*node].sizes.count() > 1;
+        let differs = |node: &usize| session.state().node(*node).sizes.count() > 1;
         let alone = last.filter(|_| nodes.iter().any(differs));
         let alone = alone.map(|batch| VictimSet::Alone(batch.job));
         alone
             .into_iter()
             .chain(nodes.into_iter().map(VictimSet::Node))
             .collect()
-    }
-}
-
-impl Session<'_> {
-    /// Cards, whole and in parts, that are free on a node or being released.
-    pub(crate) fn free_gpus(&self, node: usize) -> f64 {
-        let node_state = &self.node_states[node];
-        node_state.idle_gpus() + node_state.releasing_gpus()
-    }
-
-    /// How many cards a task has.
-    pub(crate) fn gpus_of(&self, task: usize) -> f64 {
-        let charge = self.charge(task);
-        charge.map_or(0.0, |charge| charge[crate::amounts::ResourceKind::Gpu])
     }
 }

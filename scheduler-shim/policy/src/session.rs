@@ -1,117 +1,59 @@
-//! One run of the policy on one cluster: the state of everything, with what is being tried.
+//! One run of the policy on one cluster.
 //!
-//! There is one primitive, [`Session::set`]: a task gets a new state, and the counts of nodes and queues follow.
-//! Everything that is tried is a list of such changes. To undo it, the old states are set in reverse. Nothing else
-//! is ever restored, so nothing can be forgotten.
-//!
-//! The cluster is sorted when the session opens; the order in which it was built has no influence.
+//! A session has four parts. The [facts](ClusterSnapshot) are the cluster as it was when the session opened. The
+//! [state](SessionState) is what changes: every change is logged and can be undone. The [caches](SessionCaches) can
+//! be computed again from these two. The [record](PlanRecord) says what was decided about evictions. The rules are
+//! functions in modules of their own: with a shared session they can read all of it and change none of it.
 
-use std::borrow::Cow;
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::cell::Cell;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, Share as CardShare};
-
-use crate::amounts::ResourceAmounts;
-use crate::changed_nodes::ChangedNodes;
-use crate::cluster::{
-    ClusterTopology, Node, NumaScope, PolicySettings, Queue, TaskGpuRequest, TaskStatus,
-    ZoneAmounts,
-};
-use crate::gang::{Gang, JobView, TaskStatusLookup};
-use crate::inter_pod_affinity::{self, InterPodAffinity};
-use crate::node_resources::{
-    CardKey, CardShareRequest, HoldState, NodeResources, NodeState, ResourceRequest,
-};
-use crate::numa::ZoneRequest;
+use crate::caches::SessionCaches;
+use crate::cluster::Cluster;
+use crate::gang::{Gang, JobView};
+use crate::node_resources::CardKey;
+use crate::plan_record::{EvictionCaution, PlanRecord};
+use crate::snapshot::ClusterSnapshot;
+use crate::state::SessionState;
+use crate::state::undo_log::Checkpoint;
+use crate::task_state::TaskState;
 use crate::tree::QueueTree;
-use caches::{FreeCapacity, NodeRankings, PlacementCounts, PodMix, TaskClass};
-use evictions::{EvictionCaution, EvictionCommitment};
-use facts::{ClaimFacts, JobFacts, TaskFacts, TaskState, find};
-
-pub(crate) mod caches;
-mod charge;
-pub(crate) mod evictions;
-pub(crate) mod facts;
-mod initial_placement;
-mod open;
-mod transitions;
 
 /// A run of the policy.
 #[derive(Debug)]
 pub struct Session<'a> {
-    pub(crate) now: Duration,
-    pub(crate) settings: &'a PolicySettings,
-    pub(crate) topologies: Vec<&'a ClusterTopology>,
-    pub(crate) nodes: Vec<&'a Node>,
-    pub(crate) node_states: Vec<NodeState>,
-    pub(crate) queues: QueueTree,
-    pub(crate) queue_facts: BTreeMap<&'a str, &'a Queue>,
-    pub(crate) total: ResourceAmounts,
-    pub(crate) jobs: Vec<JobFacts<'a>>,
-    pub(crate) tasks: Vec<TaskFacts<'a>>,
-    pub(crate) task_states: Vec<TaskState>,
-    /// The states when the session opened.
-    pub(crate) initial_states: Vec<TaskState>,
-    /// The memory of the smallest and the largest cards, for requests in bytes without a node.
-    pub(crate) card_sizes: (Bytes, Bytes),
-    /// The memory of all cards, each size once, the smallest first.
-    sizes: Vec<Bytes>,
-    /// Whether a pod may count for fewer cards after a move: so with bytes, on cards of several sizes.
-    pub(crate) moves_shrink: bool,
-    pub(crate) card_names: BTreeMap<CardKey, String>,
-    pub(crate) claims: Vec<ClaimFacts<'a>>,
-    /// How many NUMA zones the node with the most of them has.
-    pub(crate) most_zones: usize,
-    /// Which jobs may evict others.
-    pub(crate) caution: EvictionCaution,
-    /// How many pods match affinity terms, and where.
-    pub(crate) inter_pod_affinity: InterPodAffinity,
-    /// The places that were promised to jobs that evict.
-    pub(crate) commitments: Vec<EvictionCommitment>,
-    /// The jobs that found only victims that are spared, with those victims.
-    pub(crate) sparing: BTreeMap<usize, BTreeSet<usize>>,
-    profiles: Vec<String>,
-    next_card: CardKey,
-    log: Vec<(usize, TaskState)>,
+    facts: ClusterSnapshot<'a>,
+    state: SessionState,
+    caches: SessionCaches,
+    plan: PlanRecord,
     /// The effort so far, counted instead of timed.
-    pub(crate) effort: Cell<u64>,
-    /// Task classes, as far as they were asked for.
-    pub(crate) kinds: RefCell<Vec<Rc<TaskClass>>>,
-    /// The nodes that changed.
-    pub(crate) touched: ChangedNodes,
-    /// Caches: what is free, how many places that makes, and which nodes are best.
-    pub(crate) free_capacity: RefCell<Rc<FreeCapacity>>,
-    pub(crate) places: RefCell<Vec<Rc<PlacementCounts>>>,
-    pub(crate) rankings: RefCell<NodeRankings>,
-    /// The mix of pod kinds, once asked for.
-    pub(crate) mix: OnceCell<PodMix>,
-    /// The tasks by name, built on first use.
-    names: OnceCell<BTreeMap<&'a str, usize>>,
-}
-
-impl TaskStatusLookup for Session<'_> {
-    fn status(&self, task: usize) -> TaskStatus {
-        self.task_states[task].status
-    }
-
-    fn is_tentative(&self, task: usize) -> bool {
-        self.task_states[task].was.is_some()
-    }
-}
-
-/// A point to return to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SessionCheckpoint(usize);
-
-impl SessionCheckpoint {
-    /// The last commit.
-    pub(crate) const START: Self = Self(0);
+    effort: Cell<u64>,
 }
 
 impl<'a> Session<'a> {
+    /// Opens a session on a cluster.
+    #[must_use]
+    pub fn open(now: Duration, cluster: &'a Cluster) -> Self {
+        Self::with_caution(now, cluster, EvictionCaution::default())
+    }
+
+    /// Opens a session that may make these evictions.
+    pub(crate) fn with_caution(
+        now: Duration,
+        cluster: &'a Cluster,
+        caution: EvictionCaution,
+    ) -> Self {
+        let queues = QueueTree::of(&cluster.queues);
+        let facts = ClusterSnapshot::of(now, cluster, &queues);
+        Self {
+            state: SessionState::of(&facts, queues),
+            facts,
+            caches: SessionCaches::default(),
+            plan: PlanRecord::with(caution),
+            effort: Cell::new(0),
+        }
+    }
+
     /// How often a pod was checked against a node, or counted as a victim, so far.
     #[must_use]
     pub fn effort(&self) -> u64 {
@@ -122,223 +64,55 @@ impl<'a> Session<'a> {
         self.effort.set(self.effort.get() + effort as u64);
     }
 
-    /// A task and a node by their names.
-    pub(crate) fn named(&self, task: &str, node: &str) -> Option<(usize, usize)> {
-        let tasks = || self.tasks.iter().map(|facts| facts.task.name.as_str());
-        let names = self.names.get_or_init(|| tasks().zip(0..).collect());
-        Some((*names.get(task)?, find(&self.nodes, node)?))
+    pub(crate) fn facts(&self) -> &ClusterSnapshot<'a> {
+        &self.facts
+    }
+
+    pub(crate) fn state(&self) -> &SessionState {
+        &self.state
+    }
+
+    pub(crate) fn caches(&self) -> &SessionCaches {
+        &self.caches
+    }
+
+    pub(crate) fn plan(&self) -> &PlanRecord {
+        &self.plan
+    }
+
+    pub(crate) fn plan_mut(&mut self) -> &mut PlanRecord {
+        &mut self.plan
     }
 
     /// A view of a job as a gang.
-    pub(crate) fn gang<'s>(&'s self, view: &'s JobView) -> Gang<'s, Self> {
+    pub(crate) fn gang<'s>(&'s self, view: &'s JobView) -> Gang<'s, SessionState> {
         Gang {
-            tree: &self.jobs[view.job].tree,
+            tree: &self.facts.job(view.job).tree,
             view,
-            task_states: self,
+            task_states: &self.state,
         }
-    }
-
-    /// Whether some of a gang's pods have places, but fewer than it needs.
-    pub(crate) fn has_too_few(&self, job: usize) -> bool {
-        let view = &self.jobs[job].view;
-        let has_place = |task: usize| self.task_states[task].status.is_active_allocated();
-        view.all().any(has_place) && !self.gang(view).has_enough()
-    }
-
-    /// What a task takes on any node; `None` if that depends on the node.
-    pub(crate) fn need_anywhere(&self, task: usize) -> Option<ResourceRequest> {
-        let facts = &self.tasks[task];
-        let is_of_bytes = matches!(
-            facts.task.cards,
-            TaskGpuRequest::Shared {
-                share: CardShare::Memory(_),
-                ..
-            }
-        );
-        let depends = is_of_bytes || !facts.task.claims.is_empty();
-        (!depends && !self.nodes.is_empty()).then(|| self.need(task, 0))
-    }
-
-    /// What a task takes of a node.
-    pub(crate) fn need(&self, task: usize, node: usize) -> ResourceRequest {
-        let facts = self.tasks[task].task;
-        let mut need = ResourceRequest {
-            node_state: NodeResources {
-                cpu: facts.cpu_millis,
-                memory: facts.memory,
-                pods: 1,
-                ..NodeResources::default()
-            },
-            ..ResourceRequest::default()
-        };
-        match &facts.cards {
-            TaskGpuRequest::None => {}
-            TaskGpuRequest::Whole(count) => need.node_state.cards = *count,
-            TaskGpuRequest::Partitions(partitions) => {
-                need.node_state.partitions = self.by_profile(partitions)
-            }
-            TaskGpuRequest::Shared { share, devices } => {
-                need.share = Some(CardShareRequest {
-                    share: *share,
-                    devices: usize::try_from(*devices).unwrap_or(usize::MAX),
-                    smallest: Bytes::ZERO,
-                });
-            }
-        }
-        for &claim in self.tasks[task].claims.iter().flatten() {
-            let facts = &self.claims[claim];
-            match &facts.given {
-                _ if !facts.claim.is_of_cards => {}
-                Some((place, cards)) if *place == node => need.claimed.extend(cards),
-                _ => {
-                    need.node_state.cards =
-                        need.node_state.cards.saturating_add(facts.claim.devices);
-                }
-            }
-        }
-        need
-    }
-
-    /// Like `need`, for a task that is yet to be placed: with the smallest card that its queues can pay for.
-    pub(crate) fn need_to_place(&self, task: usize, node: usize) -> ResourceRequest {
-        let mut need = self.need(task, node);
-        let bytes = |share: &CardShareRequest| matches!(share.share, CardShare::Memory(_));
-        if let Some(share) = need.share.as_mut().filter(|share| bytes(share)) {
-            let mut sizes = self.node_states[node].sizes.all();
-            let payable = sizes.find(|&size| {
-                share.of(size).is_some() && self.has_quota(task, self.charged(task, size))
-            });
-            share.smallest = payable.unwrap_or(Bytes::ZERO);
-        }
-        need
-    }
-
-    /// What a task asks of the zones of a node.
-    pub(crate) fn zone_request(&self, task: usize, node: usize) -> ZoneRequest<'_> {
-        match (
-            &self.tasks[task].task.containers,
-            self.node_states[node].zones.scope,
-        ) {
-            (Some(containers), NumaScope::Container) => ZoneRequest {
-                together: Cow::Borrowed(&containers.running),
-                before: &containers.init,
-            },
-            (Some(containers), NumaScope::Pod) => ZoneRequest::whole(containers.pod),
-            (None, _) => ZoneRequest::whole(self.whole_zone_request(task)),
-        }
-    }
-
-    fn whole_zone_request(&self, task: usize) -> ZoneAmounts {
-        const WHOLE_CPU: i64 = 1000;
-        let facts = self.tasks[task].task;
-        let cards = match &facts.cards {
-            TaskGpuRequest::Whole(count) => *count,
-            TaskGpuRequest::None
-            | TaskGpuRequest::Shared { .. }
-            | TaskGpuRequest::Partitions(_) => 0,
-        };
-        ZoneAmounts {
-            cpu: facts.cpu_millis,
-            memory: facts.memory,
-            cards,
-        }
-        .only(
-            facts.is_guaranteed && facts.cpu_millis % WHOLE_CPU == 0,
-            facts.is_guaranteed,
-            true,
-        )
-    }
-
-    fn by_profile(&self, partitions: &BTreeMap<String, i64>) -> Vec<i64> {
-        let count = |profile| partitions.get(profile).copied().unwrap_or(0);
-        self.profiles.iter().map(count).collect()
-    }
-
-    /// The point to return to.
-    pub(crate) fn mark(&self) -> SessionCheckpoint {
-        SessionCheckpoint(self.log.len())
-    }
-
-    /// Undoes everything since `mark`.
-    pub(crate) fn roll_back(&mut self, mark: SessionCheckpoint) {
-        while self.log.len() > mark.0 {
-            if let Some((task, state)) = self.log.pop() {
-                self.replace(task, state);
-            }
-        }
-    }
-
-    /// Makes everything since the last commit final.
-    pub(crate) fn commit(&mut self) {
-        for (task, _) in std::mem::take(&mut self.log) {
-            self.task_states[task].was = None;
-        }
-    }
-
-    /// The tasks that changed since `mark`.
-    pub(crate) fn changed_since(&self, mark: SessionCheckpoint) -> Vec<usize> {
-        let mut tasks: Vec<usize> = self.log[mark.0..].iter().map(|(task, _)| *task).collect();
-        tasks.sort_unstable();
-        tasks.dedup();
-        tasks
     }
 
     /// Gives a task a new state.
     pub(crate) fn set(&mut self, task: usize, state: TaskState) {
-        let before = self.replace(task, state);
-        self.log.push((task, before));
+        self.state.set(&self.facts, task, state);
     }
 
-    fn replace(&mut self, task: usize, state: TaskState) -> TaskState {
-        self.update_used(task, -1);
-        let before = std::mem::replace(&mut self.task_states[task], state);
-        self.update_used(task, 1);
-        before
+    /// Undoes everything since `mark`.
+    pub(crate) fn roll_back(&mut self, mark: Checkpoint) {
+        self.state.roll_back(&self.facts, mark);
     }
 
-    /// Counts what a task takes (`count` 1) or removes it from the counts (-1).
-    fn update_used(&mut self, task: usize, count: i64) {
-        let state = self.task_states[task].clone();
-        for (node, presence) in inter_pod_affinity::places(&state) {
-            self.inter_pod_affinity
-                .note(task, node, presence, count > 0);
-        }
-        if let Some((node, cards)) = &state.leaves {
-            let need = self.need(task, *node);
-            self.node_states[*node].update_used(&need, cards, HoldState::Releasing, count);
-            self.touched.note(*node);
-        }
-        let (Some(node), true) = (state.node, state.status.is_active()) else {
-            return;
-        };
-        let hold = match state.status {
-            TaskStatus::Releasing => HoldState::Releasing,
-            TaskStatus::Pipelined => HoldState::Reserved,
-            _ => HoldState::Held,
-        };
-        let need = self.need(task, node);
-        self.node_states[node].update_used(&need, &state.cards, hold, count);
-        self.touched.note(node);
-        if hold != HoldState::Releasing {
-            self.node_states[node]
-                .zones
-                .update_used(&state.zones, count);
-        }
-        let facts = &self.tasks[task];
-        if facts.task.is_legacy_mig {
-            let legacy = &mut self.node_states[node].legacy;
-            *legacy = if count > 0 { *legacy + 1 } else { *legacy - 1 };
-        }
-        let job = &self.jobs[facts.job];
-        if let (Some(queue), true) = (job.payer, state.status.is_active_allocated()) {
-            let is_preemptible = job.job.is_preemptible;
-            let charged = self.charge_at(task, node, &state.cards);
-            let charged = if count > 0 {
-                charged
-            } else {
-                ResourceAmounts::default().minus(charged)
-            };
-            self.queues.charge(queue, charged, is_preemptible);
-        }
+    /// Makes everything since the last commit final.
+    pub(crate) fn commit(&mut self) {
+        self.state.commit();
+    }
+
+    /// A key for a card of a node that nobody shares yet, of this size class if sizes are known.
+    pub(crate) fn new_card(&mut self, node: usize, class: usize) -> CardKey {
+        self.state.new_card(node, class)
     }
 }
+
+#[cfg(test)]
+mod tests;

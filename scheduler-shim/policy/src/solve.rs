@@ -9,13 +9,18 @@ use std::collections::BTreeSet;
 
 use apportion_abi::Share as CardShare;
 
-use crate::capacity_bound::CapacityBound;
+use crate::affinity_filter::matches_neighbours;
+use crate::allocate::allocate_job;
+use crate::capacity_bound::{CapacityBound, free_capacity};
+use crate::charges::wants_cards;
 use crate::cluster::{KaiBehavior, TaskGpuRequest, TaskStatus};
 use crate::gang::JobView;
 use crate::job_order::{JobOrder, VictimFilter};
+use crate::job_state::has_too_few;
 use crate::jobs_by_queue::JobsByQueue;
 use crate::scenario::{ScenarioContext, VictimBatch, VictimScenarios, VictimSelection};
 use crate::session::Session;
+use crate::transitions::evict;
 use crate::victim_nodes::CardDemand;
 
 /// Whether an outcome is fair, given the job's placed tasks and the victims.
@@ -39,242 +44,256 @@ pub(crate) struct VictimSearch<'s> {
     pub(crate) until: u64,
 }
 
-impl Session<'_> {
-    /// Finds victims for a job and places it; on failure nothing has changed.
-    pub(crate) fn solve(&mut self, search: &VictimSearch<'_>) -> bool {
-        let gang = self.gang(&search.job);
-        let tasks = gang.next(false);
-        if tasks.is_empty() {
-            return false;
-        }
-        if CapacityBound::of(self, &tasks).is_none() {
-            return false;
-        }
-        let feasible = self.feasible_nodes(&search.job);
-        let mut ways = VictimSelection::ALL.into_iter();
-        ways.any(|way| self.solve_in(way, search, &tasks, &feasible))
+/// Finds victims for a job and places it; on failure nothing has changed.
+pub(crate) fn solve(session: &mut Session<'_>, search: &VictimSearch<'_>) -> bool {
+    let gang = session.gang(&search.job);
+    let tasks = gang.next(false);
+    if tasks.is_empty() {
+        return false;
     }
-
-    fn solve_in(
-        &mut self,
-        way: VictimSelection,
-        search: &VictimSearch<'_>,
-        tasks: &[usize],
-        feasible: &BTreeSet<usize>,
-    ) -> bool {
-        let mut recorded = Vec::new();
-        if !self.grow(way, search, tasks, feasible, &mut recorded) {
-            return false;
-        }
-        // `grow` undid its trials; this one stays applied.
-        let mark = self.mark();
-        let solved = self
-            .probe(way, search, tasks, feasible, &recorded)
-            .is_some()
-            && self.gang(&search.job).has_enough();
-        if !solved {
-            self.roll_back(mark);
-        }
-        solved
+    if CapacityBound::of(session, &tasks).is_none() {
+        return false;
     }
+    let feasible = feasible_nodes(session, &search.job);
+    let mut selections = VictimSelection::ALL.into_iter();
+    selections.any(|selection| solve_in(session, selection, search, &tasks, &feasible))
+}
 
-    /// Finds the largest part of the job that can be placed, doubling and then halving the step; returns whether
-    /// any part can. `recorded` gets the victims of that part.
-    fn grow(
-        &mut self,
-        way: VictimSelection,
-        search: &VictimSearch<'_>,
-        tasks: &[usize],
-        feasible: &BTreeSet<usize>,
-        recorded: &mut Vec<VictimBatch>,
-    ) -> bool {
-        let (mut solved, mut failed) = (0, tasks.len() + 1);
-        let mut part = 1;
-        while failed - solved > 1 {
-            let mark = self.mark();
-            let found = self.probe(way, search, &tasks[..part], feasible, recorded);
-            self.roll_back(mark);
-            match found {
-                Some(victims) => {
-                    *recorded = victims;
-                    solved = part;
-                }
-                None => failed = part,
-            }
-            part = if failed > tasks.len() {
-                (part * 2).min(tasks.len())
-            } else {
-                usize::midpoint(solved, failed)
-            };
-        }
-        solved > 0
+fn solve_in(
+    session: &mut Session<'_>,
+    selection: VictimSelection,
+    search: &VictimSearch<'_>,
+    tasks: &[usize],
+    feasible: &BTreeSet<usize>,
+) -> bool {
+    let mut recorded = Vec::new();
+    if !grow(session, selection, search, tasks, feasible, &mut recorded) {
+        return false;
     }
+    // `grow` undid its trials; this one stays applied.
+    let mark = session.state().mark();
+    let solved = probe(session, selection, search, tasks, feasible, &recorded).is_some()
+        && session.gang(&search.job).has_enough();
+    if !solved {
+        session.roll_back(mark);
+    }
+    solved
+}
 
-    /// Tries sets of victims for a part of the job; the first that works stays applied.
-    fn probe(
-        &mut self,
-        way: VictimSelection,
-        search: &VictimSearch<'_>,
-        tasks: &[usize],
-        feasible: &BTreeSet<usize>,
-        recorded: &[VictimBatch],
-    ) -> Option<Vec<VictimBatch>> {
-        let view = self.part_of(&search.job, tasks);
-        let line = JobOrder::of_victims(self, search.victims, search.may_leave);
-        let mut nodes = feasible.clone();
-        nodes.extend(self.places(recorded));
-        let reach = CapacityBound::of(self, tasks)?;
-        let wanted = ScenarioContext {
+/// Finds the largest part of the job that can be placed, doubling and then halving the step; returns whether
+/// any part can. `recorded` gets the victims of that part.
+fn grow(
+    session: &mut Session<'_>,
+    selection: VictimSelection,
+    search: &VictimSearch<'_>,
+    tasks: &[usize],
+    feasible: &BTreeSet<usize>,
+    recorded: &mut Vec<VictimBatch>,
+) -> bool {
+    let (mut solved, mut failed) = (0, tasks.len() + 1);
+    let mut part = 1;
+    while failed - solved > 1 {
+        let mark = session.state().mark();
+        let found = probe(
+            session,
+            selection,
+            search,
+            &tasks[..part],
+            feasible,
             recorded,
-            demand: self.card_demand(tasks),
-            reach: &reach,
-            may_lose: search.may_lose,
-        };
-        let mut scenarios = VictimScenarios::new(self, way, line, wanted, &nodes);
-        while self.effort.get() < search.until {
-            let potential = scenarios.next(self)?;
-            let batches = [recorded, &potential].concat();
-            let mark = self.mark();
-            if let Some(victims) = self.attempt(search, &view, tasks, &nodes, batches) {
-                return Some(victims);
+        );
+        session.roll_back(mark);
+        match found {
+            Some(victims) => {
+                *recorded = victims;
+                solved = part;
             }
-            self.roll_back(mark);
+            None => failed = part,
         }
-        None
-    }
-
-    /// The job with its placed tasks and only these of its waiting tasks.
-    fn part_of(&self, job: &JobView, tasks: &[usize]) -> JobView {
-        let has_place = |task: usize| self.task_states[task].status.is_active_allocated();
-        let part = job.only(|task| has_place(task) || tasks.contains(&task));
-        part.with_reachable_minimums(&self.jobs[job.job].tree)
-    }
-
-    fn card_demand(&self, tasks: &[usize]) -> CardDemand {
-        // A request in bytes says nothing before a node is chosen.
-        let asks = || {
-            tasks.iter().map(|&task| {
-                let facts = &self.tasks[task];
-                let cards = match &facts.task.cards {
-                    TaskGpuRequest::Shared {
-                        share: CardShare::Memory(_),
-                        ..
-                    } => 0.0,
-                    cards => cards.count(self.card_sizes.0),
-                };
-                cards + facts.claimed_cards as f64
-            })
-        };
-        CardDemand {
-            sum: asks().sum(),
-            least: asks().fold(f64::MAX, f64::min),
-        }
-    }
-
-    /// Nodes where the job could get something if nobody leaves.
-    fn feasible_nodes(&self, job: &JobView) -> BTreeSet<usize> {
-        if job.all().all(|task| self.wants_cards(task)) {
-            self.free_capacity().with_cards().clone()
+        part = if failed > tasks.len() {
+            (part * 2).min(tasks.len())
         } else {
-            (0..self.nodes.len()).collect()
-        }
-    }
-
-    fn places(&self, batches: &[VictimBatch]) -> BTreeSet<usize> {
-        let tasks = batches.iter().flat_map(|batch| &batch.tasks);
-        tasks
-            .filter_map(|&task| self.task_states[task].node)
-            .collect()
-    }
-
-    /// Evicts, places and checks; returns the batches of which a pod really has to leave.
-    fn attempt(
-        &mut self,
-        search: &VictimSearch<'_>,
-        view: &JobView,
-        tasks: &[usize],
-        nodes: &BTreeSet<usize>,
-        batches: Vec<VictimBatch>,
-    ) -> Option<Vec<VictimBatch>> {
-        let mut nodes = nodes.clone();
-        nodes.extend(self.places(&batches));
-        let nodes: Vec<usize> = nodes.into_iter().collect();
-        let broken = self.broken_gangs(&batches);
-        let mut evicted = BTreeSet::new();
-        for &task in batches.iter().flat_map(|batch| &batch.tasks) {
-            if self.task_states[task].status.is_active_allocated() {
-                evicted.insert(task);
-                self.evict(task);
-            }
-        }
-        if evicted.is_empty() || !self.place_again(search.waiting, view, &batches, &nodes) {
-            return None;
-        }
-        // A pod of the gang that stayed would only leave later, when the grace period is over.
-        if !self.broken_gangs(&batches).is_subset(&broken) {
-            return None;
-        }
-        // A pod that got its old place back may be one too many for the job's affinity or spread rules.
-        let keeps_apart = |&task: &usize| {
-            let node = self.task_states[task].node;
-            node.is_none_or(|node| self.matches_neighbours(task, node))
+            usize::midpoint(solved, failed)
         };
-        if !tasks.iter().all(keeps_apart) || !(search.is_fair)(self, tasks, &batches) {
+    }
+    solved > 0
+}
+
+/// Tries sets of victims for a part of the job; the first that works stays applied.
+fn probe(
+    session: &mut Session<'_>,
+    selection: VictimSelection,
+    search: &VictimSearch<'_>,
+    tasks: &[usize],
+    feasible: &BTreeSet<usize>,
+    recorded: &[VictimBatch],
+) -> Option<Vec<VictimBatch>> {
+    let view = part_of(session, &search.job, tasks);
+    let job_order = JobOrder::of_victims(session, search.victims, search.may_leave);
+    let mut nodes = feasible.clone();
+    nodes.extend(nodes_of(session, recorded));
+    let bound = CapacityBound::of(session, tasks)?;
+    let wanted = ScenarioContext {
+        recorded,
+        demand: card_demand(session, tasks),
+        bound: &bound,
+        may_lose: search.may_lose,
+    };
+    let mut scenarios = VictimScenarios::new(session, selection, job_order, wanted, &nodes);
+    while session.effort() < search.until {
+        let potential = scenarios.next(session)?;
+        let batches = [recorded, &potential].concat();
+        let mark = session.state().mark();
+        if let Some(victims) = attempt(session, search, &view, tasks, &nodes, batches) {
+            return Some(victims);
+        }
+        session.roll_back(mark);
+    }
+    None
+}
+
+/// The job with its placed tasks and only these of its waiting tasks.
+fn part_of(session: &Session<'_>, job: &JobView, tasks: &[usize]) -> JobView {
+    let part = job.only(|task| session.state().has_place(task) || tasks.contains(&task));
+    part.with_reachable_minimums(&session.facts().job(job.job).tree)
+}
+
+/// The cards that tasks ask for. A request in bytes says nothing before a node is chosen.
+fn card_demand(session: &Session<'_>, tasks: &[usize]) -> CardDemand {
+    let smallest = session.facts().card_sizes().smallest();
+    let mut demand = CardDemand {
+        sum: 0.0,
+        least: f64::MAX,
+    };
+    for &task in tasks {
+        let task = session.facts().task(task);
+        let shared_or_whole = match &task.task.cards {
+            TaskGpuRequest::Shared {
+                share: CardShare::Memory(_),
+                ..
+            } => 0.0,
+            cards => cards.count(smallest),
+        };
+        let cards = shared_or_whole + task.claimed_cards as f64;
+        demand.sum += cards;
+        demand.least = demand.least.min(cards);
+    }
+    demand
+}
+
+/// Nodes where the job could get something if nobody leaves.
+fn feasible_nodes(session: &Session<'_>, job: &JobView) -> BTreeSet<usize> {
+    if job.all().all(|task| wants_cards(session.facts(), task)) {
+        free_capacity(session).with_cards().clone()
+    } else {
+        (0..session.facts().nodes().len()).collect()
+    }
+}
+
+/// The nodes of the tasks of some batches.
+fn nodes_of(session: &Session<'_>, batches: &[VictimBatch]) -> BTreeSet<usize> {
+    let tasks = batches.iter().flat_map(|batch| &batch.tasks);
+    tasks
+        .filter_map(|&task| session.state().task(task).node)
+        .collect()
+}
+
+/// Evicts, places and checks; returns the batches of which a pod really has to leave.
+fn attempt(
+    session: &mut Session<'_>,
+    search: &VictimSearch<'_>,
+    view: &JobView,
+    tasks: &[usize],
+    nodes: &BTreeSet<usize>,
+    batches: Vec<VictimBatch>,
+) -> Option<Vec<VictimBatch>> {
+    let mut nodes = nodes.clone();
+    nodes.extend(nodes_of(session, &batches));
+    let nodes: Vec<usize> = nodes.into_iter().collect();
+    let broken = broken_gangs(session, &batches);
+    let mut has_evicted = false;
+    for &task in batches.iter().flat_map(|batch| &batch.tasks) {
+        if session.state().has_place(task) {
+            has_evicted = true;
+            evict(session, task);
+        }
+    }
+    if !has_evicted || !place_again(session, search.waiting, view, &batches, &nodes) {
+        return None;
+    }
+    // A pod of the gang that stayed would only leave later, when the grace period is over.
+    if !broken_gangs(session, &batches).is_subset(&broken) {
+        return None;
+    }
+    // A pod that got its old place back may be one too many for the job's affinity or spread rules.
+    for &task in tasks {
+        let node = session.state().task(task).node;
+        if node.is_some_and(|node| !matches_neighbours(session, task, node)) {
             return None;
         }
-        let moves = |task: &usize| {
-            let status = self.task_states[*task].status;
-            matches!(
-                status,
-                TaskStatus::Releasing | TaskStatus::Pipelined | TaskStatus::Pending
-            )
-        };
-        let is_victim = |batch: &VictimBatch| batch.tasks.iter().any(moves);
-        Some(batches.into_iter().filter(is_victim).collect())
     }
-
-    /// The victims' jobs that have some pods, but too few.
-    fn broken_gangs(&self, batches: &[VictimBatch]) -> BTreeSet<usize> {
-        let jobs = batches.iter().map(|batch| batch.job);
-        jobs.filter(|&job| self.has_too_few(job)).collect()
+    if !(search.is_fair)(session, tasks, &batches) {
+        return None;
     }
+    // A batch whose pods all got their old places back was no victim.
+    let batches = batches.into_iter();
+    Some(batches.filter(|batch| is_victim(session, batch)).collect())
+}
 
-    /// Places the job and as many of the victims as there is room for, in the order of their queues.
-    fn place_again(
-        &mut self,
-        waiting: &JobsByQueue,
-        view: &JobView,
-        batches: &[VictimBatch],
-        nodes: &[usize],
-    ) -> bool {
-        let jobs: BTreeSet<usize> = batches.iter().map(|batch| batch.job).collect();
-        let victims = jobs.into_iter().filter(|&job| job != view.job);
-        let victims: Vec<JobView> = victims.map(|job| self.jobs[job].view.clone()).collect();
-        let jobs = victims.into_iter().chain([view.clone()]);
-        let mut line = JobOrder::among(self, jobs, waiting);
-        let returns_once = self.settings.goes(KaiBehavior::ReturnsOnce);
-        let mut is_placed = false;
-        while let Some(next) = line.pop(self) {
-            let placed = self.allocate_job(&next, nodes, true);
-            if next.job == view.job {
-                if !placed {
-                    return false;
-                }
-                is_placed = true;
-            } else if placed && !returns_once && self.has_lost(&next, batches) {
-                // As in `allocate`: a job above its minimum gets pods one at a time.
-                line.push(self, next);
+/// Whether a pod of the batch leaves, moves or waits.
+fn is_victim(session: &Session<'_>, batch: &VictimBatch) -> bool {
+    batch.tasks.iter().any(|&task| {
+        let status = session.state().task(task).status;
+        matches!(
+            status,
+            TaskStatus::Releasing | TaskStatus::Pipelined | TaskStatus::Pending
+        )
+    })
+}
+
+/// The victims' jobs that have some pods, but too few.
+fn broken_gangs(session: &Session<'_>, batches: &[VictimBatch]) -> BTreeSet<usize> {
+    let jobs = batches.iter().map(|batch| batch.job);
+    jobs.filter(|&job| has_too_few(session, job)).collect()
+}
+
+/// Places the job and as many of the victims as there is room for, in the order of their queues.
+fn place_again(
+    session: &mut Session<'_>,
+    waiting: &JobsByQueue,
+    view: &JobView,
+    batches: &[VictimBatch],
+    nodes: &[usize],
+) -> bool {
+    let jobs: BTreeSet<usize> = batches.iter().map(|batch| batch.job).collect();
+    let victims = jobs.into_iter().filter(|&job| job != view.job);
+    let victims: Vec<JobView> = victims
+        .map(|job| session.facts().job(job).view.clone())
+        .collect();
+    let jobs = victims.into_iter().chain([view.clone()]);
+    let mut job_order = JobOrder::among(session, jobs, waiting);
+    let returns_once = session.facts().settings().goes(KaiBehavior::ReturnsOnce);
+    let mut is_placed = false;
+    while let Some(next) = job_order.pop(session) {
+        let placed = allocate_job(session, &next, nodes, true);
+        if next.job == view.job {
+            if !placed {
+                return false;
             }
+            is_placed = true;
+        } else if placed && !returns_once && has_lost(session, &next, batches) {
+            // As in `allocate`: a job above its minimum gets pods one at a time.
+            job_order.push(session, next);
         }
-        is_placed
     }
+    is_placed
+}
 
-    /// Whether a job still lacks one of the pods that were evicted.
-    fn has_lost(&self, view: &JobView, batches: &[VictimBatch]) -> bool {
-        let mut tasks = batches
-            .iter()
-            .filter(|batch| batch.job == view.job)
-            .flat_map(|batch| &batch.tasks);
-        tasks.any(|&task| !self.task_states[task].status.is_active_allocated())
-    }
+/// Whether a job still lacks one of the pods that were evicted.
+fn has_lost(session: &Session<'_>, view: &JobView, batches: &[VictimBatch]) -> bool {
+    let mut tasks = batches
+        .iter()
+        .filter(|batch| batch.job == view.job)
+        .flat_map(|batch| &batch.tasks);
+    tasks.any(|&task| !session.state().has_place(task))
 }

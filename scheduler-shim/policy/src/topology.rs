@@ -39,6 +39,13 @@ impl TopologyScores {
     }
 }
 
+/// The domains for a part, in the order in which they are tried.
+struct RankedDomains {
+    node_sets: Vec<Vec<usize>>,
+    /// How close nodes are to the preferred domain, if one is preferred.
+    scores: Option<BTreeMap<usize, f64>>,
+}
+
 /// What the tasks of a part ask of a domain.
 struct TaskDemand {
     tasks: usize,
@@ -47,219 +54,222 @@ struct TaskDemand {
     sum: (NodeResources, f64),
 }
 
-impl Session<'_> {
-    /// The sets of nodes to try for a part, in order.
-    pub(crate) fn node_sets<'n>(
-        &self,
-        view: &JobView,
-        member: GroupMember,
-        tasks: &[usize],
-        nodes: &'n [usize],
-        closeness: &mut TopologyScores,
-    ) -> Vec<Cow<'n, [usize]>> {
-        let tree = &self.jobs[view.job].tree;
-        let part = match member {
-            GroupMember::Group(group) => &tree.groups[group],
-            GroupMember::Set(set) => &tree.sets[set],
-        };
-        let Some(constraint) = &part.topology else {
-            return vec![Cow::Borrowed(nodes)];
-        };
-        let mut topologies = self.topologies.iter();
-        let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
-            return Vec::new();
-        };
-        let domains = DomainTree::of(topology, &self.nodes);
-        let active = self.active_nodes(view, tasks);
-        self.domains_for(topology, constraint, domains, tasks, nodes, &active)
-            .map(|(sets, scores)| {
-                if let Some(scores) = scores {
-                    closeness.set(member, scores);
-                }
-                sets.into_iter().map(Cow::Owned).collect()
-            })
-            .unwrap_or_default()
+/// The sets of nodes to try for a part, in order.
+pub(crate) fn node_sets<'n>(
+    session: &Session<'_>,
+    view: &JobView,
+    member: GroupMember,
+    tasks: &[usize],
+    nodes: &'n [usize],
+    closeness: &mut TopologyScores,
+) -> Vec<Cow<'n, [usize]>> {
+    let tree = &session.facts().job(view.job).tree;
+    let part = match member {
+        GroupMember::Group(group) => &tree.groups[group],
+        GroupMember::Set(set) => &tree.sets[set],
+    };
+    let Some(constraint) = &part.topology else {
+        return vec![Cow::Borrowed(nodes)];
+    };
+    let mut topologies = session.facts().topologies().iter();
+    let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
+        return Vec::new();
+    };
+    let domains = DomainTree::of(topology, session.facts().nodes());
+    let active = active_nodes(session, view, tasks);
+    let found = domains_for(
+        session, topology, constraint, domains, tasks, nodes, &active,
+    );
+    let Some(found) = found else {
+        return Vec::new();
+    };
+    if let Some(scores) = found.scores {
+        closeness.set(member, scores);
     }
+    found.node_sets.into_iter().map(Cow::Owned).collect()
+}
 
-    /// The nodes where pods of the same pod sets already have a place.
-    fn active_nodes(&self, view: &JobView, tasks: &[usize]) -> BTreeSet<usize> {
-        let sets: BTreeSet<usize> = tasks.iter().map(|&task| self.tasks[task].set).collect();
-        let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
-        placed
-            .map(|&task| &self.task_states[task])
-            .filter(|state| state.status.is_active_allocated())
-            .filter_map(|state| state.node)
-            .collect()
+/// The nodes where pods of the same pod sets already have a place.
+fn active_nodes(session: &Session<'_>, view: &JobView, tasks: &[usize]) -> BTreeSet<usize> {
+    let sets: BTreeSet<usize> = tasks
+        .iter()
+        .map(|&task| session.facts().task(task).set)
+        .collect();
+    let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
+    placed
+        .map(|&task| session.state().task(task))
+        .filter(|state| state.status.is_active_allocated())
+        .filter_map(|state| state.node)
+        .collect()
+}
+
+/// The domains to try for a part that has this constraint; `None` if none can hold it.
+fn domains_for(
+    session: &Session<'_>,
+    topology: &ClusterTopology,
+    constraint: &TopologyConstraint,
+    mut domains: DomainTree,
+    tasks: &[usize],
+    nodes: &[usize],
+    active: &BTreeSet<usize>,
+) -> Option<RankedDomains> {
+    let depth = |level: &Option<String>| match level {
+        None => Some(None),
+        Some(level) => {
+            let at = topology.levels.iter().position(|known| known == level);
+            at.map(|at| Some(at + 1))
+        }
+    };
+    let (required, preferred) = (depth(&constraint.required)?, depth(&constraint.preferred)?);
+    let deepest = preferred.or(required)?;
+    let demand = demand(session, tasks);
+    let valid: BTreeSet<usize> = nodes
+        .iter()
+        .copied()
+        .filter(|node| domains.root().nodes.contains(node))
+        .collect();
+    // No narrower than required: a cluster of one rack is also one zone.
+    let narrowest = if session.facts().settings().goes(KaiBehavior::NarrowsDomains) {
+        preferred.unwrap_or(topology.levels.len())
+    } else {
+        deepest
+    };
+    let common = domains.common(&valid, narrowest);
+    if !holds(session, &demand, domains.get(common)) {
+        return None;
     }
+    let fullness = |domain: &TopologyDomain| fullness(session, &demand, domain);
+    domains.sort_below(common, deepest, &fullness);
+    let scores = preferred.map(|preferred| domains.scores(common, preferred));
+    let widest = required.unwrap_or(0);
+    let depths = widest..=deepest.max(widest);
+    let mut node_sets = Vec::new();
+    for domain in domains.deepest_first(common) {
+        if !depths.contains(&domain.depth) || !holds(session, &demand, domain) {
+            continue;
+        }
+        // A required domain is the one where pods of the same sets already are.
+        if required.is_some() && !active.is_empty() {
+            let required = domains.ancestor(domain, widest);
+            if required.nodes.is_disjoint(active) {
+                continue;
+            }
+        }
+        node_sets.push(domain.nodes.intersection(&valid).copied().collect());
+    }
+    Some(RankedDomains { node_sets, scores })
+}
 
-    #[expect(
-        clippy::type_complexity,
-        reason = "node sets and scores, taken apart at once"
-    )]
-    fn domains_for(
-        &self,
-        topology: &ClusterTopology,
-        constraint: &TopologyConstraint,
-        mut domains: DomainTree,
-        tasks: &[usize],
-        nodes: &[usize],
-        active: &BTreeSet<usize>,
-    ) -> Option<(Vec<Vec<usize>>, Option<BTreeMap<usize, f64>>)> {
-        let depth = |level: &Option<String>| match level {
-            None => Some(None),
-            Some(level) => {
-                let at = topology.levels.iter().position(|known| known == level);
-                at.map(|at| Some(at + 1))
+fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {
+    let mut largest = (NodeResources::default(), 0.0);
+    let mut sum = (NodeResources::default(), 0.0);
+    let mut with_cards = 0;
+    let mut with_partitions = 0;
+    for &task in tasks {
+        let facts = session.facts().task(task).task;
+        let ask = NodeResources {
+            cpu: facts.cpu_millis,
+            memory: facts.memory,
+            pods: 1,
+            ..NodeResources::default()
+        };
+        let cards = match &facts.cards {
+            TaskGpuRequest::Partitions(_) => 0.0,
+            // Which part of a card that is depends on the card.
+            TaskGpuRequest::Shared {
+                share: Share::Memory(_),
+                ..
+            } => 0.0,
+            cards => {
+                cards.count(session.facts().card_sizes().smallest())
+                    + session.facts().task(task).claimed_cards as f64
             }
         };
-        let (required, preferred) = (depth(&constraint.required)?, depth(&constraint.preferred)?);
-        let deepest = preferred.or(required)?;
-        let demand = self.demand(tasks);
-        let valid: BTreeSet<usize> = nodes
-            .iter()
-            .copied()
-            .filter(|node| domains.root().nodes.contains(node))
-            .collect();
-        // No narrower than required: a cluster of one rack is also one zone.
-        let narrowest = if self.settings.goes(KaiBehavior::NarrowsDomains) {
-            preferred.unwrap_or(topology.levels.len())
-        } else {
-            deepest
-        };
-        let common = domains.common(&valid, narrowest);
-        if !self.holds(&demand, domains.get(common)) {
-            return None;
-        }
-        let fullness = |domain: &TopologyDomain| self.fullness(&demand, domain);
-        domains.sort_below(common, deepest, &fullness);
-        let scores = preferred.map(|preferred| domains.scores(common, preferred));
-        let widest = required.unwrap_or(0);
-        let allowed = |domain: &TopologyDomain| {
-            (widest..=deepest.max(widest)).contains(&domain.depth)
-                && self.holds(&demand, domain)
-                && (required.is_none()
-                    || active.is_empty()
-                    || domains
-                        .ancestor(domain, widest)
-                        .nodes
-                        .iter()
-                        .any(|node| active.contains(node)))
-        };
-        let sets = domains.deepest_first(common).into_iter();
-        let sets = sets
-            .filter(|domain| allowed(domain))
-            .map(|domain| domain.nodes.intersection(&valid).copied().collect());
-        Some((sets.collect(), scores))
+        with_cards += usize::from(cards > 0.0);
+        with_partitions += usize::from(matches!(facts.cards, TaskGpuRequest::Partitions(_)));
+        sum.0.add(&ask, 1);
+        sum.1 += cards;
+        largest.0.cpu = largest.0.cpu.max(ask.cpu);
+        largest.0.memory = largest.0.memory.max(ask.memory);
+        largest.0.pods = 1;
+        largest.1 = f64::max(largest.1, cards);
     }
-
-    fn demand(&self, tasks: &[usize]) -> TaskDemand {
-        let mut largest = (NodeResources::default(), 0.0);
-        let mut sum = (NodeResources::default(), 0.0);
-        let mut with_cards = 0;
-        let mut with_partitions = 0;
-        for &task in tasks {
-            let facts = self.tasks[task].task;
-            let ask = NodeResources {
-                cpu: facts.cpu_millis,
-                memory: facts.memory,
-                pods: 1,
-                ..NodeResources::default()
-            };
-            let cards = match &facts.cards {
-                TaskGpuRequest::Partitions(_) => 0.0,
-                // Which part of a card that is depends on the card.
-                TaskGpuRequest::Shared {
-                    share: Share::Memory(_),
-                    ..
-                } => 0.0,
-                cards => cards.count(self.card_sizes.0) + self.tasks[task].claimed_cards as f64,
-            };
-            with_cards += usize::from(cards > 0.0);
-            with_partitions += usize::from(matches!(facts.cards, TaskGpuRequest::Partitions(_)));
-            sum.0.add(&ask, 1);
-            sum.1 += cards;
-            largest.0.cpu = largest.0.cpu.max(ask.cpu);
-            largest.0.memory = largest.0.memory.max(ask.memory);
-            largest.0.pods = 1;
-            largest.1 = f64::max(largest.1, cards);
-        }
-        let all_or_none = |count: usize| count == 0 || count == tasks.len();
-        TaskDemand {
-            tasks: tasks.len(),
-            largest: (all_or_none(with_cards) && all_or_none(with_partitions)).then_some(largest),
-            sum,
-        }
+    let all_or_none = |count: usize| count == 0 || count == tasks.len();
+    TaskDemand {
+        tasks: tasks.len(),
+        largest: (all_or_none(with_cards) && all_or_none(with_partitions)).then_some(largest),
+        sum,
     }
+}
 
-    /// Whether a domain could hold the tasks, by a rough count.
-    fn holds(&self, demand: &TaskDemand, domain: &TopologyDomain) -> bool {
-        match &demand.largest {
-            Some(largest) => {
-                let nodes = domain.nodes.iter();
-                let places: i64 = nodes
-                    .map(|&node| self.accommodates(demand, largest, node))
-                    .sum();
-                places >= i64::try_from(demand.tasks).unwrap_or(i64::MAX)
+/// Whether a domain could hold the tasks, by a rough count.
+fn holds(session: &Session<'_>, demand: &TaskDemand, domain: &TopologyDomain) -> bool {
+    match &demand.largest {
+        Some(largest) => {
+            let nodes = domain.nodes.iter();
+            let places: i64 = nodes
+                .map(|&node| accommodates(session, demand, largest, node))
+                .sum();
+            places >= i64::try_from(demand.tasks).unwrap_or(i64::MAX)
+        }
+        None => fullness(session, demand, domain) <= 1.0,
+    }
+}
+
+/// How many tasks with the largest request fit on the node.
+fn accommodates(
+    session: &Session<'_>,
+    demand: &TaskDemand,
+    largest: &(NodeResources, f64),
+    node: usize,
+) -> i64 {
+    let (ask, cards) = largest;
+    let node_state = session.state().node(node);
+    let soon = node_state.soon();
+    let mut free_cards = soon.cards as f64;
+    if *cards > 0.0 && *cards < 1.0 {
+        free_cards += node_state.room_of_shared();
+    }
+    let host = [
+        (ask.cpu, soon.cpu),
+        (ask.memory, soon.memory),
+        (ask.pods, soon.pods),
+    ];
+    let places = host
+        .into_iter()
+        .filter(|(ask, _)| *ask > 0)
+        .map(|(ask, free)| free.max(0) / ask)
+        .min();
+    let places = places.unwrap_or(i64::try_from(demand.tasks).unwrap_or(i64::MAX));
+    if *cards > 0.0 {
+        places.min((free_cards.max(0.0) / cards + 1e-9).floor() as i64)
+    } else {
+        places
+    }
+}
+
+/// The part of a domain's free resources that would be taken, of the scarcest resource.
+fn fullness(session: &Session<'_>, demand: &TaskDemand, domain: &TopologyDomain) -> f64 {
+    const NOTHING_FREE: f64 = 1000.0;
+    let mut free = NodeResources::default();
+    for &node in &domain.nodes {
+        free.add(&session.state().node(node).soon(), 1);
+    }
+    let (ask, cards) = &demand.sum;
+    let parts = [
+        (ask.cpu as f64, free.cpu as f64),
+        (ask.memory as f64, free.memory as f64),
+        (*cards, free.cards as f64),
+    ];
+    parts
+        .into_iter()
+        .filter(|(ask, _)| *ask > 0.0)
+        .map(|(ask, free)| {
+            if free <= 0.0 {
+                NOTHING_FREE
+            } else {
+                ask / free
             }
-            None => self.fullness(demand, domain) <= 1.0,
-        }
-    }
-
-    /// How many tasks with the largest request fit on the node.
-    fn accommodates(
-        &self,
-        demand: &TaskDemand,
-        largest: &(NodeResources, f64),
-        node: usize,
-    ) -> i64 {
-        let (ask, cards) = largest;
-        let node_state = &self.node_states[node];
-        let soon = node_state.soon();
-        let mut free_cards = soon.cards as f64;
-        if *cards > 0.0 && *cards < 1.0 {
-            free_cards += node_state.room_of_shared();
-        }
-        let host = [
-            (ask.cpu, soon.cpu),
-            (ask.memory, soon.memory),
-            (ask.pods, soon.pods),
-        ];
-        let places = host
-            .into_iter()
-            .filter(|(ask, _)| *ask > 0)
-            .map(|(ask, free)| free.max(0) / ask)
-            .min();
-        let places = places.unwrap_or(i64::try_from(demand.tasks).unwrap_or(i64::MAX));
-        if *cards > 0.0 {
-            places.min((free_cards.max(0.0) / cards + 1e-9).floor() as i64)
-        } else {
-            places
-        }
-    }
-
-    /// The part of a domain's free resources that would be taken, of the scarcest resource.
-    fn fullness(&self, demand: &TaskDemand, domain: &TopologyDomain) -> f64 {
-        const NOTHING_FREE: f64 = 1000.0;
-        let mut free = NodeResources::default();
-        for &node in &domain.nodes {
-            free.add(&self.node_states[node].soon(), 1);
-        }
-        let (ask, cards) = &demand.sum;
-        let parts = [
-            (ask.cpu as f64, free.cpu as f64),
-            (ask.memory as f64, free.memory as f64),
-            (*cards, free.cards as f64),
-        ];
-        parts
-            .into_iter()
-            .filter(|(ask, _)| *ask > 0.0)
-            .map(|(ask, free)| {
-                if free <= 0.0 {
-                    NOTHING_FREE
-                } else {
-                    ask / free
-                }
-            })
-            .fold(0.0, f64::max)
-    }
+        })
+        .fold(0.0, f64::max)
 }

@@ -7,9 +7,10 @@
 
 use std::rc::Rc;
 
-use crate::cluster::{PreferredTerm, SpreadConstraint};
+use crate::caches::topology_spread::{DomainCounts, TopologySpread};
+use crate::cluster::{PreferredTerm, SpreadConstraint, WeightedPreference};
+use crate::requests::matches_labels;
 use crate::session::Session;
-use crate::session::caches::{DomainCounts, TopologySpread};
 
 impl DomainCounts {
     /// How many a domain would have with the pod.
@@ -31,103 +32,101 @@ impl DomainCounts {
     }
 }
 
-impl Session<'_> {
-    /// The pods in the domains over which a task is spread; `None` if it has no such rule.
-    pub(crate) fn evenness(&self, task: usize) -> Option<Rc<TopologySpread>> {
-        let facts = self.tasks[task].task;
-        let minds = |wish: &PreferredTerm| matches!(wish, PreferredTerm::Even(_));
-        if facts.even.is_empty() && !facts.prefers.iter().any(|one| minds(&one.wish)) {
-            return None;
-        }
-        let mut known = self.inter_pod_affinity.evenness.borrow_mut();
-        let moves = self.inter_pod_affinity.moves;
-        if let Some(known) = known
-            .as_ref()
-            .filter(|one| (one.task, one.moves) == (task, moves))
-        {
-            return Some(Rc::clone(known));
-        }
-        let part = self.inter_pod_affinity.part(task)?;
-        let may_be: Vec<usize> = (0..self.nodes.len())
-            .filter(|&node| self.matches_labels(task, node))
-            .collect();
-        let with_all = |node: &usize| {
-            let mut searches = part.even.iter();
-            searches.all(|&search| self.inter_pod_affinity.search(search).domains[*node].is_some())
-        };
-        let in_all: Vec<usize> = may_be.iter().copied().filter(with_all).collect();
-        let must = facts.even.iter().zip(&part.even);
-        let would = facts.prefers.iter().zip(&part.prefers);
-        let evenness = Rc::new(TopologySpread {
-            task,
-            moves,
-            must: must
-                .map(|(rule, &search)| self.levels(task, rule, search, &in_all))
-                .collect(),
-            would: would
-                .map(|(one, search)| match (&one.wish, search) {
-                    (PreferredTerm::Even(rule), Some(search)) => {
-                        Some(self.levels(task, rule, *search, &may_be))
-                    }
-                    _ => None,
-                })
-                .collect(),
-        });
-        Some(Rc::clone(known.insert(evenness)))
+/// The pods in the domains over which a task is spread; `None` if it has no such rule.
+pub(crate) fn topology_spread(session: &Session<'_>, task: usize) -> Option<Rc<TopologySpread>> {
+    let asked = session.facts().task(task).task;
+    let is_spread = |one: &WeightedPreference| matches!(one.wish, PreferredTerm::Even(_));
+    if asked.even.is_empty() && !asked.prefers.iter().any(is_spread) {
+        return None;
     }
+    let changes = session.state().affinity_counts().changes();
+    session
+        .caches()
+        .topology_spread(task, changes, || compute_topology_spread(session, task))
+}
 
-    fn levels(
-        &self,
-        task: usize,
-        rule: &SpreadConstraint,
-        search: usize,
-        may_be: &[usize],
-    ) -> DomainCounts {
-        let is_of_kind = self.is_found(task, search);
-        let search = self.inter_pod_affinity.search(search);
-        let domains = search
-            .domains
-            .iter()
-            .flatten()
-            .max()
-            .map_or(0, |last| last + 1);
-        let mut counts = vec![None; domains];
-        let own = self.stays(task).filter(|_| is_of_kind);
-        for &node in may_be {
-            if let Some(domain) = search.domains[node] {
-                let here = search.by_node().get(&node).copied().unwrap_or(0);
-                *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
-            }
-        }
-        let is_narrow = (counts.iter().flatten().count() as u64) < rule.least_domains;
-        let least = counts
-            .iter()
-            .flatten()
-            .copied()
-            .min()
-            .filter(|_| !is_narrow);
-        DomainCounts {
-            counts,
-            least: least.unwrap_or(0),
-            own: u64::from(is_of_kind),
-            skew: rule.skew.max(1),
-        }
-    }
+/// Counts the pods in the domains over which a task is spread.
+pub(crate) fn compute_topology_spread(
+    session: &Session<'_>,
+    task: usize,
+) -> Option<TopologySpread> {
+    let facts = session.facts();
+    let asked = facts.task(task).task;
+    let terms = facts.affinity_terms();
+    let part = terms.part(task)?;
+    let may_be: Vec<usize> = (0..facts.nodes().len())
+        .filter(|&node| matches_labels(facts, task, node))
+        .collect();
+    // A node counts for a required constraint if it is in a domain of all of them.
+    let is_in_all = |node: &usize| {
+        let mut even = part.even.iter();
+        even.all(|&term| terms.term(term).domain(*node).is_some())
+    };
+    let in_all: Vec<usize> = may_be.iter().copied().filter(is_in_all).collect();
+    let required = asked.even.iter().zip(&part.even);
+    let preferred = asked.prefers.iter().zip(&part.prefers);
+    Some(TopologySpread {
+        task,
+        changes: session.state().affinity_counts().changes(),
+        required: required
+            .map(|(rule, &term)| domain_counts(session, task, rule, term, &in_all))
+            .collect(),
+        preferred: preferred
+            .map(|(one, term)| match (&one.wish, term) {
+                (PreferredTerm::Even(rule), Some(term)) => {
+                    Some(domain_counts(session, task, rule, *term, &may_be))
+                }
+                _ => None,
+            })
+            .collect(),
+    })
+}
 
-    /// How well a node meets a task's preference for spreading, from 0 to 1.
-    pub(crate) fn spread(
-        &self,
-        evenness: Option<&TopologySpread>,
-        wish: usize,
-        node: usize,
-    ) -> f64 {
-        let levels = evenness.and_then(|evenness| evenness.would[wish].as_ref());
-        let search = evenness.and_then(|one| self.inter_pod_affinity.part(one.task)?.prefers[wish]);
-        let domain = search.and_then(|search| self.inter_pod_affinity.search(search).domains[node]);
-        levels
-            .zip(domain)
-            .map_or(0.0, |(levels, domain)| levels.kept(domain))
+fn domain_counts(
+    session: &Session<'_>,
+    task: usize,
+    rule: &SpreadConstraint,
+    term: usize,
+    may_be: &[usize],
+) -> DomainCounts {
+    let matches_itself = session.facts().affinity_terms().matches(term, task);
+    let domains = session.facts().affinity_terms().term(term);
+    let by_node = session.state().affinity_counts().term(term).by_node();
+    let own = session.state().task(task).stays_on();
+    let own = own.filter(|_| matches_itself);
+    let mut counts = vec![None; domains.domain_count()];
+    for &node in may_be {
+        if let Some(domain) = domains.domain(node) {
+            let here = by_node.get(&node).copied().unwrap_or(0);
+            *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
+        }
     }
+    let least = counts.iter().flatten().copied().min();
+    // With fewer domains than are asked for, the emptiest counts as empty.
+    let is_narrow = (counts.iter().flatten().count() as u64) < rule.least_domains;
+    DomainCounts {
+        least: least.filter(|_| !is_narrow).unwrap_or(0),
+        counts,
+        own: u64::from(matches_itself),
+        skew: rule.skew.max(1),
+    }
+}
+
+/// How well a node meets a task's preference for spreading, from 0 to 1.
+pub(crate) fn spread_score(
+    session: &Session<'_>,
+    spread: Option<&TopologySpread>,
+    preference: usize,
+    node: usize,
+) -> f64 {
+    let met = || {
+        let spread = spread?;
+        let counts = spread.preferred[preference].as_ref()?;
+        let terms = session.facts().affinity_terms();
+        let term = terms.part(spread.task)?.prefers[preference]?;
+        Some(counts.kept(terms.term(term).domain(node)?))
+    };
+    met().unwrap_or(0.0)
 }
 
 /// How well this skew meets a preference for that one.

@@ -48,8 +48,8 @@ impl VictimNodes {
     ) -> Self {
         let mut freed = BTreeMap::new();
         for &task in recorded {
-            if let Some(node) = session.task_states[task].node {
-                *freed.entry(node).or_default() += session.gpus_of(task);
+            if let Some(node) = session.state().task(task).node {
+                *freed.entry(node).or_default() += session.state().gpus_of(session.facts(), task);
             }
         }
         let mut spans = Self {
@@ -67,13 +67,13 @@ impl VictimNodes {
     }
 
     fn room(&self, session: &Session<'_>, node: usize) -> f64 {
-        session.free_gpus(node) + self.freed.get(&node).copied().unwrap_or(0.0)
+        session.state().node(node).free_gpus() + self.freed.get(&node).copied().unwrap_or(0.0)
     }
 
     /// Adds a batch of victims.
     pub(crate) fn add(&mut self, session: &Session<'_>, batch: usize, tasks: &[usize]) {
         for &task in tasks {
-            if let Some(node) = session.task_states[task].node {
+            if let Some(node) = session.state().task(task).node {
                 if !self.by_node.contains_key(&node) {
                     let room = self.room(session, node);
                     if self.feasible.contains(&node) {
@@ -87,7 +87,7 @@ impl VictimNodes {
                     self.by_node.insert(node, span);
                 }
                 if let Some(span) = self.by_node.get_mut(&node) {
-                    span.room += session.gpus_of(task);
+                    span.room += session.state().gpus_of(session.facts(), task);
                     if span.batches.last() != Some(&batch) {
                         span.batches.push(batch);
                     }

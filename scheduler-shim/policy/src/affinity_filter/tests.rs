@@ -11,8 +11,9 @@ use crate::cluster::{
     Cluster, ForeignPod, Job, LabelMap, LabelRequirement, Node, PodAffinityTerm, PodSet,
     SpreadConstraint, SubGroupSet, Task,
 };
-use crate::inter_pod_affinity;
 use crate::node_resources::CardAssignment;
+use crate::requests::matches_labels;
+use crate::transitions::{bind, evict, reserve};
 
 const LABELS: [&str; 2] = ["app", "tier"];
 const DOMAINS: [&str; 2] = ["zone", "rack"];
@@ -129,11 +130,15 @@ struct PlacedPod<'s> {
 }
 
 /// All pods that have a node, except one.
-fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec<PlacedPod<'s>> {
-    let all = (0..session.tasks.len()).filter(|&task| task != but);
+fn placed_pods<'s>(
+    session: &'s Session<'_>,
+    cluster: &'s Cluster,
+    but: usize,
+) -> Vec<PlacedPod<'s>> {
+    let all = (0..session.facts().tasks().len()).filter(|&task| task != but);
     let tasks = all.flat_map(|task| {
-        let facts = session.tasks[task].task;
-        let places = inter_pod_affinity::places(&session.task_states[task]);
+        let facts = session.facts().task(task).task;
+        let places = session.state().task(task).presences();
         places.map(move |(node, presence)| PlacedPod {
             labels: &facts.labels,
             apart: &facts.apart,
@@ -146,7 +151,8 @@ fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec
             labels: &one.labels,
             apart: &one.apart,
             node: session
-                .nodes
+                .facts()
+                .nodes()
                 .iter()
                 .position(|node| node.name == one.node)?,
             presence: Presence::Stays,
@@ -157,17 +163,20 @@ fn others<'s>(session: &'s Session<'_>, cluster: &'s Cluster, but: usize) -> Vec
 
 /// The first rule that forbids the node, in the order of the checks, and whether the pod would have to wait.
 fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (Option<u8>, bool) {
-    let facts = session.tasks[task].task;
-    let others = others(session, cluster, task);
-    let domain = |node: usize, label: &str| session.nodes[node].labels.get(label);
+    let facts = session.facts().task(task).task;
+    let others = placed_pods(session, cluster, task);
+    let domain = |node: usize, label: &str| session.facts().node(node).labels.get(label);
     let together = |other: &PlacedPod<'_>, label: &str| {
         domain(node, label).is_some() && domain(node, label) == domain(other.node, label)
     };
     let stays = |other: &&PlacedPod<'_>| other.presence == Presence::Stays;
     let all_near = |labels: &LabelMap| facts.near.iter().all(|wanted| wanted.are_like(labels));
-    let only_moves = session.inter_pod_affinity.only_moves;
+    let only_moves = session.plan().only_moves();
     // Nodes that the pod itself has yet to leave.
-    let own: Vec<usize> = inter_pod_affinity::places(&session.task_states[task])
+    let own: Vec<usize> = session
+        .state()
+        .task(task)
+        .presences()
         .filter(|(_, presence)| only_moves && *presence == Presence::Leaves)
         .map(|(node, _)| node)
         .collect();
@@ -195,11 +204,11 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
             .even
             .iter()
             .all(|rule| domain(node, &rule.like.domain).is_some());
-        has_all && session.matches_labels(task, node)
+        has_all && matches_labels(session.facts(), task, node)
     };
     let uneven = facts.even.iter().any(|rule| {
         let mut counts: BTreeMap<&String, u64> = BTreeMap::new();
-        for place in (0..session.nodes.len()).filter(|&node| may_be(node)) {
+        for place in (0..session.facts().nodes().len()).filter(|&node| may_be(node)) {
             let Some(value) = domain(place, &rule.like.domain) else {
                 continue;
             };
@@ -248,15 +257,15 @@ proptest! {
         only_moves: bool,
     ) {
         let mut session = Session::open(Duration::ZERO, &cluster);
-        session.inter_pod_affinity.only_moves = only_moves;
-        let (tasks, nodes) = (session.tasks.len(), session.nodes.len());
+        session.plan_mut().set_only_moves(only_moves);
+        let (tasks, nodes) = (session.facts().tasks().len(), session.facts().nodes().len());
         for (task, node, change) in changes {
             let (task, node) = (task % tasks, node % nodes);
-            let start = session.mark();
+            let start = session.state().mark();
             match change {
-                0 => session.bind(task, node, CardAssignment::default()),
-                1 => session.reserve(task, node, CardAssignment::default()),
-                _ if session.task_states[task].node.is_some() => session.evict(task),
+                0 => bind(&mut session, task, node, CardAssignment::default()),
+                1 => reserve(&mut session, task, node, CardAssignment::default()),
+                _ if session.state().task(task).node.is_some() => evict(&mut session, task),
                 _ => {}
             }
             if change == 3 {
@@ -265,10 +274,10 @@ proptest! {
             for task in 0..tasks {
                 for node in 0..nodes {
                     let expected = said(&session, &cluster, task, node);
-                    let names = (&session.tasks[task].task.name, &session.nodes[node].name);
+                    let names = (&session.facts().task(task).task.name, &session.facts().node(node).name);
                     let refusal = session.affinity_refusal(names.0, names.1);
                     prop_assert_eq!(refusal.as_ref().map(rule), expected.0);
-                    prop_assert_eq!(session.waits_for_affinity(task, node), expected.1);
+                    prop_assert_eq!(waits_for_affinity(&session, task, node), expected.1);
                 }
             }
         }

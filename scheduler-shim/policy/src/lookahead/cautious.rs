@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::actions;
 use crate::cluster::Cluster;
+use crate::lookahead::commitments::{broken_commitments, committed};
+use crate::plan_record::{BarredJobs, EvictionCaution};
 use crate::session::Session;
-use crate::session::evictions::{BarredJobs, EvictionCaution};
 use crate::step::action::Action;
 
 /// How many cautious plans are tried before nobody may evict.
@@ -30,7 +32,7 @@ impl LookaheadBudget {
     }
 
     pub(crate) fn charge(&mut self, session: &Session<'_>) {
-        let pods = session.tasks.len() as u64;
+        let pods = session.facts().tasks().len() as u64;
         let cost = session.effort() + BEGINNING * pods;
         self.0 = self.0.saturating_sub(cost);
     }
@@ -48,10 +50,9 @@ pub(crate) fn run<'a>(
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
-    let mut session = Session::open(now, cluster);
-    session.caution = caution;
+    let mut session = Session::with_caution(now, cluster, caution);
     for action in Action::ALL {
-        session.run(action);
+        actions::run(&mut session, action);
         done(&session, action);
     }
     budget.charge(&session);
@@ -70,11 +71,11 @@ pub(crate) fn cautious<'a>(
     for _ in 0..PLANS {
         let caution = EvictionCaution::Cautious(barred.clone());
         let session = run(now, cluster, caution, budget, done);
-        let broken = session.broken_commitments(cluster);
+        let broken = broken_commitments(&session, cluster);
         if broken.is_empty() {
             return session;
         }
-        let mut kept = session.committed();
+        let mut kept = committed(&session);
         kept.retain(|job| !broken.contains_key(job));
         barred.extend(broken);
         if budget.is_spent() {
@@ -82,7 +83,7 @@ pub(crate) fn cautious<'a>(
             let few = kept.into_iter().take(FEW).collect();
             let caution = EvictionCaution::Cautious(only(&few, &barred, cluster));
             let session = run(now, cluster, caution, budget, done);
-            let broken = session.broken_commitments(cluster);
+            let broken = broken_commitments(&session, cluster);
             if broken.is_empty() {
                 return session;
             }

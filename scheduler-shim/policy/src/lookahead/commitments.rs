@@ -3,239 +3,190 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::amounts::{ResourceKind, UNLIMITED};
+use crate::actions::allocate;
 use crate::card_naming::CardNaming;
 use crate::cluster::{Cluster, Task, TaskStatus};
-use crate::lookahead::cautious::{LookaheadBudget, cautious};
+use crate::job_state::has_too_few;
+use crate::plan_record::{BarredJobs, EvictionCommitment};
 use crate::session::Session;
-use crate::session::evictions::{BarredJobs, EvictionCommitment};
-use crate::step::action::Action;
-
-/// How many steps a bold plan may take until nothing changes.
-const STEPS_TO_REST: usize = 8;
+use crate::task_placement::place_of;
 
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
 
-impl Session<'_> {
-    /// The jobs that others are evicted for.
-    pub(super) fn committed(&self) -> BTreeSet<usize> {
-        self.commitments
-            .iter()
-            .map(|commitment| commitment.job)
-            .collect()
-    }
+/// The jobs that others are evicted for.
+pub(super) fn committed(session: &Session<'_>) -> BTreeSet<usize> {
+    session
+        .plan()
+        .commitments()
+        .iter()
+        .map(|commitment| commitment.job)
+        .collect()
+}
 
-    /// The jobs that would not get their promised places in the next step, and the jobs that would get them
-    /// instead.
-    pub(super) fn broken_commitments(&self, cluster: &Cluster) -> BarredJobs {
-        if self.commitments.is_empty() {
-            return BarredJobs::new();
-        }
-        let next = self.carried_out(cluster);
-        let mut ahead = Session::open(self.now, &next);
-        ahead.run(Action::Allocate);
+/// The jobs that would not get their promised places in the next step, and the jobs that would get them
+/// instead.
+pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> BarredJobs {
+    if session.plan().commitments().is_empty() {
+        return BarredJobs::new();
+    }
+    let next = carried_out(session, cluster);
+    let mut ahead = Session::open(session.facts().now(), &next);
+    allocate(&mut ahead);
+    let only_moves = only_moves(session);
+    let mut broken = BarredJobs::new();
+    for commitment in session.plan().commitments() {
         // The same jobs and tasks have the same numbers, because they have the same names.
-        let only_moves = self.only_moves();
-        let is_broken = |commitment: &&EvictionCommitment| {
-            let tasks = commitment.tasks.iter().copied();
-            let lost: Vec<usize> = tasks.filter(|&task| !ahead.has_place(task)).collect();
-            let is_own = |task: &usize| self.tasks[*task].job == commitment.job;
-            let gives_way = || {
-                only_moves
-                    && self.gives_way(&lost, &ahead)
-                    && !ahead.breaks_gang(&Session::open(self.now, cluster))
-            };
-            !lost.is_empty() && (lost.iter().any(is_own) || !gives_way())
+        let tasks = commitment.tasks.iter().copied();
+        let lost: Vec<usize> = tasks
+            .filter(|&task| !ahead.state().has_place(task))
+            .collect();
+        if lost.is_empty() {
+            continue;
+        }
+        let mut lost_tasks = lost.iter().map(|&task| session.facts().task(task));
+        let loses_own = lost_tasks.any(|facts| facts.job == commitment.job);
+        // Where pods only move, one may give way to a job of higher priority, as it would without the plan.
+        let is_kept = !loses_own
+            && only_moves
+            && gives_way(session, &lost, &ahead)
+            && !breaks_gang(&ahead, &Session::open(session.facts().now(), cluster));
+        if !is_kept {
+            let by = served_instead(session, commitment, &ahead);
+            broken.insert(commitment.job, Some(by));
+        }
+    }
+    broken
+}
+
+/// The other jobs that get a place in the next step on a node where one was promised.
+fn served_instead(
+    session: &Session<'_>,
+    commitment: &EvictionCommitment,
+    ahead: &Session<'_>,
+) -> BTreeSet<usize> {
+    let nodes = nodes_of(session, commitment);
+    let mut jobs = BTreeSet::new();
+    for (task, facts) in ahead.facts().tasks().iter().enumerate() {
+        let state = ahead.state().task(task);
+        let comes = state.status == TaskStatus::Binding && nodes.contains(&state.node);
+        if comes && facts.job != commitment.job {
+            jobs.insert(facts.job);
+        }
+    }
+    jobs
+}
+
+/// Whether every pod that the plan evicts has another place.
+fn only_moves(session: &Session<'_>) -> bool {
+    let mut task_states = session.state().before_and_after();
+    task_states.all(|(before, after)| {
+        !before.status.is_active_allocated() || after.status != TaskStatus::Releasing
+    })
+}
+
+/// Whether moved pods lose their places only to jobs of higher priority in their queues, so that none of these
+/// queues has fewer GPUs in the next step.
+fn gives_way(session: &Session<'_>, lost: &[usize], ahead: &Session<'_>) -> bool {
+    if !session.facts().settings().by_priority {
+        return false;
+    }
+    let facts = session.facts();
+    let job = |task: usize| facts.job(facts.task(task).job);
+    let queues: BTreeSet<Option<usize>> = lost.iter().map(|&task| job(task).queue).collect();
+    queues.into_iter().all(|queue| {
+        let lost = lost.iter().copied();
+        let lost: Vec<usize> = lost.filter(|&task| job(task).queue == queue).collect();
+        let priority = lost.iter().map(|&task| job(task).job.priority).max();
+        let given: f64 = lost
+            .iter()
+            .map(|&task| session.state().gpus_of(facts, task))
+            .sum();
+        let mut gained = 0.0;
+        for task in 0..facts.tasks().len() {
+            let comes = session.state().task(task).status == TaskStatus::Pending
+                && ahead.state().task(task).status == TaskStatus::Binding;
+            let job = job(task);
+            if comes && job.queue == queue && Some(job.job.priority) > priority {
+                gained += ahead.state().gpus_of(ahead.facts(), task);
+            }
+        }
+        gained > 0.0 && gained + SLACK >= given
+    })
+}
+
+/// Whether a gang has too few pods that was whole, or had none, at the start. The pods that are left would only
+/// be evicted when the gang's grace period is over.
+pub(super) fn breaks_gang(session: &Session<'_>, start: &Session<'_>) -> bool {
+    let mut jobs = 0..session.facts().jobs().len();
+    jobs.any(|job| has_too_few(session, job) && !has_too_few(start, job))
+}
+
+/// The nodes of the promised places.
+pub(super) fn nodes_of(
+    session: &Session<'_>,
+    commitment: &EvictionCommitment,
+) -> BTreeSet<Option<usize>> {
+    let tasks = commitment.tasks.iter();
+    tasks.map(|&task| session.state().task(task).node).collect()
+}
+
+/// Whether anything starts or ends; places that are only reserved change nothing.
+pub(super) fn changes_something(session: &Session<'_>) -> bool {
+    let mut task_states = session.state().before_and_after();
+    task_states.any(|(before, after)| {
+        let starts = after.status == TaskStatus::Binding && before.status != TaskStatus::Binding;
+        let ends = before.status.is_allocated() && !after.status.is_allocated();
+        starts || ends
+    })
+}
+
+/// The cluster after the plan: what is bound runs, what is evicted waits.
+pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
+    let changed = (0..session.facts().tasks().len())
+        .filter(|&task| session.state().initial(task) != session.state().task(task))
+        .map(|task| (session.facts().task(task).task.name.as_str(), task));
+    let changed: BTreeMap<&str, usize> = changed.collect();
+    let mut names = CardNaming::default();
+    let mut next = cluster.clone();
+    let mut zone_changes = Vec::new();
+    let is_changed = |task: &Task| changed.contains_key(task.name.as_str());
+    let jobs = next.jobs.iter_mut();
+    let jobs = jobs.filter(|job| job.tasks.iter().any(is_changed));
+    for task in jobs.flat_map(|job| &mut Arc::make_mut(job).tasks) {
+        let Some(&number) = changed.get(task.name.as_str()) else {
+            continue;
         };
-        let broken = self.commitments.iter().filter(is_broken);
-        broken
-            .map(|commitment| {
-                let nodes = self.nodes_of(commitment);
-                let by = (0..ahead.tasks.len()).filter(|&task| {
-                    let state = &ahead.task_states[task];
-                    state.status == TaskStatus::Binding && nodes.contains(&state.node)
-                });
-                let by = by.map(|task| ahead.tasks[task].job);
-                let others = by.filter(|&job| job != commitment.job);
-                (commitment.job, Some(others.collect()))
-            })
-            .collect()
-    }
-
-    /// Whether every pod that the plan evicts has another place.
-    fn only_moves(&self) -> bool {
-        let mut task_states = self.initial_states.iter().zip(&self.task_states);
-        task_states.all(|(before, after)| {
-            !before.status.is_active_allocated() || after.status != TaskStatus::Releasing
-        })
-    }
-
-    /// Whether moved pods lose their places only to jobs of higher priority in their queues, so that none of these
-    /// queues has fewer GPUs in the next step.
-    fn gives_way(&self, lost: &[usize], ahead: &Session<'_>) -> bool {
-        let job = |task: usize| &self.jobs[self.tasks[task].job];
-        let comes = |task: usize| {
-            let was = self.task_states[task].status;
-            was == TaskStatus::Pending && ahead.task_states[task].status == TaskStatus::Binding
+        let state = session.state().task(number);
+        let is_bound = state.status == TaskStatus::Binding;
+        let place = place_of(session, number, state, &mut names);
+        let place = place.filter(|_| is_bound);
+        task.status = if is_bound {
+            TaskStatus::Running
+        } else {
+            TaskStatus::Pending
         };
-        let queues: BTreeSet<Option<usize>> = lost.iter().map(|&task| job(task).queue).collect();
-        queues.into_iter().all(|queue| {
-            let of_queue = |task: &usize| job(*task).queue == queue;
-            let lost: Vec<usize> = lost.iter().copied().filter(of_queue).collect();
-            let priority = lost.iter().map(|&task| job(task).job.priority).max();
-            let coming = (0..self.tasks.len()).filter(of_queue);
-            let coming =
-                coming.filter(|&task| comes(task) && Some(job(task).job.priority) > priority);
-            let gained: f64 = coming.map(|task| ahead.gpus_of(task)).sum();
-            let given: f64 = lost.iter().map(|&task| self.gpus_of(task)).sum();
-            self.settings.by_priority && gained > 0.0 && gained + SLACK >= given
-        })
-    }
-
-    /// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
-    /// with a claim, and no gang was left with too few pods on the way. Jobs that are `idle` may not evict. `None`
-    /// also if the budget is spent before.
-    pub(super) fn pays_off(
-        &self,
-        cluster: &Cluster,
-        idle: &BarredJobs,
-        budget: &mut LookaheadBudget,
-    ) -> Option<Cluster> {
-        if self.commitments.is_empty() {
-            return None;
+        let node = task.node.take();
+        let freed = std::mem::take(&mut task.zones);
+        // What a terminating pod holds counts as free already.
+        if session.state().initial(number).status.is_allocated() {
+            zone_changes.push((node, freed, 1));
         }
-        let initial_states = Session::open(self.now, cluster);
-        let mut at = self.carried_out(cluster);
-        for _ in 0..STEPS_TO_REST {
-            if budget.is_spent() {
-                return None;
-            }
-            let ahead = cautious(self.now, &at, idle, budget, &mut |_, _| ());
-            if ahead.breaks_gang(&initial_states) {
-                return None;
-            }
-            if !ahead.changes_something() {
-                let mut commitments = self.commitments.iter();
-                let pays_off = commitments
-                    .all(|commitment| self.is_served(commitment, &initial_states, &ahead));
-                drop(ahead);
-                return pays_off.then_some(at);
-            }
-            at = ahead.carried_out(&at);
+        task.on.clear();
+        if let Some(place) = place {
+            zone_changes.push((Some(place.node.clone()), place.zones.clone(), -1));
+            (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
         }
-        None
     }
-
-    /// Whether a gang has too few pods that was whole, or had none, at the start. The pods that are left would only
-    /// be evicted when the gang's grace period is over.
-    fn breaks_gang(&self, start: &Session<'_>) -> bool {
-        let mut jobs = 0..self.jobs.len();
-        jobs.any(|job| self.has_too_few(job) && !start.has_too_few(job))
+    // Most clusters have no zones, so there is nothing to look up.
+    zone_changes.retain(|(_, zones, _)| !zones.is_empty());
+    for (node, zones, count) in zone_changes {
+        let node = next
+            .nodes
+            .iter_mut()
+            .find(|known| Some(&known.name) == node.as_ref());
+        node.into_iter()
+            .for_each(|node| node.add_to_zones(&zones, count));
     }
-
-    /// Whether the job, or another with a claim, has at the end the room that is made for it now.
-    fn is_served(
-        &self,
-        commitment: &EvictionCommitment,
-        initial_states: &Session<'_>,
-        end: &Session<'_>,
-    ) -> bool {
-        let nodes: BTreeSet<Option<usize>> = self.nodes_of(commitment);
-        let mut tasks = 0..self.tasks.len();
-        tasks.any(|task| {
-            let came =
-                self.initial_states[task].status == TaskStatus::Pending && end.has_place(task);
-            let job = self.tasks[task].job;
-            let takes_room = || nodes.contains(&end.task_states[task].node);
-            came && (commitment.tasks.contains(&task)
-                || takes_room() && initial_states.has_claim(job, commitment.job))
-        })
-    }
-
-    fn nodes_of(&self, commitment: &EvictionCommitment) -> BTreeSet<Option<usize>> {
-        let tasks = commitment.tasks.iter();
-        tasks.map(|&task| self.task_states[task].node).collect()
-    }
-
-    /// Whether a task runs, or has a place that becomes free without an eviction.
-    fn has_place(&self, task: usize) -> bool {
-        self.task_states[task].status.is_active_allocated()
-    }
-
-    /// Whether a job that gets the room made for `other` also had a right to it: its queues hold less than they
-    /// may, or it is in the same queue and not of lower priority.
-    fn has_claim(&self, job: usize, other: usize) -> bool {
-        let (job, other) = (&self.jobs[job], &self.jobs[other]);
-        let holds_less = |queue: usize| {
-            let queue = self.queues.get(queue);
-            let gpu = queue.of(ResourceKind::Gpu);
-            gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
-        };
-        let is_below_share = job
-            .queue
-            .is_some_and(|queue| self.queues.upward(queue).all(holds_less));
-        is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
-    }
-
-    /// Whether anything starts or ends; places that are only reserved change nothing.
-    pub(super) fn changes_something(&self) -> bool {
-        let mut task_states = self.initial_states.iter().zip(&self.task_states);
-        task_states.any(|(before, after)| {
-            let starts =
-                after.status == TaskStatus::Binding && before.status != TaskStatus::Binding;
-            let ends = before.status.is_allocated() && !after.status.is_allocated();
-            starts || ends
-        })
-    }
-
-    /// The cluster after the plan: what is bound runs, what is evicted waits.
-    fn carried_out(&self, cluster: &Cluster) -> Cluster {
-        let changed = (0..self.tasks.len())
-            .filter(|&task| self.initial_states[task] != self.task_states[task])
-            .map(|task| (self.tasks[task].task.name.as_str(), task));
-        let changed: BTreeMap<&str, usize> = changed.collect();
-        let mut names = CardNaming::default();
-        let mut next = cluster.clone();
-        let mut zone_changes = Vec::new();
-        let is_changed = |task: &Task| changed.contains_key(task.name.as_str());
-        let jobs = next.jobs.iter_mut();
-        let jobs = jobs.filter(|job| job.tasks.iter().any(is_changed));
-        for task in jobs.flat_map(|job| &mut Arc::make_mut(job).tasks) {
-            let Some(&number) = changed.get(task.name.as_str()) else {
-                continue;
-            };
-            let state = &self.task_states[number];
-            let is_bound = state.status == TaskStatus::Binding;
-            let place = self.place_of(number, state, &mut names);
-            let place = place.filter(|_| is_bound);
-            task.status = if is_bound {
-                TaskStatus::Running
-            } else {
-                TaskStatus::Pending
-            };
-            let node = task.node.take();
-            let freed = std::mem::take(&mut task.zones);
-            // What a terminating pod holds counts as free already.
-            if self.initial_states[number].status.is_allocated() {
-                zone_changes.push((node, freed, 1));
-            }
-            task.on.clear();
-            if let Some(place) = place {
-                zone_changes.push((Some(place.node.clone()), place.zones.clone(), -1));
-                (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
-            }
-        }
-        // Most clusters have no zones, so there is nothing to look up.
-        zone_changes.retain(|(_, zones, _)| !zones.is_empty());
-        for (node, zones, count) in zone_changes {
-            let node = next
-                .nodes
-                .iter_mut()
-                .find(|known| Some(&known.name) == node.as_ref());
-            node.into_iter()
-                .for_each(|node| node.add_to_zones(&zones, count));
-        }
-        next
-    }
+    next
 }

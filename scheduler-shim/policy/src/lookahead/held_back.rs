@@ -1,33 +1,41 @@
 //! Which jobs a plan holds back: they may not evict.
 
+use crate::job_state::is_waiting;
+use crate::plan_record::{BarredJobs, HeldBackJob};
 use crate::session::Session;
-use crate::session::evictions::{BarredJobs, HeldBackJob};
 
-impl Session<'_> {
-    /// The waiting jobs that may not evict in this step, by name.
-    #[must_use]
-    pub fn held_back(&self) -> Vec<HeldBackJob> {
-        let name = |job: &usize| self.jobs[*job].job.name.clone();
-        let held = self.withheld();
-        let tried = held
-            .iter()
-            .filter_map(|(job, by)| Some((job, by.as_ref()?)));
-        tried
-            .filter(|(job, _)| self.is_waiting(&self.jobs[**job].view))
-            .map(|(job, by)| HeldBackJob {
-                job: name(job),
-                by: by.iter().map(name).collect(),
-            })
-            .collect()
-    }
+/// The waiting jobs that may not evict in this step, by name.
+pub(crate) fn held_back(session: &Session<'_>) -> Vec<HeldBackJob> {
+    let name = |job: &usize| session.facts().job(*job).job.name.clone();
+    let held = withheld(session);
+    let tried = held
+        .iter()
+        .filter_map(|(job, by)| Some((job, by.as_ref()?)));
+    tried
+        .filter(|(job, _)| is_waiting(session, &session.facts().job(**job).view))
+        .map(|(job, by)| HeldBackJob {
+            job: name(job),
+            by: by.iter().map(name).collect(),
+        })
+        .collect()
+}
 
-    /// The jobs that may not evict, and those that found only victims that are spared.
-    pub(super) fn withheld(&self) -> BarredJobs {
-        let mut held = self.caution.barred().cloned().unwrap_or_default();
-        let waits = |job: usize| self.is_waiting(&self.jobs[job].view);
-        for (&job, spared) in self.sparing.iter().filter(|(job, _)| waits(**job)) {
-            held.entry(job).or_insert_with(|| Some(spared.clone()));
-        }
-        held
+/// The jobs that may not evict, and those that found only victims that are spared.
+pub(super) fn withheld(session: &Session<'_>) -> BarredJobs {
+    let mut held = session
+        .plan()
+        .caution()
+        .barred()
+        .cloned()
+        .unwrap_or_default();
+    let waits = |job: usize| is_waiting(session, &session.facts().job(job).view);
+    for (&job, spared) in session
+        .plan()
+        .spared()
+        .iter()
+        .filter(|(job, _)| waits(**job))
+    {
+        held.entry(job).or_insert_with(|| Some(spared.clone()));
     }
+    held
 }

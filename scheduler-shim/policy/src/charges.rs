@@ -1,0 +1,61 @@
+//! What tasks ask of queues, and what they are charged.
+//!
+//! Before a node is chosen, bytes count as a part of some card; afterwards as a part of the cards that they are on.
+
+use apportion_abi::Bytes;
+
+use crate::amounts::{ResourceAmounts, ResourceKind};
+use crate::cluster::TaskGpuRequest;
+use crate::node_resources::{CardAssignment, NodeState};
+use crate::snapshot::ClusterSnapshot;
+
+/// What a task is charged on cards with this memory.
+pub(crate) fn charged(facts: &ClusterSnapshot<'_>, task: usize, card: Bytes) -> ResourceAmounts {
+    let task = facts.task(task);
+    let mut amounts = task.task.amounts(card);
+    amounts[ResourceKind::Gpu] += task.claimed_cards as f64;
+    amounts
+}
+
+/// What a task is charged with these cards of a node. Bytes are charged by the cards that they are on.
+pub(crate) fn charge_at(
+    facts: &ClusterSnapshot<'_>,
+    node_state: &NodeState,
+    task: usize,
+    cards: &CardAssignment,
+) -> ResourceAmounts {
+    let mut amounts = charged(facts, task, node_state.card_memory);
+    let task = facts.task(task);
+    if let TaskGpuRequest::Shared { share, .. } = &task.task.cards
+        && node_state.sizes.is_listed()
+    {
+        let on_one = TaskGpuRequest::Shared {
+            share: *share,
+            devices: 1,
+        };
+        let parts = cards.shared.iter();
+        let parts = parts.map(|&card| on_one.count(node_state.size(card)));
+        amounts[ResourceKind::Gpu] = task.claimed_cards as f64 + parts.sum::<f64>();
+    }
+    amounts
+}
+
+/// The least that tasks are charged: on the largest cards.
+pub(crate) fn least_charge(facts: &ClusterSnapshot<'_>, tasks: &[usize]) -> ResourceAmounts {
+    let largest = facts.card_sizes().largest();
+    tasks
+        .iter()
+        .map(|&task| charged(facts, task, largest))
+        .sum()
+}
+
+/// Whether a task wants any part of a card.
+pub(crate) fn wants_cards(facts: &ClusterSnapshot<'_>, task: usize) -> bool {
+    let task = facts.task(task);
+    task.claimed_cards > 0 || task.task.wants_cards()
+}
+
+/// What tasks ask of a queue before a node is chosen; bytes count as parts of the smallest card that fits.
+pub(crate) fn wants(facts: &ClusterSnapshot<'_>, tasks: &[usize]) -> ResourceAmounts {
+    tasks.iter().map(|&task| facts.task(task).wants).sum()
+}

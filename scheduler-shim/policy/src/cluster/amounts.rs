@@ -1,0 +1,58 @@
+//! What pods ask for as amounts of resources: cards are numbers, and a share in bytes is a part of some card.
+
+use apportion_abi::{Bytes, Share};
+
+use super::{Task, TaskGpuRequest};
+use crate::amounts::ResourceAmounts;
+
+/// How many cards a partition counts for: the number before the `g` of its profile.
+pub(crate) fn parts_of(profile: &str) -> f64 {
+    let name = profile.rsplit('-').next().unwrap_or(profile);
+    let parts = name.split_once('g').map(|(parts, _)| parts.parse());
+    parts.and_then(Result::ok).unwrap_or(0.0)
+}
+
+impl TaskGpuRequest {
+    /// How many cards it counts for, if a card has this memory.
+    #[must_use]
+    pub fn count(&self, card: Bytes) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::Whole(count) => *count as f64,
+            Self::Shared { share, devices } => {
+                let part = match share {
+                    Share::Whole => 1.0,
+                    Share::Fraction(fraction) => f64::from(fraction.parts_per_billion()) / 1e9,
+                    Share::Memory(bytes) => bytes.0 as f64 / card.0.max(1) as f64,
+                };
+                part * f64::from(*devices)
+            }
+            Self::Partitions(partitions) => (partitions.iter())
+                .map(|(profile, count)| parts_of(profile) * *count as f64)
+                .sum(),
+        }
+    }
+}
+
+impl Task {
+    /// What it is charged on cards with this memory.
+    #[must_use]
+    pub fn amounts(&self, card: Bytes) -> ResourceAmounts {
+        ResourceAmounts::new(
+            self.cpu_millis as f64,
+            self.memory as f64,
+            self.cards.count(card),
+        )
+    }
+
+    /// Whether it wants any part of a card.
+    #[must_use]
+    pub fn wants_cards(&self) -> bool {
+        match &self.cards {
+            TaskGpuRequest::None => false,
+            TaskGpuRequest::Whole(count) => *count > 0,
+            TaskGpuRequest::Shared { .. } => true,
+            TaskGpuRequest::Partitions(partitions) => partitions.values().any(|count| *count > 0),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether a bold plan pays off: what the cluster is like when nothing changes any more.
+
+use std::collections::BTreeSet;
+
+use crate::amounts::{ResourceKind, UNLIMITED};
+use crate::cluster::{Cluster, TaskStatus};
+use crate::lookahead::cautious::{LookaheadBudget, cautious};
+use crate::lookahead::commitments::{breaks_gang, carried_out, changes_something, nodes_of};
+use crate::plan_record::{BarredJobs, EvictionCommitment};
+use crate::session::Session;
+
+/// How many steps a bold plan may take until nothing changes.
+const STEPS_TO_REST: usize = 8;
+
+/// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
+/// with a claim, and no gang was left with too few pods on the way. Jobs that are `idle` may not evict. `None`
+/// also if the budget is spent before.
+pub(super) fn pays_off(
+    session: &Session<'_>,
+    cluster: &Cluster,
+    idle: &BarredJobs,
+    budget: &mut LookaheadBudget,
+) -> Option<Cluster> {
+    if session.plan().commitments().is_empty() {
+        return None;
+    }
+    let start = Session::open(session.facts().now(), cluster);
+    let mut at = carried_out(session, cluster);
+    for _ in 0..STEPS_TO_REST {
+        if budget.is_spent() {
+            return None;
+        }
+        let ahead = cautious(session.facts().now(), &at, idle, budget, &mut |_, _| ());
+        if breaks_gang(&ahead, &start) {
+            return None;
+        }
+        if !changes_something(&ahead) {
+            let mut commitments = session.plan().commitments().iter();
+            let pays_off =
+                commitments.all(|commitment| is_served(session, commitment, &start, &ahead));
+            drop(ahead);
+            return pays_off.then_some(at);
+        }
+        at = carried_out(&ahead, &at);
+    }
+    None
+}
+
+/// Whether the job, or another with a claim, has at the end the room that is made for it now.
+fn is_served(
+    session: &Session<'_>,
+    commitment: &EvictionCommitment,
+    start: &Session<'_>,
+    end: &Session<'_>,
+) -> bool {
+    let nodes: BTreeSet<Option<usize>> = nodes_of(session, commitment);
+    let mut tasks = 0..session.facts().tasks().len();
+    tasks.any(|task| {
+        let came = session.state().initial(task).status == TaskStatus::Pending
+            && end.state().has_place(task);
+        let job = session.facts().task(task).job;
+        let takes_room = || nodes.contains(&end.state().task(task).node);
+        came && (commitment.tasks.contains(&task)
+            || takes_room() && has_claim(start, job, commitment.job))
+    })
+}
+
+/// Whether a job that gets the room made for `other` also had a right to it: its queues hold less than they
+/// may, or it is in the same queue and not of lower priority.
+fn has_claim(session: &Session<'_>, job: usize, other: usize) -> bool {
+    let (job, other) = (session.facts().job(job), session.facts().job(other));
+    let holds_less = |queue: usize| {
+        let queue = session.state().queues().get(queue);
+        let gpu = queue.of(ResourceKind::Gpu);
+        gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
+    };
+    let is_below_share = job
+        .queue
+        .is_some_and(|queue| session.state().queues().upward(queue).all(holds_less));
+    is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
+}

@@ -1,0 +1,128 @@
+//! Which evictions a plan may make, what they were promised for, and which jobs are held back.
+//!
+//! A session writes this down after a commit. Nothing of it is ever undone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A job that may not evict in this step, because it would be in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBackJob {
+    /// The job.
+    pub job: String,
+    /// The jobs that would get the place before it; empty if too many plans were tried to tell.
+    pub by: Vec<String>,
+}
+
+/// Jobs that may not evict, and the jobs that would get the place before each; `None` if the job was never tried.
+pub(crate) type BarredJobs = BTreeMap<usize, Option<BTreeSet<usize>>>;
+
+/// Which evictions a plan may make.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum EvictionCaution {
+    /// All that the queue rules allow, as in KAI.
+    #[default]
+    None,
+    /// Those for jobs that are not barred, except of jobs that would evict lesser ones in turn.
+    Cautious(BarredJobs),
+    /// Those for jobs that are not barred, without consolidation: no claim entitles a job to move others.
+    Bold(BarredJobs),
+}
+
+impl EvictionCaution {
+    /// Whether a job may not evict others.
+    pub(crate) fn bars(&self, job: usize) -> bool {
+        self.barred()
+            .is_some_and(|barred| barred.contains_key(&job))
+    }
+
+    /// Whether consolidation may run.
+    pub(crate) fn may_move(&self) -> bool {
+        !matches!(self, Self::Bold(_))
+    }
+
+    /// Whether jobs are spared that would evict lesser ones in turn.
+    pub(crate) fn spares(&self) -> bool {
+        matches!(self, Self::Cautious(_))
+    }
+
+    pub(crate) fn barred(&self) -> Option<&BarredJobs> {
+        match self {
+            Self::None => None,
+            Self::Cautious(barred) | Self::Bold(barred) => Some(barred),
+        }
+    }
+}
+
+/// A job that evicts others, and the tasks, its own and its victims', that were promised a place.
+#[derive(Clone, Debug)]
+pub(crate) struct EvictionCommitment {
+    pub(crate) job: usize,
+    pub(crate) tasks: Vec<usize>,
+}
+
+/// What a session decided besides the states of tasks.
+#[derive(Debug, Default)]
+pub(crate) struct PlanRecord {
+    caution: EvictionCaution,
+    /// The places that were promised to jobs that evict.
+    commitments: Vec<EvictionCommitment>,
+    /// The jobs that found only victims that are spared, with those victims.
+    spared: BTreeMap<usize, BTreeSet<usize>>,
+    /// The jobs of which pods were started.
+    started: BTreeSet<usize>,
+    only_moves: bool,
+}
+
+impl PlanRecord {
+    /// The record of a plan that may make these evictions.
+    pub(crate) fn with(caution: EvictionCaution) -> Self {
+        Self {
+            caution,
+            ..Self::default()
+        }
+    }
+
+    /// Which evictions the plan may make.
+    pub(crate) fn caution(&self) -> &EvictionCaution {
+        &self.caution
+    }
+
+    pub(crate) fn commitments(&self) -> &[EvictionCommitment] {
+        &self.commitments
+    }
+
+    /// Records the places that a job and its victims were promised.
+    pub(crate) fn promise(&mut self, commitment: EvictionCommitment) {
+        self.commitments.push(commitment);
+    }
+
+    /// The jobs that found only victims that are spared, with those victims.
+    pub(crate) fn spared(&self) -> &BTreeMap<usize, BTreeSet<usize>> {
+        &self.spared
+    }
+
+    /// Records the victims that were spared although a job needs their room.
+    pub(crate) fn spare(&mut self, job: usize, victims: BTreeSet<usize>) {
+        self.spared.insert(job, victims);
+    }
+
+    /// Whether pods of a job were started in this session.
+    pub(crate) fn has_started(&self, job: usize) -> bool {
+        self.started.contains(&job)
+    }
+
+    /// Records that pods of a job were started.
+    pub(crate) fn note_start(&mut self, job: usize) {
+        self.started.insert(job);
+    }
+
+    /// Whether pods leave only to be placed again. Then no pod is the first of its kind while another of it moves.
+    pub(crate) fn only_moves(&self) -> bool {
+        self.only_moves
+    }
+
+    /// Sets whether pods leave only to be placed again.
+    pub(crate) fn set_only_moves(&mut self, only_moves: bool) {
+        self.only_moves = only_moves;
+    }
+}

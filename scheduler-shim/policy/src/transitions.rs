@@ -1,0 +1,101 @@
+//! How a task changes its state: it is evicted, bound, or gets a reservation.
+
+use crate::cluster::TaskStatus;
+use crate::node_resources::CardAssignment;
+use crate::numa::ZoneAssignment;
+
+use crate::requests::zone_request;
+use crate::session::Session;
+use crate::state::undo_log::Checkpoint;
+use crate::task_state::TaskState;
+
+/// Evicts a task that runs; one that only waits for its place loses it.
+pub(crate) fn evict(session: &mut Session<'_>, task: usize) {
+    let state = session.state().task(task).clone();
+    let evicted = match (state.status, state.leaves) {
+        (TaskStatus::Pipelined, None) => TaskState::default(),
+        (TaskStatus::Pipelined, Some((node, cards))) => TaskState {
+            status: TaskStatus::Releasing,
+            node: Some(node),
+            cards,
+            was: Some(TaskStatus::Pipelined),
+            ..TaskState::default()
+        },
+        (was, _) => TaskState {
+            status: TaskStatus::Releasing,
+            was: Some(was),
+            leaves: None,
+            ..state
+        },
+    };
+    session.set(task, evicted);
+}
+
+/// What a task would take of the zones of a node; `None` if the node would not admit it.
+pub(crate) fn zones_for(session: &Session<'_>, task: usize, node: usize) -> Option<ZoneAssignment> {
+    let zones = &session.state().node(node).zones;
+    if zones.count() == 0 {
+        return Some(ZoneAssignment::new());
+    }
+    zones.place(&zone_request(session.facts(), task, zones.scope))
+}
+
+/// Starts a task on resources that are idle.
+pub(crate) fn bind(session: &mut Session<'_>, task: usize, node: usize, cards: CardAssignment) {
+    let zones = zones_for(session, task, node).unwrap_or_default();
+    session.set(
+        task,
+        TaskState {
+            status: TaskStatus::Binding,
+            node: Some(node),
+            cards,
+            zones,
+            leaves: None,
+            was: None,
+        },
+    );
+}
+
+/// Reserves a place for a task. If it was tentatively evicted from the same place, it stays instead.
+pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards: CardAssignment) {
+    let zones = zones_for(session, task, node).unwrap_or_default();
+    let state = session.state().task(task);
+    let is_leaving = state.status == TaskStatus::Releasing;
+    let place = state.node;
+    let stays = is_leaving
+        && place == Some(node)
+        && state.cards == cards
+        && (zones.is_empty() || state.zones == zones);
+    let state = match state.was {
+        Some(status @ (TaskStatus::Running | TaskStatus::Binding)) if stays => TaskState {
+            status,
+            node: place,
+            cards,
+            zones: state.zones.clone(),
+            leaves: None,
+            was: None,
+        },
+        was => TaskState {
+            status: TaskStatus::Pipelined,
+            node: Some(node),
+            zones,
+            leaves: place
+                .filter(|_| is_leaving)
+                .map(|place| (place, state.cards.clone())),
+            cards,
+            was,
+        },
+    };
+    session.set(task, state);
+}
+
+/// Turns what was placed since `mark` into reservations of the same places.
+pub(crate) fn wait_instead(session: &mut Session<'_>, mark: Checkpoint) {
+    for task in session.state().changed_since(mark) {
+        if session.state().task(task).status == TaskStatus::Binding {
+            let status = TaskStatus::Pipelined;
+            let state = session.state().task(task).clone();
+            session.set(task, TaskState { status, ..state });
+        }
+    }
+}
