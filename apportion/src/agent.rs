@@ -15,8 +15,8 @@ use apportion_proto::v1::{
 use apportion_proto::{AgentClient, connect};
 use tonic::{Code, Status, Streaming};
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
+use apportion_exit::CommandFailure;
 
 mod deadline;
 mod start;

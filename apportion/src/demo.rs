@@ -8,11 +8,11 @@ use apportion_abi::Bytes;
 use apportion_proto::v1::{Card, ListReply};
 
 use crate::agent::connect_or_start;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::probe::{self, ProbeAnswer};
 use crate::{block_on, metrics, output};
+use apportion_exit::CommandFailure;
 
 mod assertions;
 mod color;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::output;
 use crate::table::{CellAlignment, TableColumn, lay_out};
+use apportion_exit::CommandFailure;
 
 mod checks;
 mod node;

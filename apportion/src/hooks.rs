@@ -5,10 +5,10 @@ use apportion_intercept::table::{DriverLibrary, HookedFunction, ROWS};
 use apportion_intercept::unhooked::{LEFT_ALONE, UnhookedFunctions};
 use serde::Serialize;
 
-use crate::failure::CommandFailure;
 use crate::options::HooksOptions;
 use crate::output;
 use crate::table::{CellAlignment, TableColumn, lay_out};
+use apportion_exit::CommandFailure;
 
 const COLUMNS: &[TableColumn<HookEntry>] = &[
     TableColumn {

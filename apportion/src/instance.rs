@@ -10,8 +10,8 @@ use std::time::Duration;
 use apportion_abi::place;
 use nix::unistd::{AccessFlags, Uid, access};
 
-use crate::failure::CommandFailure;
 use crate::options::ConnectionOptions;
+use apportion_exit::CommandFailure;
 
 /// An instance, either the machine's or the simulated one.
 #[derive(Debug)]

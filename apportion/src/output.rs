@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write, stdout};
 
 use serde::Serialize;
 
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 
 /// Prints one line.
 ///

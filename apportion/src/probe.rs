@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
+use apportion_exit::CommandFailure;
 
 /// The program, in the library folder.
 const PROGRAM: &str = "apportion-probe";

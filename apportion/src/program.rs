@@ -10,7 +10,7 @@ use std::process::Command;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 
 /// A command that exists.
 #[derive(Debug)]

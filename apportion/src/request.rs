@@ -2,8 +2,8 @@
 
 use apportion_abi::{CardUuid, GpuRequest, RequestError};
 
-use crate::failure::CommandFailure;
 use crate::options::RunOptions;
+use apportion_exit::CommandFailure;
 
 /// The maximum length of an allocation's name: that of a Kubernetes object.
 const NAME_LENGTH: usize = 253;

@@ -12,12 +12,12 @@ use apportion_runtime_class::{EditTarget, Grant, GrantedCard, edits};
 use serde::Serialize;
 
 use crate::agent::connect_to_running;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, RunOptions};
 use crate::program::ResolvedCommand;
 use crate::request::RunRequest;
 use crate::{block_on, cards};
+use apportion_exit::CommandFailure;
 
 mod allocate;
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use apportion_abi::{Bytes, place, units::parse_memory};
 
 use crate::background::BackgroundProcess;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
+use apportion_exit::CommandFailure;
 
 /// After how many seconds without clients the daemon exits.
 const IDLE_EXIT_SECONDS: &str = "60";

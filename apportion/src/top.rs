@@ -9,11 +9,11 @@ use tokio::time::sleep;
 use tonic::Streaming;
 
 use crate::agent::{connect_or_start, refused};
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, TopOptions};
 use crate::report::AgentReport;
 use crate::{block_on, output, view};
+use apportion_exit::CommandFailure;
 
 mod screen;
 

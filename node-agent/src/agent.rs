@@ -24,7 +24,6 @@ use crate::cgroups::CgroupLookup;
 use crate::checkpoint;
 use crate::delivery::GrantDelivery;
 use crate::driver::{CardReading, DriverReadings, NvmlDriver};
-use crate::failure::chain;
 use crate::faults::FaultMonitor;
 use crate::instance::ServedInstance;
 use crate::members::AllocationMembers;
@@ -37,6 +36,7 @@ use crate::request::AgentRequest;
 use crate::request_tracker::RequestTracker;
 use crate::reserve::ContextReserves;
 use crate::view::{self, AgentHandle, AgentStats, AgentView};
+use apportion_exit::error_chain;
 
 mod attribute;
 mod context_cost;
@@ -126,17 +126,17 @@ impl NodeAgent {
             (OffenderPolicy::Evict, None) => OffenderPolicy::Kill,
             (policy, _) => policy,
         };
-        let policy = possible(options.policy);
+        let policy = possible(options.cards.policy);
         let mut ledger = Ledger::resume(restored.epoch, restored.serial, policy);
-        for (namespace, policy) in &options.policies {
-            ledger.override_policy(namespace.clone(), possible(*policy));
+        for of in &options.cards.policy_override {
+            ledger.override_policy(of.namespace.clone(), possible(of.policy));
         }
         let view = AgentView::empty(None);
         let mut agent = Self {
             reserves: ContextReserves::load(&instance.path(place::RESERVES), &driver.version),
             members: AllocationMembers::new(instance.path(place::ACCOUNTS)),
             left: lingering::LingeringProcesses::default(),
-            faults: FaultMonitor::listen(options.nvml.clone()),
+            faults: FaultMonitor::listen(options.cards.nvml_library.clone().into_os_string()),
             options,
             instance,
             listeners,
@@ -206,7 +206,7 @@ impl NodeAgent {
         stop: impl Future<Output = ()>,
     ) {
         tokio::pin!(stop);
-        let mut tick = tokio::time::interval(self.options.tick);
+        let mut tick = tokio::time::interval(self.options.cards.tick);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.members.look_anew();
@@ -240,13 +240,13 @@ impl NodeAgent {
     /// Starts the NRI plugin if the options name the runtime's socket. The runtime then asks it before each
     /// container.
     pub(crate) fn lock_twice(&mut self, own: Vec<String>) -> std::io::Result<()> {
-        let options = self.options.second_lock.clone();
-        let Some(socket) = options.socket else {
+        let options = &self.options.nri;
+        let Some(socket) = options.nri_socket.clone() else {
             return Ok(());
         };
         let rules = VerdictRules {
-            mode: options.mode,
-            exempt: options.exempt,
+            mode: options.nri_policy,
+            exempt: options.exempt().to_vec(),
             accounts: self.instance.path(place::ACCOUNTS).display().to_string(),
             own,
         };
@@ -293,7 +293,7 @@ impl NodeAgent {
                 let _ = self.listeners.try_send(listener);
             }
             Err(problem) => debug!(
-                problem = chain(&problem),
+                problem = error_chain(&problem),
                 "Failed to listen again after the socket was removed"
             ),
         }
@@ -373,7 +373,7 @@ impl NodeAgent {
     fn is_idle(&self, contact: &RequestTracker) -> bool {
         let is_needed = !self.ledger.allocations().is_empty() || !self.waiting.is_empty();
         self.options
-            .idle_exit
+            .idle_exit()
             .is_some_and(|wait| !is_needed && contact.quiet_for() >= wait)
     }
 }

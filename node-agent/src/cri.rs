@@ -95,16 +95,16 @@ pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, 
         None => node.as_ref().and_then(of_node),
         said => said,
     };
-    let configured = options.runtime.cdi;
+    let configured = options.runtime.has_cdi();
     let known = said.as_ref().and_then(|said| said.has_cdi);
     // An old kubelet drops CDI device names, whatever the runtime supports.
     let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
     let known = known.map(|has_cdi| has_cdi && passes_on);
     let has_cdi = configured.or(known).ok_or(CdiSupportError::Unknown)?;
     let said = said.unwrap_or_default();
-    if has_cdi && !looks_in(&said.spec_dirs, &options.cdi_dir) {
+    if has_cdi && !looks_in(&said.spec_dirs, &options.kubelet.cdi_dir) {
         return Err(CdiSupportError::Elsewhere {
-            own: options.cdi_dir.display().to_string(),
+            own: options.kubelet.cdi_dir.display().to_string(),
             looks_in: said.spec_dirs,
         });
     }
@@ -147,7 +147,7 @@ pub(crate) fn sockets(options: &RuntimeOptions) -> Sockets {
 
 fn paths(options: &RuntimeOptions) -> Vec<PathBuf> {
     let usual = SOCKETS.iter().map(PathBuf::from);
-    match &options.socket {
+    match &options.cri_socket {
         Some(socket) => vec![socket.clone()],
         None => usual.filter(|path| path.exists()).collect(),
     }

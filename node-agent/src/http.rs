@@ -15,10 +15,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::atomic_write;
-use crate::failure::AgentFailure;
 use crate::metrics::{MetricsFormat, ScrapeState};
 use crate::options::MetricsAddress;
 use crate::view::AgentView;
+use apportion_exit::CommandFailure;
 
 /// The default port.
 const USUAL_PORT: u16 = 9408;
@@ -39,9 +39,9 @@ pub(crate) struct MetricsListenError {
 pub(crate) async fn open(
     metrics: MetricsAddress,
     file: &Path,
-) -> Result<(Option<TcpListener>, String), AgentFailure> {
+) -> Result<(Option<TcpListener>, String), CommandFailure> {
     let listener = listen(metrics).await.map_err(|error| {
-        AgentFailure::running(&error, "choose another --metrics-address, or none")
+        CommandFailure::from_error(&error).hint("choose another --metrics-address, or none")
     })?;
     let address = listener
         .as_ref()
@@ -50,7 +50,7 @@ pub(crate) async fn open(
         .map(|address| address.to_string())
         .unwrap_or_default();
     atomic_write::replace(file, address.as_bytes()).map_err(|error| {
-        AgentFailure::running(&error, "the agent needs write access to its folder")
+        CommandFailure::from_error(&error).hint("the agent needs write access to its folder")
     })?;
     Ok((listener, address))
 }

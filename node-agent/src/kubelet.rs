@@ -82,7 +82,7 @@ pub(crate) fn serve(
     });
     let others = rival::RivalWatcher::new(dir.clone(), published, known);
     tokio::spawn(others.watch(requests.clone(), there));
-    let local_fit = match options.unplaced {
+    let local_fit = match options.kubelet.unplaced {
         UnplacedPolicy::Deny => None,
         UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
     };

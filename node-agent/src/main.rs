@@ -17,7 +17,6 @@ mod delivery;
 mod driver;
 mod driver_wait;
 mod exits;
-mod failure;
 mod faults;
 mod fencing;
 mod http;
@@ -55,18 +54,18 @@ use std::time::Duration;
 use apportion_abi::place;
 use apportion_bounded::ConnectionLimiter;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::agent::NodeAgent;
 use crate::delivery::GrantDelivery;
-use crate::failure::AgentFailure;
 use crate::fencing::FencingTokenStore;
 use crate::instance::ServedInstance;
 use crate::machine::MachineLock;
-use crate::options::{AgentCommand, AgentOptions};
+use crate::options::{AgentOptions, LogFormat};
 use crate::request_tracker::RequestTracker;
 use crate::service::AgentService;
 use crate::tenant::AllowedUsers;
+use apportion_exit::CommandFailure;
 
 /// How long open requests may take when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -74,49 +73,49 @@ const GRACE: Duration = Duration::from_secs(2);
 const QUEUE: usize = 64;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome = match options::parse(&arguments, |name| std::env::var(name).ok()) {
-        Ok(AgentCommand::Print(text)) => {
-            print!("{text}");
-            Ok(())
+    let result = match AgentOptions::read() {
+        Ok(None) => Ok(()),
+        Ok(Some(options)) if options.is_context_probe() => {
+            probe::hold_contexts().map_err(|error| {
+                CommandFailure::from_error(error.as_ref()).hint("only the agent runs this command")
+            })
         }
-        Ok(AgentCommand::ProbeContext) => probe::hold_contexts().map_err(|error| {
-            AgentFailure::running(error.as_ref(), "only the agent runs this command")
-        }),
-        Ok(AgentCommand::Serve(options)) => serve(*options),
+        Ok(Some(options)) => serve(options),
         Err(failure) => Err(failure),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    apportion_exit::exit_code("apportion-agent", result)
 }
 
-fn serve(options: AgentOptions) -> Result<(), AgentFailure> {
+fn serve(options: AgentOptions) -> Result<(), CommandFailure> {
     log::start(&options);
-    let is_json = options.is_json;
-    start(options).map_err(|failure| if is_json { failure.logged() } else { failure })
+    let format = options.log_format;
+    start(options).map_err(|failure| match format {
+        LogFormat::Text => failure,
+        LogFormat::Json => {
+            error!(problem = %failure, "Program failed");
+            failure.logged()
+        }
+    })
 }
 
-fn start(options: AgentOptions) -> Result<(), AgentFailure> {
+fn start(options: AgentOptions) -> Result<(), CommandFailure> {
     // Must come before other threads start: capabilities belong to a thread.
     if rustix::process::geteuid().is_root() {
         privilege::drop_most()
-            .map_err(|error| AgentFailure::running(&error, "see capabilities(7)"))?;
+            .map_err(|error| CommandFailure::from_error(&error).hint("see capabilities(7)"))?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| AgentFailure::running(&error, "see ulimit -n"))?;
+    let runtime =
+        runtime.map_err(|error| CommandFailure::from_error(&error).hint("see ulimit -n"))?;
     runtime.block_on(run(options))
 }
 
-async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
+async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     let mut instance = ServedInstance::take(&options.dir).map_err(|error| {
-        AgentFailure::running(
-            &error,
-            "use another folder with --dir, or stop the agent that uses this one",
-        )
+        CommandFailure::from_error(&error)
+            .hint("use another folder with --dir, or stop the agent that uses this one")
     })?;
     let Some(driver) = driver_wait::driver(&options, &instance).await? else {
         return Ok(());
@@ -125,10 +124,10 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
     match machine {
         Ok(machine) => instance.own(machine),
         // A user's agent must not keep the node's agent from starting.
-        Err(error) if error.is_of_a_user() && options.kubelet_dir.is_some() => {
+        Err(error) if error.is_of_a_user() && options.kubelet.kubelet_dir.is_some() => {
             warn!(problem = %error, "GPUs are managed twice until the other agent ends");
         }
-        Err(error) => return Err(AgentFailure::running(&error, error.hint())),
+        Err(error) => return Err(CommandFailure::from_error(&error).hint(error.hint())),
     }
     info!(
         driver = driver.version,
@@ -140,21 +139,17 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
         instance.open_to_all();
     }
     let file = instance.path(place::METRICS_ADDRESS);
-    let (metrics, address) = http::open(options.metrics, &file).await?;
+    let (metrics, address) = http::open(options.metrics(), &file).await?;
     let listener = instance.listen().map_err(|error| {
-        AgentFailure::running(
-            &error,
-            "the path must be shorter than 108 bytes and its folder writable",
-        )
+        CommandFailure::from_error(&error)
+            .hint("the path must be shorter than 108 bytes and its folder writable")
     })?;
     let socket = instance.path(place::AGENT_SOCKET);
-    let delivery = match &options.kubelet_dir {
+    let delivery = match &options.kubelet.kubelet_dir {
         Some(dir) => Some(
             GrantDelivery::prepare(dir, &options, instance.dir()).map_err(|error| {
-                AgentFailure::running(
-                    &error,
-                    "the agent needs write access to --kubelet-dir and --cdi-dir",
-                )
+                CommandFailure::from_error(&error)
+                    .hint("the agent needs write access to --kubelet-dir and --cdi-dir")
             })?,
         ),
         None => None,
@@ -172,12 +167,12 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
         .unwrap_or_default();
     agent
         .lock_twice(own)
-        .map_err(|error| AgentFailure::running(&error, "see ulimit -u"))?;
+        .map_err(|error| CommandFailure::from_error(&error).hint("see ulimit -u"))?;
 
     let contact = Arc::new(RequestTracker::new());
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
-    if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
+    if let Some((delivery, dir)) = delivery.zip(options.kubelet.kubelet_dir.clone()) {
         // Check for rivals before the first request can arrive.
         let rival = kubelet::rival(&dir).await;
         if rival.is_some() {

@@ -16,9 +16,9 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::failure::chain;
 use crate::view::AgentHandle;
 use crate::view::AgentView;
+use apportion_exit::error_chain;
 
 mod events;
 mod eviction;
@@ -70,7 +70,7 @@ pub(crate) async fn publish_absence(node: &str, view: &AgentView) {
             Ok(()) => HEARTBEAT,
             Err(error) => {
                 debug!(
-                    error = chain(&error),
+                    error = error_chain(&error),
                     "Failed to publish GPU state, retrying"
                 );
                 AGAIN
@@ -85,8 +85,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// A client for the cluster that the agent runs in.
 pub(crate) async fn client() -> Result<Client, String> {
-    let config = Config::infer().await.map_err(|error| chain(&error))?;
-    Client::try_from(config).map_err(|error| chain(&error))
+    let config = Config::infer().await.map_err(|error| error_chain(&error))?;
+    Client::try_from(config).map_err(|error| error_chain(&error))
 }
 
 /// Keeps the published state equal to the view.
@@ -117,7 +117,7 @@ async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, want
     const PATIENCE: Duration = Duration::from_secs(10);
     let problem = match tokio::time::timeout(PATIENCE, remote.write(&wanted)).await {
         Ok(Ok(())) => return pace.done(Instant::now(), wanted),
-        Ok(Err(error)) => chain(&error),
+        Ok(Err(error)) => error_chain(&error),
         Err(_) => "the API server does not answer".to_owned(),
     };
     pace.failed(Instant::now());

@@ -22,8 +22,8 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 use tracing::{debug, warn};
 
 use crate::caller::{CallerIdentity, PeerConnection};
-use crate::failure::{AgentFailure, chain};
 use crate::options::AgentOptions;
+use apportion_exit::{CommandFailure, error_chain};
 
 mod certificate_request;
 mod credentials;
@@ -54,16 +54,14 @@ impl TcpServer {
     pub(crate) async fn open(
         options: &AgentOptions,
         file: PathBuf,
-    ) -> Result<Option<Self>, AgentFailure> {
+    ) -> Result<Option<Self>, CommandFailure> {
         let Some((address, node)) = options.tcp.listen.zip(options.node.clone()) else {
             return Ok(None);
         };
         let failed = |error: io::Error| {
             let text = format!("failed to listen on {address}: {error}");
-            AgentFailure::running(
-                &io::Error::other(text),
-                "choose another address with --listen",
-            )
+            CommandFailure::from_error(&io::Error::other(text))
+                .hint("choose another address with --listen")
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
@@ -120,7 +118,7 @@ async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<PeerConne
     let _ = stream.set_nodelay(true);
     let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
     let shaken = shaken.map_err(|_| format!("the TLS handshake took longer than {PATIENCE:?}"))?;
-    let stream = shaken.map_err(|error| chain(&error))?;
+    let stream = shaken.map_err(|error| error_chain(&error))?;
     let (_, connection) = stream.get_ref();
     let caller = match connection.peer_certificates().and_then(<[_]>::first) {
         Some(certificate) => caller(certificate),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
+use apportion_exit::CommandFailure;
 
 /// The minimum deadline of an allocation: before the agent answers, it may measure a card's first context, for up to
 /// ten seconds.

@@ -8,8 +8,8 @@ use apportion_proto::v1::{Grant, ListReply};
 use super::program::DemoProgram;
 use crate::agent::connect_to_running;
 use crate::block_on;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
+use apportion_exit::CommandFailure;
 
 /// How long the agent may take to see what happened.
 const PATIENCE: Duration = Duration::from_secs(10);

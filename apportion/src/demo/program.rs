@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use apportion_abi::Bytes;
 use serde::Deserialize;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::probe;
+use apportion_exit::CommandFailure;
 
 /// What the program saw; see `apportion-probe fill`.
 #[derive(Debug, Deserialize)]

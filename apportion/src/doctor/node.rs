@@ -11,9 +11,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{COLUMNS, DoctorFinding, FindingState};
-use crate::failure::CommandFailure;
 use crate::output;
 use crate::table::lay_out;
+use apportion_exit::CommandFailure;
 
 mod choice;
 mod containerd;

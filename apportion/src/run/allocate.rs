@@ -12,9 +12,9 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use crate::agent::{ConnectedAgent, connect_or_start};
 use crate::cards;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::request::RunRequest;
+use apportion_exit::CommandFailure;
 
 /// How many times cards are chosen again after another command took them.
 const ATTEMPTS: u32 = 5;

@@ -49,7 +49,7 @@ impl NodeAgent {
             first,
             further: None,
         };
-        let told = self.options.context_reserve.map(alone);
+        let told = self.options.cards.context_reserve().map(alone);
         told.or_else(learned).unwrap_or(alone(reserve::ASSUMED))
     }
 
@@ -58,14 +58,15 @@ impl NodeAgent {
         let is_probed = |running: &RunningProbe| running.probe.card == card;
         let is_unknown = |model| self.reserves.of(model).is_none();
         self.probe.as_ref().is_some_and(is_probed)
-            || (self.options.context_reserve.is_none() && self.model(card).is_some_and(is_unknown))
+            || (self.options.cards.context_reserve().is_none()
+                && self.model(card).is_some_and(is_unknown))
     }
 
     pub(super) fn start_probe(&mut self, card: CardUuid) {
         if self.probe.is_some() {
             return;
         }
-        match ContextProbe::start(card, self.options.nvml.as_ref()) {
+        match ContextProbe::start(card, &self.options.cards.nvml_library) {
             Ok(probe) => {
                 let started = Instant::now();
                 self.probe = Some(RunningProbe {

@@ -11,12 +11,12 @@ use tracing::debug;
 use super::*;
 use crate::cri::RuntimeCapabilities;
 use crate::delivery::{self, GrantDelivery};
-use crate::failure::chain;
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::snapshot::{Holder, KubeletSnapshot};
 use crate::library::LibraryFault;
 use crate::options::UnplacedPolicy;
 use crate::request::PrepareOutcome;
+use apportion_exit::error_chain;
 
 impl NodeAgent {
     /// Takes over the grants of the previous agent and delivers from here on.
@@ -65,7 +65,7 @@ impl NodeAgent {
             delivery.ok_or_else(|| Status::internal("this agent runs without --kubelet-dir"))?;
         self.counts.has_cdi = Some(facts.has_cdi);
         let settled = delivery.settle(facts);
-        settled.map_err(|error| Status::failed_precondition(chain(&error)))
+        settled.map_err(|error| Status::failed_precondition(error_chain(&error)))
     }
 
     pub(super) fn handed(&mut self, slot: SlotId) {
@@ -85,7 +85,7 @@ impl NodeAgent {
         holder: &Holder,
     ) -> Result<PrepareOutcome, Status> {
         let Some((id, is_reserved)) = self.placed(holder) else {
-            if self.options.unplaced == UnplacedPolicy::Deny {
+            if self.options.kubelet.unplaced == UnplacedPolicy::Deny {
                 self.disagree("unplaced");
             }
             return Ok(PrepareOutcome::Unplaced);

@@ -129,7 +129,7 @@ impl NodeAgent {
             .map(|grant| self.new_card(grant))
             .collect();
         let folder = self.account_folder(id);
-        let account = AccountFiles::open(folder, &cards).map_err(|error| chain(&error))?;
+        let account = AccountFiles::open(folder, &cards).map_err(|error| error_chain(&error))?;
         for card in &cards {
             account.set_context_cost(card.uuid, self.context_cost(card.uuid));
         }
@@ -338,11 +338,11 @@ impl NodeAgent {
         v1::Node {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             driver_version: self.driver.version.clone(),
-            simulated: self.options.is_simulated,
+            simulated: self.options.sim,
             generation: self.ledger.generation(),
             instance_dir: self.instance.dir().display().to_string(),
             metrics_address: self.metrics_address.clone(),
-            policy: crate::wire::policy(self.options.policy).into(),
+            policy: crate::wire::policy(self.options.cards.policy).into(),
             pid: std::process::id(),
         }
     }

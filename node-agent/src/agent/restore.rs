@@ -18,7 +18,7 @@ pub(super) fn load(path: &Path, boot_id: &str) -> RestoredLedger {
         Ok(restored) => restored.unwrap_or_else(fresh),
         Err(problem) => {
             let aside = path.with_extension("unreadable");
-            error!(problem = chain(&problem), aside = %aside.display(), "Checkpoint unreadable, moved aside");
+            error!(problem = error_chain(&problem), aside = %aside.display(), "Checkpoint unreadable, moved aside");
             let _ = std::fs::rename(path, aside);
             fresh()
         }

@@ -19,8 +19,8 @@ use super::pods::NodePods;
 use super::snapshot::{Holder, KubeletPollError, KubeletSnapshot};
 use super::stats::KubeletEvent;
 use super::whole_card_holders;
-use crate::failure::chain;
 use crate::request::AgentRequest;
+use apportion_exit::error_chain;
 
 /// How often to poll while nothing happens. The pod-resources API frees the devices of ended pods only when it is
 /// called.
@@ -177,7 +177,7 @@ pub(crate) async fn keep_looking(kubelet: Arc<KubeletPoller>) {
             }
             Err(KubeletPollError::Leaving) => return,
             Err(error) => {
-                let error = chain(&error);
+                let error = error_chain(&error);
                 if problem.as_ref() != Some(&error) {
                     warn!(error, "Failed to read slot owners from the kubelet");
                 }

@@ -26,8 +26,8 @@ use super::local_fit::LocalFit;
 use super::poll::KubeletPoller;
 use super::snapshot::Holder;
 use super::stats::KubeletEvent;
-use crate::failure::chain;
 use crate::request::{self, PrepareOutcome};
+use apportion_exit::error_chain;
 
 /// Each slot, and whether it is available.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
@@ -129,7 +129,7 @@ impl DevicePlugin for SlotPlugin {
 impl SlotPlugin {
     async fn start(&self, slot: SlotId) -> Result<Holder, Status> {
         let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
         let holder = seen.held.get(&slot).cloned().ok_or_else(|| {
             Status::failed_precondition(match seen.disputed.get(&slot) {
                 Some(dispute) => format!("the owner of slot {slot} is unknown: {dispute}"),

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::events::pod_uid;
-use crate::failure::chain;
+use apportion_exit::error_chain;
 
 /// How long the API server may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListRep
         // The pod is gone, or another one has its name.
         Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {}
         Ok(Err(error)) => {
-            let problem = chain(&error);
+            let problem = error_chain(&error);
             warn!(namespace, pod, problem, "Failed to evict pod");
         }
         Err(_) => warn!(namespace, pod, "Pod eviction timed out"),

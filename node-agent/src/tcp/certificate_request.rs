@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tracing::warn;
 
-use crate::failure::chain;
+use apportion_exit::error_chain;
 
 /// How long to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub(super) async fn ask(client: Client, pause: Duration) -> (String, String) {
         match once(&client).await {
             Ok(own) => return own,
             Err(problem) => {
-                let problem = chain(&problem);
+                let problem = error_chain(&problem);
                 if problem != told {
                     warn!(problem, "Failed to get a certificate for TCP, retrying");
                     told = problem;

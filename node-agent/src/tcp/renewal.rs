@@ -19,8 +19,8 @@ use tracing::{info, warn};
 
 use super::certificate_request::ask;
 use super::credentials::TlsCredentials;
-use crate::failure::chain;
 use crate::publish::client;
+use apportion_exit::error_chain;
 
 /// The minimum time between two certificate requests.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ pub(super) async fn keep(
                         _ => continue,
                     },
                     Some(Err(problem)) => {
-                        let problem = chain(&problem);
+                        let problem = error_chain(&problem);
                         if problem != told {
                             warn!(problem, "Failed to read the CA certificates, retrying");
                             told = problem;
@@ -109,6 +109,6 @@ fn present(held: &TlsCredentials, show: &watch::Sender<Option<Arc<ServerConfig>>
     }
     match held.config() {
         Ok(config) => drop(show.send_replace(Some(config))),
-        Err(problem) => warn!(problem = chain(&problem), "Certificate unusable"),
+        Err(problem) => warn!(problem = error_chain(&problem), "Certificate unusable"),
     }
 }
