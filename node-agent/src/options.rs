@@ -12,11 +12,10 @@ use std::time::Duration;
 use apportion_abi::units::parse_memory;
 use apportion_abi::{Bytes, place};
 use apportion_exit::CommandFailure;
-use clap::builder::PossibleValuesParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-use crate::tenant::AllowedUsers;
+use crate::api::tenant::AllowedUsers;
 
 mod cards;
 mod kubelet;
@@ -234,12 +233,6 @@ fn users(text: &str) -> Result<AllowedUsers, String> {
 
 fn memory(text: &str) -> Result<Bytes, String> {
     parse_memory(text).ok_or_else(|| "expected MiB, or an amount such as 8192Mi or 8Gi".to_owned())
-}
-
-/// A switch that is written as on or off.
-fn on_or_off() -> impl clap::builder::TypedValueParser<Value = bool> {
-    use clap::builder::TypedValueParser as _;
-    PossibleValuesParser::new(["on", "off"]).map(|text| text == "on")
 }
 
 #[cfg(test)]

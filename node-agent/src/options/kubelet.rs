@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-
-use super::on_or_off;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "The kubelet")]
@@ -56,4 +55,9 @@ pub(crate) enum UnplacedPolicy {
     Deny,
     /// It gets its request on this node
     LocalFit,
+}
+
+/// A switch that is written as on or off.
+fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|text| text == "on")
 }
