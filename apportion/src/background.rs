@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use apportion_abi::place;
-
 use apportion_exit::CommandFailure;
 
 /// Variables that describe *our* command's limit. The background program must not inherit them.

@@ -5,6 +5,7 @@
 //! prints the steps. It is the only command that chooses simulated GPUs by itself, and it says so.
 
 use apportion_abi::Bytes;
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{Card, ListReply};
 
 use crate::agent::connect_or_start;
@@ -12,7 +13,6 @@ use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::probe::{self, ProbeAnswer};
 use crate::{block_on, metrics, output};
-use apportion_exit::CommandFailure;
 
 mod assertions;
 mod color;

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use apportion_exit::CommandFailure;
 use serde::Serialize;
 
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::output;
 use crate::table::{CellAlignment, TableColumn, lay_out};
-use apportion_exit::CommandFailure;
 
 mod checks;
 mod node;

@@ -1,11 +1,12 @@
 //! `apportion gpus`: the cards and their free memory.
 
+use apportion_exit::CommandFailure;
+
 use crate::agent::connect_or_start;
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::report::AgentReport;
 use crate::{block_on, output, view};
-use apportion_exit::CommandFailure;
 
 /// Lists the cards of the instance.
 pub(crate) fn gpus(json: bool, address: ConnectionOptions) -> Result<(), CommandFailure> {

@@ -1,6 +1,7 @@
 //! `apportion hooks`: the table of hooked driver functions, as the library itself uses it, and on request the
 //! unhooked functions, with the reasons.
 
+use apportion_exit::CommandFailure;
 use apportion_intercept::table::{DriverLibrary, HookedFunction, ROWS};
 use apportion_intercept::unhooked::{LEFT_ALONE, UnhookedFunctions};
 use serde::Serialize;
@@ -8,7 +9,6 @@ use serde::Serialize;
 use crate::options::HooksOptions;
 use crate::output;
 use crate::table::{CellAlignment, TableColumn, lay_out};
-use apportion_exit::CommandFailure;
 
 const COLUMNS: &[TableColumn<HookEntry>] = &[
     TableColumn {

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apportion_abi::place;
+use apportion_exit::CommandFailure;
 use nix::unistd::{AccessFlags, Uid, access};
 
 use crate::options::ConnectionOptions;
-use apportion_exit::CommandFailure;
 
 /// An instance, either the machine's or the simulated one.
 #[derive(Debug)]

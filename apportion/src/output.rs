@@ -2,9 +2,8 @@
 
 use std::io::{ErrorKind, Write, stdout};
 
-use serde::Serialize;
-
 use apportion_exit::CommandFailure;
+use serde::Serialize;
 
 /// Prints one line.
 ///

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use serde::Deserialize;
 
 use crate::instance::TargetInstance;
-use apportion_exit::CommandFailure;
 
 /// The program, in the library folder.
 const PROGRAM: &str = "apportion-probe";

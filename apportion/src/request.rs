@@ -1,9 +1,9 @@
 //! Parses the requests of `run` and `resize`. All mistakes are reported together.
 
 use apportion_abi::{CardUuid, GpuRequest, RequestError};
+use apportion_exit::CommandFailure;
 
 use crate::options::RunOptions;
-use apportion_exit::CommandFailure;
 
 /// The maximum length of an allocation's name: that of a Kubernetes object.
 const NAME_LENGTH: usize = 253;

@@ -4,6 +4,7 @@
 //! it.
 
 use apportion_abi::{Bytes, EscapedText, Share};
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
 
 use crate::agent::connect_to_running;
@@ -11,7 +12,6 @@ use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, ResizeOptions};
 use crate::request;
 use crate::{block_on, cards, output};
-use apportion_exit::CommandFailure;
 
 /// Changes the limit on each card of the allocation.
 pub(crate) fn resize(

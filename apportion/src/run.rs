@@ -7,6 +7,7 @@
 use std::process;
 
 use apportion_abi::{GpuRequest, place};
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{self, Allocation, ListReply};
 use apportion_runtime_class::{EditTarget, Grant, GrantedCard, edits};
 use serde::Serialize;
@@ -17,7 +18,6 @@ use crate::options::{ConnectionOptions, RunOptions};
 use crate::program::ResolvedCommand;
 use crate::request::RunRequest;
 use crate::{block_on, cards};
-use apportion_exit::CommandFailure;
 
 mod allocate;
 

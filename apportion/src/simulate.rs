@@ -1,10 +1,11 @@
 //! `apportion sim`: runs a command on simulated cards, without a limit or an allocation.
 
+use apportion_exit::CommandFailure;
+
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, SimOptions};
 use crate::program::ResolvedCommand;
 use crate::simulation::{DaemonOrigin, SimulationSpec, ensure};
-use apportion_exit::CommandFailure;
 
 /// Runs `sim.command` on the simulated cards. Returns only if that fails.
 pub(crate) fn run(sim: SimOptions, address: ConnectionOptions) -> Result<(), CommandFailure> {

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, place, units::parse_memory};
+use apportion_exit::CommandFailure;
 
 use crate::background::BackgroundProcess;
 use crate::instance::TargetInstance;
-use apportion_exit::CommandFailure;
 
 /// After how many seconds without clients the daemon exits.
 const IDLE_EXIT_SECONDS: &str = "60";

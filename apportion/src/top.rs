@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, stdin, stdout};
 
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{ListReply, WatchReply, watch_reply::Item};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -13,7 +14,6 @@ use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, TopOptions};
 use crate::report::AgentReport;
 use crate::{block_on, output, view};
-use apportion_exit::CommandFailure;
 
 mod screen;
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use apportion_exit::CommandFailure;
 use apportion_groups::ObjectView;
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -16,7 +17,6 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, info};
 
 use crate::options::{self, SchedulerRunOptions};
-use apportion_exit::CommandFailure;
 
 mod agent_client;
 mod agent_workers;

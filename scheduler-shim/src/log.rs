@@ -6,11 +6,10 @@
 use std::fmt;
 use std::io::IsTerminal;
 
+use apportion_exit::CommandFailure;
 use clap::{Args, ValueEnum};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
-
-use apportion_exit::CommandFailure;
 
 /// What is logged, and how.
 #[derive(Args, Clone, Debug)]

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use apportion_admission::{AdmissionSettings, GpuDelivery, RequestBelowLimit, strict};
+use apportion_exit::CommandFailure;
 use apportion_webhook::{AdmissionRules, CertificateSource};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{self, SchedulerWebhookOptions};
-use apportion_exit::CommandFailure;
 
 /// Serves until a signal arrives.
 pub(crate) fn run(asked: &SchedulerWebhookOptions) -> Result<(), CommandFailure> {

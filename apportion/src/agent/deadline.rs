@@ -7,11 +7,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apportion_exit::CommandFailure;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::instance::TargetInstance;
-use apportion_exit::CommandFailure;
 
 /// The minimum deadline of an allocation: before the agent answers, it may measure a card's first context, for up to
 /// ten seconds.

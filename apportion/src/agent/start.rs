@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apportion_abi::place;
+use apportion_exit::CommandFailure;
 use nix::unistd::Uid;
 
 use super::{AgentUnreachable, ConnectedAgent, connect_to_running, try_connect};
 use crate::background::BackgroundProcess;
 use crate::instance::TargetInstance;
 use crate::simulation;
-use apportion_exit::CommandFailure;
 
 /// After how many seconds without allocations and clients the agent exits.
 const IDLE_EXIT_SECONDS: &str = "30";

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{Grant, ListReply};
 
 use super::program::DemoProgram;
 use crate::agent::connect_to_running;
 use crate::block_on;
 use crate::instance::TargetInstance;
-use apportion_exit::CommandFailure;
 
 /// How long the agent may take to see what happened.
 const PATIENCE: Duration = Duration::from_secs(10);

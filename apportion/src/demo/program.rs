@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use apportion_abi::Bytes;
+use apportion_exit::CommandFailure;
 use serde::Deserialize;
 
 use crate::instance::TargetInstance;
 use crate::probe;
-use apportion_exit::CommandFailure;
 
 /// What the program saw; see `apportion-probe fill`.
 #[derive(Debug, Deserialize)]

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use apportion_exit::CommandFailure;
 use serde::Serialize;
 
 use super::{COLUMNS, DoctorFinding, FindingState};
 use crate::output;
 use crate::table::lay_out;
-use apportion_exit::CommandFailure;
 
 mod choice;
 mod containerd;

@@ -6,6 +6,7 @@
 use std::process;
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use apportion_policy::PlacementRefusal;
 use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -14,7 +15,6 @@ use crate::agent::{ConnectedAgent, connect_or_start};
 use crate::cards;
 use crate::instance::TargetInstance;
 use crate::request::RunRequest;
-use apportion_exit::CommandFailure;
 
 /// How many times cards are chosen again after another command took them.
 const ATTEMPTS: u32 = 5;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -30,7 +31,6 @@ use super::grouper::GroupWrite;
 use super::heartbeats;
 use super::usage_recorder::UsageRecordStore;
 use super::volumes;
-use apportion_exit::CommandFailure;
 
 mod binding;
 mod deferred_events;

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,7 +19,6 @@ use tracing::{debug, info, warn};
 
 use super::agent_workers::chain;
 use crate::options::SchedulerRunOptions;
-use apportion_exit::CommandFailure;
 
 mod record;
 mod tenure;

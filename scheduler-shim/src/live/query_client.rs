@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::options::SchedulerExplainOptions;
 use apportion_exit::CommandFailure;
+
+use crate::options::SchedulerExplainOptions;
 
 /// Timeout of the scheduler's answer.
 const PATIENCE: Duration = Duration::from_secs(10);

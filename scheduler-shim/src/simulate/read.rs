@@ -7,9 +7,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
-use serde_json::Value;
-
 use apportion_exit::CommandFailure;
+use serde_json::Value;
 
 mod documents;
 mod nesting;
