@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use apportion_abi::account::NewCard;
 use apportion_abi::{Bytes, CardUuid, place};
+use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationPhase, AllocationRefusal, EpochMillis, Health, Ledger,
     LedgerEffect, LedgerEvent, OffenderPolicy, SlotEvent,
@@ -20,25 +21,24 @@ use tokio::time::MissedTickBehavior;
 use tracing::{debug, error, info, warn};
 
 use crate::account::{AccountFiles, ProcessClaims};
-use crate::cgroups::CgroupLookup;
-use crate::checkpoint;
+use crate::api::request::AgentRequest;
+use crate::api::request_tracker::RequestTracker;
 use crate::delivery::GrantDelivery;
+use crate::driver::faults::FaultMonitor;
+use crate::driver::probe::ContextProbe;
+use crate::driver::reserve::ContextReserves;
 use crate::driver::{CardReading, DriverReadings, NvmlDriver};
-use crate::faults::FaultMonitor;
 use crate::instance::ServedInstance;
-use crate::members::AllocationMembers;
-use crate::namespace::PidNamespaces;
-use crate::notice;
-use crate::nri_plugin::NriPlugin;
 use crate::options::AgentOptions;
-use crate::probe::ContextProbe;
-use crate::request::AgentRequest;
-use crate::request_tracker::RequestTracker;
-use crate::reserve::ContextReserves;
-use crate::view::{self, AgentHandle, AgentStats, AgentView};
-use apportion_exit::error_chain;
+use crate::processes::members::AllocationMembers;
+use crate::processes::namespace::PidNamespaces;
+use crate::runtime::cgroups::CgroupLookup;
+use crate::runtime::nri_plugin::NriPlugin;
+use crate::telemetry::notice;
+use crate::telemetry::view::{self, AgentHandle, AgentStats, AgentView};
 
 mod attribute;
+mod checkpoint;
 mod context_cost;
 mod deliver;
 mod effects;
@@ -114,7 +114,7 @@ impl NodeAgent {
         driver: NvmlDriver,
         listeners: mpsc::Sender<UnixListener>,
     ) -> Self {
-        let boot_id = crate::procfs::boot_id();
+        let boot_id = crate::processes::procfs::boot_id();
         let path = instance.path(place::CHECKPOINT);
         let restored = restore::load(&path, &boot_id);
         if restored.is_of_another_boot {

@@ -8,23 +8,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place::{self, PRELOAD_LIBRARY};
+use apportion_exit::error_chain;
 use apportion_ledger::{AllocationId, EpochMillis, SlotId, SlotTable, WholeCardId, WholeCardTable};
 use apportion_runtime_class::cdi::{self, CdiSpecLabel, PassthroughEdits};
 use apportion_runtime_class::slot::Kind;
 use apportion_runtime_class::{ContainerFiles, DriverFiles, EditTarget, Grant, edits, slot};
 use tokio::sync::watch;
 
-use crate::cdi_specs::CdiSpecDir;
-use crate::cri::RuntimeCapabilities;
+use crate::delivery::cdi_specs::CdiSpecDir;
+use crate::delivery::library::{InstallError, InstalledLibraries};
+use crate::delivery::slot_folders::SlotFolders;
+use crate::delivery::toolkit::{DriverFilesError, DriverSources};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::slot_plugin::Offers;
 use crate::kubelet::snapshot::KubeletSnapshot;
 use crate::kubelet::whole_card_plugin::WholeCardOffers;
-use crate::library::{InstallError, InstalledLibraries};
 use crate::options::AgentOptions;
-use crate::slot_folders::SlotFolders;
-use crate::toolkit::{DriverFilesError, DriverSources};
-use apportion_exit::error_chain;
+use crate::runtime::cri::RuntimeCapabilities;
+
+mod cdi_specs;
+pub(crate) mod library;
+pub(crate) mod slot_folders;
+mod toolkit;
 
 /// How long a pod with a share may take to appear on the node.
 const APPEARS_IN: Duration = Duration::from_secs(120);

@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place;
+use apportion_exit::{CommandFailure, error_chain};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::api::http;
 use crate::driver::{DriverError, NvmlDriver};
-use crate::http;
 use crate::instance::ServedInstance;
 use crate::options::AgentOptions;
-use crate::publish;
 use crate::stop;
-use crate::view::AgentView;
-use apportion_exit::{CommandFailure, error_chain};
+use crate::telemetry::publish;
+use crate::telemetry::view::AgentView;
 
 /// How often to look for the driver.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

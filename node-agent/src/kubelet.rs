@@ -39,10 +39,10 @@ use tracing::{info, warn};
 
 pub(crate) use rival::of_plugins as rival;
 
-use crate::cri;
+use crate::api::request::AgentRequest;
 use crate::options::{AgentOptions, UnplacedPolicy};
-use crate::request::AgentRequest;
-use crate::view::AgentHandle;
+use crate::runtime::cri;
+use crate::telemetry::view::AgentHandle;
 use allocate_strategy::AllocateStrategy;
 use poll::KubeletPoller;
 use registration::PluginRegistration;

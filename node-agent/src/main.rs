@@ -4,48 +4,21 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 mod account;
 mod agent;
+mod api;
 mod atomic_write;
-mod caller;
-mod cdi_specs;
-mod cgroups;
-mod checkpoint;
-mod cri;
 mod delivery;
 mod driver;
 mod driver_wait;
-mod exits;
-mod faults;
-mod fencing;
-mod http;
 mod instance;
 mod kubelet;
-mod library;
-mod log;
-mod machine;
-mod members;
-mod metrics;
-mod namespace;
-mod notice;
-mod nri_plugin;
 mod options;
 mod privilege;
-mod probe;
-mod procfs;
-mod publish;
-mod request;
-mod request_tracker;
-mod reserve;
-mod service;
-mod slot_folders;
+mod processes;
+mod runtime;
 mod stop;
-mod tcp;
-mod tenant;
-mod toolkit;
-mod view;
-mod wire;
+mod telemetry;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,19 +26,19 @@ use std::time::Duration;
 
 use apportion_abi::place;
 use apportion_bounded::ConnectionLimiter;
+use apportion_exit::CommandFailure;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use crate::agent::NodeAgent;
+use crate::api::fencing::FencingTokenStore;
+use crate::api::request_tracker::RequestTracker;
+use crate::api::service::AgentService;
+use crate::api::tenant::AllowedUsers;
 use crate::delivery::GrantDelivery;
-use crate::fencing::FencingTokenStore;
 use crate::instance::ServedInstance;
-use crate::machine::MachineLock;
+use crate::instance::machine::MachineLock;
 use crate::options::{AgentOptions, LogFormat};
-use crate::request_tracker::RequestTracker;
-use crate::service::AgentService;
-use crate::tenant::AllowedUsers;
-use apportion_exit::CommandFailure;
 
 /// How long open requests may take when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -76,7 +49,7 @@ fn main() -> ExitCode {
     let result = match AgentOptions::read() {
         Ok(None) => Ok(()),
         Ok(Some(options)) if options.is_context_probe() => {
-            probe::hold_contexts().map_err(|error| {
+            driver::probe::hold_contexts().map_err(|error| {
                 CommandFailure::from_error(error.as_ref()).hint("only the agent runs this command")
             })
         }
@@ -87,7 +60,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: AgentOptions) -> Result<(), CommandFailure> {
-    log::start(&options);
+    telemetry::log::start(&options);
     let format = options.log_format;
     start(options).map_err(|failure| match format {
         LogFormat::Text => failure,
@@ -139,7 +112,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         instance.open_to_all();
     }
     let file = instance.path(place::METRICS_ADDRESS);
-    let (metrics, address) = http::open(options.metrics(), &file).await?;
+    let (metrics, address) = api::http::open(options.metrics(), &file).await?;
     let listener = instance.listen().map_err(|error| {
         CommandFailure::from_error(&error)
             .hint("the path must be shorter than 108 bytes and its folder writable")
@@ -192,16 +165,16 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         );
         agent.deliver(delivery);
     }
-    let remote = tcp::TcpServer::open(&options, certificate).await?;
-    let users = ConnectionLimiter::new("users", service::OF_USERS);
+    let remote = api::tcp::TcpServer::open(&options, certificate).await?;
+    let users = ConnectionLimiter::new("users", api::service::OF_USERS);
     if let Some(listener) = metrics {
         let seats = remote.iter().map(|remote| remote.seats.clone());
         let seats = seats.chain([users.clone()]).collect();
-        tokio::spawn(http::serve(listener, shown.views.clone(), seats));
+        tokio::spawn(api::http::serve(listener, shown.views.clone(), seats));
     }
     if let Some(node) = node {
         let address = remote.as_ref().map(|remote| remote.address.clone());
-        tokio::spawn(publish::publish(node, shown.clone(), address));
+        tokio::spawn(telemetry::publish::publish(node, shown.clone(), address));
     }
     let service = AgentService {
         requests,
@@ -212,7 +185,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
     // The channel has room for one listener, and this is the first.
     let _ = listeners.try_send(listener);
-    let served = tokio::spawn(service::serve(
+    let served = tokio::spawn(api::service::serve(
         service,
         listening,
         users,

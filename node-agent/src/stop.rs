@@ -1,8 +1,7 @@
 //! Signals that stop the agent.
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use apportion_exit::CommandFailure;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Resolves at the first SIGTERM or SIGINT.
 pub(crate) fn stopped() -> Result<impl Future<Output = ()>, CommandFailure> {

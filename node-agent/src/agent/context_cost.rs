@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 use super::*;
-use crate::probe;
-use crate::reserve::{self, ContextCost};
+use crate::driver::probe;
+use crate::driver::reserve::{self, ContextCost};
 
 /// The range of plausible costs, for a measurement that may include other processes.
 const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);

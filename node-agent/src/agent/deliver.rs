@@ -2,6 +2,7 @@
 //! start, and loses it when the pod has left.
 
 use apportion_abi::{CardUuid, ContainerRef, Share};
+use apportion_exit::error_chain;
 use apportion_ledger::{AllocationOwner, SlotEffect, SlotId, SlotState};
 use apportion_runtime_class::cdi::CdiSpecLabel;
 use apportion_runtime_class::{Grant, GrantedCard};
@@ -9,14 +10,13 @@ use tonic::Status;
 use tracing::debug;
 
 use super::*;
-use crate::cri::RuntimeCapabilities;
+use crate::api::request::PrepareOutcome;
+use crate::delivery::library::LibraryFault;
 use crate::delivery::{self, GrantDelivery};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::snapshot::{Holder, KubeletSnapshot};
-use crate::library::LibraryFault;
 use crate::options::UnplacedPolicy;
-use crate::request::PrepareOutcome;
-use apportion_exit::error_chain;
+use crate::runtime::cri::RuntimeCapabilities;
 
 impl NodeAgent {
     /// Takes over the grants of the previous agent and delivers from here on.

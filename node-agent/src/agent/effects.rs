@@ -147,7 +147,7 @@ impl NodeAgent {
         };
         let given = match &allocation.state {
             AllocationPhase::Allocated(AllocationOwner::Process(owner)) => {
-                match crate::procfs::users(owner.pid) {
+                match crate::processes::procfs::users(owner.pid) {
                     Some((_, user)) => account.let_in(user).map(drop),
                     None => Ok(()),
                 }
@@ -176,7 +176,7 @@ impl NodeAgent {
             let Some(account) = self.accounts.get_mut(id) else {
                 continue;
             };
-            let user = crate::procfs::users(process.pid).map(|(_, user)| user);
+            let user = crate::processes::procfs::users(process.pid).map(|(_, user)| user);
             let Some(user) = user.filter(|user| !account.access().admits(*user)) else {
                 continue;
             };
@@ -342,7 +342,7 @@ impl NodeAgent {
             generation: self.ledger.generation(),
             instance_dir: self.instance.dir().display().to_string(),
             metrics_address: self.metrics_address.clone(),
-            policy: crate::wire::policy(self.options.cards.policy).into(),
+            policy: crate::api::wire::policy(self.options.cards.policy).into(),
             pid: std::process::id(),
         }
     }

@@ -1,7 +1,7 @@
 //! Counts the cards' errors and passes them to the ledger.
 
 use super::*;
-use crate::faults::CardEvent;
+use crate::driver::faults::CardEvent;
 use apportion_ledger::XidSeverity;
 
 impl NodeAgent {

@@ -2,9 +2,9 @@
 
 use super::effects::RequestOutcome;
 use super::*;
-use crate::metrics;
-use crate::tenant::TenantUid;
-use crate::wire;
+use crate::api::tenant::TenantUid;
+use crate::api::wire;
+use crate::telemetry::metrics;
 use tonic::Status;
 
 impl NodeAgent {

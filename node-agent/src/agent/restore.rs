@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::account;
-use crate::checkpoint::RestoredLedger;
+use crate::agent::checkpoint::RestoredLedger;
 use apportion_ledger::{AllocationOwner, CardGrant};
 
 /// The checkpoint, or an empty one. An unreadable checkpoint is moved aside for an administrator.
@@ -135,7 +135,7 @@ impl NodeAgent {
             let allocation = self.ledger.allocation(id);
             match allocation.map(|allocation| allocation.state.clone()) {
                 Some(AllocationPhase::Allocated(AllocationOwner::Process(owner))) => {
-                    if crate::procfs::is_live(owner) {
+                    if crate::processes::procfs::is_live(owner) {
                         self.members.join(owner, id)
                     } else {
                         self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() })

@@ -1,7 +1,7 @@
 //! Turns the driver's readings, which are by pid, into a sample for the ledger, which is by allocation.
 
 use super::*;
-use crate::procfs;
+use crate::processes::procfs;
 use apportion_ledger::{AccountSample, CardSample, ClaimWindow, NodeSample, ProcessSample};
 
 /// How many processes that claim membership are looked up for each account in one round.

@@ -11,13 +11,13 @@ use tonic::Status;
 
 use super::effects::RequestOutcome;
 use super::*;
+use crate::api::request::StartingContainer;
 use crate::delivery::{GrantDelivery, WholeCardDelivery};
 use crate::driver::topology;
 use crate::kubelet::rival_owner::RivalOwner;
 use crate::kubelet::snapshot::KubeletSnapshot;
 use crate::kubelet::whole_card_holders::WholeCardHolder;
 use crate::kubelet::whole_card_plugin::WholeCardOffers;
-use crate::request::StartingContainer;
 
 /// How long a card is held for a device whose pod is unknown. The kubelet reports the pod within moments.
 const HELD: Duration = Duration::from_secs(600);

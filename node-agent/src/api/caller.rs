@@ -11,7 +11,7 @@ use tokio::net::unix::UCred;
 use tonic::Status;
 use tonic::transport::server::Connected;
 
-use crate::tenant::{AllowedUsers, TenantUid};
+use crate::api::tenant::{AllowedUsers, TenantUid};
 
 mod authority;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_bounded::{ConnectionLimiter, HttpLimiter, Text};
+use apportion_exit::CommandFailure;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -15,10 +16,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::atomic_write;
-use crate::metrics::{MetricsFormat, ScrapeState};
 use crate::options::MetricsAddress;
-use crate::view::AgentView;
-use apportion_exit::CommandFailure;
+use crate::telemetry::metrics::{MetricsFormat, ScrapeState};
+use crate::telemetry::view::AgentView;
 
 /// The default port.
 const USUAL_PORT: u16 = 9408;

@@ -8,12 +8,12 @@ use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::cri::RuntimeCapabilities;
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::rival_owner::RivalOwner;
 use crate::kubelet::snapshot::{Holder, KubeletSnapshot};
 use crate::kubelet::stats::KubeletEvent;
 use crate::kubelet::whole_card_holders::WholeCardHolder;
+use crate::runtime::cri::RuntimeCapabilities;
 
 /// Where an answer is sent.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;

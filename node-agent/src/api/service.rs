@@ -17,15 +17,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::caller::{CallerIdentity, PeerConnection};
-use crate::fencing::FencingTokenStore;
-use crate::request::{self, Answer};
-use crate::request_tracker::RequestTracker;
-use crate::tcp::TcpServer;
-use crate::tenant::{AllowedUsers, TenantUid};
-use crate::view::AgentHandle;
-use crate::view::AgentView;
-use crate::wire;
+use crate::api::caller::{CallerIdentity, PeerConnection};
+use crate::api::fencing::FencingTokenStore;
+use crate::api::request::{self, Answer};
+use crate::api::request_tracker::RequestTracker;
+use crate::api::tcp::TcpServer;
+use crate::api::tenant::{AllowedUsers, TenantUid};
+use crate::api::wire;
+use crate::telemetry::view::AgentHandle;
+use crate::telemetry::view::AgentView;
 
 /// How many replies a slow watcher may leave unread before the relay waits for it.
 const UNREAD: usize = 8;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apportion_bounded::{ConnectionLimiter, ConnectionLimits};
+use apportion_exit::{CommandFailure, error_chain};
 use apportion_proto::identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -21,9 +22,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tracing::{debug, warn};
 
-use crate::caller::{CallerIdentity, PeerConnection};
+use crate::api::caller::{CallerIdentity, PeerConnection};
 use crate::options::AgentOptions;
-use apportion_exit::{CommandFailure, error_chain};
 
 mod certificate_request;
 mod credentials;

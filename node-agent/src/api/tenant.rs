@@ -7,7 +7,7 @@ use apportion_abi::{Bytes, CardRequest, ContainerRef};
 use apportion_ledger::{Allocation, AllocationId, AllocationOwner, PlacementProposal};
 use tonic::Status;
 
-use crate::procfs;
+use crate::processes::procfs;
 
 /// The most allocations of one user. Each needs files and a mapping in the agent.
 const MOST: usize = 256;

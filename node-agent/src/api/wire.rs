@@ -11,7 +11,7 @@ use apportion_ledger::{
 use apportion_proto::v1;
 use tonic::Status;
 
-use crate::procfs;
+use crate::processes::procfs;
 
 /// How long a reservation waits if the caller does not say.
 const DEFAULT_TTL: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use apportion_abi::CardUuid;
+use apportion_exit::error_chain;
 use apportion_proto::podresources::PodResources;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::runtime::watcher;
@@ -18,7 +19,6 @@ use tracing::{debug, info, warn};
 
 use super::foreign_holders::{ForeignCardId, ForeignHolder};
 use super::pods::{self, RETRY};
-use apportion_exit::error_chain;
 
 /// The name of NVIDIA's DRA driver.
 pub(super) const DRIVER: &str = "gpu.nvidia.com";

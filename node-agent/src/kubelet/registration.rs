@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use apportion_exit::error_chain;
 use apportion_proto::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use apportion_proto::deviceplugin::registration_client::RegistrationClient;
 use apportion_proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
@@ -21,8 +22,7 @@ use tracing::{info, warn};
 
 use super::rival_owner::RivalPresence;
 use super::stats::KubeletEvent;
-use crate::request::AgentRequest;
-use apportion_exit::error_chain;
+use crate::api::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use apportion_abi::names::RESOURCE_SLOT;
+use apportion_exit::error_chain;
 use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
@@ -26,8 +27,7 @@ use super::local_fit::LocalFit;
 use super::poll::KubeletPoller;
 use super::snapshot::Holder;
 use super::stats::KubeletEvent;
-use crate::request::{self, PrepareOutcome};
-use apportion_exit::error_chain;
+use crate::api::request::{self, PrepareOutcome};
 
 /// Each slot, and whether it is available.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;

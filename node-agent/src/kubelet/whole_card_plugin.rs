@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::CardUuid;
+use apportion_exit::error_chain;
 use apportion_ledger::{GpuTopology, WholeCardId, WholeCardOffer};
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
@@ -29,8 +30,7 @@ use super::list_and_watch::{Lists, health, lists};
 use super::poll::KubeletPoller;
 use super::rival_owner::RivalPresence;
 use super::slot_plugin::leaving;
-use crate::request::{self, StartingContainer};
-use apportion_exit::error_chain;
+use crate::api::request::{self, StartingContainer};
 
 /// How long a container waits for the processes of the previous holder to end. The kubelet itself waits half a
 /// minute.

@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::procfs;
+use crate::processes::procfs;
 
 /// The processes that are watched.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use apportion_ledger::{AllocationId, ProcessId};
 
-use crate::access::AccountAccess;
-use crate::exits::ExitWatcher;
-use crate::procfs;
+use crate::account::access::AccountAccess;
+use crate::processes::exits::ExitWatcher;
+use crate::processes::procfs;
 
 /// The most ancestors to follow. A process tree that changes during the walk could form a loop.
 const ANCESTORS: usize = 256;

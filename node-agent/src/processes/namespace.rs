@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use apportion_abi::account::ProcessRegistration;
 use apportion_ledger::ProcessId;
 
-use crate::procfs;
+use crate::processes::procfs;
 
 /// Scans of all processes take at most one part in this many of the time.
 const SHARE: u32 = 20;

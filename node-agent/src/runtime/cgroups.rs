@@ -6,7 +6,7 @@
 use apportion_cgroup::{CgroupOwner, PodUid, place};
 use apportion_ledger::ProcessId;
 
-use crate::procfs;
+use crate::processes::procfs;
 
 /// Finds the pod and container of processes.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::view::AgentView;
+use crate::telemetry::view::AgentView;
 
 mod definitions;
 mod samples;

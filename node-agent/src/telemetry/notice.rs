@@ -5,7 +5,7 @@ use apportion_ledger::{LedgerNotice, NoticeKind};
 use apportion_proto::v1;
 use tracing::{debug, info, warn};
 
-use crate::wire;
+use crate::api::wire;
 
 /// The log level of a notice.
 enum NoticeLevel {

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use apportion_abi::names::HEARTBEAT;
 use apportion_crds::GpuNodeStatus;
+use apportion_exit::error_chain;
 use apportion_proto::v1;
 use kube::{Client, Config};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::view::AgentHandle;
-use crate::view::AgentView;
-use apportion_exit::error_chain;
+use crate::telemetry::view::AgentHandle;
+use crate::telemetry::view::AgentView;
 
 mod events;
 mod eviction;

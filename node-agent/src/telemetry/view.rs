@@ -14,11 +14,11 @@ use apportion_proto::v1;
 use tokio::sync::{broadcast, watch};
 
 use crate::account::AccountFiles;
+use crate::api::wire;
 use crate::driver::{CardReading, FoundCard};
 use crate::kubelet::stats::KubeletStats;
-use crate::nri_plugin;
-use crate::procfs;
-use crate::wire;
+use crate::processes::procfs;
+use crate::runtime::nri_plugin;
 
 /// The latest snapshot.
 #[derive(Clone, Debug)]

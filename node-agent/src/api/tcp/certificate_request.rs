@@ -5,6 +5,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use apportion_exit::error_chain;
 use apportion_proto::identity;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
@@ -17,8 +18,6 @@ use rcgen::{CertificateParams, KeyPair};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tracing::warn;
-
-use apportion_exit::error_chain;
 
 /// How long to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(10);

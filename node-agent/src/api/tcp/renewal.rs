@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use apportion_exit::error_chain;
 use apportion_proto::identity;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
@@ -19,8 +20,7 @@ use tracing::{info, warn};
 
 use super::certificate_request::ask;
 use super::credentials::TlsCredentials;
-use crate::publish::client;
-use apportion_exit::error_chain;
+use crate::telemetry::publish::client;
 
 /// The minimum time between two certificate requests.
 const PAUSE: Duration = Duration::from_secs(2);

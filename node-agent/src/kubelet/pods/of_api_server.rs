@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future;
 use std::sync::Arc;
 
+use apportion_exit::error_chain;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, ResourceExt};
@@ -12,7 +13,6 @@ use tokio_stream::StreamExt;
 use tracing::{info, warn};
 
 use super::{NodePods, PodFacts, RETRY, facts};
-use apportion_exit::error_chain;
 
 /// Watches the pods of the node. Without the node's name nothing can be asked.
 pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<NodePods>) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apportion_abi::ContainerRef;
 use apportion_proto::v1;
 
-use crate::view::AgentView;
+use crate::telemetry::view::AgentView;
 
 /// The most shares that are exported. A node has fewer; more are a bug that must not overload Prometheus.
 pub(super) const MOST_SHARES: usize = 1024;

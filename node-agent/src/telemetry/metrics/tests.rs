@@ -4,7 +4,7 @@ use apportion_proto::v1;
 use apportion_reference::{DocumentedMetric, hold, metrics as metrics_table};
 
 use super::*;
-use crate::view::AgentStats;
+use crate::telemetry::view::AgentStats;
 
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000000";
 

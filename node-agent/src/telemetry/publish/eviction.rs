@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use apportion_abi::ContainerRef;
+use apportion_exit::error_chain;
 use apportion_proto::v1;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
@@ -16,7 +17,6 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::events::pod_uid;
-use apportion_exit::error_chain;
 
 /// How long the API server may take.
 const PATIENCE: Duration = Duration::from_secs(10);

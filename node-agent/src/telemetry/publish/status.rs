@@ -8,7 +8,7 @@ use apportion_proto::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::view::AgentView;
+use crate::telemetry::view::AgentView;
 
 /// The condition that says whether shares can be granted.
 pub(super) const READY: &str = "Ready";
@@ -157,7 +157,7 @@ fn count(number: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::AgentStats;
+    use crate::telemetry::view::AgentStats;
 
     fn view(is_ready: bool, health: v1::CardHealth) -> AgentView {
         let uuid = "GPU-1".to_owned();
