@@ -133,13 +133,13 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     let (listeners, listening) = mpsc::channel(1);
     let mut agent = NodeAgent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
-    agent.look().await;
+    agent.take_first_sample().await;
     let own = delivery
         .as_ref()
         .map(GrantDelivery::places)
         .unwrap_or_default();
     agent
-        .lock_twice(own)
+        .start_nri(own)
         .map_err(|error| CommandFailure::from_error(&error).hint("see ulimit -u"))?;
 
     let contact = Arc::new(RequestTracker::new());

@@ -78,7 +78,7 @@ pub(crate) struct AgentStats {
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     /// The NRI plugin's counts; `None` without the plugin.
-    pub(crate) second_lock: Option<nri_plugin::NriStats>,
+    pub(crate) nri: Option<nri_plugin::NriStats>,
 }
 
 /// A card at the latest sample.

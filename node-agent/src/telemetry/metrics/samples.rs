@@ -171,13 +171,13 @@ pub(super) fn lookups(facts: &ScrapeSnapshot) -> Vec<Sample> {
 }
 
 pub(super) fn nri_connected(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let lock = facts.view.counts.second_lock.iter();
+    let lock = facts.view.counts.nri.iter();
     lock.map(|lock| (Vec::new(), flag(lock.is_connected)))
         .collect()
 }
 
 pub(super) fn nri_verdicts(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let lock = facts.view.counts.second_lock.iter();
+    let lock = facts.view.counts.nri.iter();
     let of = |((verdict, reason), count): (&(&str, &str), &u64)| {
         (
             vec![(*verdict).to_owned(), (*reason).to_owned()],
