@@ -241,7 +241,7 @@ mod tests {
     fn amounts_are_gpus() {
         let of = |text: &str| {
             gpus(&BTreeMap::from([(
-                GPU.to_owned(),
+                RESOURCE_WHOLE.to_owned(),
                 Quantity(text.to_owned()),
             )]))
         };
