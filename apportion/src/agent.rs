@@ -7,6 +7,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{
     AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
     NodeStateRequest, ReleaseRequest, ResizeReply, ResizeRequest, Share, WatchReply, WatchRequest,
@@ -15,7 +16,6 @@ use apportion_proto::v1::{
 use apportion_proto::{AgentClient, connect};
 use tonic::{Code, Status, Streaming};
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
 mod deadline;

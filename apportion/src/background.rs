@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use apportion_abi::place;
-
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 
 /// Variables that describe *our* command's limit. The background program must not inherit them.
 const NOT_INHERITED: &[&str] = &[

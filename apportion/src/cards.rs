@@ -1,10 +1,9 @@
 //! Converts the agent's list for the policy.
 
 use apportion_abi::{Bytes, CardCapacity, CardUuid, Holder};
+use apportion_exit::CommandFailure;
 use apportion_policy::CandidateCard;
 use apportion_proto::v1::{self, CardHealth, ListReply};
-
-use crate::failure::CommandFailure;
 
 /// The cards of `list` with their holders. A card whose UUID can't be read is left out.
 pub(crate) fn for_policy(list: &ListReply) -> Vec<CandidateCard> {

@@ -5,10 +5,10 @@
 //! prints the steps. It is the only command that chooses simulated GPUs by itself, and it says so.
 
 use apportion_abi::Bytes;
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{Card, ListReply};
 
 use crate::agent::connect_or_start;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::probe::{self, ProbeAnswer};

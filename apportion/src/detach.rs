@@ -8,7 +8,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 
 /// Leaves the session, starts `command` and prints its process id.
 pub(crate) fn detach(log: &Path, command: &[OsString]) -> Result<(), CommandFailure> {

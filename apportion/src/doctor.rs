@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use apportion_exit::CommandFailure;
 use serde::Serialize;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::output;

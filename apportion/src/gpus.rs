@@ -1,7 +1,8 @@
 //! `apportion gpus`: the cards and their free memory.
 
+use apportion_exit::CommandFailure;
+
 use crate::agent::connect_or_start;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::ConnectionOptions;
 use crate::report::AgentReport;

@@ -1,11 +1,11 @@
 //! `apportion hooks`: the table of hooked driver functions, as the library itself uses it, and on request the
 //! unhooked functions, with the reasons.
 
+use apportion_exit::CommandFailure;
 use apportion_intercept::table::{DriverLibrary, HookedFunction, ROWS};
 use apportion_intercept::unhooked::{LEFT_ALONE, UnhookedFunctions};
 use serde::Serialize;
 
-use crate::failure::CommandFailure;
 use crate::options::HooksOptions;
 use crate::output;
 use crate::table::{CellAlignment, TableColumn, lay_out};

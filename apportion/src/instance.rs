@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apportion_abi::place;
+use apportion_exit::CommandFailure;
 use nix::unistd::{AccessFlags, Uid, access};
 
-use crate::failure::CommandFailure;
 use crate::options::ConnectionOptions;
 
 /// An instance, either the machine's or the simulated one.

@@ -1,6 +1,5 @@
-//! What the commands of this package share: failures as one line, output, tables.
+//! What the commands of this package share: output and tables.
 #![forbid(unsafe_code)]
 
-pub mod failure;
 pub mod output;
 pub mod table;

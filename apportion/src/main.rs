@@ -6,8 +6,9 @@
 
 use std::process::ExitCode;
 
-use apportion::{failure, output, table};
-use clap::{CommandFactory, Parser};
+use apportion::{output, table};
+use apportion_exit::CommandFailure;
+use clap::CommandFactory;
 
 mod agent;
 mod background;
@@ -31,22 +32,10 @@ mod simulation;
 mod top;
 mod view;
 
-use failure::CommandFailure;
 use options::{ApportionCommand, ApportionOptions};
 
 fn main() -> ExitCode {
-    let result = match ApportionOptions::try_parse() {
-        Ok(options) => perform(options),
-        Err(help) if !help.use_stderr() => help.print().map_err(CommandFailure::from),
-        Err(mistake) => Err(mistake.into()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("apportion: {failure}");
-            failure.code()
-        }
-    }
+    apportion_exit::run("apportion", perform)
 }
 
 fn perform(options: ApportionOptions) -> Result<(), CommandFailure> {

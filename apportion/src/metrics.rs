@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 
 /// The timeout for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);

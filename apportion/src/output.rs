@@ -2,9 +2,8 @@
 
 use std::io::{ErrorKind, Write, stdout};
 
+use apportion_exit::CommandFailure;
 use serde::Serialize;
-
-use crate::failure::CommandFailure;
 
 /// Prints one line.
 ///

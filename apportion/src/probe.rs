@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use serde::Deserialize;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
 /// The program, in the library folder.

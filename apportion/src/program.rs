@@ -8,9 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use apportion_exit::CommandFailure;
 use nix::unistd::{AccessFlags, access};
-
-use crate::failure::CommandFailure;
 
 /// A command that exists.
 #[derive(Debug)]

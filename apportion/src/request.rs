@@ -1,8 +1,8 @@
 //! Parses the requests of `run` and `resize`. All mistakes are reported together.
 
 use apportion_abi::{CardUuid, GpuRequest, RequestError};
+use apportion_exit::CommandFailure;
 
-use crate::failure::CommandFailure;
 use crate::options::RunOptions;
 
 /// The maximum length of an allocation's name: that of a Kubernetes object.

@@ -4,10 +4,10 @@
 //! it.
 
 use apportion_abi::{Bytes, EscapedText, Share};
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
 
 use crate::agent::connect_to_running;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, ResizeOptions};
 use crate::request;

@@ -7,12 +7,12 @@
 use std::process;
 
 use apportion_abi::{GpuRequest, place};
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{self, Allocation, ListReply};
 use apportion_runtime_class::{EditTarget, Grant, GrantedCard, edits};
 use serde::Serialize;
 
 use crate::agent::connect_to_running;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, RunOptions};
 use crate::program::ResolvedCommand;

@@ -1,6 +1,7 @@
 //! `apportion sim`: runs a command on simulated cards, without a limit or an allocation.
 
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
+
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, SimOptions};
 use crate::program::ResolvedCommand;

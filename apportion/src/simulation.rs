@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, place, units::parse_memory};
+use apportion_exit::CommandFailure;
 
 use crate::background::BackgroundProcess;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
 /// After how many seconds without clients the daemon exits.

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, stdin, stdout};
 
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{ListReply, WatchReply, watch_reply::Item};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -9,7 +10,6 @@ use tokio::time::sleep;
 use tonic::Streaming;
 
 use crate::agent::{connect_or_start, refused};
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, TopOptions};
 use crate::report::AgentReport;

@@ -20,10 +20,12 @@ use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
 use tracing::warn;
 
-use crate::access::AccountAccess;
-use crate::namespace::{PidNamespaces, ResolvedProcess};
-use crate::procfs::{self, MappedFile};
-use crate::reserve::ContextCost;
+use crate::account::access::AccountAccess;
+use crate::driver::reserve::ContextCost;
+use crate::processes::namespace::{PidNamespaces, ResolvedProcess};
+use crate::processes::procfs::{self, MappedFile};
+
+pub(crate) mod access;
 
 /// Why an account could not be created.
 #[derive(Debug, thiserror::Error)]

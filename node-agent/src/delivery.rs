@@ -8,23 +8,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place::{self, PRELOAD_LIBRARY};
+use apportion_exit::error_chain;
 use apportion_ledger::{AllocationId, EpochMillis, SlotId, SlotTable, WholeCardId, WholeCardTable};
 use apportion_runtime_class::cdi::{self, CdiSpecLabel, PassthroughEdits};
 use apportion_runtime_class::slot::Kind;
 use apportion_runtime_class::{ContainerFiles, DriverFiles, EditTarget, Grant, edits, slot};
 use tokio::sync::watch;
 
-use crate::cdi_specs::CdiSpecDir;
-use crate::cri::RuntimeCapabilities;
-use crate::failure::chain;
+use crate::delivery::cdi_specs::CdiSpecDir;
+use crate::delivery::library::{InstallError, InstalledLibraries};
+use crate::delivery::slot_folders::SlotFolders;
+use crate::delivery::toolkit::{DriverFilesError, DriverSources};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::slot_plugin::Offers;
 use crate::kubelet::snapshot::KubeletSnapshot;
 use crate::kubelet::whole_card_plugin::WholeCardOffers;
-use crate::library::{InstallError, InstalledLibraries};
 use crate::options::AgentOptions;
-use crate::slot_folders::SlotFolders;
-use crate::toolkit::{DriverFilesError, DriverSources};
+use crate::runtime::cri::RuntimeCapabilities;
+
+mod cdi_specs;
+pub(crate) mod library;
+pub(crate) mod slot_folders;
+mod toolkit;
 
 /// How long a pod with a share may take to appear on the node.
 const APPEARS_IN: Duration = Duration::from_secs(120);
@@ -86,7 +91,7 @@ impl GrantDelivery {
     ) -> Result<Self, DeliveryError> {
         let source = place::lib_dir().ok_or(DeliveryError::NoLibrary)?;
         let mut sources = vec![source.join(PRELOAD_LIBRARY)];
-        if options.is_simulated {
+        if options.sim {
             let folder = source.join(place::SIM_LIBRARIES);
             sources.extend([place::SIM_CUDA, place::SIM_NVML].map(|name| folder.join(name)));
         }
@@ -96,13 +101,17 @@ impl GrantDelivery {
             let path = path.to_owned();
             move |source| DeliveryError::Write { path, source }
         };
-        let specs = CdiSpecDir::new(&options.cdi_dir).map_err(failed(&options.cdi_dir))?;
+        let specs =
+            CdiSpecDir::new(&options.kubelet.cdi_dir).map_err(failed(&options.kubelet.cdi_dir))?;
         let list = instance.join(place::PRELOAD_LIST);
         let library = format!("{}/{PRELOAD_LIBRARY}\n", place::CONTAINER_ACCOUNT);
         std::fs::write(&list, library).map_err(failed(&list))?;
-        let slots = SlotTable::new(options.slots);
+        let slots = SlotTable::new(options.kubelet.slots);
         let files = ContainerFiles {
-            preload_list: options.has_preload_list.then(|| list.display().to_string()),
+            preload_list: options
+                .kubelet
+                .has_preload_list
+                .then(|| list.display().to_string()),
             driver: driver_files(options, instance, &libraries),
             ..ContainerFiles::default()
         };
@@ -117,7 +126,7 @@ impl GrantDelivery {
             files,
             shown: BTreeSet::new(),
             ending: BTreeSet::new(),
-            whole: options.has_whole_cards.then(|| WholeCardDelivery {
+            whole: options.kubelet.has_whole_cards.then(|| WholeCardDelivery {
                 book: WholeCardTable::default(),
                 written: BTreeMap::new(),
                 offers: watch::channel(Arc::default()).0,
@@ -204,13 +213,13 @@ impl GrantDelivery {
     /// runtime supported CDI, is kept up to date, too.
     pub(crate) fn write(&self, label: &CdiSpecLabel, grant: &Grant) -> Result<(), String> {
         if !self.has_cdi || self.folders.has(&label.slot) {
-            let files = self.undescribed().map_err(|error| chain(&error))?;
+            let files = self.undescribed().map_err(|error| error_chain(&error))?;
             let contents = slot::contents(grant, &files, Kind::Share);
             let written = self.folders.write(label, &contents);
-            written.map_err(|error| chain(&error))?;
+            written.map_err(|error| error_chain(&error))?;
         }
         if self.has_cdi {
-            let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
+            let (files, described) = self.described(grant).map_err(|error| error_chain(&error))?;
             let edits = edits(grant, EditTarget::Container(&files));
             let file = cdi::render(label, &edits, described);
             let written = self.specs.write(&label.slot, &file);
@@ -224,15 +233,15 @@ impl GrantDelivery {
     pub(crate) fn write_whole(&self, labels: &[CdiSpecLabel], grant: &Grant) -> Result<(), String> {
         let first = labels.first();
         if let Some(label) = first.filter(|of| !self.has_cdi || self.folders.has(&of.slot)) {
-            let files = self.undescribed().map_err(|error| chain(&error))?;
+            let files = self.undescribed().map_err(|error| error_chain(&error))?;
             let contents = slot::contents(grant, &files, Kind::Whole);
             let written = self.folders.write(label, &contents);
-            written.map_err(|error| chain(&error))?;
+            written.map_err(|error| error_chain(&error))?;
         }
         if !self.has_cdi {
             return Ok(());
         }
-        let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
+        let (files, described) = self.described(grant).map_err(|error| error_chain(&error))?;
         let mut edits = edits(grant, EditTarget::Whole(&files));
         let mut described = Some(described);
         for label in labels {
@@ -282,10 +291,10 @@ fn driver_sources(options: &AgentOptions) -> DriverSources {
     DriverSources {
         descriptions: vec![
             options.runtime.fixed_cdi_dir.clone(),
-            options.cdi_dir.clone(),
+            options.kubelet.cdi_dir.clone(),
         ],
         libraries: options.runtime.driver_libraries.clone(),
-        device_root: options.runtime.device_root.clone(),
+        device_root: options.runtime.dev_root.clone(),
         is_nvidia_default: false,
     }
 }
@@ -295,7 +304,7 @@ fn driver_files(
     instance: &Path,
     libraries: &InstalledLibraries,
 ) -> DriverFiles {
-    if !options.is_simulated {
+    if !options.sim {
         return DriverFiles::Devices;
     }
     let socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|socket| !socket.is_empty());

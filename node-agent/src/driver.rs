@@ -19,9 +19,12 @@ use nvml_wrapper::{Device, Nvml};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::warn;
 
+pub(crate) mod faults;
 mod locality;
 mod ordinals;
+pub(crate) mod probe;
 mod processes;
+pub(crate) mod reserve;
 mod utilization;
 
 pub(crate) use locality::{CardLocality, topology};

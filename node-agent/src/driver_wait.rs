@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place;
+use apportion_exit::{CommandFailure, error_chain};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::api::http;
 use crate::driver::{DriverError, NvmlDriver};
-use crate::failure::{AgentFailure, chain};
-use crate::http;
 use crate::instance::ServedInstance;
 use crate::options::AgentOptions;
-use crate::publish;
 use crate::stop;
-use crate::view::AgentView;
+use crate::telemetry::publish;
+use crate::telemetry::view::AgentView;
 
 /// How often to look for the driver.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -42,20 +42,20 @@ const HINT_LOADED: &str = "the kernel module is loaded, but the driver's librari
 pub(crate) async fn driver(
     options: &AgentOptions,
     instance: &ServedInstance,
-) -> Result<Option<NvmlDriver>, AgentFailure> {
+) -> Result<Option<NvmlDriver>, CommandFailure> {
     let absence = match start(options).await {
         Ok(driver) => return Ok(Some(driver)),
-        Err(error) if error.is_absence() && options.kubelet_dir.is_some() => error,
-        Err(error) => return Err(AgentFailure::running(&error, HINT)),
+        Err(error) if error.is_absence() && options.kubelet.kubelet_dir.is_some() => error,
+        Err(error) => return Err(CommandFailure::from_error(&error).hint(HINT)),
     };
-    let reason = chain(&absence);
+    let reason = error_chain(&absence);
     warn!(
         reason,
         "No NVIDIA driver with GPUs on this node, waiting for one"
     );
     let view = AgentView::empty(Some(format!("no NVIDIA driver with GPUs: {reason}")));
     let file = instance.path(place::METRICS_ADDRESS);
-    let (listener, _) = http::open(options.metrics, &file).await?;
+    let (listener, _) = http::open(options.metrics(), &file).await?;
     let (_shows, shown) = watch::channel(Arc::new(view.clone()));
     let served = async {
         match listener {
@@ -81,11 +81,15 @@ pub(crate) async fn driver(
 }
 
 async fn start(options: &AgentOptions) -> Result<NvmlDriver, DriverError> {
-    NvmlDriver::start(options.nvml.clone(), options.card_memory.clone()).await
+    NvmlDriver::start(
+        options.cards.nvml_library.clone().into_os_string(),
+        options.cards.sizes(),
+    )
+    .await
 }
 
 /// Looks for the driver until it is there, or until this container cannot get it.
-async fn appears(options: &AgentOptions) -> Result<NvmlDriver, AgentFailure> {
+async fn appears(options: &AgentOptions) -> Result<NvmlDriver, CommandFailure> {
     let mut loaded = None;
     loop {
         sleep(LOOK_EVERY).await;
@@ -94,12 +98,12 @@ async fn appears(options: &AgentOptions) -> Result<NvmlDriver, AgentFailure> {
             Err(error) => error,
         };
         if !error.is_absence() {
-            return Err(AgentFailure::running(&error, HINT));
+            return Err(CommandFailure::from_error(&error).hint(HINT));
         }
         let is_loaded = matches!(error, DriverError::Load { .. }) && Path::new(MODULE).exists();
         match loaded.filter(|_| is_loaded) {
             Some(since) if Instant::now() >= since + LOADED_FOR => {
-                return Err(AgentFailure::running(&error, HINT_LOADED));
+                return Err(CommandFailure::from_error(&error).hint(HINT_LOADED));
             }
             Some(_) => {}
             None => loaded = is_loaded.then(Instant::now),

@@ -13,7 +13,9 @@ use apportion_abi::place;
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::UnixListener;
 
-use crate::machine::MachineLock;
+use crate::instance::machine::MachineLock;
+
+pub(crate) mod machine;
 
 /// Why an instance cannot be served.
 #[derive(Debug, thiserror::Error)]

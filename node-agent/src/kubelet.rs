@@ -39,10 +39,10 @@ use tracing::{info, warn};
 
 pub(crate) use rival::of_plugins as rival;
 
-use crate::cri;
+use crate::api::request::AgentRequest;
 use crate::options::{AgentOptions, UnplacedPolicy};
-use crate::request::AgentRequest;
-use crate::view::AgentHandle;
+use crate::runtime::cri;
+use crate::telemetry::view::AgentHandle;
 use allocate_strategy::AllocateStrategy;
 use poll::KubeletPoller;
 use registration::PluginRegistration;
@@ -82,7 +82,7 @@ pub(crate) fn serve(
     });
     let others = rival::RivalWatcher::new(dir.clone(), published, known);
     tokio::spawn(others.watch(requests.clone(), there));
-    let local_fit = match options.unplaced {
+    let local_fit = match options.kubelet.unplaced {
         UnplacedPolicy::Deny => None,
         UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
     };

@@ -4,49 +4,21 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 mod account;
 mod agent;
+mod api;
 mod atomic_write;
-mod caller;
-mod cdi_specs;
-mod cgroups;
-mod checkpoint;
-mod cri;
 mod delivery;
 mod driver;
 mod driver_wait;
-mod exits;
-mod failure;
-mod faults;
-mod fencing;
-mod http;
 mod instance;
 mod kubelet;
-mod library;
-mod log;
-mod machine;
-mod members;
-mod metrics;
-mod namespace;
-mod notice;
-mod nri_plugin;
 mod options;
 mod privilege;
-mod probe;
-mod procfs;
-mod publish;
-mod request;
-mod request_tracker;
-mod reserve;
-mod service;
-mod slot_folders;
+mod processes;
+mod runtime;
 mod stop;
-mod tcp;
-mod tenant;
-mod toolkit;
-mod view;
-mod wire;
+mod telemetry;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,19 +26,19 @@ use std::time::Duration;
 
 use apportion_abi::place;
 use apportion_bounded::ConnectionLimiter;
+use apportion_exit::CommandFailure;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::agent::NodeAgent;
+use crate::api::fencing::FencingTokenStore;
+use crate::api::request_tracker::RequestTracker;
+use crate::api::service::AgentService;
+use crate::api::tenant::AllowedUsers;
 use crate::delivery::GrantDelivery;
-use crate::failure::AgentFailure;
-use crate::fencing::FencingTokenStore;
 use crate::instance::ServedInstance;
-use crate::machine::MachineLock;
-use crate::options::{AgentCommand, AgentOptions};
-use crate::request_tracker::RequestTracker;
-use crate::service::AgentService;
-use crate::tenant::AllowedUsers;
+use crate::instance::machine::MachineLock;
+use crate::options::{AgentOptions, LogFormat};
 
 /// How long open requests may take when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -74,49 +46,49 @@ const GRACE: Duration = Duration::from_secs(2);
 const QUEUE: usize = 64;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome = match options::parse(&arguments, |name| std::env::var(name).ok()) {
-        Ok(AgentCommand::Print(text)) => {
-            print!("{text}");
-            Ok(())
+    let result = match AgentOptions::read() {
+        Ok(None) => Ok(()),
+        Ok(Some(options)) if options.is_context_probe() => {
+            driver::probe::hold_contexts().map_err(|error| {
+                CommandFailure::from_error(error.as_ref()).hint("only the agent runs this command")
+            })
         }
-        Ok(AgentCommand::ProbeContext) => probe::hold_contexts().map_err(|error| {
-            AgentFailure::running(error.as_ref(), "only the agent runs this command")
-        }),
-        Ok(AgentCommand::Serve(options)) => serve(*options),
+        Ok(Some(options)) => serve(options),
         Err(failure) => Err(failure),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    apportion_exit::exit_code("apportion-agent", result)
 }
 
-fn serve(options: AgentOptions) -> Result<(), AgentFailure> {
-    log::start(&options);
-    let is_json = options.is_json;
-    start(options).map_err(|failure| if is_json { failure.logged() } else { failure })
+fn serve(options: AgentOptions) -> Result<(), CommandFailure> {
+    telemetry::log::start(&options);
+    let format = options.log_format;
+    start(options).map_err(|failure| match format {
+        LogFormat::Text => failure,
+        LogFormat::Json => {
+            error!(problem = %failure, "Program failed");
+            failure.logged()
+        }
+    })
 }
 
-fn start(options: AgentOptions) -> Result<(), AgentFailure> {
+fn start(options: AgentOptions) -> Result<(), CommandFailure> {
     // Must come before other threads start: capabilities belong to a thread.
     if rustix::process::geteuid().is_root() {
         privilege::drop_most()
-            .map_err(|error| AgentFailure::running(&error, "see capabilities(7)"))?;
+            .map_err(|error| CommandFailure::from_error(&error).hint("see capabilities(7)"))?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| AgentFailure::running(&error, "see ulimit -n"))?;
+    let runtime =
+        runtime.map_err(|error| CommandFailure::from_error(&error).hint("see ulimit -n"))?;
     runtime.block_on(run(options))
 }
 
-async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
+async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     let mut instance = ServedInstance::take(&options.dir).map_err(|error| {
-        AgentFailure::running(
-            &error,
-            "use another folder with --dir, or stop the agent that uses this one",
-        )
+        CommandFailure::from_error(&error)
+            .hint("use another folder with --dir, or stop the agent that uses this one")
     })?;
     let Some(driver) = driver_wait::driver(&options, &instance).await? else {
         return Ok(());
@@ -125,10 +97,10 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
     match machine {
         Ok(machine) => instance.own(machine),
         // A user's agent must not keep the node's agent from starting.
-        Err(error) if error.is_of_a_user() && options.kubelet_dir.is_some() => {
+        Err(error) if error.is_of_a_user() && options.kubelet.kubelet_dir.is_some() => {
             warn!(problem = %error, "GPUs are managed twice until the other agent ends");
         }
-        Err(error) => return Err(AgentFailure::running(&error, error.hint())),
+        Err(error) => return Err(CommandFailure::from_error(&error).hint(error.hint())),
     }
     info!(
         driver = driver.version,
@@ -140,21 +112,17 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
         instance.open_to_all();
     }
     let file = instance.path(place::METRICS_ADDRESS);
-    let (metrics, address) = http::open(options.metrics, &file).await?;
+    let (metrics, address) = api::http::open(options.metrics(), &file).await?;
     let listener = instance.listen().map_err(|error| {
-        AgentFailure::running(
-            &error,
-            "the path must be shorter than 108 bytes and its folder writable",
-        )
+        CommandFailure::from_error(&error)
+            .hint("the path must be shorter than 108 bytes and its folder writable")
     })?;
     let socket = instance.path(place::AGENT_SOCKET);
-    let delivery = match &options.kubelet_dir {
+    let delivery = match &options.kubelet.kubelet_dir {
         Some(dir) => Some(
             GrantDelivery::prepare(dir, &options, instance.dir()).map_err(|error| {
-                AgentFailure::running(
-                    &error,
-                    "the agent needs write access to --kubelet-dir and --cdi-dir",
-                )
+                CommandFailure::from_error(&error)
+                    .hint("the agent needs write access to --kubelet-dir and --cdi-dir")
             })?,
         ),
         None => None,
@@ -165,19 +133,19 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
     let (listeners, listening) = mpsc::channel(1);
     let mut agent = NodeAgent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
-    agent.look().await;
+    agent.take_first_sample().await;
     let own = delivery
         .as_ref()
         .map(GrantDelivery::places)
         .unwrap_or_default();
     agent
-        .lock_twice(own)
-        .map_err(|error| AgentFailure::running(&error, "see ulimit -u"))?;
+        .start_nri(own)
+        .map_err(|error| CommandFailure::from_error(&error).hint("see ulimit -u"))?;
 
     let contact = Arc::new(RequestTracker::new());
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
-    if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
+    if let Some((delivery, dir)) = delivery.zip(options.kubelet.kubelet_dir.clone()) {
         // Check for rivals before the first request can arrive.
         let rival = kubelet::rival(&dir).await;
         if rival.is_some() {
@@ -197,16 +165,16 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
         );
         agent.deliver(delivery);
     }
-    let remote = tcp::TcpServer::open(&options, certificate).await?;
-    let users = ConnectionLimiter::new("users", service::OF_USERS);
+    let remote = api::tcp::TcpServer::open(&options, certificate).await?;
+    let users = ConnectionLimiter::new("users", api::service::OF_USERS);
     if let Some(listener) = metrics {
         let seats = remote.iter().map(|remote| remote.seats.clone());
         let seats = seats.chain([users.clone()]).collect();
-        tokio::spawn(http::serve(listener, shown.views.clone(), seats));
+        tokio::spawn(api::http::serve(listener, shown.views.clone(), seats));
     }
     if let Some(node) = node {
         let address = remote.as_ref().map(|remote| remote.address.clone());
-        tokio::spawn(publish::publish(node, shown.clone(), address));
+        tokio::spawn(telemetry::publish::publish(node, shown.clone(), address));
     }
     let service = AgentService {
         requests,
@@ -217,7 +185,7 @@ async fn run(options: AgentOptions) -> Result<(), AgentFailure> {
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
     // The channel has room for one listener, and this is the first.
     let _ = listeners.try_send(listener);
-    let served = tokio::spawn(service::serve(
+    let served = tokio::spawn(api::service::serve(
         service,
         listening,
         users,

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use apportion_exit::CommandFailure;
 use apportion_groups::ObjectView;
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -15,7 +16,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, info};
 
-use crate::failure::SchedulerFailure;
 use crate::options::{self, SchedulerRunOptions};
 
 mod agent_client;
@@ -81,28 +81,28 @@ const ALL_WORDS: Duration = Duration::from_secs(10);
 const PAUSED: Duration = Duration::from_millis(100);
 
 /// Runs until the lease is lost or a signal asks the process to stop.
-pub(crate) fn run(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
+pub(crate) fn run(asked: &SchedulerRunOptions) -> Result<(), CommandFailure> {
     asked.log.around(|| start(asked))
 }
 
-fn start(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
+fn start(asked: &SchedulerRunOptions) -> Result<(), CommandFailure> {
     apportion_heap::share_one_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
     let runtime =
-        runtime.map_err(|error| SchedulerFailure::new(format!("failed to start: {error}")))?;
+        runtime.map_err(|error| CommandFailure::new(format!("failed to start: {error}")))?;
     runtime.block_on(serve_until_stopped(asked))
 }
 
 /// Asks the running scheduler about a pod.
-pub(crate) fn explain(asked: &options::SchedulerExplainOptions) -> Result<(), SchedulerFailure> {
+pub(crate) fn explain(asked: &options::SchedulerExplainOptions) -> Result<(), CommandFailure> {
     print!("{}", query_client::explain(asked)?);
     Ok(())
 }
 
-async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), SchedulerFailure> {
+async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), CommandFailure> {
     let client = api::client(asked.kubeconfig.as_deref()).await?;
     let (questions, asked_of_us) = mpsc::channel(16);
     let bounds = query_server::bounds();
@@ -116,7 +116,7 @@ async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), Schedule
     let mut standby = StandbyScheduler::start(client.clone(), asked);
     let held = tokio::select! {
         held = lease.acquire() => held,
-        () = standby.follow() => return Err(SchedulerFailure::new("nobody watches the cluster")),
+        () = standby.follow() => return Err(CommandFailure::new("nobody watches the cluster")),
         () = &mut stop => return Ok(()),
     };
     let term = held.term();
@@ -131,7 +131,7 @@ async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), Schedule
     let work = tokio::spawn(work.go());
     tokio::select! {
         lost = lease.keep(held) => Err(lost),
-        ended = work => Err(SchedulerFailure::new(format!("the scheduling loop ended: {ended:?}"))),
+        ended = work => Err(CommandFailure::new(format!("the scheduling loop ended: {ended:?}"))),
         () = &mut stop => {
             lease.release().await;
             info!("Scheduler stopped, pods keep running");
@@ -154,12 +154,11 @@ fn terms(client: &Client, asked: &SchedulerRunOptions) -> certificate_authority:
     }
 }
 
-fn stopped() -> Result<impl Future<Output = ()>, SchedulerFailure> {
+fn stopped() -> Result<impl Future<Output = ()>, CommandFailure> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| {
-        signal(kind).map_err(|error| {
-            SchedulerFailure::new(format!("failed to listen for signals: {error}"))
-        })
+        signal(kind)
+            .map_err(|error| CommandFailure::new(format!("failed to listen for signals: {error}")))
     };
     let (mut interrupt, mut terminate) = (
         listen(SignalKind::interrupt())?,

@@ -6,11 +6,10 @@
 use std::fmt;
 use std::io::IsTerminal;
 
+use apportion_exit::CommandFailure;
 use clap::{Args, ValueEnum};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
-
-use crate::failure::SchedulerFailure;
 
 /// What is logged, and how.
 #[derive(Args, Clone, Debug)]
@@ -50,22 +49,21 @@ impl LogOptions {
     /// Those of the work. A JSON log has the line already.
     pub(crate) fn around(
         &self,
-        work: impl FnOnce() -> Result<(), SchedulerFailure>,
-    ) -> Result<(), SchedulerFailure> {
+        work: impl FnOnce() -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
         self.start()?;
         let result = work();
         match (self.log_format, result) {
             (LogFormat::Json, Err(failure)) => {
                 error!(problem = %failure, "Program failed");
-                Err(failure.told())
+                Err(failure.logged())
             }
             (LogFormat::Json | LogFormat::Text, result) => result,
         }
     }
 
-    fn start(&self) -> Result<(), SchedulerFailure> {
-        let wrong =
-            |problem: &dyn fmt::Display| SchedulerFailure::usage(format!("--log: {problem}"));
+    fn start(&self) -> Result<(), CommandFailure> {
+        let wrong = |problem: &dyn fmt::Display| CommandFailure::usage(format!("--log: {problem}"));
         let filter = self.log.parse::<EnvFilter>();
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter.map_err(|error| wrong(&error))?)

@@ -7,11 +7,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use apportion_exit::CommandFailure;
 
 #[cfg(test)]
 mod chart;
-mod failure;
 mod live;
 mod log;
 mod options;
@@ -20,27 +19,13 @@ mod simulate;
 mod usage_options;
 mod webhook;
 
-use failure::SchedulerFailure;
 use options::{SchedulerCommand, SchedulerOptions};
 
 fn main() -> ExitCode {
-    let result = match SchedulerOptions::try_parse() {
-        Ok(options) => perform(&options),
-        Err(help) if !help.use_stderr() => help.print().map_err(SchedulerFailure::from),
-        Err(mistake) => Err(mistake.into()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.is_told() {
-                eprintln!("apportion-scheduler: {failure}");
-            }
-            failure.code()
-        }
-    }
+    apportion_exit::run("apportion-scheduler", |options| perform(&options))
 }
 
-fn perform(options: &SchedulerOptions) -> Result<(), SchedulerFailure> {
+fn perform(options: &SchedulerOptions) -> Result<(), CommandFailure> {
     match &options.command {
         SchedulerCommand::Run(asked) => live::run(asked),
         SchedulerCommand::Explain(asked) => live::explain(asked),

@@ -10,8 +10,8 @@ use apportion_abi::EscapedText;
 use apportion_kubernetes::since_epoch;
 use jiff::Timestamp;
 
-use crate::failure::SchedulerFailure;
 use crate::options::SimulateOptions;
+use apportion_exit::CommandFailure;
 use apportion_explain::report::{self, DecisionReport};
 use apportion_explain::{decided_cluster, explain};
 use apportion_model::inventory::ObjectInventory;
@@ -24,7 +24,7 @@ mod read;
 mod templates;
 
 /// Decides, and prints.
-pub(crate) fn run(asked: &SimulateOptions) -> Result<(), SchedulerFailure> {
+pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     let now = since_epoch(asked.now.unwrap_or_else(Timestamp::now));
     let mut objects = Vec::new();
     for file in &asked.files {
@@ -60,7 +60,7 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), SchedulerFailure> {
 }
 
 /// The pod with this name, which may lack its namespace.
-fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, SchedulerFailure> {
+fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, CommandFailure> {
     let pods: BTreeSet<String> = snapshot.inventory.all("Pod").map(pods::name).collect();
     let is_it =
         |pod: &&String| *pod == name || pod.split_once('/').is_some_and(|(_, own)| own == name);
@@ -73,12 +73,12 @@ fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, SchedulerF
                 [] => "there are no pods in these files".to_owned(),
                 known => format!("the files have pods such as {}", known.join(", ")),
             };
-            Err(SchedulerFailure::usage(format!("there is no pod {name}")).hint(hint))
+            Err(CommandFailure::usage(format!("there is no pod {name}")).hint(hint))
         }
         many => {
             let many: Vec<&str> = many.iter().map(|pod| pod.as_str()).collect();
             Err(
-                SchedulerFailure::usage(format!("more than one pod is named {name}"))
+                CommandFailure::usage(format!("more than one pod is named {name}"))
                     .hint(format!("use one of {}", many.join(", "))),
             )
         }
@@ -108,16 +108,15 @@ fn tell(report: &DecisionReport) {
     }
 }
 
-fn print(report: &DecisionReport, as_json: bool) -> Result<(), SchedulerFailure> {
+fn print(report: &DecisionReport, as_json: bool) -> Result<(), CommandFailure> {
     let text = if as_json {
         let json = serde_json::to_string_pretty(report);
-        json.map_err(|error| SchedulerFailure::new(format!("failed to write JSON: {error}")))?
-            + "\n"
+        json.map_err(|error| CommandFailure::new(format!("failed to write JSON: {error}")))? + "\n"
     } else {
         report.to_string()
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(SchedulerFailure::from),
+        written => written.map_err(CommandFailure::from),
     }
 }

@@ -3,18 +3,18 @@
 use std::io::Write;
 
 use apportion_admission::{AdmissionSettings, GpuDelivery, RequestBelowLimit, strict};
+use apportion_exit::CommandFailure;
 use apportion_webhook::{AdmissionRules, CertificateSource};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::failure::SchedulerFailure;
 use crate::options::{self, SchedulerWebhookOptions};
 
 /// Serves until a signal arrives.
-pub(crate) fn run(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
+pub(crate) fn run(asked: &SchedulerWebhookOptions) -> Result<(), CommandFailure> {
     asked.log.around(|| serve(asked))
 }
 
-fn serve(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
+fn serve(asked: &SchedulerWebhookOptions) -> Result<(), CommandFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -39,13 +39,13 @@ fn serve(asked: &SchedulerWebhookOptions) -> Result<(), SchedulerFailure> {
             let causes =
                 std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
             let said: Vec<String> = causes.map(ToString::to_string).collect();
-            SchedulerFailure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
+            CommandFailure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
         })
     })
 }
 
-fn not_started(error: std::io::Error) -> SchedulerFailure {
-    SchedulerFailure::new(format!("failed to start the webhook: {error}"))
+fn not_started(error: std::io::Error) -> CommandFailure {
+    CommandFailure::new(format!("failed to start the webhook: {error}"))
 }
 
 fn options(asked: &SchedulerWebhookOptions) -> apportion_webhook::WebhookOptions {

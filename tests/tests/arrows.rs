@@ -108,6 +108,12 @@ const MAP: &[CrateRule] = &[
         knows: &[],
         room: Safe,
     },
+    // It needs no network, but is for programs: what a person reads when one fails, and its exit code.
+    CrateRule {
+        name: "apportion-exit",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
     CrateRule {
         name: "apportion-nri",
         knows: &["apportion-abi"],
@@ -121,6 +127,7 @@ const MAP: &[CrateRule] = &[
             "apportion-bounded",
             "apportion-cgroup",
             "apportion-crds",
+            "apportion-exit",
             "apportion-ledger",
             "apportion-nri",
             "apportion-proto",
@@ -134,6 +141,7 @@ const MAP: &[CrateRule] = &[
             "apportion-abi",
             "apportion-admission",
             "apportion-crds",
+            "apportion-exit",
             "apportion-intercept",
             "apportion-kubernetes",
             "apportion-policy",
@@ -158,6 +166,7 @@ const MAP: &[CrateRule] = &[
             "apportion-abi",
             "apportion-admission",
             "apportion-bounded",
+            "apportion-exit",
             "apportion-explain",
             "apportion-groups",
             "apportion-heap",

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apportion_exit::CommandFailure;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
 /// The minimum deadline of an allocation: before the agent answers, it may measure a card's first context, for up to

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apportion_abi::place;
+use apportion_exit::CommandFailure;
 use nix::unistd::Uid;
 
 use super::{AgentUnreachable, ConnectedAgent, connect_to_running, try_connect};
 use crate::background::BackgroundProcess;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::simulation;
 

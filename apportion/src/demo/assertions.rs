@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
+use apportion_exit::CommandFailure;
 use apportion_proto::v1::{Grant, ListReply};
 
 use super::program::DemoProgram;
 use crate::agent::connect_to_running;
 use crate::block_on;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 
 /// How long the agent may take to see what happened.

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use apportion_abi::Bytes;
+use apportion_exit::CommandFailure;
 use serde::Deserialize;
 
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::probe;
 

@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use apportion_exit::CommandFailure;
 use serde::Serialize;
 
 use super::{COLUMNS, DoctorFinding, FindingState};
-use crate::failure::CommandFailure;
 use crate::output;
 use crate::table::lay_out;
 

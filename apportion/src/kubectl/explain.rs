@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use apportion::failure::CommandFailure;
 use apportion::output;
 use apportion_abi::EscapedText;
 use apportion_crds::{GpuHolder, GpuNode, PodGroup, Queue};
+use apportion_exit::CommandFailure;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};

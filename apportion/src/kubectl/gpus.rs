@@ -2,11 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use apportion::failure::CommandFailure;
 use apportion::output;
 use apportion::table::{CellAlignment, TableColumn, lay_out};
 use apportion_abi::Bytes;
 use apportion_crds::{CardHealth, GpuCard, GpuNode};
+use apportion_exit::CommandFailure;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use serde::Serialize;

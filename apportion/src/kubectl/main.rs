@@ -6,8 +6,7 @@
 
 use std::process::ExitCode;
 
-use apportion::failure::CommandFailure;
-use clap::Parser;
+use apportion_exit::CommandFailure;
 
 mod api;
 mod explain;
@@ -21,21 +20,8 @@ mod top;
 use api::ClusterConnection;
 use options::{KubectlCommand, KubectlOptions};
 
-const HINT: &str = "see `kubectl apportion --help`";
-
 fn main() -> ExitCode {
-    let result = match KubectlOptions::try_parse() {
-        Ok(options) => perform(&options),
-        Err(help) if !help.use_stderr() => help.print().map_err(CommandFailure::from),
-        Err(mistake) => Err(CommandFailure::from(mistake).hint(HINT)),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("kubectl apportion: {failure}");
-            failure.code()
-        }
-    }
+    apportion_exit::run("kubectl apportion", |options| perform(&options))
 }
 
 fn perform(options: &KubectlOptions) -> Result<(), CommandFailure> {

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion::failure::CommandFailure;
 use apportion::output;
 use apportion::table::{CellAlignment, TableColumn, lay_out};
 use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_crds::{Amounts, PodGroup, Queue};
+use apportion_exit::CommandFailure;
 use apportion_kubernetes::Quantity;
 use kube::ResourceExt;
 use serde::Serialize;

@@ -6,7 +6,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use apportion::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;

@@ -3,9 +3,9 @@
 //! The objects contain a share's limit, but not its usage, because that changes all the time. The metrics have the
 //! usage, and so does `apportion top` on the share's node.
 
-use apportion::failure::CommandFailure;
 use apportion::output;
 use apportion::table::{CellAlignment, TableColumn, lay_out};
+use apportion_exit::CommandFailure;
 use serde::Serialize;
 
 use crate::api::ClusterConnection;

@@ -6,13 +6,13 @@
 use std::process;
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use apportion_policy::PlacementRefusal;
 use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use crate::agent::{ConnectedAgent, connect_or_start};
 use crate::cards;
-use crate::failure::CommandFailure;
 use crate::instance::TargetInstance;
 use crate::request::RunRequest;
 

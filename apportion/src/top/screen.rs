@@ -2,10 +2,9 @@
 
 use std::io::{Write, stdin, stdout};
 
+use apportion_exit::CommandFailure;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use terminal_size::{Height, Width, terminal_size};
-
-use crate::failure::CommandFailure;
 
 /// Switches to the alternate screen and hides the cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";

@@ -4,61 +4,63 @@
 //! can make a process a member of another pod's allocation. A process of a pod without an allocation is unmanaged.
 //! Outside of pods the process tree and the account decide.
 
-use super::*;
 use apportion_abi::ContainerRef;
 use apportion_cgroup::CgroupOwner;
-use apportion_ledger::{AllocationOwner, ProcessId};
+use apportion_ledger::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger, ProcessId,
+};
 
-impl NodeAgent {
+use super::grants::ContainerGrants;
+use super::state::AgentState;
+
+impl AgentState {
     /// The allocation of a process. The process becomes a member of it.
     pub(super) fn owner_of(&mut self, process: ProcessId) -> Option<AllocationId> {
         if self.members.contains(process) {
             return self.members.owner_of(process);
         }
-        let Some(place) = self.places.of(process) else {
+        let Some(place) = self.cgroups.of(process) else {
             return self.members.owner_of(process);
         };
-        let id = self.granted_to(&place)?;
+        let id = granted_to(&place, &self.ledger, &self.grants)?;
         self.members.join(process, &id);
         Some(id)
     }
 
     /// Whether the process may become a member because it has mapped the account.
     pub(super) fn may_join(&self, process: ProcessId, id: &AllocationId) -> bool {
-        let Some(place) = self.places.of(process) else {
+        let Some(place) = self.cgroups.of(process) else {
             return true;
         };
-        self.ledger
-            .allocation(id)
-            .is_some_and(|allocation| match &allocation.state {
-                AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == place.pod.as_str(),
-                // The pod is no longer known, so no new members.
-                AllocationPhase::Draining => false,
-                AllocationPhase::Allocated(AllocationOwner::Process(_))
-                | AllocationPhase::Reserved { .. } => true,
-            })
-    }
-
-    /// The container's allocation. If the runtime does not report container names, it is the pod's only allocation.
-    /// If the pod has several, the account that the process maps decides.
-    fn granted_to(&self, place: &CgroupOwner) -> Option<AllocationId> {
-        let container = self.container(place);
-        let is_its = |allocation: &&Allocation| {
-            let workload = ContainerRef::of(&allocation.name).map(|of| of.container);
-            let named = workload.filter(|name| !name.is_empty());
-            allocation.state
-                == AllocationPhase::Allocated(AllocationOwner::Pod(place.pod.as_str().to_owned()))
-                && (named.is_none() || container.is_none() || named == container)
+        let Some(allocation) = self.ledger.allocation(id) else {
+            return false;
         };
-        let mut own = self.ledger.allocations().into_iter().filter(is_its);
-        let first = own.next()?;
-        own.next().is_none().then(|| first.id.clone())
+        match &allocation.state {
+            AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == place.pod.as_str(),
+            // The pod is no longer known, so no new members.
+            AllocationPhase::Draining => false,
+            AllocationPhase::Allocated(AllocationOwner::Process(_))
+            | AllocationPhase::Reserved { .. } => true,
+        }
     }
+}
 
-    /// The container's name, if the runtime reports it.
-    fn container(&self, place: &CgroupOwner) -> Option<&str> {
-        let id = place.container.as_ref()?;
-        let lock = self.second_lock.as_ref()?;
-        lock.container(place.pod.as_str(), id.as_str())
-    }
+/// The container's allocation. If the runtime does not report container names, it is the pod's only allocation.
+/// If the pod has several, the account that the process maps decides.
+fn granted_to(
+    place: &CgroupOwner,
+    ledger: &Ledger,
+    grants: &ContainerGrants,
+) -> Option<AllocationId> {
+    let container = grants.container(place);
+    let is_its = |allocation: &&Allocation| {
+        let workload = ContainerRef::of(&allocation.name).map(|of| of.container);
+        let named = workload.filter(|name| !name.is_empty());
+        allocation.state
+            == AllocationPhase::Allocated(AllocationOwner::Pod(place.pod.as_str().to_owned()))
+            && (named.is_none() || container.is_none() || named == container)
+    };
+    let mut own = ledger.allocations().into_iter().filter(is_its);
+    let first = own.next()?;
+    own.next().is_none().then(|| first.id.clone())
 }

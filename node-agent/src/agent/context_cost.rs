@@ -3,17 +3,38 @@
 //! measurement: the probe's memory would be missing on a card that is given whole.
 
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use super::*;
-use crate::probe;
-use crate::reserve::{self, ContextCost};
+use apportion_abi::{Bytes, CardUuid};
+use tracing::{info, warn};
+
+use super::cards::CardInventory;
+use crate::api::request::AgentRequest;
+use crate::driver::probe::{self, ContextProbe};
+use crate::driver::reserve::{self, ContextCost, ContextReserves};
+use crate::driver::{CardReading, DriverReadings};
+use crate::options::AgentOptions;
 
 /// The range of plausible costs, for a measurement that may include other processes.
 const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);
 
-/// A running probe.
-pub(super) struct RunningProbe {
+/// What contexts cost, and the probe that measures it.
+pub(super) struct ContextCosts {
+    /// The charge for a first context, if the options say it.
+    fixed: Option<Bytes>,
+    nvml: PathBuf,
+    reserves: ContextReserves,
+    running: Option<RunningProbe>,
+    /// Probes that were told to end and may still run.
+    ended: Vec<ContextProbe>,
+    /// Requests that wait for the probe.
+    waiting: Vec<AgentRequest>,
+}
+
+struct RunningProbe {
     probe: ContextProbe,
+    model: String,
     started: Instant,
     /// The sequence number of the first sample that shows it, once it holds its context.
     shown_by: Option<u64>,
@@ -26,109 +47,137 @@ pub(super) struct RunningProbe {
     is_over: bool,
 }
 
-/// Waits until the probe holds a context, or, once it is over, until it has ended. Waits for ever if there is no
-/// probe or its context was already reported.
-pub(super) async fn ready(running: &mut Option<RunningProbe>) -> bool {
-    match running {
-        Some(running) if running.is_over => running.probe.ended().await,
-        Some(running) if !running.is_ready => running.probe.ready().await,
-        _ => std::future::pending().await,
-    }
+/// What the agent does after a step of the probe.
+#[derive(Default)]
+#[must_use]
+pub(super) struct ProbeStep {
+    /// The card whose accounts get the cost as it is known now.
+    pub(super) learned: Option<CardUuid>,
+    /// Requests that need not wait any longer.
+    pub(super) ready: Vec<AgentRequest>,
+    /// Whether another sample has to show the probe.
+    pub(super) needs_sample: bool,
 }
 
-impl NodeAgent {
-    /// The charge for a process's first context on the card.
-    pub(super) fn context_reserve(&self, card: CardUuid) -> Bytes {
-        self.context_cost(card).first
+impl ContextCosts {
+    pub(super) fn load(options: &AgentOptions, saved: &Path, driver_version: &str) -> Self {
+        Self {
+            fixed: options.cards.context_reserve(),
+            nvml: options.cards.nvml_library.clone(),
+            reserves: ContextReserves::load(saved, driver_version),
+            running: None,
+            ended: Vec::new(),
+            waiting: Vec::new(),
+        }
     }
 
-    /// The charges for contexts on the card.
-    pub(super) fn context_cost(&self, card: CardUuid) -> ContextCost {
-        let learned = || self.reserves.of(self.model(card)?);
+    /// The charges for contexts on a card of this model.
+    pub(super) fn of(&self, model: Option<&str>) -> ContextCost {
         let alone = |first| ContextCost {
             first,
             further: None,
         };
-        let told = self.options.context_reserve.map(alone);
-        told.or_else(learned).unwrap_or(alone(reserve::ASSUMED))
+        let fixed = self.fixed.map(alone);
+        fixed
+            .or_else(|| self.reserves.of(model?))
+            .unwrap_or(alone(reserve::ASSUMED))
     }
 
     /// Whether a request for the card must wait for a probe.
-    pub(super) fn must_probe(&self, card: CardUuid) -> bool {
+    pub(super) fn must_probe(&self, cards: &CardInventory, card: CardUuid) -> bool {
         let is_probed = |running: &RunningProbe| running.probe.card == card;
         let is_unknown = |model| self.reserves.of(model).is_none();
-        self.probe.as_ref().is_some_and(is_probed)
-            || (self.options.context_reserve.is_none() && self.model(card).is_some_and(is_unknown))
+        self.running.as_ref().is_some_and(is_probed)
+            || (self.fixed.is_none() && cards.model(card).is_some_and(is_unknown))
     }
 
-    pub(super) fn start_probe(&mut self, card: CardUuid) {
-        if self.probe.is_some() {
-            return;
+    /// Whether requests wait.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Lets a request wait for a probe of the card.
+    pub(super) fn wait(
+        &mut self,
+        request: AgentRequest,
+        cards: &CardInventory,
+        card: CardUuid,
+    ) -> ProbeStep {
+        self.waiting.push(request);
+        if self.running.is_some() {
+            return ProbeStep::default();
         }
-        match ContextProbe::start(card, self.options.nvml.as_ref()) {
+        let model = cards.model(card).unwrap_or_default().to_owned();
+        match ContextProbe::start(card, &self.nvml) {
             Ok(probe) => {
-                let started = Instant::now();
-                self.probe = Some(RunningProbe {
+                let reading = cards.reading(card);
+                self.running = Some(RunningProbe {
                     probe,
-                    started,
+                    model,
+                    started: Instant::now(),
                     shown_by: None,
                     is_ready: false,
-                    used_before: self
-                        .readings
-                        .get(&card)
-                        .map_or(Bytes::ZERO, |reading| reading.used),
+                    used_before: reading.map_or(Bytes::ZERO, |reading| reading.used),
                     first: None,
                     is_over: false,
                 });
+                ProbeStep::default()
             }
             Err(problem) => {
                 warn!(%card, %problem, "Failed to start a context cost probe");
-                self.learned(card, None);
+                self.save(&model, None);
+                ProbeStep {
+                    learned: Some(card),
+                    ready: std::mem::take(&mut self.waiting),
+                    needs_sample: false,
+                }
             }
         }
     }
 
-    pub(super) fn probe_ready(&mut self, is_ready: bool) {
-        let Some(running) = self.probe.as_mut() else {
-            return;
-        };
-        running.is_ready = is_ready;
-        match (running.is_over, is_ready) {
-            (true, _) => self.probe_ended(),
-            (false, true) => self.sample(),
-            (false, false) => self.stop_probe(),
+    /// Waits until the probe holds a context, or, once it is over, until it has ended. Waits for ever if there is no
+    /// probe or its context was already reported.
+    pub(super) async fn next(&mut self) -> bool {
+        match &mut self.running {
+            Some(running) if running.is_over => running.probe.ended().await,
+            Some(running) if !running.is_ready => running.probe.ready().await,
+            _ => std::future::pending().await,
         }
     }
 
-    /// Ends the probe and keeps what it has measured so far.
-    fn stop_probe(&mut self) {
-        if let Some(running) = &self.probe {
-            let cost = running.first.map(|first| ContextCost {
-                first,
-                further: None,
-            });
-            self.learned(running.probe.card, cost);
+    /// Processes what [`Self::next`] reported.
+    pub(super) fn advance(&mut self, is_ready: bool) -> ProbeStep {
+        let Some(running) = self.running.as_mut() else {
+            return ProbeStep::default();
+        };
+        running.is_ready = is_ready;
+        match (running.is_over, is_ready) {
+            (true, _) => self.answer_waiting(),
+            (false, true) => ProbeStep {
+                needs_sample: true,
+                ..ProbeStep::default()
+            },
+            (false, false) => self.stop(),
         }
     }
 
     /// Takes a measurement from the first sample that was requested after the probe was ready.
-    pub(super) fn measure_probe(&mut self, readings: &DriverReadings) {
-        let is_waiting = |running: &&mut RunningProbe| running.is_ready && !running.is_over;
-        let Some(running) = self.probe.as_mut().filter(is_waiting) else {
-            return;
+    pub(super) fn measure(&mut self, readings: &DriverReadings) -> ProbeStep {
+        let Some(running) = &mut self.running else {
+            return ProbeStep::default();
         };
+        if !running.is_ready || running.is_over {
+            return ProbeStep::default();
+        }
         let shown_by = *running.shown_by.get_or_insert(readings.sequence + 1);
         if readings.sequence < shown_by {
-            self.is_stale = true;
-            return;
+            return ProbeStep {
+                needs_sample: true,
+                ..ProbeStep::default()
+            };
         }
         let (card, pid, before) = (running.probe.card, running.probe.pid, running.used_before);
         let reading = readings.cards.iter().find(|reading| reading.uuid == card);
-        // If the driver does not list the probe, the growth of the card's used memory has to do.
-        let grown = |reading: &CardReading| {
-            let grown = reading.used.minus(before);
-            (PLAUSIBLE.contains(&grown)).then_some(grown)
-        };
         let listed = reading.and_then(|reading| reading.processes.get(&pid).copied().flatten());
         match (running.first, listed) {
             // The first context was measured: open a second one.
@@ -137,45 +186,77 @@ impl NodeAgent {
                 running.shown_by = None;
                 running.is_ready = false;
                 if running.probe.go_on().is_err() {
-                    self.stop_probe();
+                    return self.stop();
                 }
+                ProbeStep::default()
             }
-            // The driver does not list the probe, so a second context could not be measured.
+            // The driver does not list the probe, so the growth of the card's used memory has to do. A second context
+            // could not be measured.
             (None, None) => {
-                running.first = reading.and_then(grown);
-                self.stop_probe();
+                running.first = reading
+                    .map(|reading: &CardReading| reading.used.minus(before))
+                    .filter(|grown| PLAUSIBLE.contains(grown));
+                self.stop()
             }
             (Some(first), both) => {
                 let further = both.map(|both| both.minus(first));
                 let further = further.filter(|further| *further > Bytes::ZERO);
-                self.learned(card, Some(ContextCost { first, further }));
+                self.learn(Some(ContextCost { first, further }))
             }
         }
     }
 
-    pub(super) fn give_up_probe(&mut self) {
-        let is_overdue = |running: &RunningProbe| running.started.elapsed() > probe::TIMEOUT;
-        if self.probe.as_ref().is_some_and(is_overdue) {
-            if self.probe.as_ref().is_some_and(|running| running.is_over) {
-                self.probe_ended()
-            } else {
-                self.stop_probe()
+    /// Ends a probe that takes too long.
+    pub(super) fn give_up(&mut self) -> ProbeStep {
+        let step = match &self.running {
+            Some(running) if running.started.elapsed() > probe::TIMEOUT => {
+                if running.is_over {
+                    self.answer_waiting()
+                } else {
+                    self.stop()
+                }
             }
-        }
-        self.ended_probes.retain_mut(ContextProbe::is_running);
+            _ => ProbeStep::default(),
+        };
+        self.ended.retain_mut(ContextProbe::is_running);
+        step
     }
 
     /// Whether a process is one of our probes, including one that is about to end. Its memory belongs to no
     /// allocation.
     pub(super) fn is_probe(&self, pid: u32) -> bool {
-        let running = self.probe.iter().map(|running| &running.probe);
-        running
-            .chain(&self.ended_probes)
-            .any(|probe| probe.pid == pid)
+        let running = self.running.iter().map(|running| &running.probe);
+        running.chain(&self.ended).any(|probe| probe.pid == pid)
     }
 
-    fn learned(&mut self, card: CardUuid, cost: Option<ContextCost>) {
-        let model = self.model(card).unwrap_or_default().to_owned();
+    /// Ends the probe and keeps what it has measured so far.
+    fn stop(&mut self) -> ProbeStep {
+        let Some(running) = &self.running else {
+            return ProbeStep::default();
+        };
+        let cost = running.first.map(|first| ContextCost {
+            first,
+            further: None,
+        });
+        self.learn(cost)
+    }
+
+    /// Saves a measurement, or that there is none, and tells the probe to end.
+    fn learn(&mut self, cost: Option<ContextCost>) -> ProbeStep {
+        let Some(running) = &mut self.running else {
+            return ProbeStep::default();
+        };
+        running.is_over = true;
+        running.probe.end();
+        let (card, model) = (running.probe.card, running.model.clone());
+        self.save(&model, cost);
+        ProbeStep {
+            learned: Some(card),
+            ..ProbeStep::default()
+        }
+    }
+
+    fn save(&mut self, model: &str, cost: Option<ContextCost>) {
         match cost {
             Some(ContextCost { first, further }) => {
                 let further = further.map(|bytes| bytes.to_string());
@@ -185,32 +266,18 @@ impl NodeAgent {
                 warn!(model, assumed = %reserve::ASSUMED, "Failed to measure context cost")
             }
         }
-        if let Err(problem) = self.reserves.learn(&model, cost) {
+        if let Err(problem) = self.reserves.learn(model, cost) {
             warn!(%problem, "Failed to save context cost");
         }
-        for account in self.accounts.values() {
-            account.set_context_cost(card, self.context_cost(card));
-        }
-        match &mut self.probe {
-            Some(running) => {
-                running.is_over = true;
-                running.probe.end();
-            }
-            None => self.probe_ended(),
-        }
     }
 
-    /// Answers the waiting requests. A probe that hangs in the driver stays in `ended_probes` until it ends.
-    fn probe_ended(&mut self) {
-        let ended = self.probe.take().map(|running| running.probe);
-        self.ended_probes.extend(ended);
-        for request in std::mem::take(&mut self.waiting) {
-            self.respond(request);
+    /// Gives the waiting requests back. A probe that hangs in the driver stays in `ended` until it ends.
+    fn answer_waiting(&mut self) -> ProbeStep {
+        let running = self.running.take();
+        self.ended.extend(running.map(|running| running.probe));
+        ProbeStep {
+            ready: std::mem::take(&mut self.waiting),
+            ..ProbeStep::default()
         }
-    }
-
-    fn model(&self, card: CardUuid) -> Option<&str> {
-        let found = self.driver.cards.iter().find(|found| found.uuid == card);
-        found.map(|found| found.model.as_str())
     }
 }

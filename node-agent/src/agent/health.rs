@@ -1,17 +1,20 @@
 //! Counts the cards' errors and passes them to the ledger.
 
-use super::*;
-use crate::faults::CardEvent;
-use apportion_ledger::XidSeverity;
+use apportion_ledger::{LedgerEvent, XidSeverity};
+use tracing::warn;
 
-impl NodeAgent {
+use super::state::AgentState;
+use crate::driver::faults::CardEvent;
+
+impl AgentState {
+    /// Processes what the driver reported of a card.
     pub(super) fn heard(&mut self, heard: CardEvent) {
         match heard {
             CardEvent::Fault { card, xid } => {
                 let fault = XidSeverity::of(xid);
                 warn!(%card, xid, meaning = fault.word(), "GPU error reported");
-                let count = self.counts.faults.entry((card, fault));
-                *count.or_default() += 1;
+                let faults = &mut self.publisher.stats().faults;
+                *faults.entry((card, fault)).or_default() += 1;
                 self.apply_quietly(LedgerEvent::CardFault { card, xid });
                 self.show();
             }
@@ -21,7 +24,7 @@ impl NodeAgent {
                 is_worn,
             } => {
                 if let Some(action) = action {
-                    self.counts.recoveries.insert(card, action);
+                    self.publisher.stats().recoveries.insert(card, action);
                 }
                 // A driver that does not report the recovery action proves nothing.
                 if action.is_some() || is_worn {

@@ -1,38 +1,56 @@
 //! Answers the requests that change something.
 
-use super::effects::RequestOutcome;
-use super::*;
-use crate::metrics;
-use crate::tenant::TenantUid;
-use crate::wire;
+use apportion_abi::CardRequest;
+use apportion_ledger::{
+    AllocationId, AllocationOwner, AllocationRefusal, LedgerEvent, PlacementProposal, SlotEvent,
+    SlotId,
+};
+use apportion_proto::v1;
 use tonic::Status;
+use tracing::{error, info, warn};
+
+use super::NodeAgent;
+use super::state::{AgentState, RequestOutcome};
+use crate::api::request::AgentRequest;
+use crate::api::tenant::TenantUid;
+use crate::api::wire;
+use crate::kubelet::allocate_strategy::AllocateStrategy;
+use crate::kubelet::rival_owner::RivalOwner;
+use crate::runtime::cri::RuntimeCapabilities;
+use crate::telemetry::metrics;
 
 impl NodeAgent {
     pub(super) fn respond(&mut self, request: AgentRequest) {
         match request {
             AgentRequest::Allocate(proposal, answer) => {
-                if let Some(refusal) = self.yields(&proposal.key) {
+                if let Some(refusal) = yields(&mut self.state, &proposal.key) {
                     let _ = answer.send(Err(refusal));
                     return;
                 }
-                let unknown = proposal.asks.iter().find(|ask| self.must_probe(ask.card));
-                if let Some(card) = unknown.map(|ask| ask.card) {
-                    self.waiting.push(AgentRequest::Allocate(proposal, answer));
-                    self.start_probe(card);
+                let (costs, cards) = (&self.state.costs, &self.state.cards);
+                let mut asks = proposal.asks.iter();
+                if let Some(unknown) = asks.find(|ask| costs.must_probe(cards, ask.card)) {
+                    let card = unknown.card;
+                    let request = AgentRequest::Allocate(proposal, answer);
+                    let step = self.state.costs.wait(request, &self.state.cards, card);
+                    self.follow(step);
                     return;
                 }
-                let reply = self.allocate(proposal);
-                let _ = answer.send(reply);
+                let _ = answer.send(self.allocate(proposal));
             }
-            AgentRequest::Commit(id, owner, answer) => drop(answer.send(self.commit(id, owner))),
-            AgentRequest::Release(id, answer) => drop(answer.send(self.release(id))),
+            AgentRequest::Commit(id, owner, answer) => {
+                drop(answer.send(self.state.commit(id, owner)));
+            }
+            AgentRequest::Release(id, answer) => drop(answer.send(release(&mut self.state, id))),
             AgentRequest::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
-            AgentRequest::Runtime(facts, answer) => drop(answer.send(self.settle(&facts))),
-            AgentRequest::Handed(slot) => self.handed(slot),
+            AgentRequest::Runtime(facts, answer) => {
+                drop(answer.send(settle(&mut self.state, &facts)));
+            }
+            AgentRequest::Handed(slot) => handed(&mut self.state, slot),
             AgentRequest::Prepare(slot, holder, answer) => {
                 drop(answer.send(self.prepare(slot, &holder)));
             }
-            AgentRequest::Kubelet(news) => self.counts.kubelet.enter(news),
+            AgentRequest::Kubelet(event) => self.state.publisher.stats().kubelet.enter(event),
             AgentRequest::Rival(rival) => self.meet(rival.as_ref()),
             AgentRequest::HandWhole(ids, answer) => drop(answer.send(self.hand_whole(&ids))),
             AgentRequest::PrepareWhole(starting, answer) => {
@@ -42,25 +60,36 @@ impl NodeAgent {
         }
     }
 
+    /// Records that another owner of this node's GPUs came or left.
+    pub(crate) fn meet(&mut self, rival: Option<&RivalOwner>) {
+        let rival = rival.map(ToString::to_string);
+        match &rival {
+            Some(problem) => error!(problem, "GPUs of this node have another owner"),
+            None => info!("Other owner of the GPUs gone, GPUs are granted again"),
+        }
+        self.state.grants.set_rival(rival);
+        self.state.show();
+    }
+
     pub(super) fn allocate(
         &mut self,
-        proposal: apportion_ledger::PlacementProposal,
+        proposal: PlacementProposal,
     ) -> Result<v1::AllocateReply, Status> {
         use v1::allocate_reply::Result as Reply;
         let key = proposal.key.clone();
         if let Some(tenant) = TenantUid::of(&key) {
-            let all = self.ledger.allocations();
+            let all = self.state.ledger.allocations();
             // A retry gets the existing allocation and is not counted against the quota.
             if !all.iter().any(|allocation| allocation.key == key) {
                 let quota = self.options.user_quota;
                 let may = tenant.may_have(&proposal.asks, &all, None, quota);
-                may.inspect_err(|_| *self.counts.refused.entry(metrics::QUOTA).or_default() += 1)?;
+                may.inspect_err(|_| count_refusal(&mut self.state, metrics::QUOTA))?;
             }
         }
-        let outcome = self.apply(LedgerEvent::Allocate(proposal));
-        self.count(&outcome);
+        let outcome = self.state.apply(LedgerEvent::Allocate(proposal));
+        count(&mut self.state, &outcome);
         let result = match outcome {
-            RequestOutcome::Answered(Ok(id)) => Reply::Allocation(self.found(&id)?),
+            RequestOutcome::Answered(Ok(id)) => Reply::Allocation(self.state.found(&id)?),
             RequestOutcome::Answered(Err(AllocationRefusal::Shortfall(shortfall))) => {
                 info!(key, %shortfall, "Allocation refused");
                 Reply::Shortfall(wire::shortfall(&shortfall))
@@ -69,84 +98,28 @@ impl NodeAgent {
                 return Err(wire::status(&refusal));
             }
             RequestOutcome::Failed(problem) => {
-                self.take_back(&key);
+                take_back(&mut self.state, &key);
                 return Err(Status::internal(problem));
             }
         };
-        self.show();
+        self.state.show();
         Ok(v1::AllocateReply {
             result: Some(result),
-        })
-    }
-
-    fn count(&mut self, outcome: &RequestOutcome) {
-        let reason = match outcome {
-            RequestOutcome::Answered(Ok(_)) => {
-                self.counts.accepted += 1;
-                return;
-            }
-            RequestOutcome::Answered(Err(refusal)) => metrics::reason(refusal),
-            RequestOutcome::Failed(_) => metrics::FAILED,
-        };
-        *self.counts.refused.entry(reason).or_default() += 1;
-    }
-
-    /// Releases the allocation of a request that failed half-way.
-    fn take_back(&mut self, key: &str) {
-        let made = self
-            .ledger
-            .allocations()
-            .into_iter()
-            .find(|allocation| allocation.key == key);
-        if let Some(id) = made.map(|allocation| allocation.id.clone()) {
-            self.apply_quietly(LedgerEvent::Release { id });
-        }
-    }
-
-    pub(super) fn commit(
-        &mut self,
-        id: AllocationId,
-        owner: apportion_ledger::AllocationOwner,
-    ) -> Result<v1::CommitReply, Status> {
-        let outcome = self.apply(LedgerEvent::Commit {
-            id: id.clone(),
-            owner: owner.clone(),
-        });
-        answered(outcome)?;
-        self.give_account(&id);
-        match owner {
-            apportion_ledger::AllocationOwner::Process(process) => {
-                self.members.join(process, &id);
-                self.members.follow();
-            }
-            apportion_ledger::AllocationOwner::Pod(pod) => self.members.enter_pod(pod, &id),
-        }
-        self.show();
-        Ok(v1::CommitReply {
-            allocation: Some(self.found(&id)?),
-        })
-    }
-
-    fn release(&mut self, id: AllocationId) -> Result<v1::ReleaseReply, Status> {
-        answered(self.apply(LedgerEvent::Release { id: id.clone() }))?;
-        self.end_if_empty(&id);
-        Ok(v1::ReleaseReply {
-            gone: self.ledger.allocation(&id).is_none(),
         })
     }
 
     fn resize(
         &mut self,
         id: AllocationId,
-        asks: Vec<apportion_abi::CardRequest>,
+        asks: Vec<CardRequest>,
     ) -> Result<v1::ResizeReply, Status> {
         use v1::resize_reply::Result as Reply;
-        let all = self.ledger.allocations();
-        let found = self.ledger.allocation(&id);
+        let all = self.state.ledger.allocations();
+        let found = self.state.ledger.allocation(&id);
         if let Some(tenant) = found.and_then(|found| TenantUid::of(&found.key)) {
             tenant.may_have(&asks, &all, Some(&id), self.options.user_quota)?;
         }
-        let result = match self.apply(LedgerEvent::Resize {
+        let result = match self.state.apply(LedgerEvent::Resize {
             id: id.clone(),
             asks,
         }) {
@@ -155,22 +128,102 @@ impl NodeAgent {
             }
             outcome => {
                 answered(outcome)?;
-                Reply::Allocation(self.found(&id)?)
+                Reply::Allocation(self.state.found(&id)?)
             }
         };
         // Only a sample that begins after the shrink shows what it has freed.
-        self.sample();
+        self.state.sample();
         Ok(v1::ResizeReply {
             result: Some(result),
         })
     }
+}
 
-    fn found(&self, id: &AllocationId) -> Result<v1::Allocation, Status> {
-        let allocation = self.ledger.allocation(id);
-        let gone = || Status::not_found(format!("there is no allocation {id}"));
-        allocation
-            .map(|allocation| self.seen(allocation))
-            .ok_or_else(gone)
+impl AgentState {
+    /// Commits an allocation to its owner.
+    pub(super) fn commit(
+        &mut self,
+        id: AllocationId,
+        owner: AllocationOwner,
+    ) -> Result<v1::CommitReply, Status> {
+        let outcome = self.apply(LedgerEvent::Commit {
+            id: id.clone(),
+            owner: owner.clone(),
+        });
+        answered(outcome)?;
+        self.give_account(&id);
+        match owner {
+            AllocationOwner::Process(process) => {
+                self.members.join(process, &id);
+                self.members.follow();
+            }
+            AllocationOwner::Pod(pod) => self.members.enter_pod(pod, &id),
+        }
+        self.show();
+        Ok(v1::CommitReply {
+            allocation: Some(self.found(&id)?),
+        })
+    }
+}
+
+/// The refusal of new allocations while another plugin allocates GPUs.
+fn yields(state: &mut AgentState, key: &str) -> Option<Status> {
+    let rival = state.grants.rival()?.to_owned();
+    let all = state.ledger.allocations();
+    if all.iter().any(|allocation| allocation.key == key) {
+        return None;
+    }
+    count_refusal(state, "other_device_plugin");
+    Some(Status::failed_precondition(rival))
+}
+
+fn count(state: &mut AgentState, outcome: &RequestOutcome) {
+    match outcome {
+        RequestOutcome::Answered(Ok(_)) => state.publisher.stats().accepted += 1,
+        RequestOutcome::Answered(Err(refusal)) => count_refusal(state, metrics::reason(refusal)),
+        RequestOutcome::Failed(_) => count_refusal(state, metrics::FAILED),
+    }
+}
+
+fn count_refusal(state: &mut AgentState, reason: &'static str) {
+    let refused = &mut state.publisher.stats().refused;
+    *refused.entry(reason).or_default() += 1;
+}
+
+/// Releases the allocation of a request that failed half-way.
+fn take_back(state: &mut AgentState, key: &str) {
+    let all = state.ledger.allocations().into_iter();
+    let made = all
+        .filter(|allocation| allocation.key == key)
+        .map(|allocation| allocation.id.clone())
+        .next();
+    if let Some(id) = made {
+        state.apply_quietly(LedgerEvent::Release { id });
+    }
+}
+
+fn release(state: &mut AgentState, id: AllocationId) -> Result<v1::ReleaseReply, Status> {
+    answered(state.apply(LedgerEvent::Release { id: id.clone() }))?;
+    state.end_if_empty(&id);
+    Ok(v1::ReleaseReply {
+        gone: state.ledger.allocation(&id).is_none(),
+    })
+}
+
+/// Chooses the delivery strategy for the container runtime.
+fn settle(state: &mut AgentState, facts: &RuntimeCapabilities) -> Result<AllocateStrategy, Status> {
+    let settled = state.grants.settle(facts);
+    if state.grants.is_served() {
+        state.publisher.stats().has_cdi = Some(facts.has_cdi);
+    }
+    settled
+}
+
+/// A new container starts without a grant, whoever held the slot before.
+fn handed(state: &mut AgentState, slot: SlotId) {
+    state.grants.remove(slot);
+    if let Err(problem) = state.apply_slots(SlotEvent::Handed(slot)) {
+        warn!(%slot, problem = problem.message(), "Kubelet allocated a slot that was not offered");
     }
 }
 

@@ -7,7 +7,7 @@ use apportion_proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, Device
 use apportion_runtime_class::slot::Kind;
 use apportion_runtime_class::{ContainerFiles, cdi, slot};
 
-use crate::slot_folders::SlotFolders;
+use crate::delivery::slot_folders::SlotFolders;
 
 /// How `Allocate` is answered.
 #[derive(Clone, Debug)]

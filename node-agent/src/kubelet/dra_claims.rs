@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use apportion_abi::CardUuid;
+use apportion_exit::error_chain;
 use apportion_proto::podresources::PodResources;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::runtime::watcher;
@@ -18,7 +19,6 @@ use tracing::{debug, info, warn};
 
 use super::foreign_holders::{ForeignCardId, ForeignHolder};
 use super::pods::{self, RETRY};
-use crate::failure::chain;
 
 /// The name of NVIDIA's DRA driver.
 pub(super) const DRIVER: &str = "gpu.nvidia.com";
@@ -103,7 +103,7 @@ async fn follow(client: Client, node: &str, published: &watch::Sender<Published>
                 let is_old = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
                 if !is_failing && !is_old {
                     warn!(
-                        error = chain(&error),
+                        error = error_chain(&error),
                         "Failed to watch the ResourceSlices of the node"
                     );
                 }

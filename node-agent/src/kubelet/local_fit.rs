@@ -13,8 +13,8 @@ use tonic::Status;
 
 use super::pods::{NodePods, PodFacts};
 use super::snapshot::Holder;
-use crate::request::{AgentRequest, Answer};
-use crate::view::AgentHandle;
+use crate::api::request::{AgentRequest, Answer};
+use crate::telemetry::view::AgentHandle;
 
 /// How long to wait for the specification of a pod that the kubelet already has.
 const PATIENCE: Duration = Duration::from_secs(5);

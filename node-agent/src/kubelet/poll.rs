@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use apportion_exit::error_chain;
 use apportion_ledger::SlotId;
 use apportion_proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use apportion_proto::podresources::{ListPodResourcesRequest, PodResources};
@@ -19,8 +20,7 @@ use super::pods::NodePods;
 use super::snapshot::{Holder, KubeletPollError, KubeletSnapshot};
 use super::stats::KubeletEvent;
 use super::whole_card_holders;
-use crate::failure::chain;
-use crate::request::AgentRequest;
+use crate::api::request::AgentRequest;
 
 /// How often to poll while nothing happens. The pod-resources API frees the devices of ended pods only when it is
 /// called.
@@ -177,7 +177,7 @@ pub(crate) async fn keep_looking(kubelet: Arc<KubeletPoller>) {
             }
             Err(KubeletPollError::Leaving) => return,
             Err(error) => {
-                let error = chain(&error);
+                let error = error_chain(&error);
                 if problem.as_ref() != Some(&error) {
                     warn!(error, "Failed to read slot owners from the kubelet");
                 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use apportion_exit::error_chain;
 use apportion_proto::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use apportion_proto::deviceplugin::registration_client::RegistrationClient;
 use apportion_proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
@@ -21,8 +22,7 @@ use tracing::{info, warn};
 
 use super::rival_owner::RivalPresence;
 use super::stats::KubeletEvent;
-use crate::failure::chain;
-use crate::request::AgentRequest;
+use crate::api::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,7 +113,7 @@ impl PluginRegistration {
                         (served, problem) = (Some(now), None);
                     }
                     Err(error) => {
-                        let error = chain(&error);
+                        let error = error_chain(&error);
                         if problem.as_ref() != Some(&error) {
                             warn!(
                                 resource = self.resource,
@@ -167,7 +167,7 @@ impl PluginRegistration {
                 .add_service(plugin)
                 .serve_with_incoming(incoming);
             if let Err(error) = served.await {
-                warn!(error = chain(&error), "Device plugin server failed");
+                warn!(error = error_chain(&error), "Device plugin server failed");
             }
         });
         // From here on dropping `served` ends the server, also if the kubelet refuses it.

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use super::dra_claims::Published;
 use super::foreign_holders;
 use super::rival_owner::{RivalOwner, RivalPresence};
-use crate::request::AgentRequest;
+use crate::api::request::AgentRequest;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the kubelet may take to answer.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use apportion_abi::names::RESOURCE_SLOT;
+use apportion_exit::error_chain;
 use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
@@ -26,8 +27,7 @@ use super::local_fit::LocalFit;
 use super::poll::KubeletPoller;
 use super::snapshot::Holder;
 use super::stats::KubeletEvent;
-use crate::failure::chain;
-use crate::request::{self, PrepareOutcome};
+use crate::api::request::{self, PrepareOutcome};
 
 /// Each slot, and whether it is available.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
@@ -129,7 +129,7 @@ impl DevicePlugin for SlotPlugin {
 impl SlotPlugin {
     async fn start(&self, slot: SlotId) -> Result<Holder, Status> {
         let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
         let holder = seen.held.get(&slot).cloned().ok_or_else(|| {
             Status::failed_precondition(match seen.disputed.get(&slot) {
                 Some(dispute) => format!("the owner of slot {slot} is unknown: {dispute}"),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::CardUuid;
+use apportion_exit::error_chain;
 use apportion_ledger::{GpuTopology, WholeCardId, WholeCardOffer};
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
@@ -29,8 +30,7 @@ use super::list_and_watch::{Lists, health, lists};
 use super::poll::KubeletPoller;
 use super::rival_owner::RivalPresence;
 use super::slot_plugin::leaving;
-use crate::failure::chain;
-use crate::request::{self, StartingContainer};
+use crate::api::request::{self, StartingContainer};
 
 /// How long a container waits for the processes of the previous holder to end. The kubelet itself waits half a
 /// minute.
@@ -144,7 +144,7 @@ impl WholeCardPlugin {
     /// pods when it allocates them again, so their cards may be free by now. Refuses devices of a running container.
     async fn hand(&self, ids: Vec<WholeCardId>) -> Result<(), Status> {
         let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
         if let Some((id, pod)) = seen.whole.in_use(&ids) {
             warn!(whole = %id, pod, "Kubelet allocated a whole GPU twice");
             return Err(Status::failed_precondition(format!(
@@ -173,7 +173,7 @@ impl WholeCardPlugin {
 
     async fn starting(&self, ids: &BTreeSet<WholeCardId>) -> Result<StartingContainer, Status> {
         let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
         let mut contests = seen.whole.contested.values();
         if let Some(contest) = contests.find(|of| !ids.is_disjoint(&of.ids)) {
             return Err(Status::failed_precondition(contest.to_string()));

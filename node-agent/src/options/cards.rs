@@ -1,118 +1,147 @@
 //! Settings of the cards: the NVML library, the charge for contexts, and the policy for offenders.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use apportion_abi::Bytes;
+use apportion_abi::{Bytes, place};
 use apportion_ledger::OffenderPolicy;
+use clap::Args;
 
-use super::{AgentSetting, SYSTEM_NVML};
 use crate::driver::Sizes;
 
-pub(super) const ROWS: &[AgentSetting] = &[
-    AgentSetting {
-        flag: "--nvml-library",
-        env: "APPORTION_NVML_LIBRARY",
-        form: "PATH",
-        default: SYSTEM_NVML,
-        help: "NVML library of the NVIDIA driver",
-        set: |options, text| {
-            options.nvml = OsString::from(text);
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--policy",
-        env: "APPORTION_POLICY",
-        form: "observe, kill or evict (without --node-name: kill)",
-        default: "observe",
-        help: "What to do with a process that exceeds or bypasses its limit",
-        set: |options, text| {
-            let policy = policy(text);
-            options.policy = policy.unwrap_or_default();
-            policy.is_some()
-        },
-    },
-    AgentSetting {
-        flag: "--policy-override",
-        env: "APPORTION_POLICY_OVERRIDE",
-        form: "NAMESPACE=observe, NAMESPACE=kill or NAMESPACE=evict, several with commas",
-        default: "none",
-        help: "Another policy for the pods of one namespace",
-        set: |options, text| {
-            let policies: Option<BTreeMap<_, _>> = text.split(',').map(policy_of).collect();
-            let is_right = policies.is_some();
-            options.policies.extend(policies.unwrap_or_default());
-            is_right
-        },
-    },
-    AgentSetting {
-        flag: "--context-reserve",
-        env: "APPORTION_CONTEXT_RESERVE",
-        form: "MiB, at most 65536, or probe",
-        default: "probe: measured once for each model and driver",
-        help: "Memory charged for the first CUDA context of a process on a GPU",
-        set: |options, text| {
-            options.context_reserve = match (text, text.parse::<u64>()) {
-                ("probe", _) => None,
-                (_, Ok(mib)) if mib <= 65_536 => Some(Bytes::from_mib(mib)),
-                _ => return false,
-            };
-            true
-        },
-    },
-    AgentSetting {
-        flag: "--card-memory",
-        env: "APPORTION_CARD_MEMORY",
-        form: "MODEL=MiB or UUID=MiB, separated by commas",
-        default: "none: a GPU that does not report its memory size is not shared",
-        help: "Memory to grant of GPUs that use the machine's memory, such as NVIDIA GB10",
-        set: |options, text| {
-            let sizes: Option<Sizes> = text.split(',').map(size).collect();
-            let is_right = sizes.is_some();
-            options.card_memory.extend(sizes.unwrap_or_default());
-            is_right
-        },
-    },
-    AgentSetting {
-        flag: "--tick",
-        env: "APPORTION_TICK",
-        form: "milliseconds, 10 to 60000",
-        default: "250",
-        help: "How often accounts are compared with NVML",
-        set: |options, text| {
-            let tick = text
-                .parse()
-                .ok()
-                .filter(|tick| (10..=60_000).contains(tick));
-            options.tick = Duration::from_millis(tick.unwrap_or_default());
-            tick.is_some()
-        },
-    },
-];
+/// The NVML of the system's library path.
+const SYSTEM_NVML: &str = "libnvidia-ml.so.1";
 
-fn policy(text: &str) -> Option<OffenderPolicy> {
-    match text {
-        "observe" => Some(OffenderPolicy::Observe),
-        "kill" => Some(OffenderPolicy::Kill),
-        "evict" => Some(OffenderPolicy::Evict),
-        _ => None,
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "GPUs and limits")]
+pub(crate) struct CardOptions {
+    /// NVML library of the NVIDIA driver
+    #[arg(long, env = "APPORTION_NVML_LIBRARY", value_name = "PATH", default_value = SYSTEM_NVML)]
+    pub(crate) nvml_library: PathBuf,
+
+    /// What to do with a process that exceeds or bypasses its limit: observe, kill, or evict its pod (without
+    /// --node-name: kill)
+    #[arg(long, env = "APPORTION_POLICY", value_name = "POLICY", default_value = "observe", value_parser = policy)]
+    pub(crate) policy: OffenderPolicy,
+
+    /// Another policy for the pods of one namespace; several with commas
+    #[arg(long, env = "APPORTION_POLICY_OVERRIDE", value_name = "NAMESPACE=POLICY", value_delimiter = ',',
+        value_parser = policy_override)]
+    pub(crate) policy_override: Vec<PolicyOverride>,
+
+    /// Memory charged for the first CUDA context of a process on a GPU: MiB, at most 65536, or probe (measured once
+    /// for each model and driver)
+    #[arg(long, env = "APPORTION_CONTEXT_RESERVE", value_name = "MIB", default_value = "probe",
+        value_parser = context_reserve)]
+    context_reserve: ContextReserve,
+
+    /// Memory to grant of GPUs that use the machine's memory, such as NVIDIA GB10; several with commas
+    /// [default: a GPU that does not report its memory size is not shared]
+    #[arg(long, env = "APPORTION_CARD_MEMORY", value_name = "MODEL_OR_UUID=MIB", value_delimiter = ',',
+        value_parser = card_memory)]
+    card_memory: Vec<CardMemory>,
+
+    /// How often accounts are compared with NVML, 10 to 60000
+    #[arg(long, env = "APPORTION_TICK", value_name = "MILLISECONDS", default_value = "250", value_parser = tick)]
+    pub(crate) tick: Duration,
+}
+
+/// The policy of one namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyOverride {
+    pub(crate) namespace: String,
+    pub(crate) policy: OffenderPolicy,
+}
+
+/// The memory to grant of the cards of one model, or of the card with one UUID.
+#[derive(Clone, Debug)]
+struct CardMemory {
+    card: String,
+    memory: Bytes,
+}
+
+/// How the agent knows what a context costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ContextReserve {
+    /// It measures a context.
+    Probe,
+    /// It is told.
+    Fixed(Bytes),
+}
+
+impl CardOptions {
+    /// The charge for a context; `None`: measure it with a probe.
+    pub(crate) fn context_reserve(&self) -> Option<Bytes> {
+        match self.context_reserve {
+            ContextReserve::Probe => None,
+            ContextReserve::Fixed(bytes) => Some(bytes),
+        }
+    }
+
+    /// The memory of cards that do not report it.
+    pub(crate) fn sizes(&self) -> Sizes {
+        let sizes = self.card_memory.iter();
+        sizes.map(|size| (size.card.clone(), size.memory)).collect()
+    }
+
+    /// Uses the simulated NVML beside this program, if it is installed.
+    pub(super) fn use_simulated_nvml(&mut self) {
+        let Some(libraries) = place::lib_dir() else {
+            return;
+        };
+        let library = libraries.join(place::SIM_LIBRARIES).join(SYSTEM_NVML);
+        if library.exists() {
+            self.nvml_library = library;
+        }
     }
 }
 
-/// Parses a namespace with its policy.
-fn policy_of(text: &str) -> Option<(String, OffenderPolicy)> {
-    let (namespace, text) = text.split_once('=')?;
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let is_name = !namespace.is_empty() && namespace.bytes().all(is_allowed);
-    Some((namespace.to_owned(), policy(text)?)).filter(|_| is_name)
+fn policy(text: &str) -> Result<OffenderPolicy, String> {
+    match text {
+        "observe" => Ok(OffenderPolicy::Observe),
+        "kill" => Ok(OffenderPolicy::Kill),
+        "evict" => Ok(OffenderPolicy::Evict),
+        _ => Err("expected observe, kill or evict".to_owned()),
+    }
 }
 
-/// Parses a card, by model or UUID, with its memory size.
-fn size(text: &str) -> Option<(String, Bytes)> {
-    let (card, mib) = text.split_once('=')?;
-    let mib = mib.parse().ok().filter(|mib| (1..=1 << 30).contains(mib))?;
-    let card = card.trim();
-    (!card.is_empty()).then(|| (card.to_owned(), Bytes::from_mib(mib)))
+fn policy_override(text: &str) -> Result<PolicyOverride, String> {
+    let expected = || "expected NAMESPACE=observe, NAMESPACE=kill or NAMESPACE=evict".to_owned();
+    let (namespace, text) = text.split_once('=').ok_or_else(expected)?;
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    if namespace.is_empty() || !namespace.bytes().all(is_allowed) {
+        return Err(expected());
+    }
+    Ok(PolicyOverride {
+        namespace: namespace.to_owned(),
+        policy: policy(text).map_err(|_| expected())?,
+    })
+}
+
+fn context_reserve(text: &str) -> Result<ContextReserve, String> {
+    match text.parse() {
+        _ if text == "probe" => Ok(ContextReserve::Probe),
+        Ok(mib @ 0..=65_536) => Ok(ContextReserve::Fixed(Bytes::from_mib(mib))),
+        _ => Err("expected MiB, at most 65536, or probe".to_owned()),
+    }
+}
+
+fn card_memory(text: &str) -> Result<CardMemory, String> {
+    let expected = || "expected MODEL=MiB or UUID=MiB".to_owned();
+    let (card, mib) = text.split_once('=').ok_or_else(expected)?;
+    let (card, mib) = (card.trim(), mib.parse().map_err(|_| expected())?);
+    if card.is_empty() || !(1..=1 << 30).contains(&mib) {
+        return Err(expected());
+    }
+    Ok(CardMemory {
+        card: card.to_owned(),
+        memory: Bytes::from_mib(mib),
+    })
+}
+
+fn tick(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(milliseconds @ 10..=60_000) => Ok(Duration::from_millis(milliseconds)),
+        _ => Err("expected milliseconds, 10 to 60000".to_owned()),
+    }
 }

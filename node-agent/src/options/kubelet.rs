@@ -2,78 +2,62 @@
 
 use std::path::PathBuf;
 
-use super::{AgentSetting, UnplacedPolicy};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args, ValueEnum};
 
-pub(super) const ROWS: &[AgentSetting] = &[
-    AgentSetting {
-        flag: "--kubelet-dir",
-        env: "APPORTION_KUBELET_DIR",
-        form: "PATH",
-        default: "none: no device plugin",
-        help: "The kubelet's folder, usually /var/lib/kubelet; the agent offers GPU slots there as a device plugin",
-        set: |options, text| {
-            options.kubelet_dir = Some(PathBuf::from(text));
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--cdi-dir",
-        env: "APPORTION_CDI_DIR",
-        form: "PATH",
-        default: "/var/run/cdi",
-        help: "Folder for the agent's CDI specs; the container runtime must read it",
-        set: |options, text| {
-            options.cdi_dir = PathBuf::from(text);
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--slots",
-        env: "APPORTION_SLOTS",
-        form: "number, 1 to 4096",
-        default: "128",
-        help: "Maximum number of containers of this node that have a share at the same time",
-        set: |options, text| {
-            let count = text.parse().ok().filter(|count| (1..=4096).contains(count));
-            options.slots = count.unwrap_or_default();
-            count.is_some()
-        },
-    },
-    AgentSetting {
-        flag: "--unplaced",
-        env: "APPORTION_UNPLACED",
-        form: "deny or local-fit",
-        default: "deny",
-        help: "What to do with a pod that has a slot but no allocation from a scheduler: refuse it, or grant its request on this node",
-        set: |options, text| {
-            options.unplaced = match text {
-                "deny" => UnplacedPolicy::Deny,
-                "local-fit" => UnplacedPolicy::LocalFit,
-                _ => return false,
-            };
-            true
-        },
-    },
-    AgentSetting {
-        flag: "--whole-cards",
-        env: "APPORTION_WHOLE_CARDS",
-        form: "on or off",
-        default: "off",
-        help: "Whether to offer whole GPUs to the kubelet as nvidia.com/gpu, from the same ledger as the shares",
-        set: |options, text| {
-            options.has_whole_cards = text == "on";
-            matches!(text, "on" | "off")
-        },
-    },
-    AgentSetting {
-        flag: "--preload-file",
-        env: "APPORTION_PRELOAD_FILE",
-        form: "on or off",
-        default: "on",
-        help: "Whether containers also get /etc/ld.so.preload; set it off on nodes with pods that mount a read-only volume at /etc",
-        set: |options, text| {
-            options.has_preload_list = text == "on";
-            matches!(text, "on" | "off")
-        },
-    },
-];
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "The kubelet")]
+pub(crate) struct KubeletOptions {
+    /// The kubelet's folder, usually /var/lib/kubelet; the agent offers GPU slots there as a device plugin
+    /// [default: none, no device plugin]
+    #[arg(long, env = "APPORTION_KUBELET_DIR", value_name = "PATH")]
+    pub(crate) kubelet_dir: Option<PathBuf>,
+
+    /// Folder for the agent's CDI specs; the container runtime must read it
+    #[arg(
+        long,
+        env = "APPORTION_CDI_DIR",
+        value_name = "PATH",
+        default_value = "/var/run/cdi"
+    )]
+    pub(crate) cdi_dir: PathBuf,
+
+    /// Maximum number of containers of this node that have a share at the same time, 1 to 4096
+    #[arg(long, env = "APPORTION_SLOTS", value_name = "NUMBER", default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) slots: u16,
+
+    /// What to do with a pod that has a slot but no allocation from a scheduler
+    #[arg(
+        long,
+        env = "APPORTION_UNPLACED",
+        value_name = "WHAT",
+        default_value = "deny"
+    )]
+    pub(crate) unplaced: UnplacedPolicy,
+
+    /// Whether to offer whole GPUs to the kubelet as nvidia.com/gpu, from the same ledger as the shares
+    #[arg(long = "whole-cards", env = "APPORTION_WHOLE_CARDS", value_name = "SWITCH", default_value = "off",
+        action = ArgAction::Set, value_parser = on_or_off())]
+    pub(crate) has_whole_cards: bool,
+
+    /// Whether containers also get /etc/ld.so.preload; set it off on nodes with pods that mount a read-only volume at
+    /// /etc
+    #[arg(long = "preload-file", env = "APPORTION_PRELOAD_FILE", value_name = "SWITCH", default_value = "on",
+        action = ArgAction::Set, value_parser = on_or_off())]
+    pub(crate) has_preload_list: bool,
+}
+
+/// What happens to a pod that holds a slot but was placed by no scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnplacedPolicy {
+    /// It does not start
+    Deny,
+    /// It gets its request on this node
+    LocalFit,
+}
+
+/// A switch that is written as on or off.
+fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|text| text == "on")
+}

@@ -3,71 +3,50 @@
 use std::path::PathBuf;
 
 use apportion_nri::VerdictMode;
+use clap::Args;
 
-use super::AgentSetting;
-
-/// The namespaces whose containers may reach a GPU without a grant by default.
-const INFRASTRUCTURE: [&str; 3] = ["kube-system", "gpu-operator", "nvidia-gpu-operator"];
-
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Containers without a grant")]
 pub(crate) struct NriOptions {
-    /// The runtime's NRI socket; `None`: no plugin.
-    pub(crate) socket: Option<PathBuf>,
-    pub(crate) mode: VerdictMode,
-    /// Namespaces whose containers may reach a GPU without a grant.
-    pub(crate) exempt: Vec<String>,
+    /// NRI socket of the container runtime, such as /var/run/nri/nri.sock [default: none, no NRI plugin]
+    #[arg(long, env = "APPORTION_NRI_SOCKET", value_name = "PATH")]
+    pub(crate) nri_socket: Option<PathBuf>,
+
+    /// What to do with a container that would reach a GPU without a share: audit (log it) or enforce (refuse it)
+    #[arg(long, env = "APPORTION_NRI_POLICY", value_name = "POLICY", default_value = "audit", value_parser = mode)]
+    pub(crate) nri_policy: VerdictMode,
+
+    /// Namespaces whose containers may reach a GPU without a share; with commas, or none
+    #[arg(long, env = "APPORTION_NRI_EXEMPT_NAMESPACES", value_name = "NAMESPACES",
+        default_value = "kube-system,gpu-operator,nvidia-gpu-operator", value_parser = exempt_namespaces)]
+    nri_exempt_namespaces: ExemptNamespaces,
 }
 
-impl Default for NriOptions {
-    fn default() -> Self {
-        Self {
-            socket: None,
-            mode: VerdictMode::Audit,
-            exempt: INFRASTRUCTURE.map(str::to_owned).to_vec(),
-        }
+#[derive(Clone, Debug)]
+struct ExemptNamespaces(Vec<String>);
+
+impl NriOptions {
+    /// Namespaces whose containers may reach a GPU without a grant.
+    pub(crate) fn exempt(&self) -> &[String] {
+        &self.nri_exempt_namespaces.0
     }
 }
 
-pub(super) const ROWS: &[AgentSetting] = &[
-    AgentSetting {
-        flag: "--nri-socket",
-        env: "APPORTION_NRI_SOCKET",
-        form: "PATH",
-        default: "none: no NRI plugin",
-        help: "NRI socket of the container runtime, such as /var/run/nri/nri.sock",
-        set: |options, text| {
-            options.second_lock.socket = Some(PathBuf::from(text));
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--nri-policy",
-        env: "APPORTION_NRI_POLICY",
-        form: "audit or enforce",
-        default: "audit",
-        help: "What to do with a container that would reach a GPU without a share: log it, or refuse it",
-        set: |options, text| {
-            options.second_lock.mode = match text {
-                "audit" => VerdictMode::Audit,
-                "enforce" => VerdictMode::Enforce,
-                _ => return false,
-            };
-            true
-        },
-    },
-    AgentSetting {
-        flag: "--nri-exempt-namespaces",
-        env: "APPORTION_NRI_EXEMPT_NAMESPACES",
-        form: "names, separated by commas, or none",
-        default: "kube-system,gpu-operator,nvidia-gpu-operator",
-        help: "Namespaces whose containers may reach a GPU without a share",
-        set: |options, text| {
-            options.second_lock.exempt = match text {
-                "none" => Vec::new(),
-                names => names.split(',').map(str::to_owned).collect(),
-            };
-            let exempt = &options.second_lock.exempt;
-            exempt.iter().all(|name| !name.is_empty())
-        },
-    },
-];
+fn mode(text: &str) -> Result<VerdictMode, String> {
+    match text {
+        "audit" => Ok(VerdictMode::Audit),
+        "enforce" => Ok(VerdictMode::Enforce),
+        _ => Err("expected audit or enforce".to_owned()),
+    }
+}
+
+fn exempt_namespaces(text: &str) -> Result<ExemptNamespaces, String> {
+    if text == "none" {
+        return Ok(ExemptNamespaces(Vec::new()));
+    }
+    let names: Vec<_> = text.split(',').map(str::to_owned).collect();
+    if names.iter().any(String::is_empty) {
+        return Err("expected names, separated by commas, or none".to_owned());
+    }
+    Ok(ExemptNamespaces(names))
+}

@@ -2,96 +2,63 @@
 
 use std::path::PathBuf;
 
-use super::AgentSetting;
+use clap::{Args, ValueEnum};
 
-const FIXED_CDI_DIR: &str = "/etc/cdi";
-
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "The container runtime")]
 pub(crate) struct RuntimeOptions {
-    /// Whether it resolves CDI devices; `None`: ask it.
-    pub(crate) cdi: Option<bool>,
-    /// Its socket; `None`: the default sockets.
-    pub(crate) socket: Option<PathBuf>,
-    /// Its folder of static CDI specs.
+    /// Whether the container runtime resolves CDI devices; if off, containers get variables, mounts and device files
+    #[arg(
+        long,
+        env = "APPORTION_CDI",
+        value_name = "SWITCH",
+        default_value = "auto"
+    )]
+    cdi: CdiSupport,
+
+    /// Socket of the container runtime; the agent asks it for its version and configuration
+    /// [default: the usual sockets of containerd, CRI-O and k3s]
+    #[arg(long, env = "APPORTION_CRI_SOCKET", value_name = "PATH")]
+    pub(crate) cri_socket: Option<PathBuf>,
+
+    /// Folder of static CDI specs; NVIDIA's spec is read from here and from --cdi-dir
+    #[arg(
+        long,
+        env = "APPORTION_FIXED_CDI_DIR",
+        value_name = "PATH",
+        default_value = "/etc/cdi"
+    )]
     pub(crate) fixed_cdi_dir: PathBuf,
-    /// The folder of the driver's libraries, on the host and in the agent; `None`: NVIDIA's runtime or its toolkit
-    /// adds them.
+
+    /// Folder of libcuda.so.1, the same on the host and for the agent, for nodes where neither NVIDIA's toolkit nor its
+    /// runtime adds the driver to containers [default: NVIDIA's CDI spec or container runtime adds it]
+    #[arg(long, env = "APPORTION_DRIVER_LIBRARIES", value_name = "PATH")]
     pub(crate) driver_libraries: Option<PathBuf>,
-    /// The root of the driver's device files, on the host and in the agent; `None`: the host's `/dev`.
-    pub(crate) device_root: Option<PathBuf>,
+
+    /// Root of the driver's device files, the same on the host and for the agent, such as /run/nvidia/driver of NVIDIA's
+    /// driver container; without dev/nvidiactl in it, /dev of the host is used [default: /dev of the host]
+    #[arg(long, env = "APPORTION_DEV_ROOT", value_name = "PATH")]
+    pub(crate) dev_root: Option<PathBuf>,
 }
 
-impl Default for RuntimeOptions {
-    fn default() -> Self {
-        Self {
-            cdi: None,
-            socket: None,
-            fixed_cdi_dir: PathBuf::from(FIXED_CDI_DIR),
-            driver_libraries: None,
-            device_root: None,
+/// Whether the runtime resolves CDI devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CdiSupport {
+    /// Ask the container runtime
+    Auto,
+    /// It does
+    On,
+    /// It does not
+    Off,
+}
+
+impl RuntimeOptions {
+    /// Whether the runtime resolves CDI devices; `None`: ask it.
+    pub(crate) fn has_cdi(&self) -> Option<bool> {
+        match self.cdi {
+            CdiSupport::Auto => None,
+            CdiSupport::On => Some(true),
+            CdiSupport::Off => Some(false),
         }
     }
 }
-
-pub(super) const ROWS: &[AgentSetting] = &[
-    AgentSetting {
-        flag: "--cdi",
-        env: "APPORTION_CDI",
-        form: "auto, on or off",
-        default: "auto: ask the container runtime",
-        help: "Whether the container runtime resolves CDI devices; if off, containers get variables, mounts and device files",
-        set: |options, text| {
-            options.runtime.cdi = match text {
-                "auto" => None,
-                "on" => Some(true),
-                "off" => Some(false),
-                _ => return false,
-            };
-            true
-        },
-    },
-    AgentSetting {
-        flag: "--cri-socket",
-        env: "APPORTION_CRI_SOCKET",
-        form: "PATH",
-        default: "the usual sockets of containerd, CRI-O and k3s",
-        help: "Socket of the container runtime; the agent asks it for its version and configuration",
-        set: |options, text| {
-            options.runtime.socket = Some(PathBuf::from(text));
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--fixed-cdi-dir",
-        env: "APPORTION_FIXED_CDI_DIR",
-        form: "PATH",
-        default: FIXED_CDI_DIR,
-        help: "Folder of static CDI specs; NVIDIA's spec is read from here and from --cdi-dir",
-        set: |options, text| {
-            options.runtime.fixed_cdi_dir = PathBuf::from(text);
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--driver-libraries",
-        env: "APPORTION_DRIVER_LIBRARIES",
-        form: "PATH, the same on the host and for the agent",
-        default: "none: NVIDIA's CDI spec or container runtime adds them",
-        help: "Folder of libcuda.so.1, for nodes where neither NVIDIA's toolkit nor its runtime adds the driver to containers",
-        set: |options, text| {
-            options.runtime.driver_libraries = Some(PathBuf::from(text));
-            !text.is_empty()
-        },
-    },
-    AgentSetting {
-        flag: "--dev-root",
-        env: "APPORTION_DEV_ROOT",
-        form: "PATH, the same on the host and for the agent",
-        default: "none: device files are in /dev of the host",
-        help: "Root of the driver's device files, such as /run/nvidia/driver of NVIDIA's driver container; without dev/nvidiactl in it, /dev of the host is used",
-        set: |options, text| {
-            options.runtime.device_root = Some(PathBuf::from(text));
-            !text.is_empty()
-        },
-    },
-];

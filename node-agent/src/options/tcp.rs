@@ -2,12 +2,19 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::AgentSetting;
+use clap::Args;
 
-/// Where the agent listens on TCP, if it does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Requests over TCP")]
 pub(crate) struct TcpOptions {
+    /// Address where the scheduler connects with mutual TLS; the agent gets its certificate by a
+    /// CertificateSigningRequest [default: none, only the Unix socket]
+    #[arg(long, env = "APPORTION_LISTEN", value_name = "IP:PORT")]
     pub(crate) listen: Option<SocketAddr>,
+
+    /// Host that is published in the GpuNode; others reach the port of --listen there
+    /// [default: the address of --listen]
+    #[arg(long, env = "APPORTION_ADVERTISE", value_name = "HOST", value_parser = host)]
     advertise: Option<String>,
 }
 
@@ -37,30 +44,12 @@ impl TcpOptions {
     }
 }
 
-pub(super) const ROWS: &[AgentSetting] = &[
-    AgentSetting {
-        flag: "--listen",
-        env: "APPORTION_LISTEN",
-        form: "IP:PORT",
-        default: "none: only the Unix socket",
-        help: "Address where the scheduler connects with mutual TLS; the agent gets its certificate by a CertificateSigningRequest",
-        set: |options, text| {
-            options.tcp.listen = text.parse().ok();
-            options.tcp.listen.is_some()
-        },
-    },
-    AgentSetting {
-        flag: "--advertise",
-        env: "APPORTION_ADVERTISE",
-        form: "host or IP address",
-        default: "the address of --listen",
-        help: "Host that is published in the GpuNode; others reach the port of --listen there",
-        set: |options, text| {
-            options.tcp.advertise = Some(text.to_owned());
-            !text.is_empty() && !text.contains(['/', ' '])
-        },
-    },
-];
+fn host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(['/', ' ']) {
+        return Err("expected a host or an IP address".to_owned());
+    }
+    Ok(text.to_owned())
+}
 
 #[cfg(test)]
 mod tests {

@@ -16,12 +16,19 @@ fn all_mistakes_of_the_command_line_are_said_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_apportion-agent"));
     command
+        .env("APPORTION_SLOTS", "0")
         .args(["--tick", "soon", "--policy=maim", "--loud", "--dir"])
         .arg(dir.path().join("i"));
     let output = output(command);
     assert_eq!(output.status.code(), Some(64));
     let lines = said(&output);
-    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("'0' for '--slots")
+                && line.contains("variable APPORTION_SLOTS"))
+    );
     assert!(
         lines
             .iter()
@@ -70,6 +77,44 @@ fn a_log_for_machines_has_nothing_but_objects_to_its_last_line() {
     assert_eq!(last["level"], "ERROR", "{last}");
     let problem = last["fields"]["problem"].as_str().unwrap();
     assert!(problem.contains("/nowhere/libnvidia-ml.so.1"), "{problem}");
+}
+
+#[test]
+fn a_flag_beats_its_variable_and_an_empty_variable_counts_as_unset() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_apportion-agent"));
+    command
+        .env("APPORTION_SIM_SOCKET", "")
+        .env("APPORTION_LOG_FORMAT", "json")
+        .env("APPORTION_TICK", "")
+        .env("APPORTION_DIR", dir.path().join("variable"));
+    command
+        .args(["--nvml-library", "/nowhere/libnvidia-ml.so.1"])
+        .args(["--log-format", "text", "--dir"])
+        .arg(dir.path().join("flag"));
+    let output = output(command);
+    assert_eq!(output.status.code(), Some(1));
+    let lines = said(&output);
+    assert!(lines.iter().all(|line| !line.starts_with('{')), "{lines:?}");
+    assert!(dir.path().join("flag").exists() && !dir.path().join("variable").exists());
+}
+
+#[test]
+fn the_simulated_instance_lies_in_its_own_folder() {
+    for (flags, expected) in [(&["--sim"][..], "x/sim"), (&["--sim", "--dir"], "y")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_apportion-agent"));
+        command
+            .env("APPORTION_DIR", dir.path().join("x"))
+            .env_remove("APPORTION_SIM_SOCKET")
+            .args(["--nvml-library", "/nowhere/libnvidia-ml.so.1"])
+            .args(flags);
+        if flags.contains(&"--dir") {
+            command.arg(dir.path().join("y"));
+        }
+        assert_eq!(output(command).status.code(), Some(1));
+        assert!(dir.path().join(expected).exists(), "{flags:?}");
+    }
 }
 
 #[test]

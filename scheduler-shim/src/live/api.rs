@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -30,7 +31,6 @@ use super::grouper::GroupWrite;
 use super::heartbeats;
 use super::usage_recorder::UsageRecordStore;
 use super::volumes;
-use crate::failure::SchedulerFailure;
 
 mod binding;
 mod deferred_events;
@@ -54,22 +54,21 @@ const FAILURES: usize = 100;
 const FIELD_MANAGER: &str = "apportion-scheduler";
 
 /// A client from a kubeconfig file, from the environment, or from the service account of this pod.
-pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, SchedulerFailure> {
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, CommandFailure> {
     let hint = "name a file with --kubeconfig, or set KUBECONFIG";
     let config = match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(path);
             let wrong = |error: &dyn std::error::Error| {
                 let path = path.display();
-                SchedulerFailure::usage(format!("failed to read {path}: {}", chain(error)))
-                    .hint(hint)
+                CommandFailure::usage(format!("failed to read {path}: {}", chain(error))).hint(hint)
             };
             let read = read.map_err(|error| wrong(&error))?;
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
             config.map_err(|error| wrong(&error))?
         }
         None => Config::infer().await.map_err(|error| {
-            SchedulerFailure::usage(format!(
+            CommandFailure::usage(format!(
                 "failed to find a cluster configuration: {}",
                 chain(&error)
             ))
@@ -77,7 +76,7 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Schedule
         })?,
     };
     Client::try_from(config).map_err(|error| {
-        SchedulerFailure::new(format!(
+        CommandFailure::new(format!(
             "failed to create a Kubernetes client: {}",
             chain(&error)
         ))

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use apportion_exit::CommandFailure;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,7 +18,6 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::agent_workers::chain;
-use crate::failure::SchedulerFailure;
 use crate::options::SchedulerRunOptions;
 
 mod record;
@@ -178,7 +178,7 @@ impl LeaderElector {
 
     /// Renews the lease until another scheduler has it; then says so. While it can't be renewed, everything that
     /// heeds [`HeldLease::until`] pauses.
-    pub(crate) async fn keep(&self, held: HeldLease) -> SchedulerFailure {
+    pub(crate) async fn keep(&self, held: HeldLease) -> CommandFailure {
         let HeldLease {
             mut object,
             mut tenure,
@@ -196,9 +196,9 @@ impl LeaderElector {
                     until.send_replace(tenure.until());
                     None
                 }
-                Ok(Ok(false)) => return SchedulerFailure::new("another scheduler took the lease"),
+                Ok(Ok(false)) => return CommandFailure::new("another scheduler took the lease"),
                 Ok(Err(Error::Api(status))) if status.code == 404 => {
-                    return SchedulerFailure::new("the lease was deleted");
+                    return CommandFailure::new("the lease was deleted");
                 }
                 Ok(Err(problem)) => Some(chain(&problem)),
                 Err(_) => {

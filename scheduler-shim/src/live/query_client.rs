@@ -4,19 +4,20 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::failure::SchedulerFailure;
+use apportion_exit::CommandFailure;
+
 use crate::options::SchedulerExplainOptions;
 
 /// Timeout of the scheduler's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks why a pod is where it is.
-pub(crate) fn explain(asked: &SchedulerExplainOptions) -> Result<String, SchedulerFailure> {
+pub(crate) fn explain(asked: &SchedulerExplainOptions) -> Result<String, CommandFailure> {
     let json = if asked.json { "?json" } else { "" };
     let path = format!("/explain/{}{json}", asked.pod);
     let address = asked.address;
     let failed = |error: std::io::Error| {
-        SchedulerFailure::new(format!(
+        CommandFailure::new(format!(
             "failed to reach the scheduler at {address}: {error}"
         ))
         .hint("start it with `apportion-scheduler run`, or name its address with --address")
@@ -25,7 +26,7 @@ pub(crate) fn explain(asked: &SchedulerExplainOptions) -> Result<String, Schedul
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
     match head.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
-        _ => Err(SchedulerFailure::new(body.trim())),
+        _ => Err(CommandFailure::new(body.trim())),
     }
 }
 

@@ -23,7 +23,7 @@ use super::metrics::SchedulerMetrics;
 use super::model::ClusterModel;
 use super::usage_recorder::UsageRecorder;
 use super::view::{gpu_node, now};
-use crate::failure::SchedulerFailure;
+use apportion_exit::CommandFailure;
 use apportion_explain::{decided_cluster, explain, report};
 use apportion_model::gpu_nodes;
 use apportion_model::object_warnings::ObjectWarnings;
@@ -117,9 +117,9 @@ pub(crate) async fn open(
     address: SocketAddr,
     bounds: HttpLimiter,
     questions: mpsc::Sender<SchedulerQuery>,
-) -> Result<SocketAddr, SchedulerFailure> {
+) -> Result<SocketAddr, CommandFailure> {
     let wrong = |error: std::io::Error| {
-        SchedulerFailure::new(format!("failed to listen on {address}: {error}"))
+        CommandFailure::new(format!("failed to listen on {address}: {error}"))
             .hint("choose another address with --address")
     };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;

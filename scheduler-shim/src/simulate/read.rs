@@ -7,9 +7,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
+use apportion_exit::CommandFailure;
 use serde_json::Value;
-
-use crate::failure::SchedulerFailure;
 
 mod documents;
 mod nesting;
@@ -20,13 +19,13 @@ use documents::{documents, flatten};
 const LARGEST: u64 = 256 << 20;
 
 /// All objects of a file.
-pub(super) fn objects(path: &Path) -> Result<Vec<Value>, SchedulerFailure> {
+pub(super) fn objects(path: &Path) -> Result<Vec<Value>, CommandFailure> {
     let text = text(path).map_err(|error| {
-        SchedulerFailure::new(format!("failed to read {}: {error}", path.display()))
+        CommandFailure::new(format!("failed to read {}: {error}", path.display()))
             .hint("give a file with Kubernetes objects, or - for standard input")
     })?;
     let documents = documents(&text).map_err(|error| {
-        SchedulerFailure::new(format!("failed to read {}: {error}", path.display()))
+        CommandFailure::new(format!("failed to read {}: {error}", path.display()))
             .hint("the file must be YAML or JSON, as kubectl get -o yaml prints it")
     })?;
     let mut objects = Vec::new();
@@ -35,7 +34,7 @@ pub(super) fn objects(path: &Path) -> Result<Vec<Value>, SchedulerFailure> {
     }
     if let Some(odd) = objects.iter().find(|object| !object.is_object()) {
         let odd: String = odd.to_string().chars().take(40).collect();
-        return Err(SchedulerFailure::new(format!(
+        return Err(CommandFailure::new(format!(
             "failed to read {}: {odd} is not a Kubernetes object",
             path.display()
         ))

@@ -45,6 +45,22 @@ pub fn commands(mut program: Command, depth: HeadingDepth) -> String {
     text
 }
 
+/// The options of a program without commands, a table for each help heading.
+#[must_use]
+pub fn options(mut program: Command, depth: HeadingDepth) -> String {
+    program.build();
+    let hashes = "#".repeat(depth.0);
+    let mut headings: Vec<_> = arguments(&program).map(Arg::get_help_heading).collect();
+    headings.dedup();
+    let mut text = String::new();
+    for heading in headings {
+        let own = arguments(&program).filter(|arg| arg.get_help_heading() == heading);
+        let title = heading.unwrap_or("Options");
+        let _ = writeln!(text, "{hashes} {title}\n\n{}", rows(own.collect()));
+    }
+    text
+}
+
 fn shown(program: &Command) -> impl Iterator<Item = &Command> {
     let commands = program.get_subcommands();
     commands.filter(|command| !command.is_hide_set() && command.get_name() != "help")
@@ -99,7 +115,7 @@ fn default(arg: &Arg) -> Option<String> {
         .map(|value| code(&value.to_string_lossy()))
         .collect();
     let is_switch = !arg.get_action().takes_values();
-    if is_switch || defaults.is_empty() {
+    if is_switch || arg.is_hide_default_value_set() || defaults.is_empty() {
         return None;
     }
     Some(defaults.join(", "))

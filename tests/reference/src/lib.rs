@@ -20,7 +20,7 @@ mod metrics;
 mod privileges;
 mod table;
 
-pub use command::{HeadingDepth, commands};
+pub use command::{HeadingDepth, commands, options};
 pub use metrics::{DocumentedMetric, metrics, served};
 pub use privileges::ProcessPrivileges;
 pub use table::{cell, code, table};

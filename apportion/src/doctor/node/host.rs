@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::failure::CommandFailure;
+use apportion_exit::CommandFailure;
 
 /// Folders that every node has.
 const OF_A_NODE: [&str; 4] = ["etc", "usr", "var", "proc"];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future;
 use std::sync::Arc;
 
+use apportion_exit::error_chain;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, ResourceExt};
@@ -12,7 +13,6 @@ use tokio_stream::StreamExt;
 use tracing::{info, warn};
 
 use super::{NodePods, PodFacts, RETRY, facts};
-use crate::failure::chain;
 
 /// Watches the pods of the node. Without the node's name nothing can be asked.
 pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<NodePods>) {
@@ -32,8 +32,8 @@ pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<NodePods>) {
 }
 
 pub(in crate::kubelet) async fn client() -> Result<Client, String> {
-    let config = Config::infer().await.map_err(|error| chain(&error))?;
-    Client::try_from(config).map_err(|error| chain(&error))
+    let config = Config::infer().await.map_err(|error| error_chain(&error))?;
+    Client::try_from(config).map_err(|error| error_chain(&error))
 }
 
 async fn events(client: Client, node: &str, pods: &watch::Sender<NodePods>) {
@@ -51,7 +51,7 @@ async fn events(client: Client, node: &str, pods: &watch::Sender<NodePods>) {
             Err(error) if !is_failing => {
                 is_failing = true;
                 warn!(
-                    error = chain(&error),
+                    error = error_chain(&error),
                     "Failed to watch the pods of the node"
                 );
                 tokio::time::sleep(RETRY).await;

@@ -1,0 +1,129 @@
+//! The users of a machine who share root's agent.
+//!
+//! The kernel identifies the caller. The key of an allocation names its owner: the agent prefixes the user's key
+//! with the uid. So no user can name an allocation of another one, and the owner is in the checkpoint.
+
+use apportion_abi::{Bytes, CardRequest, ContainerRef};
+use apportion_ledger::{Allocation, AllocationId, AllocationOwner, PlacementProposal};
+use tonic::Status;
+
+use crate::processes::procfs;
+
+/// The most allocations of one user. Each needs files and a mapping in the agent.
+const MOST: usize = 256;
+
+/// Which users of this machine may send requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AllowedUsers {
+    /// The agent's own user, and root.
+    #[default]
+    Own,
+    /// Everybody. Users can change only their own allocations.
+    All,
+}
+
+/// A user who is neither root nor the agent's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TenantUid(pub(crate) u32);
+
+impl TenantUid {
+    /// The user that a key belongs to.
+    pub(crate) fn of(key: &str) -> Option<Self> {
+        let (user, _) = key.strip_prefix("user ")?.split_once(' ')?;
+        user.parse().ok().map(Self)
+    }
+
+    /// Turns a proposal into one of this user.
+    pub(crate) fn proposal(self, proposal: PlacementProposal) -> Result<PlacementProposal, Status> {
+        if ContainerRef::of(&proposal.name).is_some() {
+            let why = format!("the name {:?} is that of a pod", proposal.name);
+            return Err(Status::invalid_argument(why));
+        }
+        let key = format!("user {} {}", self.0, proposal.key);
+        Ok(PlacementProposal { key, ..proposal })
+    }
+
+    /// Whether this user may change an allocation with this key.
+    pub(crate) fn may_change(self, id: &AllocationId, key: Option<&str>) -> Result<(), Status> {
+        match key.and_then(Self::of) {
+            Some(owner) if owner == self => Ok(()),
+            _ => {
+                let why = format!("user {} has no allocation {id}", self.0);
+                Err(Status::permission_denied(why))
+            }
+        }
+    }
+
+    /// Whether a process belongs to this user.
+    pub(crate) fn may_own(self, owner: &AllocationOwner) -> Result<(), Status> {
+        let is_own = match owner {
+            AllocationOwner::Process(process) => {
+                procfs::users(process.pid).is_some_and(|(real, _)| real == self.0)
+            }
+            AllocationOwner::Pod(_) => false,
+        };
+        let why = || format!("the holder is not a process of user {}", self.0);
+        is_own
+            .then_some(())
+            .ok_or_else(|| Status::permission_denied(why()))
+    }
+
+    /// Whether the request is within the user's quota. It replaces what the allocation `instead` has.
+    pub(crate) fn may_have(
+        self,
+        asks: &[CardRequest],
+        allocations: &[&Allocation],
+        instead: Option<&AllocationId>,
+        quota: Option<Bytes>,
+    ) -> Result<(), Status> {
+        let own = |allocation: &&&Allocation| {
+            Self::of(&allocation.key) == Some(self) && Some(&allocation.id) != instead
+        };
+        let own: Vec<_> = allocations.iter().filter(own).collect();
+        let user = self.0;
+        if own.len() >= MOST {
+            let why = format!("user {user} has {MOST} allocations, which is the most");
+            return Err(Status::resource_exhausted(why));
+        }
+        for CardRequest { card, bytes } in asks {
+            let held = own.iter().filter_map(|of| of.grant(*card));
+            let held: Bytes = held.map(|grant| grant.held).sum();
+            if let Some(quota) = quota.filter(|quota| held.plus(*bytes) > *quota) {
+                return Err(Status::resource_exhausted(format!(
+                    "user {user} asked {bytes} on {card} and holds {held}; the quota of a user is {quota} of each GPU"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_says_whose_it_is() {
+        let proposal = |key: &str, name: &str| PlacementProposal {
+            key: key.into(),
+            name: name.into(),
+            asks: Vec::new(),
+            ttl: std::time::Duration::ZERO,
+        };
+        let made = TenantUid(1000)
+            .proposal(proposal("user 0 a", "train"))
+            .unwrap();
+        assert_eq!(TenantUid::of(&made.key), Some(TenantUid(1000)));
+        assert_eq!(TenantUid::of("run-1-2"), None);
+        assert!(
+            TenantUid(1000)
+                .proposal(proposal("a", "kube-system/dns/main"))
+                .is_err()
+        );
+        let id = AllocationId("1-1".into());
+        assert!(TenantUid(1000).may_change(&id, Some(&made.key)).is_ok());
+        for key in [None, Some("run-1-2"), Some("user 1001 a")] {
+            assert!(TenantUid(1000).may_change(&id, key).is_err());
+        }
+    }
+}
