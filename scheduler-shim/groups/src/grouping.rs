@@ -3,6 +3,7 @@
 use crate::error::GroupingError;
 use crate::group::DerivedPodGroup;
 use crate::names::{ANNOTATION_GROUP, ANNOTATION_SKIP, ANNOTATION_TOP_OWNER};
+use crate::object::ObjectView;
 use crate::table::{GroupingRule, OwnerKindEntry, row_of};
 use crate::workload::GroupingInput;
 
@@ -51,10 +52,15 @@ pub fn group_by(
 
 /// Whether somebody else made the group that the pod names. Ours carry an annotation with their owner.
 fn is_foreign(workload: &GroupingInput<'_>, name: &str) -> bool {
-    workload
+    let found = workload
         .objects
-        .find("PodGroup", workload.namespace(), name)
-        .is_some_and(|found| found.annotation(ANNOTATION_TOP_OWNER).is_none())
+        .find("PodGroup", workload.namespace(), name);
+    found.is_some_and(|found| {
+        // Parsed apart from the cache: there are as many as pods, and each is dropped at once.
+        let apart = found.read_apart();
+        let found = ObjectView::new(&apart);
+        found.annotation(ANNOTATION_TOP_OWNER).is_none()
+    })
 }
 
 /// Whether the group that the pod names does not exist yet, and somebody else is to make it. A group of ours that

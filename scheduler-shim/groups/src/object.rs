@@ -53,7 +53,7 @@ impl<'a> ObjectView<'a> {
     pub fn to_text(self) -> Cow<'a, str> {
         match self.0 {
             ObjectSource::Json(json) => json.to_string().into(),
-            ObjectSource::Kept(kept) => (&*kept.text).into(),
+            ObjectSource::Kept(kept) => kept.text().into(),
         }
     }
 

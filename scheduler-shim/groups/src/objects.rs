@@ -18,10 +18,25 @@ use crate::object::ObjectView;
 /// A map by words that many objects share.
 type By<T> = BTreeMap<Arc<str>, T>;
 
+/// The objects of a kind in a namespace.
+#[derive(Debug)]
+struct ObjectsByName {
+    named: By<LazyObject>,
+    /// The text that the next object is probably similar to.
+    dictionary: Arc<str>,
+}
+
+impl Default for ObjectsByName {
+    fn default() -> Self {
+        let (named, dictionary) = (By::new(), "".into());
+        Self { named, dictionary }
+    }
+}
+
 /// Objects by kind, namespace and name: nested maps, so that a lookup needs no key of its own.
 #[derive(Debug, Default)]
 pub struct ObjectStore {
-    kinds: By<By<By<LazyObject>>>,
+    kinds: By<By<ObjectsByName>>,
     /// Whether lookups are traced. Written and read by one thread; orders no other memory access.
     is_traced: AtomicBool,
     /// What was looked up since tracing began.
@@ -42,10 +57,12 @@ impl ObjectStore {
     pub fn insert(&mut self, json: &Value) {
         let object = ObjectView::new(json);
         let (kind, within) = entry(&mut self.kinds, object.kind());
-        let (namespace, named) = entry(within, object.namespace());
-        let known = named.get_key_value(object.name());
+        let (namespace, all) = entry(within, object.namespace());
+        let known = all.named.get_key_value(object.name());
         let name = known.map_or_else(|| object.name().into(), |(name, _)| name.clone());
-        named.insert(name.clone(), LazyObject::new(json, kind, namespace, name));
+        let dictionary = &mut all.dictionary;
+        let kept = LazyObject::new(json, kind, namespace, name.clone(), dictionary);
+        all.named.insert(name, kept);
     }
 
     /// Removes an object.
@@ -53,11 +70,11 @@ impl ObjectStore {
         let Some(within) = self.kinds.get_mut(object.kind()) else {
             return;
         };
-        let Some(named) = within.get_mut(object.namespace()) else {
+        let Some(all) = within.get_mut(object.namespace()) else {
             return;
         };
-        named.remove(object.name());
-        if named.is_empty() {
+        all.named.remove(object.name());
+        if all.named.is_empty() {
             within.remove(object.namespace());
         }
     }
@@ -65,7 +82,7 @@ impl ObjectStore {
     /// Drops all parsed JSON; the next read parses it again.
     pub fn rest(&mut self) {
         let within = self.kinds.values_mut().flat_map(BTreeMap::values_mut);
-        let all = within.flat_map(BTreeMap::values_mut);
+        let all = within.flat_map(|all| all.named.values_mut());
         all.for_each(LazyObject::rest);
     }
 
@@ -75,7 +92,7 @@ impl ObjectStore {
             let looked_for = || (namespace.to_owned(), name.to_owned());
             self.note(|trace| trace.pod_groups.push(looked_for()));
         }
-        let found = self.kinds.get(kind)?.get(namespace)?.get(name);
+        let found = self.kinds.get(kind)?.get(namespace)?.named.get(name);
         found.map(ObjectView::kept)
     }
 
@@ -97,13 +114,15 @@ impl ObjectStore {
     /// All objects of a kind, by namespace and name.
     pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = ObjectView<'_>> {
         let within = self.kinds.get(kind).into_iter().flat_map(BTreeMap::values);
-        within.flat_map(BTreeMap::values).map(ObjectView::kept)
+        let all = within.flat_map(|all| all.named.values());
+        all.map(ObjectView::kept)
     }
 
     /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = ObjectView<'_>> {
         let within = self.kinds.values().flat_map(BTreeMap::values);
-        within.flat_map(BTreeMap::values).map(ObjectView::kept)
+        let all = within.flat_map(|all| all.named.values());
+        all.map(ObjectView::kept)
     }
 
     pub(crate) fn need(
@@ -122,7 +141,7 @@ impl ObjectStore {
     pub(crate) fn pods(&self, namespace: &str) -> impl Iterator<Item = ObjectView<'_>> {
         self.note(|trace| trace.looked_around = true);
         let named = self.kinds.get("Pod").and_then(|all| all.get(namespace));
-        let named = named.into_iter().flat_map(BTreeMap::values);
+        let named = named.into_iter().flat_map(|all| all.named.values());
         named.map(ObjectView::kept)
     }
 
@@ -147,6 +166,7 @@ impl ObjectStore {
         };
         let from = (Bound::Included(name), Bound::Unbounded);
         named
+            .named
             .range::<str, _>(from)
             .map_while(|(found, kept)| Some((found.strip_prefix(name)?, kept)))
             .filter(|(rest, _)| rest.is_empty() || rest.starts_with('-'))
@@ -155,7 +175,8 @@ impl ObjectStore {
 }
 
 fn is_flat(group: ObjectView<'_>) -> bool {
-    group
+    let apart = group.read_apart();
+    ObjectView::new(&apart)
         .list(&["spec", "subGroups"])
         .is_ok_and(<[_]>::is_empty)
 }

@@ -4,9 +4,12 @@
 //! form: each different requirement gets an internal label, and the nodes that meet it carry the label.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apportion_groups::ObjectView;
-use apportion_policy::cluster::{Node, PreferredTerm, WeightedPreference};
+use apportion_policy::cluster::{
+    Node, PreferredTerm, RequiredLabels, TaskGpuRequest, WeightedPreference,
+};
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;
@@ -22,10 +25,17 @@ pub const TAKES_CARDS: &str = " takes-cards";
 /// The value of internal labels.
 const YES: &str = "yes";
 
+/// An internal label, and what pods with it require of their nodes, by the label that cards need besides.
+#[derive(Debug, Default)]
+struct AdmissionLabel {
+    label: String,
+    required: BTreeMap<Option<&'static str>, Arc<RequiredLabels>>,
+}
+
 /// The internal labels so far, by requirement.
 #[derive(Debug, Default)]
 pub struct NodeAdmission {
-    labels: BTreeMap<String, String>,
+    labels: BTreeMap<String, AdmissionLabel>,
     /// Internal labels by preferred term.
     preferred: BTreeMap<String, String>,
     occupancy: NodeOccupancy,
@@ -67,29 +77,47 @@ impl NodeAdmission {
         preferences
     }
 
-    /// The internal label that a pod requires of its node. Sets the label on the nodes that admit the pod.
+    /// The label of nodes that take pods with such a request.
+    pub fn takes(cards: &TaskGpuRequest) -> Option<&'static str> {
+        match cards {
+            TaskGpuRequest::Shared { .. } => Some(TAKES_SHARES),
+            TaskGpuRequest::Whole(_) => Some(TAKES_CARDS),
+            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => None,
+        }
+    }
+
+    /// The internal labels that a pod requires of its node: one for its `key`, and `takes`. Sets the first on the
+    /// nodes that admit the pod. Pods with the same requirements share them.
     pub fn wish(
         &mut self,
         pod: ObjectView<'_>,
         objects: &[ObjectView<'_>],
         known: &mut [Node],
-        key: &str,
+        (key, takes): (&str, Option<&'static str>),
         inventory: &ObjectInventory,
-    ) -> Vec<(String, Vec<String>)> {
-        if let Some(label) = self.labels.get(key) {
-            return vec![(label.clone(), vec![YES.to_owned()])];
-        }
-        let number = self.labels.len();
-        let label = self.labels.entry(key.to_owned()).or_insert_with(|| {
-            let label = format!(" wish-{number}");
+    ) -> Arc<RequiredLabels> {
+        if !self.labels.contains_key(key) {
+            let label = format!(" wish-{}", self.labels.len());
             for (object, node) in objects.iter().zip(known.iter_mut()) {
                 if self.occupancy.refused(pod, *object, inventory).is_none() {
                     node.set_label(&label, YES);
                 }
             }
-            label
-        });
-        vec![(label.clone(), vec![YES.to_owned()])]
+            let required = BTreeMap::new();
+            self.labels
+                .insert(key.to_owned(), AdmissionLabel { label, required });
+        }
+        self.labels.get_mut(key).map_or_else(Arc::default, |known| {
+            let all = [Some(known.label.as_str()), takes];
+            let required = known.required.entry(takes).or_insert_with(|| {
+                let all = all.into_iter().flatten();
+                Arc::new(
+                    all.map(|label| (label.to_owned(), vec![YES.to_owned()]))
+                        .collect(),
+                )
+            });
+            Arc::clone(required)
+        })
     }
 }
 

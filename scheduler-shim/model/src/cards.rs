@@ -110,6 +110,8 @@ pub struct CardInventory {
     pub on: BTreeMap<String, Vec<String>>,
     /// Whether shares need slots, as in a running cluster; in files no webhook has added them yet.
     pub takes_slots: bool,
+    /// Whether nodes say which pods with cards they take, as in a running cluster.
+    pub has_agents: bool,
 }
 
 impl CardInventory {

@@ -4,6 +4,8 @@
 //! Only volumes count, not what containers read into their environment. In a running cluster every namespace has a
 //! ConfigMap of Kubernetes itself. Files without any say nothing about ConfigMaps.
 
+use std::sync::Arc;
+
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Task, TaskStatus};
 use serde_json::Value;
@@ -38,7 +40,7 @@ pub fn await_all(task: &mut Task, space: &str, needed: &[Box<str>], inventory: &
     let mut needed = needed.iter().map(Box::as_ref);
     if let Some(name) = needed.find(is_missing).filter(|_| is_told(space)) {
         let label = format!("{WAITS_FOR}{name}");
-        task.node_affinity.push((label, Vec::new()));
+        Arc::make_mut(&mut task.node_affinity).push((label, Vec::new()));
     }
 }
 

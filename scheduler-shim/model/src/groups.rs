@@ -95,21 +95,24 @@ fn valid(
 
 /// The group of a PodGroup object.
 fn given(object: ObjectView<'_>, pod: ObjectView<'_>) -> Result<DerivedPodGroup, String> {
+    // Parsed apart from the cache: there are as many as pods, and each is dropped at once.
+    let apart = object.read_apart();
+    let read = ObjectView::new(&apart);
     let name = object.name();
     let wrong = |why: String| format!("its pod group {name} cannot be used: {why}");
-    let spec = &object.json()["spec"];
+    let spec = &read.json()["spec"];
     let text = |field: &str| spec[field].as_str().filter(|text| !text.is_empty());
     let min_member = count(spec, "minMember").map_err(wrong)?;
     let min_sub_group = count(spec, "minSubGroup").map_err(wrong)?;
     let parts = spec["subGroups"].as_array().map_or(&[][..], Vec::as_slice);
     let parts = parts.iter().map(part).collect::<Result<Vec<_>, _>>();
-    let named = |key: &str| object.label(key).or(pod.label(key));
+    let named = |key: &str| read.label(key).or(pod.label(key));
     let label = named(LABEL_QUEUE).or_else(|| named(LABEL_OLD_QUEUE));
     Ok(DerivedPodGroup {
         name: name.to_owned(),
         namespace: object.namespace().to_owned(),
         owner: PodGroupOwner {
-            api_version: object.api_version().to_owned(),
+            api_version: read.api_version().to_owned(),
             kind: object.kind().to_owned(),
             name: name.to_owned(),
             uid: object.uid().to_owned(),
@@ -123,8 +126,8 @@ fn given(object: ObjectView<'_>, pod: ObjectView<'_>) -> Result<DerivedPodGroup,
         preemption_delay: text("preemptionDelay").and_then(parse_duration),
         min_member: min_member.unwrap_or(u32::from(min_sub_group.is_none())),
         min_sub_group,
-        labels: super::nodes::texts(&object.json()["metadata"]["labels"]),
-        annotations: super::nodes::texts(&object.json()["metadata"]["annotations"]),
+        labels: super::nodes::texts(&read.json()["metadata"]["labels"]),
+        annotations: super::nodes::texts(&read.json()["metadata"]["annotations"]),
         topology: topology(&spec["topologyConstraint"]),
         sub_groups: parts.map_err(wrong)?,
     })

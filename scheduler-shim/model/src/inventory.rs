@@ -4,6 +4,7 @@
 //! needs are only counted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use apportion_groups::{ObjectStore, ObjectView, TABLE};
 use serde_json::{Value, json};
@@ -55,6 +56,8 @@ pub struct ObjectInventory {
     objects: ObjectStore,
     /// By namespace and name, in the same order as the objects.
     pods: BTreeMap<String, BTreeMap<String, Box<ParsedPod>>>,
+    /// What the pod that was parsed last requires of its node. Most pods require the same and share it.
+    last_wish: Arc<str>,
     pod_groups: BTreeMap<String, BTreeMap<String, ParsedPodGroup>>,
     nodes: BTreeMap<String, ParsedNode>,
     /// How often each part of a group changed.
@@ -133,7 +136,12 @@ impl ObjectInventory {
         match object.kind() {
             "Pod" => {
                 let named = self.pods.entry(object.namespace().to_owned()).or_default();
-                let read = Box::new(ParsedPod::of(object));
+                let mut read = Box::new(ParsedPod::of(object));
+                if read.wish == self.last_wish {
+                    read.wish = Arc::clone(&self.last_wish);
+                } else {
+                    self.last_wish = Arc::clone(&read.wish);
+                }
                 named.insert(object.name().to_owned(), read);
             }
             "PodGroup" => {

@@ -92,7 +92,7 @@ pub struct ParsedPod {
     /// Memory that it requests, in bytes.
     pub memory: i64,
     /// A key for what it requires of its node; the same for pods with the same requirements.
-    pub wish: String,
+    pub wish: Arc<str>,
     /// The ConfigMaps without which it can't start.
     pub config_maps: Box<[Box<str>]>,
     notes: Vec<ObjectWarning>,
@@ -174,7 +174,7 @@ impl ParsedPod {
             slotless: slotless.map(Into::into),
             cpu_millis: requests::total(pod, "cpu").millis(),
             memory: requests::total(pod, "memory").units(),
-            wish: admission::key(pod, &holds, volumes::concerns(pod)),
+            wish: admission::key(pod, &holds, volumes::concerns(pod)).into(),
             config_maps: config_maps::needed(pod),
             holds,
             notes: warnings.0.into_iter().collect(),
@@ -374,8 +374,8 @@ impl ChangeCounters {
 /// Whether nothing changed but the status, which no rule reads.
 fn says_the_same(before: ObjectView<'_>, after: ObjectView<'_>) -> bool {
     const VERSIONS: &[&str] = &["resourceVersion", "generation"];
-    let (before, after) = (before.json(), after.json());
-    is_same_without(before, after, &["metadata", "status"])
+    let (before, after) = (before.read_apart(), after.read_apart());
+    is_same_without(&before, &after, &["metadata", "status"])
         && is_same_without(&before["metadata"], &after["metadata"], VERSIONS)
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use apportion_groups::{GroupingSettings, ObjectView};
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
+use serde_json::Value;
 
 use super::admission::NodeAdmission;
 use super::cards::CardInventory;
@@ -59,14 +60,18 @@ pub fn snapshot<'a>(
     now: Duration,
     warnings: &mut ObjectWarnings,
 ) -> ClusterSnapshot<'a> {
-    let objects: Vec<ObjectView<'_>> = inventory.all("Node").collect();
+    // Parsed apart from the cache, and dropped before the policy decides: then most memory is needed.
+    let objects: Vec<Value> = (inventory.all("Node"))
+        .map(|node| node.read_apart().into_owned())
+        .collect();
+    let objects: Vec<ObjectView<'_>> = objects.iter().map(ObjectView::new).collect();
     let known = inventory.nodes().map(|(object, read)| {
         let is_listed = cards.listed.contains_key(object.name());
         read.node(is_listed, warnings)
     });
     let mut known: Vec<Node> = known.collect();
     known.iter_mut().for_each(|node| cards.list(node));
-    let places = objects.iter().enumerate();
+    let places = inventory.all("Node").enumerate();
     let places: NodeIndices<'_> = places.map(|(place, node)| (node.name(), place)).collect();
     let reading = JobReadContext { inventory, now };
     let settings = GroupingSettings::default();
@@ -105,7 +110,9 @@ pub fn snapshot<'a>(
             }
             let preferences = admission.prefer(&read.preferred, &objects, &mut known);
             task.prefers.extend(preferences);
-            task.node_affinity = admission.wish(pod, &objects, &mut known, &read.wish, inventory);
+            let takes = NodeAdmission::takes(&task.cards).filter(|_| cards.has_agents);
+            let wish = (&*read.wish, takes);
+            task.node_affinity = admission.wish(pod, &objects, &mut known, wish, inventory);
             config_maps::await_all(&mut task, pod.namespace(), &read.config_maps, inventory);
             let group = read.group(pod, inventory, &settings);
             let group = group.as_ref().as_ref().map_err(Clone::clone)?;

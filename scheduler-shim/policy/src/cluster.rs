@@ -31,6 +31,9 @@ pub use settings::{KaiBehavior, PlacementStrategy, PolicySettings, SharedCardPre
 /// Labels of a node or a pod. There are thousands of these maps, and a sorted list is the smallest.
 pub type LabelMap = LiteMap<String, String>;
 
+/// Labels of which a node must have one of the given values.
+pub type RequiredLabels = Vec<(String, Vec<String>)>;
+
 /// Everything that decisions depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
@@ -278,8 +281,8 @@ pub struct Task {
     pub leads: bool,
     /// Its order in its set: higher first, then pods without one.
     pub order: Option<i64>,
-    /// Labels of which the node must have one of the given values.
-    pub node_affinity: Vec<(String, Vec<String>)>,
+    /// What it requires of its node. Most pods require the same and share it.
+    pub node_affinity: Arc<RequiredLabels>,
     /// Its labels.
     pub labels: Arc<LabelMap>,
     /// Required pod affinity.

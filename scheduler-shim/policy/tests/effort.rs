@@ -128,7 +128,8 @@ fn a_gang_that_the_cluster_has_no_room_for_is_refused_by_counting() {
 #[test]
 fn a_pod_that_no_node_could_ever_take_makes_nobody_a_victim() {
     let mut waiting = waits("all", 75, TaskGpuRequest::Whole(1), 1);
-    waiting.tasks[0].node_affinity = vec![("kind".to_owned(), vec!["none".to_owned()])];
+    let required = vec![("kind".to_owned(), vec!["none".to_owned()])];
+    waiting.tasks[0].node_affinity = required.into();
     let (effort, decisions) = effort(full(0), vec![waiting]);
     assert_eq!(decisions, 0);
     assert!(effort < 100_000, "{effort}");

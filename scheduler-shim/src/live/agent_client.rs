@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use apportion_proto::identity;
 use apportion_proto::v1::agent_client::AgentClient;
-use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -103,12 +102,9 @@ impl AgentEndpoint {
         let wire = match self.address.strip_prefix("unix:") {
             Some(path) => {
                 let stream = UnixStream::connect(path).await;
-                AgentConnection::over(TokioIo::new(
-                    stream.map_err(|error| transport_error(&error))?,
-                ))
-                .await
+                AgentConnection::over(stream.map_err(|error| transport_error(&error))?).await
             }
-            None => AgentConnection::over(TokioIo::new(self.over_tcp().await?)).await,
+            None => AgentConnection::over(self.over_tcp().await?).await,
         };
         let wire = wire.map_err(|error| transport_error(&error))?;
         let wire = InterceptedService::new(wire, self.connector.term.clone());

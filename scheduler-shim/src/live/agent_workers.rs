@@ -262,7 +262,8 @@ async fn watch_status(
     let mut client = timeout(PATIENCE, to.client())
         .await
         .map_err(|_| format!("the agent did not answer within {PATIENCE:?}"))??;
-    let watched = client.watch(v1::WatchRequest {}).await;
+    // Boxed for the same reason as requests.
+    let watched = Box::pin(client.watch(v1::WatchRequest {})).await;
     let mut stream = watched.map_err(|status| status_text(&status))?.into_inner();
     while let Some(reply) = stream
         .message()
@@ -338,7 +339,8 @@ async fn send_requests(
     events: UnboundedSender<SchedulerEvent>,
 ) {
     while let Some(request) = requests.recv().await {
-        let done = timeout(PATIENCE, send_request(&to, &request)).await;
+        // A request needs much more memory than a worker that waits for one. The box frees it afterwards.
+        let done = timeout(PATIENCE, Box::pin(send_request(&to, &request))).await;
         let done =
             done.unwrap_or_else(|_| Err(format!("the agent did not answer within {PATIENCE:?}")));
         if done.is_err() {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Cluster, Task, TaskGpuRequest};
 use apportion_policy::{Decision, TaskPlacement, step};
 
@@ -143,9 +144,10 @@ impl ClusterModel {
     /// The volumes to bind before a pod.
     fn volumes(&self, start: &PendingBind) -> Option<Vec<VolumeBinding>> {
         let (space, name) = (&start.pod.namespace, &start.pod.name);
-        let pod = self.inventory.find("Pod", space, name)?;
+        // Parsed apart from the cache: a burst starts thousands, and each is dropped at once.
+        let pod = self.inventory.find("Pod", space, name)?.read_apart();
         let node = self.inventory.find("Node", "", &start.node)?;
-        volumes::bindings(pod, node, &self.inventory).ok()
+        volumes::bindings(ObjectView::new(&pod), node, &self.inventory).ok()
     }
 
     /// A pod by namespace and name.

@@ -242,17 +242,23 @@ impl ClusterModel {
         (space, name): &WriteSubject,
     ) -> Option<GroupWrite> {
         let (settings, lookup) = (GroupingSettings::default(), self.inventory.lookup());
-        let found = groups::group_of(member.object, &self.inventory, lookup, &settings);
+        // Parsed apart from the cache: a burst brings thousands, and each is dropped at once.
+        let pod = member.object.read_apart();
+        let found = groups::group_of(ObjectView::new(&pod), &self.inventory, lookup, &settings);
         // The API server rejects an owner reference without a UID.
         let derived = found
             .derived
             .filter(|derived| !derived.owner.uid.is_empty())?;
-        match self.inventory.find(group_objects::KIND, space, name) {
-            None => Some(GroupWrite::Create(group_objects::object(&derived))),
-            Some(there) if !group_objects::is_derived(there) => None,
-            Some(there) => group_objects::change(there, &derived)
-                .map(|change| GroupWrite::Change(space.clone(), name.clone(), change)),
+        let there = self.inventory.find(group_objects::KIND, space, name);
+        let Some(there) = there.map(ObjectView::read_apart) else {
+            return Some(GroupWrite::Create(group_objects::object(&derived)));
+        };
+        let there = ObjectView::new(&there);
+        if !group_objects::is_derived(there) {
+            return None;
         }
+        let change = group_objects::change(there, &derived)?;
+        Some(GroupWrite::Change(space.clone(), name.clone(), change))
     }
 
     /// The group to write on a pod that waits or runs. One that starts gets it with its binding.

@@ -320,10 +320,12 @@ impl ClusterModel {
         self.adopted
             .extend(released_pods.into_iter().map(|uid| (uid, now)));
         let known = self.inventory.find("Node", "", node);
+        let known = known.map(|known| known.read_apart().into_owned());
         let status = self.agents.of(node).map(|agent| &agent.status);
-        let is_new =
-            |known: &ObjectView<'_>| status.is_some_and(|status| !view::shows(*known, status));
-        if let Some(json) = known.filter(is_new).map(|known| known.json().clone()) {
+        let is_new = |known: &Value| {
+            status.is_some_and(|status| !view::shows(ObjectView::new(known), status))
+        };
+        if let Some(json) = known.filter(is_new) {
             self.put_node(json);
         }
         self.reconcile(now, node)

@@ -100,6 +100,8 @@ impl StandbyScheduler {
         if self.model.past.is_some() {
             tokio::spawn(store.clone().recall(self.sender.clone()));
         }
+        // Room for the connections comes from free memory. They leave much of it untouched, which the lists did not.
+        apportion_heap::release_free_pages();
         self.nodes.connect_all(connector);
         if let Some(at) = programs(asked) {
             let (client, at) = (self.client.clone(), at.to_owned());

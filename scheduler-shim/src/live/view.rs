@@ -84,6 +84,7 @@ impl ClusterModel {
     fn cards(&self) -> CardInventory {
         let mut known = CardInventory {
             takes_slots: true,
+            has_agents: true,
             ..CardInventory::default()
         };
         for (node, agent) in self.agents.all() {
@@ -124,14 +125,6 @@ impl ClusterModel {
     }
 
     fn correct(&self, now: Duration, task: &mut Task) {
-        let yes = || vec![YES.to_owned()];
-        match task.cards {
-            TaskGpuRequest::Shared { .. } => {
-                task.node_affinity.push((TAKES_SHARES.to_owned(), yes()))
-            }
-            TaskGpuRequest::Whole(_) => task.node_affinity.push((TAKES_CARDS.to_owned(), yes())),
-            TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => {}
-        }
         let Some(uid) = self.uid(task) else {
             return;
         };

@@ -321,8 +321,8 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
         leads: false,
         order: task.order_priority,
         node_affinity: match task.node_affinity.as_slice() {
-            [] => Vec::new(),
-            values => vec![("kai.scheduler/type".to_owned(), values.to_vec())],
+            [] => Arc::default(),
+            values => Arc::new(vec![("kai.scheduler/type".to_owned(), values.to_vec())]),
         },
         labels: affinity
             .map(|given| Arc::new(given.labels.clone().into_iter().collect()))

@@ -33,7 +33,7 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
             TAKES_OTHER_PODS
         };
         let wanted = (mark.to_owned(), vec![YES.to_owned()]);
-        task.node_affinity.push(wanted);
+        Arc::make_mut(&mut task.node_affinity).push(wanted);
     }
 }
 

@@ -69,7 +69,7 @@ fn task() -> impl Strategy<Value = Task> {
             near,
             apart,
             even,
-            node_affinity: wanted.into_iter().collect(),
+            node_affinity: Arc::new(wanted.into_iter().collect()),
             ..Task::default()
         }
     })
