@@ -92,7 +92,6 @@ struct GrantRecord {
     limit_bytes: u64,
 }
 
-/// Saves the ledger.
 pub(crate) fn save(path: &Path, ledger: &Ledger, boot_id: &str) -> io::Result<()> {
     let (epoch, serial) = ledger.numbering();
     let allocations = ledger.allocations().into_iter().map(record).collect();

@@ -91,7 +91,6 @@ impl ContextCosts {
             || (self.fixed.is_none() && cards.model(card).is_some_and(is_unknown))
     }
 
-    /// Whether requests wait.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -66,7 +66,6 @@ impl StatusPublisher {
         let _ = self.events.send(notice::tell(told, now().0));
     }
 
-    /// Replaces the view.
     pub(super) fn publish(&self, view: AgentView) {
         self.views.send_replace(Arc::new(view));
     }

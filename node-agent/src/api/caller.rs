@@ -73,7 +73,6 @@ trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A client connection.
 pub(crate) struct PeerConnection {
     stream: Box<dyn Duplex>,
     /// Rewrites `:authority`, on the Unix socket only.

@@ -12,7 +12,6 @@ use tracing::{info, warn};
 
 use crate::atomic_write;
 
-/// The newest term.
 #[derive(Debug)]
 pub(crate) struct FencingTokenStore {
     path: PathBuf,

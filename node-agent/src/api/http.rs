@@ -20,7 +20,6 @@ use crate::options::MetricsAddress;
 use crate::telemetry::metrics::{MetricsFormat, ScrapeState};
 use crate::telemetry::view::AgentView;
 
-/// The default port.
 const USUAL_PORT: u16 = 9408;
 /// How long a client may take to read a response.
 const ANSWERED: Duration = Duration::from_secs(10);

@@ -30,7 +30,6 @@ impl RequestTracker {
         }
     }
 
-    /// Begins a request.
     pub(crate) fn open(&self) -> TrackedRequest<'_> {
         self.change(|state| state.requests += 1);
         TrackedRequest(self)

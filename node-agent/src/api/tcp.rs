@@ -43,7 +43,6 @@ type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
 pub(crate) struct TcpServer {
     /// The address to publish.
     pub(crate) address: String,
-    /// Limits the handshakes.
     pub(crate) seats: ConnectionLimiter,
     listener: TcpListener,
     configs: Configs,

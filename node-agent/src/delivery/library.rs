@@ -33,7 +33,6 @@ pub(crate) enum InstallError {
     },
 }
 
-/// The installed files.
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledLibraries {
     folder: PathBuf,

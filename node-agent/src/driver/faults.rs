@@ -127,7 +127,6 @@ fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<WatchedCard<
     cards.push(WatchedCard { uuid, device, set });
 }
 
-/// A watched card.
 struct WatchedCard<'nvml> {
     uuid: CardUuid,
     device: Device<'nvml>,

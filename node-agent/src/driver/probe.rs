@@ -32,7 +32,6 @@ pub(crate) struct ContextProbe {
 }
 
 impl ContextProbe {
-    /// Starts the child.
     pub(crate) fn start(card: CardUuid, nvml: &Path) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command
@@ -76,7 +75,6 @@ impl ContextProbe {
         Ok(())
     }
 
-    /// Kills the child.
     pub(crate) fn end(&mut self) {
         let _ = self.child.start_kill();
     }

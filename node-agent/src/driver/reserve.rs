@@ -16,7 +16,6 @@ use crate::atomic_write;
 /// Assumed if nothing could be measured. Contexts of 250 to 600 MiB were seen.
 pub(crate) const ASSUMED: Bytes = Bytes::from_mib(512);
 
-/// The measured costs.
 #[derive(Debug)]
 pub(crate) struct ContextReserves {
     path: PathBuf,

@@ -30,7 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long after its start a kubelet may not know all of its pods yet.
 const SETTLES_IN: Duration = Duration::from_secs(30);
 
-/// Polls one kubelet.
 #[derive(Debug)]
 pub(crate) struct KubeletPoller {
     dir: PathBuf,

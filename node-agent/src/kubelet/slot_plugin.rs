@@ -32,7 +32,6 @@ use crate::api::request::{self, PrepareOutcome};
 /// Each slot, and whether it is available.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
 
-/// The plugin.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotPlugin {
     pub(crate) kubelet: Arc<KubeletPoller>,

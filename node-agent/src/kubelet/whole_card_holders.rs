@@ -29,7 +29,6 @@ pub(crate) struct WholeCardHolder {
 /// A pod that shares a device with another pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceConflict {
-    /// All its devices.
     pub(crate) ids: BTreeSet<WholeCardId>,
     /// The devices that two pods have.
     pub(crate) twice: BTreeSet<WholeCardId>,

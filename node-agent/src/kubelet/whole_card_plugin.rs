@@ -44,7 +44,6 @@ pub(crate) struct WholeCardOffers {
     pub(crate) topology: GpuTopology,
 }
 
-/// The plugin.
 #[derive(Clone, Debug)]
 pub(crate) struct WholeCardPlugin {
     pub(crate) kubelet: Arc<KubeletPoller>,

@@ -82,7 +82,6 @@ pub(crate) async fn settle(options: &AgentOptions) -> RuntimeCapabilities {
     }
 }
 
-/// The capabilities now.
 pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, CdiSupportError> {
     let node = match &options.node {
         Some(node) => tokio::time::timeout(PATIENCE, node_info(node))

@@ -104,7 +104,6 @@ impl NriPlugin {
         }
     }
 
-    /// Handles an event.
     pub(crate) fn hear(&mut self, news: NriEvent) {
         match news {
             NriEvent::Synchronized(running) => self.find(running),

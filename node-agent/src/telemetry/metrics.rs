@@ -93,7 +93,6 @@ impl ScrapeState {
         text
     }
 
-    /// Renders the view.
     fn render(&self, view: &Arc<AgentView>, format: MetricsFormat) -> String {
         let (shares, left_out) = snapshot::shares(&view.list.allocations, MOST_SHARES);
         let left_out = u64::try_from(left_out * definitions::per_share()).unwrap_or(u64::MAX);

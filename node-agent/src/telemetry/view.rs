@@ -20,7 +20,6 @@ use crate::kubelet::stats::KubeletStats;
 use crate::processes::procfs;
 use crate::runtime::nri_plugin;
 
-/// The latest snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentView {
     pub(crate) list: v1::ListReply,

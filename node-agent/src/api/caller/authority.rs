@@ -264,7 +264,6 @@ impl HpackParser {
 mod tests {
     use super::*;
 
-    /// An encoded frame.
     fn frame(kind: u8, flags: u8, content: &[u8]) -> Vec<u8> {
         let length = u32::try_from(content.len()).unwrap().to_be_bytes();
         [&length[1..], &[kind, flags, 0, 0, 0, 1], content].concat()

@@ -9,7 +9,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::samples::*;
 use super::snapshot::{ScrapeSnapshot, ShareLabels, ShareMetrics};
 
-/// One metric.
 pub(super) struct AgentMetric {
     pub(super) name: &'static str,
     pub(super) kind: SeriesKind,
@@ -27,7 +26,6 @@ pub(super) enum SeriesKind {
 
 /// What a metric has one series for.
 enum SeriesSource {
-    /// The node.
     Node(fn(&ScrapeSnapshot) -> f64),
     /// Each card that reports it.
     Card(fn(&v1::Card) -> Option<f64>),
