@@ -353,8 +353,9 @@ impl Work {
         let took = began.elapsed();
         debug!(?took, effects = effects.len(), "Told");
         self.perform(effects);
-        if self.was_busy && self.model.starts.all().next().is_none() {
-            self.was_busy = false;
+        // Also while pods start: a long burst would leave more and more free pages between used ones.
+        if self.was_busy {
+            self.was_busy = self.model.starts.all().next().is_some();
             apportion_heap::release_free_pages();
         }
         took
