@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use apportion_cluster::image::{ContainerImage, ImageArchive, digests, pack, released};
+use apportion_image::{ContainerImage, ImageArchive, digests, pack, released};
 use serde_json::{Value, json};
 
 use crate::stage;

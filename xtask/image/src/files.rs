@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 /// Where one file's bytes come from.
 #[derive(Clone, Debug)]
-pub(super) enum FileSource {
+pub(crate) enum FileSource {
     Copy(PathBuf),
     Text(&'static str),
     Script(&'static str),
@@ -19,7 +19,7 @@ pub(super) enum FileSource {
 
 /// A root file system under construction.
 #[derive(Clone, Debug, Default)]
-pub struct ImageFiles(pub(super) BTreeMap<PathBuf, FileSource>);
+pub struct ImageFiles(pub(crate) BTreeMap<PathBuf, FileSource>);
 
 impl ImageFiles {
     /// The files that are copies: their paths in the image, and their sources.
@@ -55,7 +55,7 @@ impl ImageFiles {
     ///
     /// # Errors
     /// If the C library is not in the image yet.
-    pub(super) fn beside_libc(&mut self, names: &[&str]) -> Result<()> {
+    pub(crate) fn beside_libc(&mut self, names: &[&str]) -> Result<()> {
         let mut paths = self.0.keys();
         let libc = paths.find(|path| path.ends_with("libc.so.6"));
         let folder = libc.and_then(|path| path.parent());
