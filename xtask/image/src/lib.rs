@@ -13,9 +13,11 @@ use anyhow::Result;
 
 mod archive;
 mod files;
+mod platform;
 
-pub use archive::{ImageArchive, digests, pack};
+pub use archive::{ImageArchive, digests, index, pack};
 pub use files::ImageFiles;
+pub use platform::Platform;
 
 /// The images that people install: the agent without a userland, and the scheduler, which is also the webhook.
 pub const RELEASED: [&str; 2] = [
@@ -46,19 +48,27 @@ const LICENCE: (&str, &str) = ("org.opencontainers.image.licenses", "Apache-2.0"
 /// the agent's container without them. The agent itself needs none of them.
 const NVMLS: &[&str] = &["libpthread.so.0", "libdl.so.2", "libm.so.6", "librt.so.1"];
 
-/// The images that people install, from the tree of `cargo xtask build`.
+/// The images that people install, from the tree of `cargo xtask build`, for this machine.
 ///
 /// # Errors
 /// If a program is not there.
 pub fn released(staged: &Path) -> Result<[ContainerImage; 2]> {
-    let mut agent = ImageFiles::default();
+    released_for(Platform::HOST, staged)
+}
+
+/// The same for a platform. `staged` is the tree of `cargo xtask build --target`.
+///
+/// # Errors
+/// If a program, or a library that it needs, is not there.
+pub fn released_for(platform: Platform, staged: &Path) -> Result<[ContainerImage; 2]> {
+    let mut agent = ImageFiles::of(platform);
     for name in ["apportion-agent", "apportion"] {
         let place = Path::new("/usr/bin").join(name);
         agent.program(&staged.join("bin").join(name), &place)?;
     }
     agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
     agent.beside_libc(NVMLS)?;
-    let mut scheduler = ImageFiles::default();
+    let mut scheduler = ImageFiles::of(platform);
     let name = "bin/apportion-scheduler";
     scheduler.program(&staged.join(name), &Path::new("/usr").join(name))?;
     let [agent_name, scheduler_name] = RELEASED;
