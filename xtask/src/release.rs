@@ -20,7 +20,7 @@ use crate::steps::run;
 use crate::workspace::Workspace;
 use crate::{chart, stage};
 
-const CHART: &str = "runtime-class/chart/apportion/Chart.yaml";
+const CHART: &str = "deploy/chart/apportion/Chart.yaml";
 const KREW: &str = "apportion/kubectl/krew.yaml";
 /// The file with what an earlier step built for a platform.
 const BUILT: &str = "built.json";
