@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 const MANIFEST: &str = include_str!("../kubectl/krew.yaml");
-const RELEASE: &str = include_str!("../../.github/workflows/release.yml");
 
 #[test]
 fn the_manifest_of_the_plugin_is_one_that_krew_takes() {
@@ -11,7 +10,8 @@ fn the_manifest_of_the_plugin_is_one_that_krew_takes() {
     let filled = MANIFEST
         .replace("OWNER/apportion", "someone/fork")
         .replace("VERSION", "1.2.3")
-        .replace("SHA256", &sum);
+        .replace("SHA256_AMD64", &sum)
+        .replace("SHA256_ARM64", &sum);
     let manifest: Value = serde_norway::from_str(&filled).unwrap();
     assert_eq!(
         manifest["apiVersion"],
@@ -26,24 +26,22 @@ fn the_manifest_of_the_plugin_is_one_that_krew_takes() {
     let short = spec["shortDescription"].as_str().unwrap();
     assert!(short.len() <= 50 && !short.ends_with('.'), "{short}");
     let platforms = spec["platforms"].as_array().unwrap();
-    assert_eq!(platforms.len(), 1);
-    let platform = &platforms[0];
-    assert_eq!(platform["bin"], format!("kubectl-{name}"));
-    assert_eq!(platform["sha256"], sum);
-    let uri = platform["uri"].as_str().unwrap();
-    let (folder, file) = uri.rsplit_once('/').unwrap();
-    assert_eq!(
-        folder,
-        "https://github.com/someone/fork/releases/download/v1.2.3"
-    );
-    assert!(
-        RELEASE.contains(&file.replace("1.2.3", "$version")),
-        "{file}"
-    );
-    let files = platform["files"].as_array().unwrap();
-    let from: Vec<&str> = files
-        .iter()
-        .map(|one| one["from"].as_str().unwrap())
-        .collect();
-    assert_eq!(from, ["kubectl-apportion", "LICENSE"]);
+    let machines = platforms.iter().map(|platform| {
+        assert_eq!(platform["bin"], format!("kubectl-{name}"));
+        assert_eq!(platform["sha256"], sum);
+        let machine = platform["selector"]["matchLabels"]["arch"]
+            .as_str()
+            .unwrap();
+        let folder = "https://github.com/someone/fork/releases/download/v1.2.3";
+        let file = format!("kubectl-apportion-1.2.3-linux-{machine}.tar.gz");
+        assert_eq!(platform["uri"], format!("{folder}/{file}"));
+        let files = platform["files"].as_array().unwrap();
+        let from: Vec<&str> = files
+            .iter()
+            .map(|one| one["from"].as_str().unwrap())
+            .collect();
+        assert_eq!(from, ["kubectl-apportion", "LICENSE"]);
+        machine
+    });
+    assert_eq!(machines.collect::<Vec<_>>(), ["amd64", "arm64"]);
 }

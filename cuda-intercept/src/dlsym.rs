@@ -12,10 +12,10 @@
 //! Lookups of `dlsym`, `dlopen` and their variants are answered too. Whoever asks the C library for them, in this or
 //! in another namespace, gets ours.
 
-use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_void};
 use core::ops::ControlFlow;
 
+use crate::arch::jump_to_dlsym;
 use crate::table::{DriverLibrary, HookedFunction, ROWS};
 use crate::{driver, elf, process, table};
 
@@ -65,26 +65,7 @@ const fn answer(value: usize) -> DlsymOutcome {
 #[unsafe(naked)]
 #[cfg_attr(feature = "exported", unsafe(no_mangle))]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        "endbr64",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "xor edx, edx",
-        "mov rcx, [rsp + 24]",
-        "call {way}",
-        "mov r11, rdx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jnz 2f",
-        "jmp r11",
-        "2:",
-        "mov rax, r11",
-        "ret",
-        way = sym dlsym_way,
-    )
+    jump_to_dlsym!(dlsym_way)
 }
 
 /// Stands in for the C library's `dlvsym`.
@@ -98,25 +79,7 @@ pub unsafe extern "C" fn dlvsym(
     name: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
-    naked_asm!(
-        "endbr64",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "mov rcx, [rsp + 24]",
-        "call {way}",
-        "mov r11, rdx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jnz 2f",
-        "jmp r11",
-        "2:",
-        "mov rax, r11",
-        "ret",
-        way = sym dlvsym_way,
-    )
+    jump_to_dlsym!(dlvsym_way)
 }
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;

@@ -14,13 +14,14 @@ use core::ptr;
 
 use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Rela, Elf64_Sym};
 
+use crate::arch;
 use crate::elf;
 use crate::errno;
 use crate::table::DriverLibrary;
 
 /// Libraries that do not reach the driver on their own. What a C library does is up to its callers.
 const PLAIN: &[&[u8]] = &[
-    b"ld-linux-x86-64.so.2",
+    arch::LOADER,
     b"libc.so.6",
     b"libdl.so.2",
     b"libgcc_s.so.1",
@@ -199,7 +200,7 @@ impl MappedLibrary {
     fn header(&self) -> Option<Elf64_Ehdr> {
         let header: Elf64_Ehdr = self.read(0)?;
         let is_ours = header.e_ident.starts_with(b"\x7fELF\x02\x01")
-            && header.e_machine == libc::EM_X86_64
+            && header.e_machine == arch::ELF_MACHINE
             && usize::from(header.e_phentsize) == size_of::<Elf64_Phdr>();
         is_ours.then_some(header)
     }

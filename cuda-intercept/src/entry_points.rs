@@ -37,19 +37,6 @@ macro_rules! real_of {
     }};
 }
 
-/// The register of the argument that follows the given ones.
-macro_rules! register_after {
-    ($a:ident $b:ident) => {
-        "rdx"
-    };
-    ($a:ident $b:ident $c:ident) => {
-        "rcx"
-    };
-    ($a:ident $b:ident $c:ident $d:ident) => {
-        "r8"
-    };
-}
-
 /// An entry point with the driver's name and signature. NVML calls its own functions by name, and the linker binds
 /// these calls to the hooks. So the NVML entry points pass on the address of their caller.
 macro_rules! entry_point {
@@ -73,13 +60,7 @@ macro_rules! entry_point {
         #[unsafe(naked)]
         #[cfg_attr(feature = "exported", unsafe(no_mangle))]
         pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-            // The return address becomes one more argument. Everything else stays as the caller left it.
-            core::arch::naked_asm!(
-                "endbr64",
-                concat!("mov ", register_after!($($arg)*), ", [rsp]"),
-                "jmp {called}",
-                called = sym super::called::$symbol,
-            )
+            crate::arch::jump_to_called!(super::called::$symbol, $($arg)*)
         }
     };
 }

@@ -22,19 +22,10 @@
     expect(clippy::expect_used, reason = "a test that panics has found something")
 )]
 
-#[cfg(not(all(
-    target_arch = "x86_64",
-    target_os = "linux",
-    target_pointer_width = "64"
-)))]
-compile_error!(
-    "the interception library needs x86-64 Linux: dlsym must reach the real one by a jump, which is \
-     written in that machine's instructions"
-);
-
 extern crate alloc;
 
 mod account;
+mod arch;
 mod dlsym;
 mod driver;
 mod driver_dependency;

@@ -54,8 +54,10 @@ pub(crate) enum ChargeScope {
     Closed,
 }
 
-/// The page that the kernel wipes at a fork: all zero in a child.
-#[repr(C, align(4096))]
+/// The page that the kernel wipes at a fork: all zero in a child. The kernel wipes whole pages, so this is as large as
+/// the largest page that the machine's kernels use: 4 KiB on x86-64, and 4, 16 or 64 KiB on aarch64.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
 struct WipeOnForkPage {
     /// Written by: the first call that needs the state. Read by: every hook. AcqRel.
     process: AtomicPtr<ProcessState>,
@@ -106,7 +108,7 @@ fn cell() -> &'static AtomicPtr<ProcessState> {
         let _kept = errno::ErrnoGuard::now();
         let page = (&raw const PAGE).cast_mut().cast();
         // Kernels before 4.14 refuse this. There the pid in the state tells a child from its parent.
-        // SAFETY: the range is exactly one page of our own static, and all zero is a valid value of it.
+        // SAFETY: the range is whole pages of our own static, and all zero is a valid value of it.
         let advised =
             unsafe { libc::madvise(page, size_of::<WipeOnForkPage>(), libc::MADV_WIPEONFORK) };
         let answer = if advised == 0 { WIPED } else { KEPT };

@@ -255,10 +255,16 @@ const MAP: &[CrateRule] = &[
         knows: &[],
         room: Safe,
     },
+    // It packs files that others built.
+    CrateRule {
+        name: "apportion-image",
+        knows: &[],
+        room: Safe,
+    },
     // It starts our programs and links with none.
     CrateRule {
         name: "apportion-cluster",
-        knows: &[],
+        knows: &["apportion-image"],
         room: Safe,
     },
     // It builds, and it runs the pure scheduler on files.
@@ -269,6 +275,7 @@ const MAP: &[CrateRule] = &[
             "apportion-admission",
             "apportion-cluster",
             "apportion-groups",
+            "apportion-image",
             "apportion-kubernetes",
             "apportion-policy",
         ],

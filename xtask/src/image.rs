@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use apportion_cluster::image::{ContainerImage, ImageArchive, digests, pack, released};
+use apportion_image::{
+    ContainerImage, ImageArchive, Platform, RELEASED, digests, index, pack, released_for,
+};
 use serde_json::{Value, json};
 
 use crate::stage;
 use crate::steps::typed;
 use crate::workspace::Workspace;
 
-/// The only platform that images are built for.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The file with the chart's values for these digests.
 const VALUES: &str = "images.json";
 /// The program of the second image.
@@ -48,42 +48,128 @@ impl SbomComponent {
     }
 }
 
-/// Builds the images into `out`, with names below `registry`.
-pub(crate) fn make(workspace: &Workspace, out: &Path, registry: &str) -> Result<()> {
+/// The released images of one platform, packed: the agent's and the scheduler's.
+pub(crate) struct PackedImages([PackedImage; 2]);
+
+/// One image, packed, with its bill of materials.
+pub(crate) struct PackedImage {
+    pub(crate) archive: ImageArchive,
+    pub(crate) bill: PathBuf,
+}
+
+/// Builds the images for these platforms into `out`, with names below `registry`. Those of several platforms are in one
+/// file with an index, and the digest is that of the index.
+pub(crate) fn make(
+    workspace: &Workspace,
+    platforms: &[Platform],
+    out: &Path,
+    registry: &str,
+) -> Result<()> {
+    if let [platform] = platforms {
+        let images = build(&workspace.for_platform(*platform)?, out)?;
+        let digests = images.0.map(|image| image.archive.digest);
+        return write_values(out, registry, &digests).map(drop);
+    }
+    let parts = platforms.iter().map(|platform| {
+        let part = out.join(platform.architecture());
+        build(&workspace.for_platform(*platform)?, &part)
+    });
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    merge(&parts, out, registry).map(drop)
+}
+
+/// Builds the images of the workspace's platform into `out`.
+pub(crate) fn build(workspace: &Workspace, out: &Path) -> Result<PackedImages> {
+    let platform = workspace.platform();
     let tree = workspace.target.join("image");
     stage::install(&stage::build(workspace, true)?, &tree)?;
-    stage::strip(&tree)?;
-    let [agent, scheduler] = released(&tree)?;
+    stage::strip(workspace, &tree)?;
+    let [agent, scheduler] = released_for(platform, &tree)?;
     let is_scheduler = |placed: &str| placed == SCHEDULER;
-    let mut crates_of_agent = crates(workspace.cargo(), &stage::packages(|at| !is_scheduler(at)))?;
-    crates_of_agent.extend(crates(workspace.cargo_of_preload(), &[])?);
-    let crates_of_scheduler = crates(workspace.cargo(), &stage::packages(is_scheduler))?;
-    let agent = write(&agent, crates_of_agent, out, registry)?;
-    let scheduler = write(&scheduler, crates_of_scheduler, out, registry)?;
-    let values = json!({"image": agent, "scheduler": {"image": scheduler}});
+    let of_agent = stage::packages(|at| !is_scheduler(at));
+    let mut crates_of_agent = crates(workspace.cargo(), platform, &of_agent)?;
+    crates_of_agent.extend(crates(workspace.cargo_of_preload(), platform, &[])?);
+    let crates_of_scheduler = crates(workspace.cargo(), platform, &stage::packages(is_scheduler))?;
+    Ok(PackedImages([
+        write(&agent, crates_of_agent, out)?,
+        write(&scheduler, crates_of_scheduler, out)?,
+    ]))
+}
+
+/// Merges the images of several platforms into `out`. Returns the new archives and the chart's values.
+pub(crate) fn merge(
+    parts: &[PackedImages],
+    out: &Path,
+    registry: &str,
+) -> Result<[ImageArchive; 2]> {
+    let one = |place: usize| {
+        let archives: Vec<PathBuf> = parts
+            .iter()
+            .filter_map(|part| Some(part.0.get(place)?.archive.path.clone()))
+            .collect();
+        let name = archives.first().and_then(|path| path.file_name());
+        let archive = index(&archives, &out.join(name.context("there are no images")?))?;
+        println!("{}  {}", archive.path.display(), archive.digest);
+        Ok::<_, anyhow::Error>(archive)
+    };
+    let both = [one(0)?, one(1)?];
+    write_values(out, registry, &both.each_ref().map(|it| it.digest.clone()))?;
+    Ok(both)
+}
+
+impl PackedImages {
+    pub(crate) fn of((agent, scheduler): (PackedImage, PackedImage)) -> Self {
+        Self([agent, scheduler])
+    }
+
+    /// The agent's, then the scheduler's.
+    pub(crate) fn each(&self) -> &[PackedImage; 2] {
+        &self.0
+    }
+}
+
+/// The name of an image in its repository: `agent`, `scheduler`.
+pub(crate) fn short_names() -> [&'static str; 2] {
+    RELEASED.map(|name| {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        name.split(':').next().unwrap_or(name)
+    })
+}
+
+/// Writes the chart's values for these digests.
+fn write_values(out: &Path, registry: &str, digests: &[String; 2]) -> Result<()> {
+    let [agent, scheduler] = short_names();
+    let [of_agent, of_scheduler] = digests;
+    let values = json!({
+        "image": {"repository": format!("{registry}/{agent}"), "digest": of_agent},
+        "scheduler": {"image":
+            {"repository": format!("{registry}/{scheduler}"), "digest": of_scheduler}},
+    });
     let path = out.join(VALUES);
     fs::write(&path, format!("{values:#}\n"))
         .with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// Writes an image and its bill. Returns the chart's values for it.
+/// Writes an image and its bill.
 fn write(
     image: &ContainerImage,
     crates: BTreeSet<SbomComponent>,
     out: &Path,
-    registry: &str,
-) -> Result<Value> {
-    let ImageArchive { path, digest } = pack(image, out)?;
+) -> Result<PackedImage> {
+    let archive = pack(image, out)?;
     let mut parts = crates;
     parts.extend(packages(image.files.copies().map(|(_, from)| from)));
-    let bill = bill(image.name, &digest, &parts, &digests(image)?);
-    let beside = path.with_extension("cdx.json");
-    fs::write(&beside, format!("{bill:#}\n"))
-        .with_context(|| format!("failed to write {}", beside.display()))?;
-    println!("{}  {}  {digest}", path.display(), image.name);
-    let (name, _) = image.name.rsplit_once(':').context("an image has a tag")?;
-    let name = name.rsplit('/').next().unwrap_or(name);
-    Ok(json!({"repository": format!("{registry}/{name}"), "digest": digest}))
+    let text = bill(image.name, &archive.digest, &parts, &digests(image)?);
+    let bill = archive.path.with_extension("cdx.json");
+    fs::write(&bill, format!("{text:#}\n"))
+        .with_context(|| format!("failed to write {}", bill.display()))?;
+    println!(
+        "{}  {}  {}",
+        archive.path.display(),
+        image.name,
+        archive.digest
+    );
+    Ok(PackedImage { archive, bill })
 }
 
 fn bill(
@@ -109,8 +195,19 @@ fn bill(
 }
 
 /// The crates that are linked into `packages`, or without any into the workspace itself.
-fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<SbomComponent>> {
-    cargo.args(["tree", "--locked", "--prefix", "none", "--target", TARGET]);
+fn crates(
+    mut cargo: Command,
+    platform: Platform,
+    packages: &[&str],
+) -> Result<BTreeSet<SbomComponent>> {
+    cargo.args([
+        "tree",
+        "--locked",
+        "--prefix",
+        "none",
+        "--target",
+        platform.triple(),
+    ]);
     cargo.args(["--edges", "normal,no-proc-macro", "--format", "{p}|{l}"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     let text = said(&mut cargo)?;
@@ -202,12 +299,12 @@ mod tests {
         let workspace = Workspace::find().unwrap();
         let packages = stage::packages(|at| at == SCHEDULER);
         assert_eq!(packages, ["apportion-scheduler"]);
-        let crates = crates(workspace.cargo(), &packages).unwrap();
+        let crates = crates(workspace.cargo(), Platform::HOST, &packages).unwrap();
         let has = |name: &str| crates.iter().any(|part| part.name == name);
         assert!(has("apportion-policy") && has("kube") && has("tokio"));
         // Macros and test dependencies are not in a program.
         assert!(!has("serde_derive") && !has("proptest"));
-        let preload = super::crates(workspace.cargo_of_preload(), &[]).unwrap();
+        let preload = super::crates(workspace.cargo_of_preload(), Platform::HOST, &[]).unwrap();
         assert!(
             preload
                 .iter()

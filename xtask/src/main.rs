@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
+use apportion_image::Platform;
 use clap::Parser;
 
 mod autoscaler;
@@ -17,9 +18,11 @@ mod chart;
 mod clients;
 mod cluster;
 mod compare;
+mod cross;
 mod deviations;
 mod docs;
 mod drivers;
+mod emulated;
 mod frameworks;
 mod fuzz;
 mod gpu_pack;
@@ -30,6 +33,7 @@ mod kai_groups;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
+mod release;
 mod scenarios;
 mod soak;
 mod stage;
@@ -57,6 +61,9 @@ enum XtaskCommand {
         /// Build with optimisation (the preload library always is).
         #[arg(long)]
         release: bool,
+        /// Build for another platform, into target/cross: aarch64-unknown-linux-gnu or x86_64-unknown-linux-gnu.
+        #[arg(long, value_name = "TRIPLE", default_value_t = Platform::HOST, hide_default_value = true)]
+        target: Platform,
     },
     /// Run the demonstration: on a real GPU if there is a driver, else on a simulated one.
     Demo {
@@ -76,6 +83,9 @@ enum XtaskCommand {
         /// Test programs to run at the same time [default: the number of processors].
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
         jobs: Option<u32>,
+        /// Instead, test the preloaded library for another platform, under QEMU: aarch64-unknown-linux-gnu.
+        #[arg(long, value_name = "TRIPLE", conflicts_with_all = ["quick", "jobs"])]
+        target: Option<Platform>,
         /// Arguments for the test programs, such as a test name.
         #[arg(last = true)]
         args: Vec<String>,
@@ -113,7 +123,14 @@ enum XtaskCommand {
         /// Where the images will be pushed, such as ghcr.io/NAME: images.json names them there.
         #[arg(long, default_value = "apportion")]
         registry: String,
+        /// Platforms to build for, with commas between [default: this machine's]. Several are in one file with an
+        /// image index.
+        #[arg(long, value_name = "TRIPLES", value_delimiter = ',', default_value = Platform::HOST.triple(), hide_default_value = true)]
+        target: Vec<Platform>,
     },
+    /// Make the files of a release: images and their bills of materials, the preload library, the kubectl plugin, the
+    /// chart, checksums, and the script that publishes them. Checks first that tag, version and changelog agree.
+    Release(release::ReleaseOptions),
     /// Build the pack for tests on a machine with a GPU, with optimisation: one folder of at most 60 MiB with programs,
     /// libraries and the script that runs them.
     GpuPack {
@@ -182,8 +199,8 @@ fn main() -> ExitCode {
 fn perform(task: XtaskCommand) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match task {
-        XtaskCommand::Build { release } => {
-            let staged = stage::build(&workspace, release)?;
+        XtaskCommand::Build { release, target } => {
+            let staged = stage::build(&workspace.for_platform(target)?, release)?;
             println!("{}", staged.display());
         }
         XtaskCommand::Demo { args } => {
@@ -195,9 +212,14 @@ fn perform(task: XtaskCommand) -> Result<ExitCode> {
         XtaskCommand::Cluster(task) => return cluster::perform(&workspace, task),
         XtaskCommand::Fuzz(options) => return fuzz::perform(&workspace, &options),
         XtaskCommand::Frameworks(options) => return frameworks::perform(&workspace, &options),
-        XtaskCommand::Test { quick, jobs, args } => {
-            return suites::test(&workspace, quick, jobs, &args);
-        }
+        XtaskCommand::Test {
+            target: Some(target),
+            args,
+            ..
+        } => return emulated::test(&workspace, target, &args),
+        XtaskCommand::Test {
+            quick, jobs, args, ..
+        } => return suites::test(&workspace, quick, jobs, &args),
         XtaskCommand::Compare(options) => compare::run(&workspace, &options)?,
         XtaskCommand::Drivers { branches } => return drivers::compare(&workspace, &branches),
         XtaskCommand::Docs(options) => docs::perform(&workspace, &options)?,
@@ -238,7 +260,12 @@ fn perform(task: XtaskCommand) -> Result<ExitCode> {
         }
         XtaskCommand::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
         XtaskCommand::KaiDiff(options) => kai_diff::run(&workspace, &options)?,
-        XtaskCommand::Image { out, registry } => image::make(&workspace, &out, &registry)?,
+        XtaskCommand::Image {
+            out,
+            registry,
+            target,
+        } => image::make(&workspace, &target, &out, &registry)?,
+        XtaskCommand::Release(options) => release::perform(&workspace, &options)?,
         XtaskCommand::GpuPack { out, debug } => {
             let profile = if debug {
                 BuildProfile::Debug

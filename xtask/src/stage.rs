@@ -76,28 +76,52 @@ const LINKS: &[(&str, &str)] = &[
 ];
 
 /// The preloaded library: Cargo's name is its staged name.
-const PRELOAD: &str = "libapportion_cuda.so";
+pub(crate) const PRELOAD: &str = "libapportion_cuda.so";
 
 /// Builds both workspaces and stages the results. Returns the staged tree.
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     run(&mut programs(workspace, release))?;
     run(workspace.cargo_of_preload().args(["build", "--release"]))?;
 
-    let made = workspace
-        .target
-        .join(if release { "release" } else { "debug" });
+    let profile = if release { "release" } else { "debug" };
+    let made = workspace.built(&workspace.target, profile);
     let staged = workspace.staged(release);
     for row in ROWS {
         place(&made.join(row.made), &staged.join(row.placed))?;
     }
     for major in runtime::MAJORS {
-        let library = runtime::link(&workspace.root, &made, major)?;
+        let library = runtime::link(workspace, &made, major)?;
         place(&library, &staged.join(runtime::placed(major)))?;
     }
-    let preload = workspace.target.join("preload/release").join(PRELOAD);
-    place(&preload, &staged.join("lib/apportion").join(PRELOAD))?;
+    stage_preload(workspace, &staged)?;
     link(&staged)?;
     Ok(staged)
+}
+
+/// Builds and stages only the preloaded library and the simulated driver.
+pub(crate) fn build_for_hooked_programs(workspace: &Workspace) -> Result<PathBuf> {
+    let rows = || {
+        ROWS.iter()
+            .filter(|row| row.package.starts_with("apportion-sim"))
+    };
+    let mut cargo = workspace.cargo();
+    cargo.arg("build");
+    run(cargo.args(rows().flat_map(|row| ["--package", row.package])))?;
+    run(workspace.cargo_of_preload().args(["build", "--release"]))?;
+    let made = workspace.built(&workspace.target, "debug");
+    let staged = workspace.staged(false);
+    for row in rows() {
+        place(&made.join(row.made), &staged.join(row.placed))?;
+    }
+    stage_preload(workspace, &staged)?;
+    link(&staged)?;
+    Ok(staged)
+}
+
+fn stage_preload(workspace: &Workspace, staged: &Path) -> Result<()> {
+    let preload = workspace.built(&workspace.target.join("preload"), "release");
+    let preload = preload.join(PRELOAD);
+    place(&preload, &staged.join("lib/apportion").join(PRELOAD))
 }
 
 /// Builds the packages of the rows. Releases have no test-only features; builds for tests have all features.
@@ -135,9 +159,10 @@ pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
 }
 
 /// Removes debug information, which is most of their size, from the programs below `tree`.
-pub(crate) fn strip(tree: &Path) -> Result<()> {
+pub(crate) fn strip(workspace: &Workspace, tree: &Path) -> Result<()> {
     for row in ROWS {
-        run(process::Command::new("strip")
+        run(workspace
+            .c_tool("strip")
             .arg("--strip-debug")
             .arg(tree.join(row.placed)))?;
     }

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use apportion_image::Platform;
+
+use crate::cross::CrossBuild;
 
 /// The prefixes of the variables in which `cargo run` describes the crate that it runs.
 const DESCRIBED: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
@@ -18,6 +21,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// Cargo's target folder.
     pub(crate) target: PathBuf,
+    /// How to build for another platform; `None` for this machine's.
+    cross: Option<CrossBuild>,
 }
 
 impl Workspace {
@@ -37,7 +42,48 @@ impl Workspace {
         Ok(Self {
             root: root.into(),
             target: base.join(target),
+            cross: None,
         })
+    }
+
+    /// The same checkout, building for a platform. Another platform has its own target folder, because its compiler may
+    /// be another one.
+    pub(crate) fn for_platform(&self, platform: Platform) -> Result<Self> {
+        let cross = CrossBuild::find(self, platform)?;
+        let target = match cross {
+            Some(_) => self.target.join("cross"),
+            None => self.target.clone(),
+        };
+        Ok(Self {
+            root: self.root.clone(),
+            target,
+            cross,
+        })
+    }
+
+    /// The platform that is built for.
+    pub(crate) fn platform(&self) -> Platform {
+        let cross = self.cross.as_ref();
+        cross.map_or(Platform::HOST, |cross| cross.platform)
+    }
+
+    /// A program of the C toolchain for the platform: `cc`, `strip`.
+    pub(crate) fn c_tool(&self, name: &str) -> Command {
+        match &self.cross {
+            None => Command::new(name),
+            Some(cross) => {
+                let name = if name == "cc" { "gcc" } else { name };
+                Command::new(format!("{}-{name}", cross.platform.gnu()))
+            }
+        }
+    }
+
+    /// Where Cargo puts what it builds into `target` in a profile (`debug`, `release`).
+    pub(crate) fn built(&self, target: &Path, profile: &str) -> PathBuf {
+        match &self.cross {
+            None => target.join(profile),
+            Some(cross) => target.join(cross.platform.triple()).join(profile),
+        }
     }
 
     /// The folder with the staged programs and libraries. Optimised ones have their own, so that they can be built
@@ -85,6 +131,8 @@ impl Workspace {
         of_this_crate.for_each(|name| {
             cargo.env_remove(name);
         });
+        let cross = self.cross.iter().flat_map(|cross| &cross.environment);
+        cargo.envs(cross.map(|(name, value)| (name, value)));
         cargo
     }
 }

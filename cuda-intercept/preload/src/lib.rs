@@ -50,6 +50,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 // C libraries before glibc 2.33 have these functions only as inline wrappers in their headers, so they are defined
 // here; they are hidden, so only the hooks use them. The kernel's structure equals the C library's. A failure is a
 // negative number, which is all that the callers check.
+#[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".globl stat",
     ".hidden stat",
@@ -65,6 +66,31 @@ core::arch::global_asm!(
     "fstat:",
     "mov eax, 5",
     "syscall",
+    "ret",
+    ".size fstat, . - fstat",
+);
+
+// The same on aarch64, whose kernel has no `stat`: it is `newfstatat` (79) with `AT_FDCWD` (-100).
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".globl stat",
+    ".hidden stat",
+    ".type stat, %function",
+    "stat:",
+    "mov x2, x1",
+    "mov x1, x0",
+    "mov x0, #-100",
+    "mov x3, xzr",
+    "mov x8, #79",
+    "svc #0",
+    "ret",
+    ".size stat, . - stat",
+    ".globl fstat",
+    ".hidden fstat",
+    ".type fstat, %function",
+    "fstat:",
+    "mov x8, #80",
+    "svc #0",
     "ret",
     ".size fstat, . - fstat",
 );

@@ -23,12 +23,12 @@
 //! swaps the file between our check and the loader's gets past us, as does one that reads the driver's symbol table
 //! itself. The agent sees what such a program takes.
 
-use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use libc::{LM_ID_BASE, RTLD_DEEPBIND, RTLD_GLOBAL, RTLD_NOLOAD};
 
 use super::loader::InterposedFunction;
+use crate::arch::{jump_to_dlmopen, jump_to_dlopen};
 use crate::{driver_dependency, process};
 
 pub(super) static DLOPEN: InterposedFunction =
@@ -54,23 +54,7 @@ struct DlopenRequest {
 #[unsafe(naked)]
 #[cfg_attr(feature = "exported", unsafe(no_mangle))]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
-    naked_asm!(
-        "endbr64",
-        "push 0",
-        "push rdi",
-        "push rsi",
-        "mov rdi, rsp",
-        "call {real}",
-        "pop rsi",
-        "pop rdi",
-        "pop rdx",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:",
-        "ret",
-        real = sym real_dlopen,
-    )
+    jump_to_dlopen!(real_dlopen)
 }
 
 /// Stands in for the C library's `dlmopen`.
@@ -84,23 +68,7 @@ pub unsafe extern "C" fn dlmopen(
     file: *const c_char,
     flags: c_int,
 ) -> *mut c_void {
-    naked_asm!(
-        "endbr64",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "mov rdi, rsp",
-        "call {real}",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:",
-        "ret",
-        real = sym real_dlmopen,
-    )
+    jump_to_dlmopen!(real_dlmopen)
 }
 
 /// The next library's `dlopen`, after the request was changed where necessary; 0 if there is none.

@@ -104,6 +104,11 @@ int far_start(void) { return start(); }
 
 /// Shared code: initialises a driver whose context is not the program's, and calls a function in a library.
 const TOOLS: &str = r#"
+#ifdef __aarch64__
+#define FIRST_GLIBC "GLIBC_2.17"
+#else
+#define FIRST_GLIBC "GLIBC_2.2.5"
+#endif
 #define ALLOC(p) ((alloc_t)(p))
 #define GIVES(library, name, argument) (((void *(*)(void *))dlsym(library, name))(argument))
 #define DOES(library, name) (((int (*)(void))dlsym(library, name))())
@@ -321,7 +326,7 @@ const WAYS: &[(&str, &str, &str, &str)] = &[
     (
         "the C library's own dlopen, by its version",
         r#"alloc_t find(void *d) { void *c = dlopen("libc.so.6", RTLD_NOW);
-           void *f = dlvsym(c, "dlopen", "GLIBC_2.2.5");
+           void *f = dlvsym(c, "dlopen", FIRST_GLIBC);
            void *l = ((open_t)f)(getenv("FINDER"), RTLD_NOW | RTLD_DEEPBIND);
            return ALLOC(GIVES(l, "find_it", d)); }"#,
         "RTLD_LOCAL",

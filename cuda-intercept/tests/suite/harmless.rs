@@ -130,9 +130,10 @@ fn a_linked_function_without_a_driver_is_an_error_and_no_crash() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Compiles a small C program or, with `-shared`, a library.
+/// Compiles a small C program or, with `-shared`, a library. `CC` names another compiler than `cc`.
 pub(crate) fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    build("cc", folder, name, source, flags)
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    build(&compiler, folder, name, source, flags)
 }
 
 fn build(compiler: &str, folder: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {

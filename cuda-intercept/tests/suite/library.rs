@@ -85,7 +85,8 @@ fn it_asks_only_for_what_every_c_library_has() {
     }
 }
 
-/// The remaining symbol is a guard in the hash map around the hash function, which does not panic.
+/// The remaining symbol is a guard in the hash map around the hash function, which does not panic. On x86-64 the compiler
+/// merges two functions with that body; on aarch64 both are left.
 #[test]
 fn nothing_in_it_can_panic() {
     let table = readelf("--syms");
@@ -94,6 +95,7 @@ fn nothing_in_it_can_panic() {
         .filter_map(|row| row.split_whitespace().last())
         .filter(|name| name.contains("panic") && !name.contains("panic_nounwind"))
         .filter(|name| !name.ends_with(".rs"))
+        .filter(|name| !(cfg!(target_arch = "aarch64") && name.ends_with("panicking9panic_fmt")))
         .collect();
     assert!(panics.is_empty(), "{panics:?}");
 }

@@ -90,14 +90,20 @@ fn pitched_managed_and_32_bit_memory_is_counted() {
         assert_eq!(rows, 0);
         assert!(pitch >= 1_000_000);
         assert_eq!(cuda.mem_alloc_managed(&raw mut managed, 100 << 20, 1), 0);
-        assert_eq!(cuda.mem_alloc_v1(&raw mut low, 10 << 20), 0);
+        // The simulated driver has addresses of 32 bits where the kernel gives them out.
+        let has_low = cfg!(target_arch = "x86_64");
+        if has_low {
+            assert_eq!(cuda.mem_alloc_v1(&raw mut low, 10 << 20), 0);
+        }
         assert_eq!(account.claimed(0), held(0));
         let mut too_much = 7;
         let status = cuda.mem_alloc_managed(&raw mut too_much, 900 << 20, 1);
         assert_eq!((status, too_much), (OUT_OF_MEMORY, 7));
         assert_eq!(cuda.mem_free(pitched), 0);
         assert_eq!(cuda.mem_free(managed), 0);
-        assert_eq!(cuda.mem_free_v1(low), 0);
+        if has_low {
+            assert_eq!(cuda.mem_free_v1(low), 0);
+        }
         assert_eq!(account.claimed(0), CONTEXT);
     });
 }

@@ -1,7 +1,7 @@
 //! `cuGetProcAddress`, through the hooks and past them.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
 use apportion_intercept::ROWS;
@@ -16,7 +16,7 @@ const VERSIONS: &[c_int] = &[
 const FLAGS: &[u64] = &[0, 1, 2, 3, 8];
 
 type GetProcAddress =
-    unsafe extern "C" fn(*const i8, *mut Pointer, c_int, u64, *mut c_int) -> c_int;
+    unsafe extern "C" fn(*const c_char, *mut Pointer, c_int, u64, *mut c_int) -> c_int;
 
 /// The address of a library's symbol, found without our `dlsym`.
 pub(crate) fn past_us(symbol: &CStr) -> usize {

@@ -1,22 +1,19 @@
-//! Images without a registry: root file systems with programs of this machine, loaded into containerd.
+//! The images of the cluster: root file systems with programs of this machine, loaded into containerd.
 //!
-//! One row per image lists its contents. Programs bring the libraries that they are linked to, as this machine's loader
-//! finds them, so an image runs wherever the machine's own programs do. Pods that use them need `imagePullPolicy:
-//! Never` or `IfNotPresent`.
+//! One row per image lists its contents. `apportion-image` packs them. Pods that use them need `imagePullPolicy: Never`
+//! or `IfNotPresent`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use apportion_image::{ContainerImage, ENV, ImageArchive, ImageFiles, pack};
 
 use crate::cluster::{LocalCluster, output};
 use crate::up::ClusterSpec;
 
-mod archive;
-mod files;
 mod stand_ins;
 
-pub use archive::{ImageArchive, digests, pack};
-pub use files::ImageFiles;
+pub use apportion_image::released;
 
 /// Holds a pod's namespaces open.
 pub const PAUSE: &str = "apportion.test/pause:latest";
@@ -26,40 +23,12 @@ pub const VICTIM: &str = "apportion.test/victim:latest";
 pub const ALL_CARDS: &str = "apportion.test/all-cards:latest";
 /// The agent with its libraries, and the command line.
 pub const AGENT: &str = "apportion.test/agent:latest";
-/// The images that people install: the agent without a userland, and the scheduler, which is also the webhook.
-pub const RELEASED: [&str; 2] = [
-    concat!("docker.io/apportion/agent:", env!("CARGO_PKG_VERSION")),
-    concat!("docker.io/apportion/scheduler:", env!("CARGO_PKG_VERSION")),
-];
-
 /// The tools that a person expects in a container's shell.
 const USERLAND: &[&str] = &[
     "sh", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ln", "ls",
     "mkdir", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv", "sleep", "sort",
     "stat", "tail", "test", "touch", "true", "umount", "uname", "unshare", "wc",
 ];
-
-/// An image before it is packed.
-pub struct ContainerImage {
-    /// Its full name, with registry and tag.
-    pub name: &'static str,
-    /// What a container runs unless its pod says otherwise.
-    pub entrypoint: &'static [&'static str],
-    /// Its environment.
-    pub env: &'static [&'static str],
-    /// Its labels besides its version.
-    pub labels: &'static [(&'static str, &'static str)],
-    /// Its root file system.
-    pub files: ImageFiles,
-}
-
-const ENV: &[&str] = &["PATH=/usr/bin:/bin"];
-const TITLE_OF_AGENT: (&str, &str) = ("org.opencontainers.image.title", "Apportion agent");
-const TITLE_OF_SCHEDULER: (&str, &str) = ("org.opencontainers.image.title", "Apportion scheduler");
-const LICENCE: (&str, &str) = ("org.opencontainers.image.licenses", "Apache-2.0");
-/// The libraries that the driver's libraries are linked to. The runtime or a mount brings the driver's libraries into
-/// the agent's container without them. The agent itself needs none of them.
-const NVMLS: &[&str] = &["libpthread.so.0", "libdl.so.2", "libm.so.6", "librt.so.1"];
 
 /// Loads every image of the cluster into its containerd.
 pub(crate) fn load(cluster: &LocalCluster, wanted: &ClusterSpec) -> Result<()> {
@@ -127,40 +96,6 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<ContainerImage>> {
     ];
     all.extend(stand_ins);
     Ok(all)
-}
-
-/// The images that people install, from the tree of `cargo xtask build`.
-///
-/// # Errors
-/// If a program is not there.
-pub fn released(staged: &Path) -> Result<[ContainerImage; 2]> {
-    let mut agent = ImageFiles::default();
-    for name in ["apportion-agent", "apportion"] {
-        let place = Path::new("/usr/bin").join(name);
-        agent.program(&staged.join("bin").join(name), &place)?;
-    }
-    agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
-    agent.beside_libc(NVMLS)?;
-    let mut scheduler = ImageFiles::default();
-    let name = "bin/apportion-scheduler";
-    scheduler.program(&staged.join(name), &Path::new("/usr").join(name))?;
-    let [agent_name, scheduler_name] = RELEASED;
-    Ok([
-        ContainerImage {
-            name: agent_name,
-            entrypoint: &["/usr/bin/apportion-agent"],
-            env: ENV,
-            labels: &[TITLE_OF_AGENT, LICENCE],
-            files: agent,
-        },
-        ContainerImage {
-            name: scheduler_name,
-            entrypoint: &["/usr/bin/apportion-scheduler"],
-            env: ENV,
-            labels: &[TITLE_OF_SCHEDULER, LICENCE],
-            files: scheduler,
-        },
-    ])
 }
 
 /// Packs `image` and loads it into the cluster's containerd, replacing one of the same name.

@@ -8,11 +8,11 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::steps::run;
+use crate::workspace::Workspace;
 
 /// The major versions.
 pub(super) const MAJORS: [u32; 2] = [12, 13];
@@ -27,8 +27,11 @@ pub(super) fn placed(major: u32) -> String {
 }
 
 /// Links one major version's library from the archive in `made`. Returns its path.
-pub(super) fn link(root: &Path, made: &Path, major: u32) -> Result<PathBuf> {
-    let list = root.join(SOURCE).join(format!("names-{major}.txt"));
+pub(super) fn link(workspace: &Workspace, made: &Path, major: u32) -> Result<PathBuf> {
+    let list = workspace
+        .root
+        .join(SOURCE)
+        .join(format!("names-{major}.txt"));
     let list =
         fs::read_to_string(&list).with_context(|| format!("failed to read {}", list.display()))?;
     let folder = made.join("sim-cudart").join(major.to_string());
@@ -44,7 +47,7 @@ pub(super) fn link(root: &Path, made: &Path, major: u32) -> Result<PathBuf> {
     let versions = write("versions.map", names.versions(&soname))?;
     let library = folder.join(&soname);
 
-    let mut compiler = Command::new("cc");
+    let mut compiler = workspace.c_tool("cc");
     compiler
         .args(["-shared", "-fPIC", "-O1", "-o"])
         .arg(&library)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{ContainerImage, ENV, ImageFiles};
+use apportion_image::{ContainerImage, ENV, ImageFiles};
 
 /// NVIDIA's runtime brings `nvidia-smi` into containers on a real node. This one prints the card's total and used
 /// memory.

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
@@ -19,6 +19,9 @@ use super::files::{FileSource, ImageFiles};
 
 /// Folders that programs expect, even if empty. The last one is writable for all.
 const FOLDERS: [&str; 5] = ["dev", "proc", "sys", "run", "tmp"];
+
+/// The version of the archive's form.
+const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 
 /// An image in a file.
 #[derive(Clone, Debug)]
@@ -84,7 +87,7 @@ fn write(image: &ContainerImage, path: &Path) -> Result<String> {
     let mut labels: BTreeMap<&str, &str> = image.labels.iter().copied().collect();
     labels.insert("org.opencontainers.image.version", version);
     let config = json!({
-        "architecture": "amd64",
+        "architecture": image.files.platform.architecture(),
         "os": "linux",
         "config": {"Entrypoint": image.entrypoint, "Env": image.env, "Labels": labels, "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", layer.digest)]},
@@ -98,6 +101,7 @@ fn write(image: &ContainerImage, path: &Path) -> Result<String> {
     });
     let manifest = ImageBlob::new(manifest.to_string().into_bytes());
     let mut named = manifest.described("manifest.v1+json");
+    named["platform"] = json!({"architecture": image.files.platform.architecture(), "os": "linux"});
     named["annotations"] = json!({"io.containerd.image.name": image.name,
         "org.opencontainers.image.ref.name": version});
     let index = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
@@ -113,12 +117,79 @@ fn write(image: &ContainerImage, path: &Path) -> Result<String> {
     for (name, text) in [
         ("index.json", index.to_string()),
         ("manifest.json", list.to_string()),
-        ("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#.to_owned()),
+        ("oci-layout", LAYOUT.to_owned()),
     ] {
         append(&mut tar, Path::new(name), 0o644, text.as_bytes())?;
     }
     tar.into_inner()?.flush()?;
     Ok(format!("sha256:{}", manifest.digest))
+}
+
+/// Merges archives of one image, each for another platform, into one archive at `path`: an image index that names the
+/// image of each platform. The digest is that of the index.
+///
+/// # Errors
+/// If an archive cannot be read or is for several platforms, or the new one cannot be written.
+pub fn index(archives: &[PathBuf], path: &Path) -> Result<ImageArchive> {
+    let (mut blobs, mut images, mut name) = (BTreeMap::new(), Vec::new(), None);
+    for archive in archives {
+        let reading = || format!("failed to read {}", archive.display());
+        let mut tar = tar::Archive::new(File::open(archive).with_context(reading)?);
+        for entry in tar.entries().with_context(reading)? {
+            let mut entry = entry.with_context(reading)?;
+            let place = entry
+                .path()
+                .with_context(reading)?
+                .to_string_lossy()
+                .into_owned();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).with_context(reading)?;
+            if place == "index.json" {
+                let list: Value = serde_json::from_slice(&bytes).with_context(reading)?;
+                let named = list["manifests"].as_array().map_or(&[][..], Vec::as_slice);
+                ensure!(
+                    named.len() == 1,
+                    "{} has {} images",
+                    archive.display(),
+                    named.len()
+                );
+                let mut image = named[0].clone();
+                let noted = image["annotations"].take();
+                if let Some(fields) = image.as_object_mut() {
+                    fields.remove("annotations");
+                }
+                ensure!(
+                    name.is_none() || name.as_ref() == Some(&noted),
+                    "{} is another image",
+                    archive.display()
+                );
+                name = Some(noted);
+                images.push(image);
+            } else if place.starts_with("blobs/") {
+                blobs.insert(place, bytes);
+            }
+        }
+    }
+    images.sort_by_key(|image| image["platform"]["architecture"].to_string());
+    let list = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": images});
+    let list = ImageBlob::new(list.to_string().into_bytes());
+    let mut named = list.described("index.v1+json");
+    named["annotations"] = name.context("there are no archives")?;
+    let top = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [named]});
+    blobs.insert(list.path(), list.bytes);
+    blobs.insert("index.json".to_owned(), top.to_string().into_bytes());
+    blobs.insert("oci-layout".to_owned(), LAYOUT.as_bytes().to_vec());
+    let mut tar = Builder::new(File::create(path)?);
+    for (place, bytes) in &blobs {
+        append(&mut tar, Path::new(place), 0o644, bytes)?;
+    }
+    tar.into_inner()?.flush()?;
+    Ok(ImageArchive {
+        path: path.to_owned(),
+        digest: format!("sha256:{}", list.digest),
+    })
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -137,7 +208,7 @@ fn layer(files: &ImageFiles) -> Result<Vec<u8>> {
         let mut header = header(EntryType::Directory, mode, 0);
         tar.append_data(&mut header, folder, std::io::empty())?;
     }
-    for (path, source) in &files.0 {
+    for (path, source) in &files.entries {
         let path = below_root(path);
         match source {
             FileSource::Text(text) => append(&mut tar, path, 0o644, text.as_bytes())?,
@@ -162,7 +233,7 @@ fn layer(files: &ImageFiles) -> Result<Vec<u8>> {
 /// All parent folders of the files, outer ones first.
 fn folders(files: &ImageFiles) -> BTreeSet<PathBuf> {
     let above = files
-        .0
+        .entries
         .keys()
         .flat_map(|path| below_root(path).ancestors().skip(1));
     let above = above.filter(|path| !path.as_os_str().is_empty());
@@ -193,10 +264,15 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::Platform;
 
     /// An image with one script and one link.
     fn image() -> ContainerImage {
-        let mut files = ImageFiles::default();
+        image_for(Platform::Amd64)
+    }
+
+    fn image_for(platform: Platform) -> ContainerImage {
+        let mut files = ImageFiles::of(platform);
         files.script(Path::new("/bin/hello"), "echo hello");
         files.text(Path::new("/etc/motd"), "hello");
         ContainerImage {
@@ -257,5 +333,38 @@ mod tests {
         let labels = &config["config"]["Labels"];
         assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
         assert_eq!(labels["org.opencontainers.image.title"], "Hello");
+    }
+
+    #[test]
+    fn an_index_names_the_image_of_each_platform_by_the_digest_that_it_has_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let alone = Platform::ALL.map(|platform| {
+            let place = folder.path().join(platform.architecture());
+            pack(&image_for(platform), &place).unwrap()
+        });
+        let archives = alone.each_ref().map(|archive| archive.path.clone());
+        let both = index(&archives, &folder.path().join("both.tar")).unwrap();
+        let entries = entries(&both.path);
+        let json =
+            |name: &str| -> serde_json::Value { serde_json::from_slice(&entries[name]).unwrap() };
+        assert_eq!(json("index.json")["manifests"][0]["digest"], *both.digest);
+        let list = json(&format!(
+            "blobs/sha256/{}",
+            both.digest.trim_start_matches("sha256:")
+        ));
+        for (place, (platform, archive)) in Platform::ALL.iter().zip(&alone).enumerate() {
+            let named = &list["manifests"][place];
+            assert_eq!(named["digest"], *archive.digest);
+            assert_eq!(named["platform"]["architecture"], platform.architecture());
+            let at = archive.digest.trim_start_matches("sha256:");
+            let manifest = json(&format!("blobs/sha256/{at}"));
+            let config = manifest["config"]["digest"].as_str().unwrap();
+            let config = json(&format!(
+                "blobs/sha256/{}",
+                config.trim_start_matches("sha256:")
+            ));
+            assert_eq!(config["architecture"], platform.architecture());
+        }
+        assert!(index(&[], &folder.path().join("none.tar")).is_err());
     }
 }
