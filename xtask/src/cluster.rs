@@ -39,7 +39,13 @@ const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Build the Kubernetes programs of the cluster (`up` does so if they are missing).
-    Build(ClusterOptions),
+    Build {
+        #[command(flatten)]
+        shape: ClusterOptions,
+        /// Also build the programs of other projects that suites run: operators, Kueue and NVIDIA's parts of a node.
+        #[arg(long)]
+        others: bool,
+    },
     /// Start the cluster: etcd, the control plane, containerd, a kubelet and simulated GPUs.
     Up(ClusterOptions),
     /// Stop the cluster and remove its processes, mounts, cgroups and files.
@@ -127,9 +133,13 @@ impl ClusterOptions {
 pub(crate) fn perform(workspace: &Workspace, task: ClusterCommand) -> Result<ExitCode> {
     let folder = folder(workspace)?;
     match task {
-        ClusterCommand::Build(shape) => {
+        ClusterCommand::Build { shape, others } => {
             let kubernetes = programs(workspace, &shape)?.kubernetes;
             println!("Kubernetes {kubernetes} and the tools are built");
+            if others {
+                binaries::others(&workspace.root.join("tests/kubernetes"))?;
+                println!("the programs of other projects are built");
+            }
         }
         ClusterCommand::Up(shape) => start(workspace, &folder, &shape)?,
         ClusterCommand::Down => end(&folder)?,

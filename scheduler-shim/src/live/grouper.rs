@@ -23,7 +23,7 @@ use apportion_model::parsed_objects::{DerivedGroup, ParsedPod};
 
 mod founding;
 
-/// The scheduler name that KAI's pod grouper looks for.
+/// The scheduler name of KAI's pods.
 pub(crate) const KAI: &str = "kai-scheduler";
 /// How many writes may be in flight.
 const AT_ONCE: usize = 500;
@@ -33,7 +33,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 /// Whose pods get PodGroup objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PodGroupMode {
-    /// All pods of this scheduler; those of kai-scheduler only while KAI's pod grouper does not run
+    /// All pods of this scheduler, but none while KAI's pod grouper runs
     #[default]
     Auto,
     /// All pods of this scheduler
@@ -118,8 +118,9 @@ impl PodGrouper {
         self.failed.failed(&key, now);
     }
 
-    /// Whether the groups of KAI's pods are left to KAI's pod grouper.
-    fn leaves_kais(&self) -> bool {
+    /// Whether no groups are written, because KAI runs. KAI's scheduler places all pods that are in a group, whatever
+    /// their scheduler's name is. So it would place ours, too.
+    fn keeps_off(&self) -> bool {
         self.whose == PodGroupMode::Auto && self.is_beside_kais
     }
 
@@ -166,7 +167,7 @@ impl ClusterModel {
             let mut seen = BTreeSet::new();
             let settings = GroupingSettings::default();
             grouper.is_beside_kais = self.has_kais_grouper();
-            for member in self.members(grouper.leaves_kais(), &settings) {
+            for member in self.members(grouper.keeps_off(), &settings) {
                 let space = member.object.namespace().to_owned();
                 let group: WriteSubject = (space, member.derived.name.to_string());
                 if seen.insert(group.clone()) {
@@ -184,12 +185,12 @@ impl ClusterModel {
     /// The pods whose groups this scheduler writes.
     fn members<'m>(
         &'m self,
-        is_theirs: bool,
+        keeps_off: bool,
         settings: &'m GroupingSettings,
     ) -> impl Iterator<Item = GroupedPod<'m>> {
         let live = self.inventory.pods().filter(move |(_, read)| {
             let is_ours = (self.schedulers.iter()).any(|name| **name == *read.scheduler);
-            is_ours && !read.is_over() && !(is_theirs && *read.scheduler == *KAI)
+            is_ours && !read.is_over() && !keeps_off
         });
         live.filter_map(move |(object, read)| {
             let derived = read.derived(object, &self.inventory, settings)?;
@@ -288,7 +289,7 @@ impl ClusterModel {
             return None;
         }
         let settings = GroupingSettings::default();
-        let member = self.member(pod, self.grouper.leaves_kais(), &settings)?;
+        let member = self.member(pod, self.grouper.keeps_off(), &settings)?;
         (!member.is_marked()).then(|| membership(&member.derived))
     }
 
@@ -296,12 +297,12 @@ impl ClusterModel {
     fn member<'m>(
         &'m self,
         pod: &PodRef,
-        is_theirs: bool,
+        keeps_off: bool,
         settings: &'m GroupingSettings,
     ) -> Option<GroupedPod<'m>> {
         let object = self.inventory.find("Pod", &pod.namespace, &pod.name)?;
         let read = self.inventory.pod(&pod.namespace, &pod.name)?;
-        if is_theirs && *read.scheduler == *KAI {
+        if keeps_off {
             return None;
         }
         let derived = read.derived(object, &self.inventory, settings)?;

@@ -6,19 +6,20 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apportion_groups::ObjectView;
-use kube::api::{Api, ApiResource};
+use kube::api::{Api, ApiResource, PartialObjectMeta};
 use kube::discovery;
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Discovery};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
-use tokio_stream::StreamExt;
+use tokio_stream::{Stream, StreamExt};
 use tracing::{debug, warn};
 
 use super::event::SchedulerEvent;
@@ -248,47 +249,74 @@ impl ChangeFilter {
     }
 }
 
+type ObjectEvents = Pin<Box<dyn Stream<Item = watcher::Result<Event<Value>>> + Send>>;
+
+/// Lists and watches a kind.
+fn object_events(client: Client, resource: &ApiResource) -> ObjectEvents {
+    let config = watcher::Config::default();
+    let resource = resource.clone();
+    if (resource.group.as_str(), resource.kind.as_str()) != config_maps::KIND {
+        let api: Api<PrunedObject> = Api::all_with(client, &resource);
+        let events = watcher(api, config).default_backoff();
+        return Box::pin(events.map(move |event| Ok(converted(event?, |it| it.json(&resource)))));
+    }
+    // A ConfigMap has up to a MiB, and a page of a list has 500. So only metadata is asked for, and of that only the
+    // name is kept.
+    let api: Api<PartialObjectMeta> = Api::all_with(client, &resource);
+    let named = move |object: PartialObjectMeta| {
+        json!({"kind": resource.kind, "apiVersion": resource.api_version,
+            "metadata": {"name": object.metadata.name, "namespace": object.metadata.namespace}})
+    };
+    let events = watcher(api, config).default_backoff();
+    Box::pin(events.map(move |event| Ok(converted(event?, &named))))
+}
+
+fn converted<K, V>(event: Event<K>, convert: impl FnOnce(K) -> V) -> Event<V> {
+    match event {
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(convert(object)),
+        Event::InitDone => Event::InitDone,
+        Event::Apply(object) => Event::Apply(convert(object)),
+        Event::Delete(object) => Event::Delete(convert(object)),
+    }
+}
+
 async fn watch(
     client: Client,
     resource: ApiResource,
     events: UnboundedSender<SchedulerEvent>,
     kinds: Arc<WatchedKinds>,
 ) {
-    let api: Api<PrunedObject> = Api::all_with(client, &resource);
-    let config = watcher::Config::default();
-    let mut stream = pin!(watcher(api, config).default_backoff());
+    let mut stream = object_events(client, &resource);
     let mut listing = Vec::new();
     let kind = resource.kind.clone();
     let mut known = ChangeFilter::default();
     let mut was_listed = false;
     while let Some(next) = stream.next().await {
         let event = match next {
-            Ok(watcher::Event::Init) => {
+            Ok(Event::Init) => {
                 listing.clear();
                 known = ChangeFilter::default();
                 continue;
             }
-            Ok(watcher::Event::InitApply(object)) => {
-                let json = object.json(&resource);
+            Ok(Event::InitApply(json)) => {
                 kinds.note_owners(&json);
                 known.is_news(&json);
                 listing.push(json);
                 continue;
             }
-            Ok(watcher::Event::InitDone) => {
+            Ok(Event::InitDone) => {
                 was_listed = true;
                 SchedulerEvent::Listed(kind.clone(), std::mem::take(&mut listing))
             }
-            Ok(watcher::Event::Apply(object)) => {
-                let json = object.json(&resource);
+            Ok(Event::Apply(json)) => {
                 kinds.note_owners(&json);
                 if !known.is_news(&json) {
                     continue;
                 }
                 SchedulerEvent::Applied(json)
             }
-            Ok(watcher::Event::Delete(object)) => {
-                let json = object.json(&resource);
+            Ok(Event::Delete(json)) => {
                 known.forget(&json);
                 SchedulerEvent::Gone(json)
             }

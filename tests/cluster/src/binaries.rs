@@ -223,6 +223,17 @@ pub fn operator(modules: &Path, of: &str) -> Result<PathBuf> {
     Ok(path.expect("one program was asked for"))
 }
 
+/// Builds the missing programs of other projects: operators and NVIDIA's parts of a node.
+///
+/// # Errors
+/// If one cannot be built.
+pub fn others(modules: &Path) -> Result<()> {
+    for (folder, _) in OPERATORS {
+        operator(modules, folder)?;
+    }
+    nvidia::all(modules)
+}
+
 /// Where the programs come from that belong to no Kubernetes minor.
 fn tools(modules: &Path, offers: Vec<PathBuf>) -> Result<GoModule> {
     pinned(modules, TOOLS, offers)
@@ -382,7 +393,8 @@ fn fingerprint(module: &Path) -> Result<String> {
         .collect())
 }
 
-fn cache() -> Result<PathBuf> {
+/// The folder of all builds.
+pub(crate) fn cache() -> Result<PathBuf> {
     let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = named

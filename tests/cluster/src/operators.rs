@@ -1,9 +1,11 @@
-//! Released operators of other projects: JobSet, Kubeflow's training operator, LeaderWorkerSet, KubeRay, and Kueue.
+//! Released operators of other projects: JobSet, Kubeflow's training operator, LeaderWorkerSet, KubeRay, and Kueue. And
+//! KAI Scheduler, from a checkout.
 //!
 //! Each is built from its Go module and runs beside the cluster, like the servers. It uses the API server as an
 //! administrator, so a test of its permissions needs its own manifests. Its CRDs come from the same module.
 
 mod jobset;
+mod kai;
 mod kuberay;
 mod kueue;
 mod lws;
@@ -24,6 +26,8 @@ use serde_json::{Value, json};
 use crate::LocalCluster;
 use crate::binaries;
 use crate::server::ClusterServer;
+
+pub use kai::KaiScheduler;
 
 /// How long an operator may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -137,15 +141,7 @@ impl OperatorStart<'_> {
 
     /// Writes the certificate of its webhooks like a mounted TLS Secret. Returns the folder.
     fn certificate(&self) -> Result<PathBuf> {
-        let files = self.cluster.folder();
-        let folder = self.folder();
-        for (from, to) in [
-            (files.certificate("operator"), "tls.crt"),
-            (files.key("operator"), "tls.key"),
-        ] {
-            files.write(&folder.join(to), &fs::read_to_string(from)?)?;
-        }
-        Ok(folder)
+        write_certificate(self.cluster, self.folder())
     }
 
     /// Writes a configuration in the form of Kubernetes SIGs' controllers: webhooks at `port` with the certificate from
@@ -185,6 +181,18 @@ impl OperatorStart<'_> {
     fn await_port(&self, port: u16) -> Result<()> {
         await_port(self.cluster, self.operator.server(), port)
     }
+}
+
+/// Writes the certificate for webhooks on this machine into a folder.
+fn write_certificate(cluster: &LocalCluster, folder: PathBuf) -> Result<PathBuf> {
+    let files = cluster.folder();
+    for (from, to) in [
+        (files.certificate("operator"), "tls.crt"),
+        (files.key("operator"), "tls.key"),
+    ] {
+        files.write(&folder.join(to), &fs::read_to_string(from)?)?;
+    }
+    Ok(folder)
 }
 
 /// Installs CRDs with a server-side apply. Some are too large for the annotation of `kubectl apply`.

@@ -196,6 +196,19 @@ impl Cluster {
         self.scheduler = Some(command.spawn().expect("the scheduler is staged"));
     }
 
+    /// The most memory that the scheduler has had so far, in bytes.
+    pub(crate) fn scheduler_peak(&self) -> usize {
+        let scheduler = self.scheduler.as_ref().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", scheduler.id()));
+        let status = status.expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kibibytes: usize = kibibytes
+            .and_then(|text| text.parse().ok())
+            .expect("it is a number");
+        kibibytes * 1024
+    }
+
     /// Kills the scheduler at once.
     pub(crate) fn kill_scheduler(&mut self) {
         if let Some(mut scheduler) = self.scheduler.take() {

@@ -139,3 +139,32 @@ fn a_pod_waits_until_the_config_map_exists_that_it_mounts() {
     cluster.plane.apply(&[map("settings")]);
     cluster.bound(1);
 }
+
+/// As many ConfigMaps of this size are in the cluster, and all of them together are more than the scheduler may use.
+const CONFIG_MAPS: usize = 128;
+const CONFIG_MAP_BYTES: usize = 1_000_000;
+const MEMORY_BUDGET: usize = CONFIG_MAPS * CONFIG_MAP_BYTES / 2;
+
+#[test]
+fn the_contents_of_config_maps_take_no_memory() {
+    let mut cluster = Cluster::bare();
+    cluster.add_node("node-1", &cards(1));
+    let text = "x".repeat(CONFIG_MAP_BYTES);
+    let map = |number| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}"),
+            "namespace": "default"}, "data": {"text": text}})
+    };
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": (0..CONFIG_MAPS).map(map).collect::<Vec<_>>()});
+    let file = cluster.plane.dir().join("config-maps.json");
+    std::fs::write(&file, list.to_string()).expect("the folder is writable");
+    let file = file.to_str().expect("it is text");
+    let _ = cluster.plane.kubectl(&["create", "-f", file]);
+    cluster.start_scheduler();
+    let mut mounts = pod("mounts", json!({"gpu-fraction": "0.5"}));
+    mounts["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "map-0"}}]);
+    cluster.plane.apply(&[mounts]);
+    cluster.bound(1);
+    let peak = cluster.scheduler_peak();
+    println!("the scheduler took {peak} bytes at most");
+    assert!(peak < MEMORY_BUDGET, "{peak}");
+}

@@ -24,10 +24,11 @@ impl ClusterModel {
         let mut grouper = std::mem::take(&mut self.grouper);
         let mut effects = Vec::new();
         let settings = GroupingSettings::default();
-        let leaves_kais = grouper.leaves_kais();
+        grouper.is_beside_kais = self.has_kais_grouper();
+        let keeps_off = grouper.keeps_off();
         let starting = starting.take_while(|_| grouper.whose != PodGroupMode::Off);
         let members: Vec<_> = starting
-            .filter_map(|pod| self.member(pod, leaves_kais, &settings))
+            .filter_map(|pod| self.member(pod, keeps_off, &settings))
             .take(AT_ONCE)
             .collect();
         for member in members {

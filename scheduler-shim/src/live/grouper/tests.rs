@@ -218,12 +218,12 @@ fn what_somebody_made_is_left_alone_and_what_somebody_deleted_is_made_again() {
 }
 
 #[test]
-fn kais_pods_are_left_to_kais_grouper_while_it_is_there() {
+fn no_group_is_written_while_kais_grouper_is_there() {
     let mut grouper = pod("grouper", "default-scheduler");
     grouper["metadata"]["labels"]["app"] = "pod-grouper".into();
     for (whose, is_there, expected) in [
         (PodGroupMode::Auto, false, 2),
-        (PodGroupMode::Auto, true, 1),
+        (PodGroupMode::Auto, true, 0),
         (PodGroupMode::On, true, 2),
         (PodGroupMode::Off, false, 0),
     ] {

@@ -58,3 +58,10 @@ pub fn of_nvidia(modules: &Path, of: &str) -> Result<BTreeMap<&'static str, Path
     };
     source.find(programs)
 }
+
+/// Builds the missing programs of all components.
+pub(super) fn all(modules: &Path) -> Result<()> {
+    PARTS
+        .iter()
+        .try_for_each(|(of, _)| of_nvidia(modules, of).map(drop))
+}

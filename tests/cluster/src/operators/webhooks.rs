@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::OperatorStart;
+use crate::LocalCluster;
 
 /// Applies the webhook configurations of `manifests`, with the webhooks whose path `is_served` accepts. Pod webhooks
 /// are called only for pods with the label `of_pods`: otherwise a stopped operator would block all pods of the cluster.
@@ -18,7 +19,7 @@ pub(super) fn install(
     of_pods: &str,
     is_served: impl Fn(&str) -> bool,
 ) -> Result<()> {
-    let authority = authority(starting)?;
+    let authority = authority(starting.cluster)?;
     let text = fs::read_to_string(manifests)
         .with_context(|| format!("failed to read {}", manifests.display()))?;
     for document in serde_norway::Deserializer::from_str(&text) {
@@ -54,8 +55,8 @@ fn path(webhook: &Value) -> &str {
 }
 
 /// The cluster's CA in the form of a webhook configuration.
-fn authority(starting: &OperatorStart<'_>) -> Result<String> {
-    let file = starting.cluster.folder().certificate("ca");
+pub(super) fn authority(cluster: &LocalCluster) -> Result<String> {
+    let file = cluster.folder().certificate("ca");
     let file = format!("--from-file=ca={}", file.display());
     let encode = [
         "create",
@@ -67,5 +68,5 @@ fn authority(starting: &OperatorStart<'_>) -> Result<String> {
         "-o",
         "jsonpath={.data.ca}",
     ];
-    Ok(starting.cluster.kubectl(&encode)?.trim().to_owned())
+    Ok(cluster.kubectl(&encode)?.trim().to_owned())
 }

@@ -2,6 +2,7 @@
 //! out twice, whatever the agent's settings are.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod kai;
 mod plugin;
 
 use std::path::PathBuf;

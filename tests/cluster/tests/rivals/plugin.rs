@@ -26,12 +26,19 @@ pub(crate) struct RivalPlugin {
     runtime: Option<Runtime>,
 }
 
-impl Drop for RivalPlugin {
-    fn drop(&mut self) {
+impl RivalPlugin {
+    /// Stops it.
+    pub(crate) fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
         let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Drop for RivalPlugin {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
