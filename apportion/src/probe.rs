@@ -19,9 +19,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The answers of the driver's two libraries.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ProbeReport {
-    /// NVML.
     pub(crate) nvml: ProbeAnswer,
-    /// CUDA.
     pub(crate) cuda: ProbeAnswer,
 }
 
@@ -40,7 +38,6 @@ pub(crate) enum ProbeAnswer {
 pub(crate) struct ProbedLibrary {
     /// The driver's version, or the version of CUDA that it serves.
     pub(crate) version: String,
-    /// The cards.
     pub(crate) cards: Vec<ProbedCard>,
 }
 

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The UUID of the only card.
 const UUID: [u8; 16] = *b"apportion-null-0";
-/// Its memory.
 const MEMORY: usize = 1 << 40;
 /// The next address to return.
 static NEXT: AtomicU64 = AtomicU64::new(0x7000_0000_0000);

@@ -15,7 +15,6 @@ use crate::workspace::Workspace;
 
 mod runtime;
 
-/// One staged file.
 struct StagedFile {
     /// The workspace package that builds it.
     package: &'static str,

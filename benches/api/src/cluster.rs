@@ -33,7 +33,6 @@ const KINDS: [&str; 3] = [
     "deploy/chart/apportion/crds/gpunodes.apportion.dev.yaml",
 ];
 
-/// The cluster.
 pub(crate) struct BenchCluster {
     pods: Api<Pod>,
     bound: watch::Receiver<BindTimes>,

@@ -75,7 +75,6 @@ fn enter(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::Allocation {
     made
 }
 
-/// Commits an allocation.
 pub(crate) fn commit(book: &mut v1::ListReply, ask: v1::CommitRequest) -> Option<v1::Allocation> {
     let mut known = book.allocations.iter_mut();
     let known = known.find(|known| known.id == ask.id)?;

@@ -83,7 +83,6 @@ impl ArrayTable {
         }
     }
 
-    /// Removes an array.
     pub(crate) fn take(&mut self, handle: u64) -> Option<RemovedArray> {
         let array = self.entries.remove(handle)?;
         Some(self.close(array))

@@ -9,7 +9,6 @@ use apportion_abi::account::ProcessRegistration;
 use super::path::PathBuffer;
 use crate::errno;
 
-/// This process.
 pub(super) fn own() -> ProcessRegistration {
     // SAFETY: the call cannot fail.
     let pid = unsafe { libc::getpid() };

@@ -29,9 +29,7 @@ pub(crate) struct ContainerAnnotation<'p> {
     pub(crate) key: &'p str,
     /// The container that the key names.
     pub(crate) container: &'p str,
-    /// The subject.
     pub(crate) about: AnnotationSubject,
-    /// The value.
     pub(crate) value: &'p str,
 }
 

@@ -142,7 +142,6 @@ impl<'a> SubGroupIndex<'a> {
 pub(crate) struct TopologyResolver<'a>(pub(crate) &'a ObjectInventory);
 
 impl TopologyResolver<'_> {
-    /// All topologies.
     pub(crate) fn topologies(&self) -> Vec<cluster::ClusterTopology> {
         let topology = |object: ObjectView<'_>| cluster::ClusterTopology {
             name: object.name().to_owned(),

@@ -66,7 +66,6 @@ impl JobBuilder {
         Ok(())
     }
 
-    /// All jobs.
     pub(crate) fn finish(self) -> Vec<Arc<Job>> {
         self.jobs.into_values().map(Arc::new).collect()
     }

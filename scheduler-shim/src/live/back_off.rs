@@ -32,7 +32,6 @@ impl BackOff {
             .insert(uid.to_owned(), BackOffDelay { until, length });
     }
 
-    /// Forgets a pod.
     pub(crate) fn forget(&mut self, uid: &str) {
         self.0.remove(uid);
     }

@@ -126,7 +126,6 @@ impl Collector for ListenerMetrics {
     }
 }
 
-/// All metrics.
 pub(crate) struct SchedulerMetrics {
     registry: Registry,
     queues: Vec<QueueGauge>,

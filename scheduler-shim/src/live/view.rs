@@ -31,7 +31,6 @@ const YES: &str = "yes";
 const NEVER: Duration = Duration::from_secs(3_000_000_000);
 
 impl ClusterModel {
-    /// The cluster now.
     pub(crate) fn cluster(&self, now: Duration) -> ClusterSnapshot<'_> {
         let mut warnings = ObjectWarnings::default();
         let mut snapshot = snapshot::snapshot(

@@ -19,7 +19,6 @@ const VERSION_NOT_SUFFICIENT: u32 = 2;
 
 /// The flag that asks for the variants with per-thread default streams, alone or with the other flag.
 const PER_THREAD: u64 = 2;
-/// All flags.
 const FLAGS: u64 = 3;
 
 exports! {

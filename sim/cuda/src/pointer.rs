@@ -53,7 +53,6 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// The address.
     pub(crate) fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
@@ -106,7 +105,6 @@ impl<T: Copy> In<T> {
         self.0.is_null()
     }
 
-    /// The address.
     pub(crate) fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }

@@ -19,7 +19,6 @@ use crate::folder::ClusterFolder;
 const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// One certificate.
 struct CertificateSpec {
     /// The name of its files.
     file: &'static str,

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::Uid;
 
-/// One requirement.
 struct HostRequirement {
     is_there: fn() -> bool,
     /// The message if it is missing, with a way to install it.

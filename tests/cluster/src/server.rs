@@ -69,7 +69,6 @@ impl ClusterServer {
         }
     }
 
-    /// Kills it.
     pub(crate) fn kill(&self) {
         if self.is_alive() {
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);

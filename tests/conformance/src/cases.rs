@@ -35,7 +35,6 @@ pub(crate) struct ConformanceCase {
     pub(crate) name: &'static str,
     /// What it tests.
     pub(crate) about: &'static str,
-    /// Runs it.
     pub(crate) run: fn(&CaseReport) -> Result<(), CaseError>,
 }
 

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use crate::{jobset, knative, kubeflow};
 
-/// One kind.
 pub(crate) struct WorkloadKind {
     group: &'static str,
     version: &'static str,
@@ -32,7 +31,6 @@ const fn knative(kind: &'static str, children: fn(&Value) -> Vec<Value>) -> Work
     }
 }
 
-/// All kinds.
 pub(crate) static ALL: &[WorkloadKind] = &[
     kubeflow("v1", "PyTorchJob"),
     kubeflow("v1", "TFJob"),

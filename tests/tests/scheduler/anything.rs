@@ -43,7 +43,6 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// What to kill, and which one of several.
 type KillOrder = (KillTarget, usize);
 
-/// One run.
 struct ChaosRun {
     steps: ChaosSteps,
     requests: ApiRequester,

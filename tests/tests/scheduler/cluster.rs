@@ -56,7 +56,6 @@ impl SchedulerNode {
     }
 }
 
-/// The cluster.
 pub(crate) struct Cluster {
     scheduler: Option<Child>,
     /// Where the log of the latest scheduler begins.
@@ -169,7 +168,6 @@ impl Cluster {
         self.nodes.insert(name.to_owned(), node);
     }
 
-    /// Starts a scheduler.
     pub(crate) fn start_scheduler(&mut self) {
         let host = self.nodes.values().next().expect("there is a node");
         let log = File::options().create(true).append(true).open(self.log());

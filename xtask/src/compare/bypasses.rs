@@ -30,7 +30,6 @@ enum DocumentedResult {
 }
 use DocumentedResult::{Holds, LetsThrough};
 
-/// One bypass.
 struct BypassAttempt {
     what: &'static str,
     program: &'static str,

@@ -18,7 +18,6 @@ use super::build::ComparePrograms;
 use super::memory_limiter::MemoryLimiter;
 use super::timeout::{self, TimedOutcome};
 
-/// One MiB.
 pub(crate) const MIB: u64 = 1 << 20;
 /// How long the machine may take for something short.
 const PATIENCE: Duration = Duration::from_secs(10);

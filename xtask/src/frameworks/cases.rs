@@ -1,6 +1,5 @@
 //! The cases: one row for each framework, with its programs, their environments and the size of their shares.
 
-/// A framework.
 pub(crate) struct Framework {
     /// Its name on the command line.
     pub(crate) name: &'static str,
@@ -35,7 +34,6 @@ impl Framework {
 pub(crate) struct FrameworkCase {
     /// Its title in the table.
     pub(crate) title: &'static str,
-    /// The programs.
     pub(crate) members: &'static [CaseProgram],
     /// Whether all checks must also hold without a limit. Programs that share a card without limits disturb each other;
     /// that is what such a case shows.
@@ -83,7 +81,6 @@ const TWO_RANKS: &[&str] = &[
     "2",
 ];
 
-/// One program alone.
 const fn alone(title: &'static str, member: &'static [CaseProgram; 1]) -> FrameworkCase {
     FrameworkCase {
         title,
@@ -145,7 +142,6 @@ const fn other(environment: &'static str, program: &'static str, mib: u64) -> Ca
 /// JAX checks the versions of cuBLAS, cuDNN and others, which are not installed because nothing here calls them.
 const SKIP: (&str, &str) = ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1");
 
-/// All frameworks.
 pub(crate) const FRAMEWORKS: &[Framework] = &[
     Framework {
         name: "pytorch",

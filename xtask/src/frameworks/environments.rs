@@ -33,7 +33,6 @@ fn base(name: &str) -> Option<&'static str> {
     found.map(|(_, base)| *base)
 }
 
-/// All environments.
 pub(crate) struct PythonEnvironments {
     /// The folder with the lists and programs.
     sources: PathBuf,

@@ -44,7 +44,6 @@ pub(crate) struct FrameworkOutcome {
     pub(crate) high_water: u64,
 }
 
-/// A running program.
 struct RunningProgram {
     child: Child,
     output: PathBuf,

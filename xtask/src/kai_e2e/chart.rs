@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// KAI's namespace.
 pub(super) const NAMESPACE: &str = "kai-scheduler";
 /// KAI's names for its programs and the webhook.
 const DEPLOYMENTS: [&str; 3] = ["kai-scheduler-default", "binder", "admission"];

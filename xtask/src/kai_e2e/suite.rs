@@ -19,7 +19,6 @@ const WAITS_SO_LONG: &str = "5 * time.Minute";
 /// What ends a spec's file that starts Ginkgo.
 const STARTS: &str = "RunSpecs(";
 
-/// One suite.
 pub(super) struct E2eSuite {
     /// Its folder below `test/e2e`, without `suites`.
     pub(super) folder: String,

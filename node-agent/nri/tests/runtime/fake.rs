@@ -22,7 +22,6 @@ pub(crate) struct FakeNriRuntime {
     valid: i32,
 }
 
-/// A connected plugin.
 pub(crate) struct ConnectedPlugin {
     socket: UnixStream,
     decoder: FrameDecoder,

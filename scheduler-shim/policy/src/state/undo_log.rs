@@ -11,7 +11,6 @@ pub(super) struct UndoLog(Vec<(usize, TaskState)>);
 pub(crate) struct Checkpoint(usize);
 
 impl Checkpoint {
-    /// The last commit.
     pub(crate) const LAST_COMMIT: Self = Self(0);
 }
 

@@ -16,7 +16,6 @@ pub(crate) enum AttackOutcome {
     HeldOrTold(&'static [&'static str]),
 }
 
-/// An attack.
 pub(crate) struct AttackCase {
     /// Also the pod's name.
     pub(crate) name: &'static str,

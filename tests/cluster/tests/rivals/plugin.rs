@@ -27,7 +27,6 @@ pub(crate) struct RivalPlugin {
 }
 
 impl RivalPlugin {
-    /// Stops it.
     pub(crate) fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

@@ -20,7 +20,6 @@ const WAITING: u32 = 32;
 /// A change and its permit.
 type QueuedChange = (WorkloadChange, OwnedSemaphorePermit);
 
-/// The sender.
 pub(crate) struct ChangeSender {
     lanes: Vec<UnboundedSender<QueuedChange>>,
     free: Arc<Semaphore>,
