@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::private_files::command_with;
-use super::{GLANCE, PATIENCE, await_port, free_port, install, webhooks, write_certificate};
+use super::{await_port, free_port, install, webhooks, write_certificate};
 use crate::LocalCluster;
 use crate::binaries;
 use crate::image;
@@ -40,8 +38,6 @@ const GROUPER: &str = "pod-grouper";
 const RESERVATIONS: &str = "kai-resource-reservation";
 /// How a reservation pod says which GPU the kubelet gave it.
 const RESERVED: &str = "run.ai/reserve_for_gpu_index";
-/// What its binder logs before it looks for pods without a reservation.
-const SYNCS: &str = "syncing resource reservation";
 
 /// KAI Scheduler with its binder, grouper, controllers and webhook. Dropping this stops it.
 #[derive(Debug)]
@@ -124,28 +120,6 @@ impl KaiScheduler {
         let off = ["--metrics-bind-address=0", "--health-probe-bind-address=0"];
         let off = off.map(str::to_owned).into_iter().filter(|_| has_ports);
         Ok(own.into_iter().chain(off).collect())
-    }
-
-    /// Kills the binder and starts another. Returns once it has looked for pods without a reservation.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub fn restart_binder(&mut self, cluster: &LocalCluster) -> Result<()> {
-        if let Some(binder) = self.servers.remove("binder") {
-            binder.kill();
-        }
-        self.start_program(cluster, "binder")?;
-        let log = cluster.folder().log(&server("binder"));
-        let deadline = Instant::now() + PATIENCE;
-        while !fs::read_to_string(&log).is_ok_and(|text| text.contains(SYNCS)) {
-            ensure!(
-                Instant::now() < deadline,
-                "the binder does not start; see {}",
-                log.display()
-            );
-            sleep(GLANCE);
-        }
-        Ok(())
     }
 
     /// Does what the program of each reservation pod does: says on its pod which GPU the kubelet gave it.

@@ -26,18 +26,12 @@ pub(crate) struct RivalPlugin {
     runtime: Option<Runtime>,
 }
 
-impl RivalPlugin {
-    pub(crate) fn stop(&mut self) {
+impl Drop for RivalPlugin {
+    fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
         let _ = std::fs::remove_file(&self.socket);
-    }
-}
-
-impl Drop for RivalPlugin {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
