@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::oracle::CycleDecision;
 use super::pod_outcomes::{PodOutcomes, PolicyVariant, decided_in, difference, jobs, tasks};
 
-/// Why the two schedulers differ in a cycle. The first six are behaviours that the policy can copy.
+/// Why the two schedulers differ in a cycle. The first seven are behaviours that the policy can copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DifferenceCause {
     /// KAI makes evictions that the lookahead rejects.
@@ -28,6 +28,8 @@ pub(crate) enum DifferenceCause {
     NeedsAllSets,
     /// An evicted elastic job gets all pods back for which there is room.
     ReturnsOnce,
+    /// A pod that is moved, and then moved back in the same cycle, is moved all the same.
+    KeepsMove,
     /// Several of the above.
     Several,
     /// A pod requests an exact multiple of a GPU's memory.
@@ -36,16 +38,19 @@ pub(crate) enum DifferenceCause {
     EvictsTwice,
     /// KAI reserves an unshared GPU for a share.
     ReservedForShare,
+    /// KAI moves pods of a job that is as entitled, and does not keep their new places for them.
+    LosesMoved,
 }
 
 /// The behaviours of KAI that the policy can copy.
-const WAYS: [DifferenceCause; 6] = [
+const WAYS: [DifferenceCause; 7] = [
     DifferenceCause::InVain,
     DifferenceCause::TakesBack,
     DifferenceCause::AboveCommonDomain,
     DifferenceCause::LeavingCompany,
     DifferenceCause::NeedsAllSets,
     DifferenceCause::ReturnsOnce,
+    DifferenceCause::KeepsMove,
 ];
 
 impl DifferenceCause {
@@ -63,6 +68,7 @@ impl DifferenceCause {
             Self::ReturnsOnce => {
                 "KAI evicts pods above the minimum of an elastic job although there is room for them"
             }
+            Self::KeepsMove => "KAI moves a pod although it moves it back in the same cycle",
             Self::Several => "several of these causes at once",
             Self::MemoryMultiple => {
                 "gpu-memory is an exact multiple of a GPU: KAI binds it to a GPU that is too small"
@@ -72,6 +78,9 @@ impl DifferenceCause {
             }
             Self::ReservedForShare => {
                 "KAI keeps a GPU for a share that waits, and counts that GPU wrongly in the rest of the cycle"
+            }
+            Self::LosesMoved => {
+                "KAI moves pods of a job that is as entitled, and gives their new places away"
             }
             Self::LeavingCompany => {
                 "KAI still counts a pod that is evicted now as present, for the affinity of others and its own"
@@ -133,6 +142,7 @@ fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
         (DifferenceCause::LeavingCompany, KaiBehavior::CountsLeaving),
         (DifferenceCause::NeedsAllSets, KaiBehavior::NeedsAllSets),
         (DifferenceCause::ReturnsOnce, KaiBehavior::ReturnsOnce),
+        (DifferenceCause::KeepsMove, KaiBehavior::KeepsMove),
     ];
     let as_kai: BTreeSet<KaiBehavior> = kais
         .into_iter()
@@ -226,8 +236,8 @@ mod tests {
     #[test]
     fn one_way_is_tried_before_several() {
         let sizes: Vec<usize> = combinations().iter().map(Vec::len).collect();
-        assert_eq!(sizes.len(), 63);
-        assert_eq!(sizes[..7], [1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(sizes.len(), 127);
+        assert_eq!(sizes[..8], [1, 1, 1, 1, 1, 1, 1, 2]);
         assert!(sizes.is_sorted());
     }
 }
