@@ -75,10 +75,15 @@ fn shows(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<
             let ours = carry_on(cluster, decided)?;
             Ok(super::EndComparison::of(&ours, &kais) == *end)
         }
-        FindingKind::Unserved(..) => {
+        FindingKind::Unserved(_, mistake) => {
             let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
-            Ok(!unserved(oracle, &ours, &kais)?.is_empty())
+            let waiting = unserved(oracle, &ours, &kais)?;
+            let jobs = match mistake {
+                Some(DifferenceCause::LosesMoved) => waiting.for_moved,
+                _ => waiting.starved,
+            };
+            Ok(!jobs.is_empty())
         }
     }
 }
