@@ -171,7 +171,7 @@ fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
             found.undecided += 1;
             continue;
         };
-        let cause = DifferenceCause::of(start, &again)?;
+        let cause = DifferenceCause::asked(oracle, start, &again, &ours)?;
         found.findings.push(ClusterFinding {
             cluster: start.clone(),
             what: FindingKind::Cycle(number, differs, standings.clone(), cause),

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use apportion_policy::cluster::KaiBehavior;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::oracle::CycleDecision;
+use super::oracle::{CycleDecision, KaiOracle};
 use super::pod_outcomes::{PodOutcomes, PolicyVariant, decided_in, difference, jobs, tasks};
 
 /// Why the two schedulers differ in a cycle. The first seven are behaviours that the policy can copy.
@@ -38,6 +38,8 @@ pub(crate) enum DifferenceCause {
     EvictsTwice,
     /// KAI reserves an unshared GPU for a share.
     ReservedForShare,
+    /// KAI adds shares with rounding errors.
+    Rounds,
     /// KAI moves pods of a job that is as entitled, and does not keep their new places for them.
     LosesMoved,
 }
@@ -79,6 +81,9 @@ impl DifferenceCause {
             Self::ReservedForShare => {
                 "KAI keeps a GPU for a share that waits, and counts that GPU wrongly in the rest of the cycle"
             }
+            Self::Rounds => {
+                "KAI adds shares with rounding errors: what fills a quota or limit exactly is above it"
+            }
             Self::LosesMoved => {
                 "KAI moves pods of a job that is as entitled, and gives their new places away"
             }
@@ -88,8 +93,24 @@ impl DifferenceCause {
         }
     }
 
-    /// Why KAI decides differently in a cycle, if that is known.
-    pub(crate) fn of(start: &Value, kais: &CycleDecision) -> Result<Option<Self>> {
+    /// Why KAI decides differently in a cycle, if that is known. KAI is asked for it if it has to be.
+    pub(crate) fn asked(
+        oracle: &mut KaiOracle,
+        start: &Value,
+        kais: &CycleDecision,
+        ours: &PodOutcomes,
+    ) -> Result<Option<Self>> {
+        let known = Self::of(start, kais)?;
+        if known.is_some() || !has_fractions(start) {
+            return Ok(known);
+        }
+        let rounded = oracle.decided(&with_slack(start))?;
+        let rounds = difference(&rounded.tasks, ours).is_none();
+        Ok(rounds.then_some(Self::Rounds))
+    }
+
+    /// Why KAI decides differently in a cycle, if its decisions say it.
+    fn of(start: &Value, kais: &CycleDecision) -> Result<Option<Self>> {
         let tasks = &kais.tasks;
         for causes in combinations() {
             if difference(tasks, &decided_in(start, &ways(&causes))?).is_none() {
@@ -165,6 +186,26 @@ fn reserves_for_share(start: &Value, kais: &PodOutcomes) -> bool {
     reserved.any(|one| one.gpu_groups.iter().any(is_new))
 }
 
+fn has_fractions(cluster: &Value) -> bool {
+    let mut tasks = jobs(cluster).flat_map(tasks);
+    tasks.any(|task| task["gpu"]["kind"] == "fraction")
+}
+
+/// The cluster with so much more GPU in each quota and limit that rounding errors don't matter.
+fn with_slack(cluster: &Value) -> Value {
+    const SLACK: f64 = 1e-3;
+    let mut cluster = cluster.clone();
+    let queues = cluster["queues"].as_array_mut().into_iter().flatten();
+    for queue in queues {
+        for amount in ["deserved_gpus", "max_gpus"] {
+            if let Some(gpus) = queue[amount].as_f64().filter(|gpus| *gpus > 0.0) {
+                queue[amount] = json!(gpus + SLACK);
+            }
+        }
+    }
+    cluster
+}
+
 fn has_memory_multiple(cluster: &Value) -> bool {
     let nodes = cluster["nodes"].as_array().into_iter().flatten();
     let sizes: Vec<u64> = nodes
@@ -180,8 +221,6 @@ fn has_memory_multiple(cluster: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::pod_outcomes::decided;
     use super::*;
 
@@ -195,6 +234,21 @@ mod tests {
         };
         assert_eq!(of(2000), Some(DifferenceCause::MemoryMultiple));
         assert_eq!([of(1000), of(1500)], [None, None]);
+    }
+
+    #[test]
+    fn only_quotas_and_limits_that_bound_something_get_slack() {
+        let with = with_slack(&json!({"queues": [
+            {"name": "a", "deserved_gpus": 1.0, "max_gpus": -1.0},
+            {"name": "b", "deserved_gpus": 0.0, "max_gpus": 3.0},
+        ]}));
+        assert_eq!(
+            with["queues"],
+            json!([
+                {"name": "a", "deserved_gpus": 1.001, "max_gpus": -1.0},
+                {"name": "b", "deserved_gpus": 0.0, "max_gpus": 3.001},
+            ])
+        );
     }
 
     /// A job that requires one zone, in a group that requires one rack: its nodes are narrower than what it requires.

@@ -6,8 +6,8 @@
 //! only to the GPUs of its own queue, so there a job of lower priority must have left.
 //!
 //! KAI may serve a job by a move that it does not complete: it evicts pods that it may only move, and then gives their
-//! new places to others. If the job that loses them is as entitled, one claim is served at the cost of another. Such
-//! jobs are counted apart.
+//! new places to others. If the job that loses them was as entitled to them, one claim is served at the cost of
+//! another. Such jobs are counted apart.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use apportion_policy::{Entitlement, Session};
 use serde_json::Value;
 
 use super::oracle::KaiOracle;
-use super::pod_outcomes::{id, jobs, running, tasks};
+use super::pod_outcomes::{PodOutcome, carried_on, id, jobs, running, tasks};
 use super::scheduling_run::{SchedulingRun, carry_on};
 use crate::scenarios::{NOW, cluster_of};
 
@@ -64,20 +64,35 @@ pub(crate) fn unserved(
     Ok(found)
 }
 
-/// Why the jobs are entitled that have fewer pods at the end although KAI evicted none of them: it only moved some, and
-/// then gave their new places to others.
+/// Why the jobs were entitled to what they had that have fewer pods at the end although KAI evicted none of them. It
+/// only moved some, and then gave their new places to others.
 fn losers(run: &SchedulingRun) -> Result<Vec<Entitlement>> {
     let Some((start, _)) = run.cycles.first() else {
         return Ok(Vec::new());
     };
     let evicted = evicted(run);
     let is_evicted = |job: &Value| tasks(job).any(|task| evicted.contains(id(task)));
-    let cluster = cluster_of(&run.end)?;
-    let session = Session::open(NOW, &cluster);
     let spared = jobs(start).filter(|job| !is_evicted(job));
     let names = spared.filter_map(|job| job["name"].as_str());
-    let lost = names.filter(|job| runs_more(job, start, &run.end));
-    Ok(lost.filter_map(|job| session.entitlement(job)).collect())
+    let mut losers = Vec::new();
+    for job in names.filter(|job| runs_more(job, start, &run.end)) {
+        let cluster = cluster_of(&without_places(start, job))?;
+        losers.extend(Session::open(NOW, &cluster).entitlement(job));
+    }
+    Ok(losers)
+}
+
+/// The cluster if all pods of a job waited.
+fn without_places(cluster: &Value, name: &str) -> Value {
+    let job = jobs(cluster).find(|job| job["name"] == name);
+    let pods = job.into_iter().flat_map(tasks).map(|task| {
+        let outcome = PodOutcome {
+            status: "Releasing".to_owned(),
+            ..PodOutcome::default()
+        };
+        (id(task).to_owned(), outcome)
+    });
+    carried_on(cluster, &pods.collect())
 }
 
 /// The pods that ran and were evicted, not moved.
@@ -210,5 +225,28 @@ mod tests {
         kais["jobs"][1]["tasks"][0]["state"] = json!("Running");
         let suspects = entitled(&ours, &kais).unwrap();
         assert_eq!(suspects, [("waits".to_owned(), Entitlement::Quota)]);
+    }
+    /// KAI takes the place of `held` in this way.
+    fn taken(status: &str) -> SchedulingRun {
+        let start = cluster(1.0, 1.0, 3, 50, true);
+        let outcome = PodOutcome {
+            status: status.to_owned(),
+            ..PodOutcome::default()
+        };
+        let outcomes = [("held-0".to_owned(), outcome)].into();
+        let end = carried_on(&start, &outcomes);
+        SchedulingRun {
+            cycles: vec![(start, outcomes)],
+            end,
+            rests: true,
+        }
+    }
+
+    #[test]
+    fn only_a_job_that_is_moved_pays_for_another() {
+        let moved = losers(&taken("Pipelined")).unwrap();
+        assert_eq!(moved, [Entitlement::FairShare]);
+        assert_eq!(losers(&taken("Releasing")).unwrap(), []);
+        assert_eq!(losers(&taken("Running")).unwrap(), []);
     }
 }
