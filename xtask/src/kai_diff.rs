@@ -171,7 +171,7 @@ fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
             found.undecided += 1;
             continue;
         };
-        let cause = DifferenceCause::of(start, &again)?;
+        let cause = DifferenceCause::asked(oracle, start, &again, &ours)?;
         found.findings.push(ClusterFinding {
             cluster: start.clone(),
             what: FindingKind::Cycle(number, differs, standings.clone(), cause),
@@ -187,11 +187,15 @@ fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
         what: FindingKind::End(found.end),
     });
     let waiting = unserved(oracle, &ours, &kais)?;
-    if !waiting.is_empty() {
-        let mistake = DifferenceCause::mistake(cluster);
+    let mistake = DifferenceCause::mistake(cluster);
+    let kinds = [
+        (waiting.starved, mistake),
+        (waiting.for_moved, Some(DifferenceCause::LosesMoved)),
+    ];
+    for (jobs, mistake) in kinds.into_iter().filter(|(jobs, _)| !jobs.is_empty()) {
         found.findings.push(ClusterFinding {
             cluster: cluster.clone(),
-            what: FindingKind::Unserved(waiting, mistake),
+            what: FindingKind::Unserved(jobs, mistake),
         });
     }
     Ok(found)
@@ -268,11 +272,11 @@ impl std::fmt::Display for ClusterFinding {
             FindingKind::Unserved(jobs, mistake) => {
                 let jobs = jobs.iter().map(|(job, why)| format!("{job} ({why:?})"));
                 let jobs: Vec<String> = jobs.collect();
-                let said = match mistake {
-                    Some(_) => "served by KAI's mistake",
-                    None => "UNSERVED",
-                };
-                write!(f, "{said}: {}", jobs.join(", "))
+                let jobs = jobs.join(", ");
+                match mistake {
+                    Some(mistake) => write!(f, "not entitled: {jobs} ({})", mistake.words()),
+                    None => write!(f, "UNSERVED: {jobs}"),
+                }
             }
         }
     }

@@ -11,6 +11,9 @@
 //!   again. So a bold plan is followed by cautious steps until nothing changes. It is taken if, at that point,
 //!   every job that evicted has a place, or another job with a claim has it. It is not taken if it would leave a
 //!   gang with too few pods on the way, or if more bold plans would lead back to the start.
+//! - A plan that only moves pods is tried after that, for one barred job at a time. The moved pods may get other places
+//!   than planned, so it is followed like a bold plan. It is taken if the job has its place in the end, and every pod
+//!   that had one has one.
 //!
 //! Without bold plans, a job with a claim (a quota, a fair share, a priority in its queue) could wait forever.
 
@@ -30,7 +33,7 @@ mod commitments;
 pub(crate) mod held_back;
 mod payoff;
 
-use cautious::{FEW, LookaheadBudget, cautious, run};
+use cautious::{FEW, LookaheadBudget, cautious, only, run};
 
 /// How many bold plans are tried.
 const BOLD_PLANS: usize = 8;
@@ -61,7 +64,7 @@ pub fn plan_observed<'a>(
         return session;
     }
     let mut budget = LookaheadBudget::of(cluster);
-    if let Some((session, end)) = bold(now, cluster, &barred, &mut budget, &mut done)
+    if let Some((session, end)) = further(now, cluster, &barred, &mut budget, &mut done)
         && !comes_back(now, cluster, end, &mut budget)
     {
         return session;
@@ -99,6 +102,42 @@ fn bold<'a>(
     None
 }
 
+/// The first bold plan that pays off or, if there is none, the first plan that only moves pods and pays off.
+fn further<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    barred: &BarredJobs,
+    budget: &mut LookaheadBudget,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Option<(Session<'a>, Cluster)> {
+    let found = bold(now, cluster, barred, budget, done);
+    found.or_else(|| moving(now, cluster, barred, budget, done))
+}
+
+/// The first plan that only moves pods, for one barred job, and pays off; and the cluster in the end.
+fn moving<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    barred: &BarredJobs,
+    budget: &mut LookaheadBudget,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Option<(Session<'a>, Cluster)> {
+    let idle = all_but_few(barred);
+    let tried = barred.iter().filter(|(_, by)| by.is_some());
+    for (&job, _) in tried.take(BOLD_PLANS) {
+        if budget.is_spent() {
+            break;
+        }
+        let mut others = only(&BTreeSet::from([job]), barred, cluster);
+        others.remove(&job);
+        let session = run(now, cluster, EvictionCaution::Moving(others), budget, done);
+        if let Some(end) = pays_off(&session, cluster, &idle, budget) {
+            return Some((session, end));
+        }
+    }
+    None
+}
+
 /// Whether bold plans lead from `at` back to the placements of `start`, or do not end. Then they would evict the
 /// same pods forever.
 fn comes_back(
@@ -110,7 +149,7 @@ fn comes_back(
     let nothing = &mut |_: &Session<'_>, _| ();
     for _ in 0..BOLD_PLANS {
         let barred = withheld(&cautious(now, &at, &BarredJobs::new(), budget, nothing));
-        let found = (!barred.is_empty()).then(|| bold(now, &at, &barred, budget, nothing));
+        let found = (!barred.is_empty()).then(|| further(now, &at, &barred, budget, nothing));
         let Some((_, end)) = found.flatten() else {
             return false;
         };

@@ -26,6 +26,8 @@ pub(crate) enum EvictionCaution {
     Cautious(BarredJobs),
     /// Those for jobs that are not barred, without consolidation: no claim entitles a job to move others.
     Bold(BarredJobs),
+    /// Only moves, for jobs that are not barred.
+    Moving(BarredJobs),
 }
 
 impl EvictionCaution {
@@ -48,7 +50,7 @@ impl EvictionCaution {
     pub(crate) fn barred(&self) -> Option<&BarredJobs> {
         match self {
             Self::None => None,
-            Self::Cautious(barred) | Self::Bold(barred) => Some(barred),
+            Self::Cautious(barred) | Self::Bold(barred) | Self::Moving(barred) => Some(barred),
         }
     }
 }

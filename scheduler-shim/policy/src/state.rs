@@ -164,6 +164,11 @@ impl SessionState {
         }
     }
 
+    /// A task at the last commit, if it has changed since.
+    pub(crate) fn committed(&self, task: usize) -> Option<&TaskState> {
+        self.undo_log.first(task)
+    }
+
     /// The tasks that changed since `mark`.
     pub(crate) fn changed_since(&self, mark: Checkpoint) -> Vec<usize> {
         self.undo_log.tasks_since(mark)

@@ -1,6 +1,6 @@
 //! How a task changes its state: it is evicted, bound, or gets a reservation.
 
-use crate::cluster::TaskStatus;
+use crate::cluster::{KaiBehavior, TaskStatus};
 use crate::node_resources::CardAssignment;
 use crate::numa::ZoneAssignment;
 
@@ -56,7 +56,8 @@ pub(crate) fn bind(session: &mut Session<'_>, task: usize, node: usize, cards: C
     );
 }
 
-/// Reserves a place for a task. If it was tentatively evicted from the same place, it stays instead.
+/// Reserves a place for a task. If it is evicted from the same place in this session, it stays
+/// instead.
 pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards: CardAssignment) {
     let zones = zones_for(session, task, node).unwrap_or_default();
     let state = session.state().task(task);
@@ -75,6 +76,8 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
             leaves: None,
             was: None,
         },
+        // It was moved before, and now it is moved back.
+        Some(TaskStatus::Pipelined) if stays => back_in_place(session, task),
         was => TaskState {
             status: TaskStatus::Pipelined,
             node: Some(node),
@@ -87,6 +90,16 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
         },
     };
     session.set(task, state);
+}
+
+/// A task that was moved, as it was before the move.
+fn back_in_place(session: &Session<'_>, task: usize) -> TaskState {
+    let state = session.state();
+    let moved = state.committed(task).filter(|state| state.leaves.is_some());
+    match moved {
+        Some(moved) if session.facts().settings().goes(KaiBehavior::KeepsMove) => moved.clone(),
+        _ => state.initial(task).clone(),
+    }
 }
 
 /// Turns what was placed since `mark` into reservations of the same places.

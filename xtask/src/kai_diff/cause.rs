@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use apportion_policy::cluster::KaiBehavior;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::oracle::CycleDecision;
+use super::oracle::{CycleDecision, KaiOracle};
 use super::pod_outcomes::{PodOutcomes, PolicyVariant, decided_in, difference, jobs, tasks};
 
-/// Why the two schedulers differ in a cycle. The first six are behaviours that the policy can copy.
+/// Why the two schedulers differ in a cycle. The first seven are behaviours that the policy can copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DifferenceCause {
     /// KAI makes evictions that the lookahead rejects.
@@ -28,6 +28,8 @@ pub(crate) enum DifferenceCause {
     NeedsAllSets,
     /// An evicted elastic job gets all pods back for which there is room.
     ReturnsOnce,
+    /// A pod that is moved, and then moved back in the same cycle, is moved all the same.
+    KeepsMove,
     /// Several of the above.
     Several,
     /// A pod requests an exact multiple of a GPU's memory.
@@ -36,16 +38,21 @@ pub(crate) enum DifferenceCause {
     EvictsTwice,
     /// KAI reserves an unshared GPU for a share.
     ReservedForShare,
+    /// KAI adds shares with rounding errors.
+    Rounds,
+    /// KAI moves pods of a job that is as entitled, and does not keep their new places for them.
+    LosesMoved,
 }
 
 /// The behaviours of KAI that the policy can copy.
-const WAYS: [DifferenceCause; 6] = [
+const WAYS: [DifferenceCause; 7] = [
     DifferenceCause::InVain,
     DifferenceCause::TakesBack,
     DifferenceCause::AboveCommonDomain,
     DifferenceCause::LeavingCompany,
     DifferenceCause::NeedsAllSets,
     DifferenceCause::ReturnsOnce,
+    DifferenceCause::KeepsMove,
 ];
 
 impl DifferenceCause {
@@ -63,6 +70,7 @@ impl DifferenceCause {
             Self::ReturnsOnce => {
                 "KAI evicts pods above the minimum of an elastic job although there is room for them"
             }
+            Self::KeepsMove => "KAI moves a pod although it moves it back in the same cycle",
             Self::Several => "several of these causes at once",
             Self::MemoryMultiple => {
                 "gpu-memory is an exact multiple of a GPU: KAI binds it to a GPU that is too small"
@@ -73,14 +81,36 @@ impl DifferenceCause {
             Self::ReservedForShare => {
                 "KAI keeps a GPU for a share that waits, and counts that GPU wrongly in the rest of the cycle"
             }
+            Self::Rounds => {
+                "KAI adds shares with rounding errors: what fills a quota or limit exactly is above it"
+            }
+            Self::LosesMoved => {
+                "KAI moves pods of a job that is as entitled, and gives their new places away"
+            }
             Self::LeavingCompany => {
                 "KAI still counts a pod that is evicted now as present, for the affinity of others and its own"
             }
         }
     }
 
-    /// Why KAI decides differently in a cycle, if that is known.
-    pub(crate) fn of(start: &Value, kais: &CycleDecision) -> Result<Option<Self>> {
+    /// Why KAI decides differently in a cycle, if that is known. KAI is asked for it if it has to be.
+    pub(crate) fn asked(
+        oracle: &mut KaiOracle,
+        start: &Value,
+        kais: &CycleDecision,
+        ours: &PodOutcomes,
+    ) -> Result<Option<Self>> {
+        let known = Self::of(start, kais)?;
+        if known.is_some() || !has_fractions(start) {
+            return Ok(known);
+        }
+        let rounded = oracle.decided(&with_slack(start))?;
+        let rounds = difference(&rounded.tasks, ours).is_none();
+        Ok(rounds.then_some(Self::Rounds))
+    }
+
+    /// Why KAI decides differently in a cycle, if its decisions say it.
+    fn of(start: &Value, kais: &CycleDecision) -> Result<Option<Self>> {
         let tasks = &kais.tasks;
         for causes in combinations() {
             if difference(tasks, &decided_in(start, &ways(&causes))?).is_none() {
@@ -133,6 +163,7 @@ fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
         (DifferenceCause::LeavingCompany, KaiBehavior::CountsLeaving),
         (DifferenceCause::NeedsAllSets, KaiBehavior::NeedsAllSets),
         (DifferenceCause::ReturnsOnce, KaiBehavior::ReturnsOnce),
+        (DifferenceCause::KeepsMove, KaiBehavior::KeepsMove),
     ];
     let as_kai: BTreeSet<KaiBehavior> = kais
         .into_iter()
@@ -155,6 +186,26 @@ fn reserves_for_share(start: &Value, kais: &PodOutcomes) -> bool {
     reserved.any(|one| one.gpu_groups.iter().any(is_new))
 }
 
+fn has_fractions(cluster: &Value) -> bool {
+    let mut tasks = jobs(cluster).flat_map(tasks);
+    tasks.any(|task| task["gpu"]["kind"] == "fraction")
+}
+
+/// The cluster with so much more GPU in each quota and limit that rounding errors don't matter.
+fn with_slack(cluster: &Value) -> Value {
+    const SLACK: f64 = 1e-3;
+    let mut cluster = cluster.clone();
+    let queues = cluster["queues"].as_array_mut().into_iter().flatten();
+    for queue in queues {
+        for amount in ["deserved_gpus", "max_gpus"] {
+            if let Some(gpus) = queue[amount].as_f64().filter(|gpus| *gpus > 0.0) {
+                queue[amount] = json!(gpus + SLACK);
+            }
+        }
+    }
+    cluster
+}
+
 fn has_memory_multiple(cluster: &Value) -> bool {
     let nodes = cluster["nodes"].as_array().into_iter().flatten();
     let sizes: Vec<u64> = nodes
@@ -170,8 +221,6 @@ fn has_memory_multiple(cluster: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::pod_outcomes::decided;
     use super::*;
 
@@ -185,6 +234,21 @@ mod tests {
         };
         assert_eq!(of(2000), Some(DifferenceCause::MemoryMultiple));
         assert_eq!([of(1000), of(1500)], [None, None]);
+    }
+
+    #[test]
+    fn only_quotas_and_limits_that_bound_something_get_slack() {
+        let with = with_slack(&json!({"queues": [
+            {"name": "a", "deserved_gpus": 1.0, "max_gpus": -1.0},
+            {"name": "b", "deserved_gpus": 0.0, "max_gpus": 3.0},
+        ]}));
+        assert_eq!(
+            with["queues"],
+            json!([
+                {"name": "a", "deserved_gpus": 1.001, "max_gpus": -1.0},
+                {"name": "b", "deserved_gpus": 0.0, "max_gpus": 3.001},
+            ])
+        );
     }
 
     /// A job that requires one zone, in a group that requires one rack: its nodes are narrower than what it requires.
@@ -226,8 +290,8 @@ mod tests {
     #[test]
     fn one_way_is_tried_before_several() {
         let sizes: Vec<usize> = combinations().iter().map(Vec::len).collect();
-        assert_eq!(sizes.len(), 63);
-        assert_eq!(sizes[..7], [1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(sizes.len(), 127);
+        assert_eq!(sizes[..8], [1, 1, 1, 1, 1, 1, 1, 2]);
         assert!(sizes.is_sorted());
     }
 }

@@ -65,20 +65,26 @@ fn shows(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<
     match what {
         FindingKind::Cycle(_, kind, _, cause) => {
             let kais = oracle.decided(cluster)?;
-            let differs = difference(&kais.tasks, &decided(cluster)?);
+            let ours = decided(cluster)?;
+            let differs = difference(&kais.tasks, &ours);
             let again = oracle.decided(cluster)?;
             let is_same = differs == Some(*kind) && difference(&kais.tasks, &again.tasks).is_none();
-            Ok(is_same && DifferenceCause::of(cluster, &kais)? == *cause)
+            Ok(is_same && DifferenceCause::asked(oracle, cluster, &kais, &ours)? == *cause)
         }
         FindingKind::End(end) => {
             let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
             Ok(super::EndComparison::of(&ours, &kais) == *end)
         }
-        FindingKind::Unserved(..) => {
+        FindingKind::Unserved(_, mistake) => {
             let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
-            Ok(!unserved(oracle, &ours, &kais)?.is_empty())
+            let waiting = unserved(oracle, &ours, &kais)?;
+            let jobs = match mistake {
+                Some(DifferenceCause::LosesMoved) => waiting.for_moved,
+                _ => waiting.starved,
+            };
+            Ok(!jobs.is_empty())
         }
     }
 }

@@ -4,6 +4,10 @@
 //! quota. So a job counts only if three things hold. It waits at our end and is entitled to what it waits for. KAI
 //! serves it at its own end. And KAI, started from our end, serves it each time it is asked. Priority entitles a job
 //! only to the GPUs of its own queue, so there a job of lower priority must have left.
+//!
+//! KAI may serve a job by a move that it does not complete: it evicts pods that it may only move, and then gives their
+//! new places to others. If the job that loses them was as entitled to them, one claim is served at the cost of
+//! another. Such jobs are counted apart.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +16,7 @@ use apportion_policy::{Entitlement, Session};
 use serde_json::Value;
 
 use super::oracle::KaiOracle;
-use super::pod_outcomes::{id, jobs, running, tasks};
+use super::pod_outcomes::{PodOutcome, carried_on, id, jobs, running, tasks};
 use super::scheduling_run::{SchedulingRun, carry_on};
 use crate::scenarios::{NOW, cluster_of};
 
@@ -23,17 +27,26 @@ const TIMES: usize = 5;
 pub(crate) type UnservedJob = (String, Entitlement);
 
 /// The jobs that KAI serves and Apportion leaves waiting.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct UnservedJobs {
+    /// Those that should not wait.
+    pub(crate) starved: Vec<UnservedJob>,
+    /// Those that KAI serves at the cost of a moved job that is as entitled.
+    pub(crate) for_moved: Vec<UnservedJob>,
+}
+
+/// The jobs that KAI serves and Apportion leaves waiting.
 pub(crate) fn unserved(
     oracle: &mut KaiOracle,
     ours: &SchedulingRun,
     kais: &SchedulingRun,
-) -> Result<Vec<UnservedJob>> {
-    let suspects = entitled(&ours.end, &kais.end)?;
-    if suspects.is_empty() {
-        return Ok(suspects);
-    }
-    let mut served = suspects;
+) -> Result<UnservedJobs> {
+    let mut served = entitled(&ours.end, &kais.end)?;
+    let mut found = UnservedJobs::default();
     for _ in 0..TIMES {
+        if served.is_empty() {
+            break;
+        }
         let further = carry_on(&ours.end, |cluster| Ok(oracle.decided(cluster)?.tasks))?;
         served.retain(|(job, why)| {
             let gives_way =
@@ -41,11 +54,58 @@ pub(crate) fn unserved(
             runs_more(job, &further.end, &ours.end)
                 && (*why != Entitlement::Priority || gives_way())
         });
-        if served.is_empty() {
-            break;
-        }
+        let losers = losers(&further)?;
+        let pays = |(_, why): &UnservedJob| losers.iter().any(|loser| loser <= why);
+        let (for_moved, rest): (Vec<_>, Vec<_>) = served.into_iter().partition(pays);
+        found.for_moved.extend(for_moved);
+        served = rest;
     }
-    Ok(served)
+    found.starved = served;
+    Ok(found)
+}
+
+/// Why the jobs were entitled to what they had that have fewer pods at the end although KAI evicted none of them. It
+/// only moved some, and then gave their new places to others.
+fn losers(run: &SchedulingRun) -> Result<Vec<Entitlement>> {
+    let Some((start, _)) = run.cycles.first() else {
+        return Ok(Vec::new());
+    };
+    let evicted = evicted(run);
+    let is_evicted = |job: &Value| tasks(job).any(|task| evicted.contains(id(task)));
+    let spared = jobs(start).filter(|job| !is_evicted(job));
+    let names = spared.filter_map(|job| job["name"].as_str());
+    let mut losers = Vec::new();
+    for job in names.filter(|job| runs_more(job, start, &run.end)) {
+        let cluster = cluster_of(&without_places(start, job))?;
+        losers.extend(Session::open(NOW, &cluster).entitlement(job));
+    }
+    Ok(losers)
+}
+
+/// The cluster if all pods of a job waited.
+fn without_places(cluster: &Value, name: &str) -> Value {
+    let job = jobs(cluster).find(|job| job["name"] == name);
+    let pods = job.into_iter().flat_map(tasks).map(|task| {
+        let outcome = PodOutcome {
+            status: "Releasing".to_owned(),
+            ..PodOutcome::default()
+        };
+        (id(task).to_owned(), outcome)
+    });
+    carried_on(cluster, &pods.collect())
+}
+
+/// The pods that ran and were evicted, not moved.
+fn evicted(run: &SchedulingRun) -> BTreeSet<&str> {
+    let mut evicted = BTreeSet::new();
+    for (start, outcomes) in &run.cycles {
+        let leaves = |task: &&str| {
+            let outcome = outcomes.get(*task);
+            outcome.is_some_and(|outcome| outcome.status == "Releasing")
+        };
+        evicted.extend(running(start).into_iter().filter(leaves));
+    }
+    evicted
 }
 
 /// The jobs of lower priority in the queue of a job.
@@ -165,5 +225,28 @@ mod tests {
         kais["jobs"][1]["tasks"][0]["state"] = json!("Running");
         let suspects = entitled(&ours, &kais).unwrap();
         assert_eq!(suspects, [("waits".to_owned(), Entitlement::Quota)]);
+    }
+    /// KAI takes the place of `held` in this way.
+    fn taken(status: &str) -> SchedulingRun {
+        let start = cluster(1.0, 1.0, 3, 50, true);
+        let outcome = PodOutcome {
+            status: status.to_owned(),
+            ..PodOutcome::default()
+        };
+        let outcomes = [("held-0".to_owned(), outcome)].into();
+        let end = carried_on(&start, &outcomes);
+        SchedulingRun {
+            cycles: vec![(start, outcomes)],
+            end,
+            rests: true,
+        }
+    }
+
+    #[test]
+    fn only_a_job_that_is_moved_pays_for_another() {
+        let moved = losers(&taken("Pipelined")).unwrap();
+        assert_eq!(moved, [Entitlement::FairShare]);
+        assert_eq!(losers(&taken("Releasing")).unwrap(), []);
+        assert_eq!(losers(&taken("Running")).unwrap(), []);
     }
 }

@@ -122,6 +122,7 @@ fn kais_way(way: &format::ScenarioKaiBehavior) -> KaiBehavior {
         format::ScenarioKaiBehavior::CountsLeaving => KaiBehavior::CountsLeaving,
         format::ScenarioKaiBehavior::NeedsAllSets => KaiBehavior::NeedsAllSets,
         format::ScenarioKaiBehavior::ReturnsOnce => KaiBehavior::ReturnsOnce,
+        format::ScenarioKaiBehavior::KeepsMove => KaiBehavior::KeepsMove,
     }
 }
 

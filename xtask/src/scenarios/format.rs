@@ -73,6 +73,7 @@ pub(crate) enum ScenarioKaiBehavior {
     CountsLeaving,
     NeedsAllSets,
     ReturnsOnce,
+    KeepsMove,
 }
 
 /// A plugin by its name, or an object with its name and arguments.

@@ -50,6 +50,8 @@ pub enum KaiBehavior {
     /// After an eviction, an elastic job gets one turn to be placed again: it gets its minimum or one pod, and
     /// loses the rest although there is room.
     ReturnsOnce,
+    /// A pod that was moved, and is moved back in the same step, goes to the node of the first move.
+    KeepsMove,
 }
 
 /// The settings of the policy.

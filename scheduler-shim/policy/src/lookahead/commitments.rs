@@ -78,7 +78,7 @@ fn served_instead(
 }
 
 /// Whether every pod that the plan evicts has another place.
-fn only_moves(session: &Session<'_>) -> bool {
+pub(super) fn only_moves(session: &Session<'_>) -> bool {
     let mut task_states = session.state().before_and_after();
     task_states.all(|(before, after)| {
         !before.status.is_active_allocated() || after.status != TaskStatus::Releasing

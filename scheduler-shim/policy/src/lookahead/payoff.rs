@@ -1,27 +1,30 @@
-//! Whether a bold plan pays off: what the cluster is like when nothing changes any more.
+//! Whether a bold plan, or one that only moves pods, pays off: what the cluster is like when nothing changes any more.
 
 use std::collections::BTreeSet;
 
 use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::cluster::{Cluster, TaskStatus};
 use crate::lookahead::cautious::{LookaheadBudget, cautious};
-use crate::lookahead::commitments::{breaks_gang, carried_out, changes_something, nodes_of};
-use crate::plan_record::{BarredJobs, EvictionCommitment};
+use crate::lookahead::commitments::{
+    breaks_gang, carried_out, changes_something, nodes_of, only_moves,
+};
+use crate::plan_record::{BarredJobs, EvictionCaution, EvictionCommitment};
 use crate::session::Session;
 
 /// How many steps a bold plan may take until nothing changes.
 const STEPS_TO_REST: usize = 8;
 
 /// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
-/// with a claim, and no gang was left with too few pods on the way. Jobs that are `idle` may not evict. `None`
-/// also if the budget is spent before.
+/// with a claim, and no gang was left with too few pods on the way. If the plan may only move pods, none may have
+/// lost its place. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
 pub(super) fn pays_off(
     session: &Session<'_>,
     cluster: &Cluster,
     idle: &BarredJobs,
     budget: &mut LookaheadBudget,
 ) -> Option<Cluster> {
-    if session.plan().commitments().is_empty() {
+    let spares_all = matches!(session.plan().caution(), EvictionCaution::Moving(_));
+    if session.plan().commitments().is_empty() || spares_all && !only_moves(session) {
         return None;
     }
     let start = Session::open(session.facts().now(), cluster);
@@ -36,14 +39,21 @@ pub(super) fn pays_off(
         }
         if !changes_something(&ahead) {
             let mut commitments = session.plan().commitments().iter();
-            let pays_off =
-                commitments.all(|commitment| is_served(session, commitment, &start, &ahead));
+            let pays_off = commitments
+                .all(|commitment| is_served(session, commitment, &start, &ahead))
+                && (!spares_all || has_places_of(&ahead, &start));
             drop(ahead);
             return pays_off.then_some(at);
         }
         at = carried_out(&ahead, &at);
     }
     None
+}
+
+/// Whether every pod that had a place at the start has one at the end.
+fn has_places_of(end: &Session<'_>, start: &Session<'_>) -> bool {
+    let mut tasks = 0..end.facts().tasks().len();
+    tasks.all(|task| !start.state().has_place(task) || end.state().has_place(task))
 }
 
 /// Whether the job, or another with a claim, has at the end the room that is made for it now.

@@ -23,6 +23,12 @@ impl UndoLog {
         self.0.push((task, before));
     }
 
+    /// The state of a task before its first change.
+    pub(super) fn first(&self, task: usize) -> Option<&TaskState> {
+        let found = self.0.iter().find(|(changed, _)| *changed == task);
+        found.map(|(_, before)| before)
+    }
+
     /// Takes the last change since `mark`: the task, and its state before.
     pub(super) fn pop_after(&mut self, mark: Checkpoint) -> Option<(usize, TaskState)> {
         if self.0.len() <= mark.0 {
