@@ -13,7 +13,7 @@
 //!   gang with too few pods on the way, or if more bold plans would lead back to the start.
 //! - A plan that only moves pods is tried after that, for one barred job at a time. The moved pods may get other places
 //!   than planned, so it is followed like a bold plan. It is taken if the job has its place in the end, and every pod
-//!   that had one has one.
+//!   that had one has one or was evicted for a job with a claim in a later step.
 //!
 //! Without bold plans, a job with a claim (a quota, a fair share, a priority in its queue) could wait forever.
 

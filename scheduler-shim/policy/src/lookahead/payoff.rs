@@ -16,7 +16,8 @@ const STEPS_TO_REST: usize = 8;
 
 /// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
 /// with a claim, and no gang was left with too few pods on the way. If the plan may only move pods, none may have
-/// lost its place. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
+/// lost its place, but for those of a job that a later step evicted: a cautious step evicts only for a job that gets
+/// its place. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
 pub(super) fn pays_off(
     session: &Session<'_>,
     cluster: &Cluster,
@@ -28,6 +29,7 @@ pub(super) fn pays_off(
         return None;
     }
     let start = Session::open(session.facts().now(), cluster);
+    let mut evicted_later = BTreeSet::new();
     let mut at = carried_out(session, cluster);
     for _ in 0..STEPS_TO_REST {
         if budget.is_spent() {
@@ -41,19 +43,34 @@ pub(super) fn pays_off(
             let mut commitments = session.plan().commitments().iter();
             let pays_off = commitments
                 .all(|commitment| is_served(session, commitment, &start, &ahead))
-                && (!spares_all || has_places_of(&ahead, &start));
+                && (!spares_all || has_places_of(&ahead, &start, &evicted_later));
             drop(ahead);
             return pays_off.then_some(at);
         }
+        evicted_later.extend(evicted_jobs(&ahead));
         at = carried_out(&ahead, &at);
     }
     None
 }
 
-/// Whether every pod that had a place at the start has one at the end.
-fn has_places_of(end: &Session<'_>, start: &Session<'_>) -> bool {
+/// The jobs of which a step evicts pods.
+fn evicted_jobs(step: &Session<'_>) -> BTreeSet<usize> {
+    let tasks = 0..step.facts().tasks().len();
+    let evicted = tasks.filter(|&task| {
+        let (before, after) = (step.state().initial(task), step.state().task(task));
+        before.status.is_active_allocated() && after.status == TaskStatus::Releasing
+    });
+    evicted.map(|task| step.facts().task(task).job).collect()
+}
+
+/// Whether every pod that had a place at the start has one at the end, but for pods of jobs that were evicted later.
+fn has_places_of(end: &Session<'_>, start: &Session<'_>, evicted_later: &BTreeSet<usize>) -> bool {
     let mut tasks = 0..end.facts().tasks().len();
-    tasks.all(|task| !start.state().has_place(task) || end.state().has_place(task))
+    tasks.all(|task| {
+        !start.state().has_place(task)
+            || end.state().has_place(task)
+            || evicted_later.contains(&end.facts().task(task).job)
+    })
 }
 
 /// Whether the job, or another with a claim, has at the end the room that is made for it now.
