@@ -1,7 +1,7 @@
 //! Leader election with a Lease, by the rules of Kubernetes' own components.
 //!
 //! A lease is taken when it is free, or when it was not renewed for as long as its record says. That time is measured
-//! here, because other clocks are not trusted. The holder renews it five times in that time, and stops acting after
+//! here, because other clocks are not trusted. The holder renews it three times in that time, and stops acting after
 //! two thirds of it. It does not exit: if the answers were only slow and nobody else took the lease, it goes on.
 //! [`LeaseTenure`] keeps the time.
 
