@@ -23,6 +23,7 @@ const CRATES: &[&str] = &[
     "proto/kubernetes/src",
     "proto/src",
     "runtime-class/src",
+    "scheduler-shim/explain/src",
     "scheduler-shim/policy/src",
     "sim/daemon/src",
     "sim/nvml/src",

@@ -6,8 +6,11 @@
 pub mod decided_cluster;
 pub mod explain;
 pub mod formatting;
+pub mod pod_explanation;
+pub mod queue_view;
 pub mod report;
 pub mod waiting;
 
 mod unblock;
+mod unmet_requirement;
 mod unschedulable;

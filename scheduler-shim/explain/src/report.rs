@@ -8,8 +8,9 @@ use apportion_policy::cluster::TaskGpuRequest;
 use serde::Serialize;
 
 use super::decided_cluster::{ActionDecision, DecidedCluster};
-use super::explain::{self, PodExplanation, QueueView};
 use super::formatting::{self, line};
+use super::pod_explanation::PodExplanation;
+use super::queue_view::{self, QueueView};
 use super::waiting::{self, WaitingPod};
 use apportion_model::object_warnings::ObjectWarnings;
 use apportion_model::shards::action_name;
@@ -78,7 +79,7 @@ pub fn report(
             .filter_map(|made| reported_decision(decided, made))
             .collect(),
         waiting: waiting::all(snapshot, decided),
-        queues: explain::all_queues(decided),
+        queues: queue_view::all(decided),
         warnings,
         ignored: snapshot.inventory.ignored.clone(),
         other_schedulers_pods: snapshot.foreign,

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::decided_cluster::DecidedCluster;
 use super::formatting;
-use super::unschedulable::{self, NodeView, UnmetRequirement};
+use super::unmet_requirement::UnmetRequirement;
+use super::unschedulable::{self, NodeView};
 use apportion_model::snapshot::ClusterSnapshot;
 
 mod gang;

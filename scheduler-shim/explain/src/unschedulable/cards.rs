@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Holder, fits};
 use apportion_policy::cluster::{Node, Task, TaskGpuRequest};
 
-use super::UnmetRequirement;
 use crate::decided_cluster::{DecidedCluster, share_of};
 use crate::formatting;
+use crate::unmet_requirement::UnmetRequirement;
 
 /// What the node lacks of cards, in words.
 pub(crate) fn lack(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use apportion_policy::cluster::{Job, PodSet, SubGroupSet, Task, TaskStatus};
 
-use super::DecidedCluster;
+use crate::decided_cluster::DecidedCluster;
 
 /// The only set of a group without subgroups.
 const WHOLE: &str = "default";

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use apportion_policy::cluster::{PodAffinityTerm, Task};
 
-use super::DecidedCluster;
-use super::unschedulable::NodeView;
+use crate::decided_cluster::DecidedCluster;
+use crate::unschedulable::NodeView;
 use apportion_model::pod_affinity;
 
 /// Why a gang does not fit although one of its pods would: its pods keep apart, and the nodes with room are in too
