@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::options::SchedulerOptions;
-use apportion_model::inventory;
+use apportion_model::object_kinds;
 
 /// API group, resource and verb.
 type Right = (String, String, String);
@@ -127,7 +127,7 @@ fn plural(kind: &str) -> String {
 
 #[test]
 fn the_scheduler_may_do_what_it_does_and_no_more() {
-    let read = inventory::kinds().flat_map(|(group, kind)| {
+    let read = object_kinds::kinds().flat_map(|(group, kind)| {
         let right = move |verb: &str| (group.to_owned(), plural(kind), verb.to_owned());
         ["list", "watch"].map(right)
     });

@@ -24,6 +24,7 @@ const CRATES: &[&str] = &[
     "proto/src",
     "runtime-class/src",
     "scheduler-shim/explain/src",
+    "scheduler-shim/model/src",
     "scheduler-shim/policy/src",
     "sim/daemon/src",
     "sim/nvml/src",

@@ -11,19 +11,9 @@ use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Cluster, ResourceClaim};
 use serde_json::{Value, json};
 
-use super::inventory::{ObjectInventory, called};
-use super::object_warnings::ObjectWarnings;
+use super::inventory::ObjectInventory;
+use super::object_warnings::{ObjectWarnings, called};
 use super::pods;
-
-/// The kinds, and whether they are cluster-scoped.
-pub const KINDS: &[(&str, bool)] = &[
-    ("ResourceClaim", false),
-    ("ResourceClaimTemplate", false),
-    ("ResourceSlice", true),
-    ("DeviceClass", true),
-];
-/// Their API group.
-pub const GROUP: &str = "resource.k8s.io";
 
 /// The annotation of a claim that was created from a template, for one pod.
 const OF_POD: &str = "resource.kubernetes.io/pod-claim-name";

@@ -6,26 +6,14 @@
 
 use std::sync::Arc;
 
-use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Task, TaskStatus};
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;
+use super::object_kinds::CONFIG_MAP;
 
-/// API group and kind.
-pub const KIND: (&str, &str) = ("", "ConfigMap");
 /// Prefix of an internal label that no node has. No user can set it, because of the space.
 const WAITS_FOR: &str = " config-map ";
-
-/// The ConfigMaps without which a pod can't start.
-pub fn needed(pod: ObjectView<'_>) -> Box<[Box<str>]> {
-    let volumes = pod.json()["spec"]["volumes"].as_array();
-    let maps = volumes.into_iter().flatten().map(|one| &one["configMap"]);
-    let needed = maps.filter(|map| map["optional"] != true);
-    needed
-        .filter_map(|map| map["name"].as_str().map(Box::from))
-        .collect()
-}
 
 /// Makes a pod wait if a ConfigMap that it needs is missing.
 pub fn await_all(task: &mut Task, space: &str, needed: &[Box<str>], inventory: &ObjectInventory) {
@@ -33,10 +21,10 @@ pub fn await_all(task: &mut Task, space: &str, needed: &[Box<str>], inventory: &
         return;
     }
     let is_told = |space: &str| {
-        let mut all = inventory.all(KIND.1);
+        let mut all = inventory.all(CONFIG_MAP.1);
         all.any(|map| map.namespace() == space)
     };
-    let is_missing = |name: &&str| inventory.find(KIND.1, space, name).is_none();
+    let is_missing = |name: &&str| inventory.find(CONFIG_MAP.1, space, name).is_none();
     let mut needed = needed.iter().map(Box::as_ref);
     if let Some(name) = needed.find(is_missing).filter(|_| is_told(space)) {
         let label = format!("{WAITS_FOR}{name}");
@@ -61,6 +49,7 @@ pub fn slim(volume: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use apportion_groups::ObjectView;
     use serde_json::json;
 
     use super::*;
@@ -78,7 +67,7 @@ mod tests {
         await_all(
             &mut task,
             "team",
-            &needed(ObjectView::new(&pod)),
+            &crate::pods::config_maps(ObjectView::new(&pod)),
             &inventory,
         );
         refused(&task)

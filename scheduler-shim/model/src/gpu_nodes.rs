@@ -13,15 +13,13 @@ use serde_json::Value;
 
 use super::cards::{CardInventory, ForeignHoldings, add_strangers, written};
 use super::inventory::ObjectInventory;
+use super::object_kinds::GPU_NODE;
 use super::pods;
-
-/// The kind, by API group.
-pub const KIND: (&str, &str) = ("apportion.dev", "GpuNode");
 
 /// The cards that the objects and the pods name.
 pub fn known(inventory: &ObjectInventory) -> CardInventory {
     let mut known = CardInventory::default();
-    for object in inventory.all(KIND.1) {
+    for object in inventory.all(GPU_NODE.1) {
         let listed = cards(object).map(listed).collect();
         known.listed.insert(object.name().to_owned(), listed);
         for card in cards(object) {
@@ -46,7 +44,7 @@ pub fn enter_strangers(inventory: &ObjectInventory, cluster: &mut Cluster) {
     let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
     let here = tasks.filter(|task| task.status.is_active());
     let here: BTreeSet<String> = here.map(|task| task.name.clone()).collect();
-    for object in inventory.all(KIND.1) {
+    for object in inventory.all(GPU_NODE.1) {
         let mut held = ForeignHoldings::new();
         for card in cards(object) {
             let name = card["uuid"].as_str().unwrap_or_default();

@@ -1,4 +1,10 @@
 //! Resolves a pod's group: the PodGroup object that it names, else the group derived from its owners.
+//!
+//! A pod's group depends on its owners and on PodGroups. It is cached until something in its namespace or cluster-wide
+//! changes that grouping rules read, and not at all if the rule counted other pods. There are as many PodGroups as
+//! pods, so only those count that the rules read.
+
+use std::sync::{Arc, PoisonError};
 
 use apportion_abi::names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_groups::{
@@ -8,8 +14,12 @@ use apportion_groups::{
 use apportion_kubernetes::parse_duration;
 use serde_json::Value;
 
+use super::cached_group::{CachedGroup, DerivedGroup, PodGroupResult};
 use super::inventory::ObjectInventory;
-use super::{owners, pods};
+use super::labels::texts;
+use super::parsed_objects::ParsedPod;
+use super::pod_group_terms::PodGroupTerms;
+use super::{group_objects, owners, pods};
 
 /// A pod's group.
 #[derive(Debug)]
@@ -51,6 +61,78 @@ pub fn group_of(
         derived,
         is_awaited,
     }
+}
+
+impl ParsedPod {
+    /// The group that the pod is in.
+    pub(crate) fn group(
+        &self,
+        pod: ObjectView<'_>,
+        among: &ObjectInventory,
+        settings: &GroupingSettings,
+    ) -> PodGroupResult {
+        self.grouped(pod, among, settings, |grouped| grouped.group.clone())
+    }
+
+    /// The group derived from its owners, unless somebody else makes its group.
+    pub fn derived(
+        &self,
+        pod: ObjectView<'_>,
+        among: &ObjectInventory,
+        settings: &GroupingSettings,
+    ) -> Option<DerivedGroup> {
+        self.grouped(pod, among, settings, |grouped| grouped.derived.clone())
+    }
+
+    fn grouped<T>(
+        &self,
+        pod: ObjectView<'_>,
+        among: &ObjectInventory,
+        settings: &GroupingSettings,
+        asked: impl FnOnce(&CachedGroup) -> T,
+    ) -> T {
+        let mut known = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_of_now = |known: &&CachedGroup| known.is_of(pod.namespace(), &among.ages);
+        if let Some(known) = known.as_ref().filter(is_of_now) {
+            return asked(known);
+        }
+        let (read, is_lasting) = read_group(pod, among, settings);
+        let answer = asked(&read);
+        *known = Some(read).filter(|_| is_lasting);
+        answer
+    }
+}
+
+/// The group of a pod, and whether it can be cached until something with a known age changes.
+fn read_group(
+    pod: ObjectView<'_>,
+    among: &ObjectInventory,
+    settings: &GroupingSettings,
+) -> (CachedGroup, bool) {
+    let lookup: &ObjectStore = among.lookup();
+    // Parsed apart from the cache: a burst brings thousands, and each is dropped at once.
+    let apart = pod.read_apart();
+    let pod = ObjectView::new(&apart);
+    let (found, trace) = lookup.traced(|| group_of(pod, among, lookup, settings));
+    let is_lasting = !trace.looked_around && !found.is_awaited;
+    let mut looked_for = trace.pod_groups;
+    looked_for.sort_unstable();
+    looked_for.dedup();
+    let with_age = |(space, name): (String, String)| {
+        let age = among.ages.of_group(&space, &name);
+        (space, name, age)
+    };
+    let read = CachedGroup {
+        ages: among.ages.of(pod.namespace()),
+        pod_groups: looked_for.into_iter().map(with_age).collect(),
+        derived: found.derived.map(|derived| DerivedGroup {
+            stamp: group_objects::stamp(&derived),
+            part: group_objects::part_of(&derived, pod.name()).map(Arc::from),
+            name: derived.name.into(),
+        }),
+        group: Arc::new(found.group.map(PodGroupTerms::of)),
+    };
+    (read, is_lasting)
 }
 
 /// Fills the subgroups with the pods that the rules put there, whether the pods are labelled yet or not.
@@ -126,8 +208,8 @@ fn given(object: ObjectView<'_>, pod: ObjectView<'_>) -> Result<DerivedPodGroup,
         preemption_delay: text("preemptionDelay").and_then(parse_duration),
         min_member: min_member.unwrap_or(u32::from(min_sub_group.is_none())),
         min_sub_group,
-        labels: super::nodes::texts(&read.json()["metadata"]["labels"]),
-        annotations: super::nodes::texts(&read.json()["metadata"]["annotations"]),
+        labels: texts(&read.json()["metadata"]["labels"]),
+        annotations: texts(&read.json()["metadata"]["annotations"]),
         topology: topology(&spec["topologyConstraint"]),
         sub_groups: parts.map_err(wrong)?,
     })

@@ -9,38 +9,10 @@ use std::sync::Arc;
 use apportion_groups::{ObjectStore, ObjectView, TABLE};
 use serde_json::{Value, json};
 
-use super::claims;
-use super::jobs::ParsedPodGroup;
-use super::object_warnings::ObjectWarnings;
-use super::parsed_objects::{ChangeCounters, ParsedNode, ParsedPod};
-
-/// Cluster-scoped kinds that are read, by API group.
-const CLUSTER_WIDE: &[(&str, &str)] = &[
-    ("", "Node"),
-    super::namespaces::KIND,
-    ("scheduling.run.ai", "Queue"),
-    ("scheduling.k8s.io", "PriorityClass"),
-    ("kai.scheduler", "Topology"),
-    super::shards::SHARD,
-    super::shards::CONFIG,
-    super::gpu_nodes::KIND,
-    super::numa::KIND,
-    ("", "PersistentVolume"),
-    ("storage.k8s.io", "StorageClass"),
-    ("storage.k8s.io", "CSIDriver"),
-];
-
-/// Namespaced kinds that are read, beside those that own pods.
-const NAMESPACED: &[(&str, &str)] = &[
-    ("scheduling.run.ai", "PodGroup"),
-    ("", "PersistentVolumeClaim"),
-    super::config_maps::KIND,
-    ("storage.k8s.io", "CSIStorageCapacity"),
-    ("scheduler.grove.io", "PodGang"),
-    // Between a Knative service and its Deployments: the owners on the way, and the scale of a revision.
-    ("serving.knative.dev", "Configuration"),
-    ("serving.knative.dev", "Revision"),
-];
+use super::change_counters::ChangeCounters;
+use super::object_kinds::is_cluster_wide;
+use super::object_warnings::{ObjectWarnings, called};
+use super::parsed_objects::{ParsedNode, ParsedPod, ParsedPodGroup};
 
 /// The priority classes that KAI installs, for clusters whose dump leaves them out.
 const CLASSES: &[(&str, i32)] = &[
@@ -165,16 +137,11 @@ impl ObjectInventory {
     fn sorted(&mut self, mut json: Value, warnings: &mut ObjectWarnings) -> Option<Value> {
         let object = ObjectView::new(&json);
         let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
-        let is_cluster_wide = CLUSTER_WIDE.contains(&(group.as_str(), kind.as_str()));
-        let of_claims = claims::KINDS
-            .iter()
-            .find(|(known, _)| group == claims::GROUP && *known == kind);
-        let is_cluster_wide = is_cluster_wide || of_claims.is_some_and(|(_, wide)| *wide);
-        if !is_read(&group, &kind) && of_claims.is_none() {
+        let Some(is_cluster_wide) = is_cluster_wide(&group, &kind) else {
             let kind = if kind.is_empty() { "no kind" } else { &kind };
             *self.ignored.entry(kind.to_owned()).or_default() += 1;
             return None;
-        }
+        };
         let name = object.name().to_owned();
         if name.is_empty() {
             warnings.note(&kind, "it has no metadata.name and is ignored");
@@ -280,25 +247,6 @@ impl ObjectInventory {
     /// The objects, for lookups by grouping rules.
     pub fn lookup(&self) -> &ObjectStore {
         &self.objects
-    }
-}
-
-/// The kinds that a running cluster's decisions need, by API group.
-pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let owners = TABLE.iter().map(|row| (row.api_group, row.kind));
-    CLUSTER_WIDE.iter().chain(NAMESPACED).copied().chain(owners)
-}
-
-/// Whether a running cluster's decisions need objects of a kind.
-pub fn is_read(group: &str, kind: &str) -> bool {
-    kinds().any(|known| known == (group, kind))
-}
-
-/// How warnings name an object.
-pub fn called(kind: &str, namespace: &str, name: &str) -> String {
-    match namespace {
-        "" => format!("{kind} {name}"),
-        namespace => format!("{kind} {namespace}/{name}"),
     }
 }
 

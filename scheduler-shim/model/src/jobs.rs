@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_admission::ignored;
 use apportion_groups::{GroupPreemptibility, ObjectView};
-use apportion_policy::cluster::{Job, Task, TaskStatus};
+use apportion_policy::cluster::{Job, Task};
 
-use super::clock;
 use super::gang;
-use super::inventory::{ObjectInventory, called};
-use super::object_warnings::ObjectWarnings;
+use super::inventory::ObjectInventory;
+use super::object_warnings::{ObjectWarnings, called};
 use super::parsed_objects::ParsedPod;
 use super::pod_group_terms::{PodGroupTerms, grace};
 
@@ -68,27 +66,6 @@ impl JobBuilder {
 
     pub(crate) fn finish(self) -> Vec<Arc<Job>> {
         self.jobs.into_values().map(Arc::new).collect()
-    }
-}
-
-/// What a job needs of its PodGroup in each round, parsed once.
-#[derive(Debug)]
-pub(crate) struct ParsedPodGroup {
-    created: Option<Duration>,
-    /// Its staleness grace period, as written.
-    grace: Option<Box<str>>,
-    /// The fields that are ignored, and why.
-    ignored: Vec<String>,
-}
-
-impl ParsedPodGroup {
-    pub(crate) fn of(object: ObjectView<'_>) -> Self {
-        let grace = object.json()["spec"]["stalenessGracePeriod"].as_str();
-        Self {
-            created: clock::field(object, "/metadata/creationTimestamp"),
-            grace: grace.filter(|text| !text.is_empty()).map(Box::from),
-            ignored: ignored::durations(object.json()),
-        }
     }
 }
 
@@ -160,9 +137,4 @@ impl JobReadContext<'_> {
             }
         }
     }
-}
-
-/// Whether a pod has ended and holds nothing on its node.
-pub(crate) fn is_over(status: TaskStatus) -> bool {
-    matches!(status, TaskStatus::Succeeded | TaskStatus::Failed)
 }

@@ -4,36 +4,42 @@
 //! the rest goes on.
 #![forbid(unsafe_code)]
 
+pub mod admission;
+pub mod cached_group;
 pub mod cards;
+pub mod change_counters;
 pub mod claims;
 pub mod clock;
-pub mod gpu_nodes;
-pub mod inventory;
-pub mod object_warnings;
-pub mod pods;
-pub mod snapshot;
-pub mod usage_history;
-
-pub mod admission;
-pub mod requests;
-
-pub mod occupancy;
-
-mod capacity;
 pub mod config_maps;
-mod foreign_pods;
-mod gang;
+pub mod gpu_nodes;
 pub mod group_objects;
 pub mod groups;
-mod jobs;
-mod namespaces;
-mod nodes;
+pub mod inventory;
 pub mod numa;
-mod owners;
+pub mod object_kinds;
+pub mod object_warnings;
+pub mod occupancy;
 pub mod parsed_objects;
 pub mod pod_affinity;
+pub mod pod_occupancy;
+pub mod pod_zones;
+pub mod pods;
+pub mod requests;
+pub mod shards;
+pub mod snapshot;
+pub mod usage_history;
+pub mod volumes;
+
+mod capacity;
+mod foreign_pods;
+mod gang;
+mod jobs;
+mod labels;
+mod namespaces;
+mod node_requirements;
+mod nodes;
+mod owners;
 mod pod_group_terms;
 mod queues;
 mod selector;
-pub mod shards;
-pub mod volumes;
+mod tasks;

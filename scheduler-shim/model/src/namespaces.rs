@@ -6,13 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_policy::cluster::{LabelRequirement, PodAffinityTerm, PreferredTerm, Task};
 
-use super::inventory::{ObjectInventory, called};
-use super::nodes::texts;
-use super::object_warnings::ObjectWarnings;
+use super::inventory::ObjectInventory;
+use super::labels::texts;
+use super::object_kinds::NAMESPACE as KIND;
+use super::object_warnings::{ObjectWarnings, called};
 use super::pod_affinity::{NAMESPACE, OF_NAMESPACE};
 
-/// API group and kind.
-pub(crate) const KIND: (&str, &str) = ("", "Namespace");
 /// The label with a namespace's name.
 const NAME: &str = "kubernetes.io/metadata.name";
 

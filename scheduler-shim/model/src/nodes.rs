@@ -14,13 +14,11 @@ use apportion_abi::names::{
 use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
 use apportion_policy::cluster::{LabelMap, MigStrategy, Node};
-use serde_json::Value;
 
-use super::inventory::called;
-use super::object_warnings::ObjectWarnings;
+use super::labels::{HOSTNAME, texts};
+use super::object_warnings::{ObjectWarnings, called};
 use super::requests::WHOLE;
 
-pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 /// From this label value on, memory is in bytes and not in MiB.
 const IN_BYTES: f64 = 1_099_511_627_776.0;
 /// The size of cards of unknown size: fractions work on them, amounts of memory do not.
@@ -92,14 +90,6 @@ fn labels(object: ObjectView<'_>) -> LabelMap {
     let name = || object.name().to_owned();
     labels.entry(HOSTNAME.to_owned()).or_insert_with(name);
     labels.into_iter().collect()
-}
-
-/// A map of strings.
-pub(crate) fn texts(json: &Value) -> BTreeMap<String, String> {
-    let entries = json.as_object().into_iter().flatten();
-    entries
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
 }
 
 /// Why a node takes no pods, if so.

@@ -2,35 +2,25 @@
 //!
 //! The kubelet's Topology Manager rejects a pod that it cannot align (`TopologyAffinityError`). With these objects
 //! the scheduler knows beforehand. They say which zones a node has. Their free amounts lag behind, so those are
-//! computed: what each zone has, less what the pods of the node hold. A pod's zones are written on it: by KAI's
-//! numa-placement-exporter after the kubelet has decided, by the scheduler when it binds the pod.
+//! computed: what each zone has, less what the pods of the node hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::names::{ANNOTATION_NUMA_OBSERVED, ANNOTATION_NUMA_PREDICTED, RESOURCE_WHOLE};
-use apportion_groups::ObjectView;
-use apportion_kubernetes::Quantity;
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{
-    ContainerZones, Node, NumaPolicy, NumaScope, NumaZone, ZoneAmounts,
-};
+use apportion_policy::cluster::{Node, NumaPolicy, NumaScope, NumaZone, ZoneAmounts};
 use serde_json::{Map, Value, json};
 
 use super::inventory::ObjectInventory;
-use super::requests::WHOLE;
+use super::object_kinds::NODE_RESOURCE_TOPOLOGY;
+use super::pod_zones::{self, ZonesOfPod};
 
-/// The objects that describe the zones of a node, by the node's name.
-pub const KIND: (&str, &str) = ("topology.node.k8s.io", "NodeResourceTopology");
 /// The type of a zone that is a NUMA node; zones of other types are sockets, dies or caches.
 const NUMA_NODE: &str = "Node";
-
-/// The part of a pod that is in each zone, by the zone's name.
-pub type ZonesOfPod = Vec<(String, ZoneAmounts)>;
 
 /// Adds the zones to the nodes of a cluster. `ignored` are resources that no kubelet aligns, by name.
 pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, ignored: &BTreeSet<String>) {
     for node in &mut cluster.nodes {
-        if let Some(topology) = inventory.find(KIND.1, "", &node.name) {
+        if let Some(topology) = inventory.find(NODE_RESOURCE_TOPOLOGY.1, "", &node.name) {
             describe(node, topology.json(), ignored);
         }
     }
@@ -94,20 +84,7 @@ fn of_resources(resources: &Value, ignored: &BTreeSet<String>) -> ZoneAmounts {
             amounts.insert(name.to_owned(), resource["allocatable"].clone());
         }
     }
-    of_list(&Value::Object(amounts))
-}
-
-/// A list of resources with their amounts.
-fn of_list(list: &Value) -> ZoneAmounts {
-    let amount = |name: &str| {
-        let amount = Quantity::from_json(&list[name]).unwrap_or_default();
-        amount.max(Quantity::ZERO)
-    };
-    ZoneAmounts {
-        cpu: amount("cpu").millis(),
-        memory: amount("memory").units(),
-        cards: WHOLE.iter().map(|name| amount(name).units()).sum(),
-    }
+    pod_zones::amounts(&Value::Object(amounts))
 }
 
 fn attribute<'t>(topology: &'t Value, name: &str) -> Option<&'t str> {
@@ -178,119 +155,20 @@ pub fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
     }
 }
 
-/// The zones that are written on a pod: what its kubelet did, else what the scheduler expected.
-pub fn written(pod: ObjectView<'_>) -> ZonesOfPod {
-    let read = |name: &str| {
-        let record: Vec<Value> = serde_json::from_str(pod.annotation(name)?).ok()?;
-        let one =
-            |zone: &Value| Some((zone["zone"].as_str()?.to_owned(), of_list(&zone["amount"])));
-        let zones = record.iter().map(one).collect::<Option<ZonesOfPod>>()?;
-        Some(zones).filter(|zones| !zones.is_empty())
-    };
-    read(ANNOTATION_NUMA_OBSERVED)
-        .or_else(|| read(ANNOTATION_NUMA_PREDICTED))
-        .unwrap_or_default()
-}
-
-/// A pod's zones as text, to write on the pod.
-pub fn text(zones: &[(String, ZoneAmounts)]) -> String {
-    let one = |(zone, amounts): &(String, ZoneAmounts)| {
-        let mut amount = Map::new();
-        let mut add = |name: &str, count: i64, unit: &str| {
-            if count > 0 {
-                amount.insert(name.to_owned(), format!("{count}{unit}").into());
-            }
-        };
-        add("cpu", amounts.cpu, "m");
-        add("memory", amounts.memory, "");
-        add(RESOURCE_WHOLE, amounts.cards, "");
-        json!({"zone": zone, "amount": amount})
-    };
-    Value::Array(zones.iter().map(one).collect()).to_string()
-}
-
-/// Whether the kubelet gives the pod exclusive processors and memory: its QoS class is Guaranteed, and its containers
-/// request them. Pods with `spec.resources` get neither.
-pub fn is_guaranteed(pod: ObjectView<'_>) -> bool {
-    let spec = &pod.json()["spec"];
-    let is_set = |container: &Value, name: &str| {
-        let resources = &container["resources"];
-        let limit = Quantity::from_json(&resources["limits"][name]);
-        let limit = limit.filter(|limit| *limit > Quantity::ZERO);
-        let request = Quantity::from_json(&resources["requests"][name]).or(limit);
-        limit.is_some() && limit == request
-    };
-    let has_all = |container: &Value| ["cpu", "memory"].iter().all(|name| is_set(container, name));
-    let mut all = list(spec, "containers").chain(list(spec, "initContainers"));
-    spec["resources"].is_null() && list(spec, "containers").next().is_some() && all.all(has_all)
-}
-
-fn list<'s>(spec: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> + use<'s> {
-    spec[name].as_array().into_iter().flatten()
-}
-
-/// What the containers of a pod request of zones, if it has several.
-pub fn containers(pod: ObjectView<'_>, is_guaranteed: bool) -> Option<Box<ContainerZones>> {
-    let spec = &pod.json()["spec"];
-    let has_several = list(spec, "containers").nth(1).is_some();
-    if !has_several && list(spec, "initContainers").next().is_none() && spec["overhead"].is_null() {
-        return None;
-    }
-    let (mut running, mut init) = (Vec::new(), Vec::new());
-    let (mut sidecars, mut peak) = (ZoneAmounts::default(), ZoneAmounts::default());
-    for container in list(spec, "initContainers") {
-        let asked = asked(container, is_guaranteed);
-        if container["restartPolicy"] == "Always" {
-            sidecars = sidecars.plus(asked, 1);
-            running.push(asked);
-        } else {
-            peak = most(peak, sidecars.plus(asked, 1));
-            init.push(asked);
-        }
-    }
-    running.extend(list(spec, "containers").map(|container| asked(container, is_guaranteed)));
-    let sum = running
-        .iter()
-        .fold(ZoneAmounts::default(), |sum, one| sum.plus(*one, 1));
-    Some(Box::new(ContainerZones {
-        pod: most(sum, peak),
-        running,
-        init,
-    }))
-}
-
-/// What a container requests of zones. It gets exclusive processors only if it requests a whole number of them.
-fn asked(container: &Value, is_guaranteed: bool) -> ZoneAmounts {
-    const WHOLE_CPU: i64 = 1000;
-    let resources = &container["resources"];
-    let mut list = resources["limits"].as_object().cloned().unwrap_or_default();
-    list.extend(
-        resources["requests"]
-            .as_object()
-            .cloned()
-            .unwrap_or_default(),
-    );
-    let amounts = of_list(&Value::Object(list));
-    let has_cpus = is_guaranteed && amounts.cpu % WHOLE_CPU == 0;
-    amounts.only(has_cpus, is_guaranteed, true)
-}
-
-fn most(left: ZoneAmounts, right: ZoneAmounts) -> ZoneAmounts {
-    ZoneAmounts {
-        cpu: left.cpu.max(right.cpu),
-        memory: left.memory.max(right.memory),
-        cards: left.cards.max(right.cards),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use apportion_policy::{Decision, step};
     use std::time::Duration;
+
+    use apportion_abi::names::{
+        ANNOTATION_NUMA_OBSERVED, ANNOTATION_NUMA_PREDICTED, RESOURCE_WHOLE,
+    };
+    use apportion_groups::ObjectView;
+    use apportion_policy::{Decision, step};
 
     use super::*;
     use crate::cards::CardInventory;
     use crate::object_warnings::ObjectWarnings;
+    use crate::pod_zones::{is_guaranteed, text, written};
     use crate::snapshot::snapshot;
 
     /// A node of two zones with four GPUs, 16 processors and 64 GiB each.
@@ -307,7 +185,7 @@ mod tests {
         [
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
                 "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}}),
-            json!({"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": KIND.1,
+            json!({"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": NODE_RESOURCE_TOPOLOGY.1,
                 "metadata": {"name": name},
                 "attributes": [{"name": "topologyManagerPolicy", "value": policy},
                     {"name": "topologyManagerScope", "value": scope}],

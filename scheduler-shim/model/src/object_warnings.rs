@@ -40,3 +40,11 @@ impl ObjectWarnings {
         });
     }
 }
+
+/// How warnings name an object.
+pub fn called(kind: &str, namespace: &str, name: &str) -> String {
+    match namespace {
+        "" => format!("{kind} {name}"),
+        namespace => format!("{kind} {namespace}/{name}"),
+    }
+}

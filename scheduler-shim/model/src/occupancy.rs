@@ -5,38 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::names::{
-    RESOURCE_PARTITION as PARTITION, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
-};
 use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
-use serde_json::Value;
 
 use super::inventory::ObjectInventory;
+use super::pod_occupancy::{self, PodOccupancy};
 use super::pods;
-use super::requests::{self, WHOLE};
-
-/// What one pod holds.
-#[derive(Clone, Debug, Default)]
-pub struct PodOccupancy {
-    ports: BTreeSet<String>,
-    others: BTreeMap<String, Quantity>,
-}
-
-impl PodOccupancy {
-    /// Reads the host ports and the other resources of a pod.
-    pub fn of(pod: ObjectView<'_>) -> Self {
-        Self {
-            ports: ports(pod),
-            others: others(pod),
-        }
-    }
-
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.ports.is_empty() && self.others.is_empty()
-    }
-}
 
 /// What is held on each node.
 #[derive(Clone, Debug, Default)]
@@ -85,78 +59,30 @@ impl NodeOccupancy {
 
     fn taken_port(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
         let taken = self.ports.get(node.name())?;
-        let port = ports(pod).into_iter().find(|port| taken.contains(port))?;
+        let held = pod_occupancy::ports(pod);
+        let port = held.into_iter().find(|port| taken.contains(port))?;
         Some(format!("has host port {port} in use"))
     }
 
     fn lacking(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
-        others(pod).into_iter().find_map(|(name, asked)| {
-            let given = Quantity::from_json(&node.json()["status"]["allocatable"][&name]);
-            let given = given.unwrap_or_default();
-            let key = (node.name().to_owned(), name);
-            let free = given - self.amounts.get(&key).copied().unwrap_or_default();
-            let name = key.1;
-            (asked > free).then(|| format!("asked for {asked} of {name}; {free} free of {given}"))
-        })
+        pod_occupancy::others(pod)
+            .into_iter()
+            .find_map(|(name, asked)| {
+                let given = Quantity::from_json(&node.json()["status"]["allocatable"][&name]);
+                let given = given.unwrap_or_default();
+                let key = (node.name().to_owned(), name);
+                let free = given - self.amounts.get(&key).copied().unwrap_or_default();
+                let name = key.1;
+                (asked > free)
+                    .then(|| format!("asked for {asked} of {name}; {free} free of {given}"))
+            })
     }
-}
-
-/// The host ports that a pod takes, with their protocol.
-pub fn ports(pod: ObjectView<'_>) -> BTreeSet<String> {
-    let is_on_host = pod.json()["spec"]["hostNetwork"] == true;
-    let all =
-        requests::containers(pod, "containers").chain(requests::containers(pod, "initContainers"));
-    let ports = all.flat_map(|container| container["ports"].as_array().into_iter().flatten());
-    ports
-        .filter_map(|port| {
-            let own = if is_on_host {
-                &port["containerPort"]
-            } else {
-                &Value::Null
-            };
-            let number = port["hostPort"]
-                .as_u64()
-                .filter(|port| *port > 0)
-                .or(own.as_u64())?;
-            Some(format!(
-                "{number}/{}",
-                port["protocol"].as_str().unwrap_or("TCP")
-            ))
-        })
-        .collect()
-}
-
-/// The resources that nothing else checks, with their amounts.
-fn others(pod: ObjectView<'_>) -> BTreeMap<String, Quantity> {
-    let containers = requests::containers(pod, "containers").chain(pod.json().pointer("/spec"));
-    let names = containers.flat_map(|container| {
-        let kinds = ["requests", "limits"].into_iter();
-        kinds.flat_map(|kind| {
-            container["resources"][kind]
-                .as_object()
-                .into_iter()
-                .flatten()
-        })
-    });
-    // The ledger decides which shares fit, and an eviction for a share also frees what these resources count.
-    let is_known = |name: &str| {
-        matches!(
-            name,
-            "cpu" | "memory" | RESOURCE_SHARE_MIB | RESOURCE_SHARE_MICRO
-        ) || WHOLE.contains(&name)
-            || name.starts_with(PARTITION)
-    };
-    names
-        .map(|(name, _)| name.clone())
-        .filter(|name| !is_known(name))
-        .map(|name| (name.clone(), requests::total(pod, &name)))
-        .filter(|(_, amount)| *amount > Quantity::ZERO)
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use apportion_abi::names::{RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO};
+    use serde_json::{Value, json};
 
     use super::super::object_warnings::ObjectWarnings;
     use super::*;

@@ -2,49 +2,27 @@
 //!
 //! A round looks at every pod of the cluster, and most are as they were in the last round. What depends on one object
 //! alone is parsed when that object comes, because the objects themselves are kept as text. A pod's group also
-//! depends on its owners and on PodGroups. It is cached until something in its namespace or cluster-wide changes that
-//! grouping rules read, and not at all if the rule counted other pods. There are as many PodGroups as pods, so only
-//! those count that the rules read.
+//! depends on others; `groups` fills it in.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apportion_abi::names::{
     ANNOTATION_GROUP, ANNOTATION_RESERVED, LABEL_RESERVATION, LABEL_SUBGROUP, RESOURCE_SLOT,
 };
 use apportion_admission::ignored;
-use apportion_groups::{GroupingSettings, ObjectStore, ObjectView};
+use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::Value;
 
+use super::cached_group::CachedGroup;
 use super::cards::CardShare;
-use super::inventory::{ObjectInventory, called};
-use super::object_warnings::{ObjectWarning, ObjectWarnings};
-use super::occupancy::PodOccupancy;
-use super::pod_group_terms::PodGroupTerms;
-use super::{
-    admission, cards, clock, config_maps, group_objects, groups, jobs, nodes, pods, requests,
-    volumes,
-};
+use super::object_warnings::{ObjectWarning, ObjectWarnings, called};
+use super::pod_occupancy::PodOccupancy;
+use super::{cards, clock, node_requirements, nodes, pods, requests, tasks};
 
 /// The scheduler of pods that name none.
 const DEFAULT: &str = "default-scheduler";
-/// Kinds that no grouping rule reads.
-const APART: &[&str] = &[
-    "Pod",
-    "Node",
-    "Namespace",
-    "GpuNode",
-    "NodeResourceTopology",
-    "Queue",
-    "PersistentVolume",
-    "PersistentVolumeClaim",
-    "StorageClass",
-    "CSIDriver",
-    "CSIStorageCapacity",
-];
-
 /// The `app` label of KAI's reservation pods, each of which keeps a card for pods that share it. Here the sharing
 /// pods hold the card.
 const RESERVATION: &str = "kai-resource-reservation";
@@ -96,38 +74,7 @@ pub struct ParsedPod {
     /// The ConfigMaps without which it can't start.
     pub config_maps: Box<[Box<str>]>,
     notes: Vec<ObjectWarning>,
-    group: Mutex<Option<CachedGroup>>,
-}
-
-type PodGroupResult = Arc<Result<PodGroupTerms, String>>;
-
-/// A group derived from a pod's owners, with a stamp of its content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DerivedGroup {
-    /// The name of the group.
-    pub name: Arc<str>,
-    /// The subgroup that holds the pod.
-    pub part: Option<Arc<str>>,
-    /// Equal for objects that say the same.
-    pub stamp: u64,
-}
-
-/// A group, and the ages of everything that it was read from.
-#[derive(Debug)]
-struct CachedGroup {
-    ages: (u64, u64),
-    /// PodGroups by namespace and name, with their ages.
-    pod_groups: Vec<(String, String, u64)>,
-    group: PodGroupResult,
-    derived: Option<DerivedGroup>,
-}
-
-impl CachedGroup {
-    fn is_of(&self, namespace: &str, ages: &ChangeCounters) -> bool {
-        let mut pod_groups = self.pod_groups.iter();
-        self.ages == ages.of(namespace)
-            && pod_groups.all(|(space, name, age)| ages.of_group(space, name) == *age)
-    }
+    pub(crate) group: Mutex<Option<CachedGroup>>,
 }
 
 impl ParsedPod {
@@ -142,7 +89,7 @@ impl ParsedPod {
         }
         let task = match requests::unreadable(pod) {
             Some(why) => Err(why),
-            None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut warnings)),
+            None => (cards.clone()).map(|cards| tasks::task(pod, cards, &mut warnings)),
         };
         let holds = PodOccupancy::of(pod);
         let shares =
@@ -168,14 +115,14 @@ impl ParsedPod {
                 pod.annotation(ANNOTATION_GROUP).map(Box::from),
                 pod.label(LABEL_SUBGROUP).map(Box::from),
             ),
-            preferred: admission::preferred(pod),
+            preferred: node_requirements::preferred(pod),
             task,
             cards,
             slotless: slotless.map(Into::into),
             cpu_millis: requests::total(pod, "cpu").millis(),
             memory: requests::total(pod, "memory").units(),
-            wish: admission::key(pod, &holds, volumes::concerns(pod)).into(),
-            config_maps: config_maps::needed(pod),
+            wish: node_requirements::key(pod, &holds).into(),
+            config_maps: pods::config_maps(pod),
             holds,
             notes: warnings.0.into_iter().collect(),
             group: Mutex::default(),
@@ -189,7 +136,7 @@ impl ParsedPod {
 
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
-        jobs::is_over(self.status)
+        matches!(self.status, TaskStatus::Succeeded | TaskStatus::Failed)
     }
 
     /// Whether it is terminating.
@@ -218,76 +165,6 @@ impl ParsedPod {
     pub fn seen(&self) -> Option<&Task> {
         self.task.as_ref().ok()
     }
-
-    /// The group that the pod is in.
-    pub(crate) fn group(
-        &self,
-        pod: ObjectView<'_>,
-        among: &ObjectInventory,
-        settings: &GroupingSettings,
-    ) -> PodGroupResult {
-        self.grouped(pod, among, settings, |grouped| grouped.group.clone())
-    }
-
-    /// The group derived from its owners, unless somebody else makes its group.
-    pub fn derived(
-        &self,
-        pod: ObjectView<'_>,
-        among: &ObjectInventory,
-        settings: &GroupingSettings,
-    ) -> Option<DerivedGroup> {
-        self.grouped(pod, among, settings, |grouped| grouped.derived.clone())
-    }
-
-    fn grouped<T>(
-        &self,
-        pod: ObjectView<'_>,
-        among: &ObjectInventory,
-        settings: &GroupingSettings,
-        asked: impl FnOnce(&CachedGroup) -> T,
-    ) -> T {
-        let mut known = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_of_now = |known: &&CachedGroup| known.is_of(pod.namespace(), &among.ages);
-        if let Some(known) = known.as_ref().filter(is_of_now) {
-            return asked(known);
-        }
-        let (read, is_lasting) = read_group(pod, among, settings);
-        let answer = asked(&read);
-        *known = Some(read).filter(|_| is_lasting);
-        answer
-    }
-}
-
-/// The group of a pod, and whether it can be cached until something with a known age changes.
-fn read_group(
-    pod: ObjectView<'_>,
-    among: &ObjectInventory,
-    settings: &GroupingSettings,
-) -> (CachedGroup, bool) {
-    let lookup: &ObjectStore = among.lookup();
-    // Parsed apart from the cache: a burst brings thousands, and each is dropped at once.
-    let apart = pod.read_apart();
-    let pod = ObjectView::new(&apart);
-    let (found, trace) = lookup.traced(|| groups::group_of(pod, among, lookup, settings));
-    let is_lasting = !trace.looked_around && !found.is_awaited;
-    let mut looked_for = trace.pod_groups;
-    looked_for.sort_unstable();
-    looked_for.dedup();
-    let with_age = |(space, name): (String, String)| {
-        let age = among.ages.of_group(&space, &name);
-        (space, name, age)
-    };
-    let read = CachedGroup {
-        ages: among.ages.of(pod.namespace()),
-        pod_groups: looked_for.into_iter().map(with_age).collect(),
-        derived: found.derived.map(|derived| DerivedGroup {
-            stamp: group_objects::stamp(&derived),
-            part: group_objects::part_of(&derived, pod.name()).map(Arc::from),
-            name: derived.name.into(),
-        }),
-        group: Arc::new(found.group.map(PodGroupTerms::of)),
-    };
-    (read, is_lasting)
 }
 
 /// A parsed node.
@@ -317,75 +194,26 @@ impl ParsedNode {
     }
 }
 
-/// How often something changed that grouping rules read: by namespace, and cluster-wide without a name.
-#[derive(Debug, Default)]
-pub struct ChangeCounters {
-    spaces: BTreeMap<String, u64>,
-    /// The age of each PodGroup that exists.
-    pod_groups: BTreeMap<String, BTreeMap<String, u64>>,
-    /// How many changes of PodGroups there were.
-    changes: u64,
+/// What a job needs of its PodGroup in each round, parsed once.
+#[derive(Debug)]
+pub(crate) struct ParsedPodGroup {
+    pub(crate) created: Option<Duration>,
+    /// Its staleness grace period, as written.
+    pub(crate) grace: Option<Box<str>>,
+    /// The fields that are ignored, and why.
+    pub(crate) ignored: Vec<String>,
 }
 
-impl ChangeCounters {
-    fn of(&self, namespace: &str) -> (u64, u64) {
-        let age = |name| self.spaces.get(name).copied().unwrap_or(0);
-        (age(""), age(namespace))
-    }
-
-    /// The age of a PodGroup, unique to its version; zero if there is none.
-    pub fn of_group(&self, namespace: &str, name: &str) -> u64 {
-        let found = self.pod_groups.get(namespace).and_then(|all| all.get(name));
-        found.copied().unwrap_or(0)
-    }
-
-    fn note_group(&mut self, group: ObjectView<'_>, is_there: bool) {
-        let named = self.pod_groups.entry(group.namespace().to_owned());
-        let named = named.or_default();
-        if is_there {
-            self.changes += 1;
-            named.insert(group.name().to_owned(), self.changes);
-        } else {
-            named.remove(group.name());
+impl ParsedPodGroup {
+    pub(crate) fn of(object: ObjectView<'_>) -> Self {
+        let grace = object.json()["spec"]["stalenessGracePeriod"].as_str();
+        Self {
+            created: clock::field(object, "/metadata/creationTimestamp"),
+            grace: grace.filter(|text| !text.is_empty()).map(Box::from),
+            ignored: ignored::durations(object.json()),
         }
-        self.pod_groups.retain(|_, named| !named.is_empty());
     }
-
-    /// Records a change of an object. One side is `None` if it came or went.
-    pub fn note(&mut self, before: Option<ObjectView<'_>>, after: Option<ObjectView<'_>>) {
-        let object = before.or(after);
-        let Some(object) = object.filter(|one| !APART.contains(&one.kind())) else {
-            return;
-        };
-        let both = before.zip(after);
-        if both.is_some_and(|(before, after)| says_the_same(before, after)) {
-            return;
-        }
-        if object.kind() == "PodGroup" {
-            return self.note_group(object, after.is_some());
-        }
-        *self
-            .spaces
-            .entry(object.namespace().to_owned())
-            .or_default() += 1;
-    }
-}
-
-/// Whether nothing changed but the status, which no rule reads.
-fn says_the_same(before: ObjectView<'_>, after: ObjectView<'_>) -> bool {
-    const VERSIONS: &[&str] = &["resourceVersion", "generation"];
-    let (before, after) = (before.read_apart(), after.read_apart());
-    is_same_without(&before, &after, &["metadata", "status"])
-        && is_same_without(&before["metadata"], &after["metadata"], VERSIONS)
-}
-
-fn is_same_without(before: &Value, after: &Value, fields: &[&str]) -> bool {
-    let rest = |json| {
-        let all = Value::as_object(json).into_iter().flatten();
-        all.filter(|(field, _)| !fields.contains(&field.as_str()))
-    };
-    rest(before).eq(rest(after))
 }
 
 #[cfg(test)]
-mod anew;
+mod tests;

@@ -16,11 +16,9 @@ use apportion_policy::cluster::{
 };
 use serde_json::Value;
 
-use super::inventory::called;
-use super::nodes::{HOSTNAME, texts};
-use super::object_warnings::ObjectWarnings;
-use super::occupancy;
-use super::selector;
+use super::labels::{HOSTNAME, texts};
+use super::object_warnings::{ObjectWarnings, called};
+use super::{pod_occupancy, selector};
 
 /// The pseudo-label with a pod's namespace.
 pub const NAMESPACE: &str = " namespace";
@@ -42,7 +40,7 @@ pub fn enter(pod: ObjectView<'_>, task: &mut Task, warnings: &mut ObjectWarnings
     let mut labels = texts(&pod.json()["metadata"]["labels"]);
     labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
     // Anti-affinity keeps pods with the same host port apart.
-    for port in occupancy::ports(pod) {
+    for port in pod_occupancy::ports(pod) {
         let (label, value) = (format!("{PORT}{port}"), String::new());
         let term = PodAffinityTerm::with([(&label, &value)], HOSTNAME);
         task.apart.push(term);

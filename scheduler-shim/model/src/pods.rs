@@ -1,53 +1,15 @@
-//! Turns Pod objects into the policy's tasks.
+//! What a Pod object says about itself.
 
-use apportion_abi::names::{LABEL_GPU_GROUP, LABEL_TASK_PRIORITY};
+use apportion_abi::names::LABEL_GPU_GROUP;
 use apportion_groups::ObjectView;
-use apportion_policy::cluster::{Task, TaskGpuRequest, TaskStatus};
+use apportion_policy::cluster::TaskStatus;
 use serde_json::Value;
 
-use super::nodes::texts;
-use super::numa;
-use super::object_warnings::ObjectWarnings;
-use super::pod_affinity;
-use super::requests;
-
-/// Labels of pods that start before the others of their set: masters and launchers, and heads of Ray.
-const LEADERS: &[(&str, &str)] = &[
-    ("training.kubeflow.org/job-role", "master"),
-    ("training.kubeflow.org/job-role", "launcher"),
-    ("ray.io/node-type", "head"),
-];
+use super::labels::texts;
 
 /// Namespace and name.
 pub fn name(pod: ObjectView<'_>) -> String {
     format!("{}/{}", pod.namespace(), pod.name())
-}
-
-/// The task of a pod, without its set and its requirements about nodes.
-pub fn task(pod: ObjectView<'_>, cards: TaskGpuRequest, warnings: &mut ObjectWarnings) -> Task {
-    let is_guaranteed = numa::is_guaranteed(pod);
-    let mut task = Task {
-        name: name(pod),
-        status: status(pod),
-        node: node(pod).map(str::to_owned),
-        on: groups(pod),
-        cards,
-        claims: claims(pod),
-        is_guaranteed,
-        containers: numa::containers(pod, is_guaranteed),
-        zones: numa::written(pod),
-        cpu_millis: requests::total(pod, "cpu").millis(),
-        memory: requests::total(pod, "memory").units(),
-        leads: LEADERS
-            .iter()
-            .any(|(label, value)| pod.label(label) == Some(value)),
-        order: pod
-            .label(LABEL_TASK_PRIORITY)
-            .and_then(|text| text.parse().ok()),
-        ..Task::default()
-    };
-    pod_affinity::enter(pod, &mut task, warnings);
-    task
 }
 
 /// The node that a pod is bound to.
@@ -100,7 +62,7 @@ pub fn groups(pod: ObjectView<'_>) -> Vec<String> {
 }
 
 /// The claims that a pod names, with their namespace.
-fn claims(pod: ObjectView<'_>) -> Vec<String> {
+pub(crate) fn claims(pod: ObjectView<'_>) -> Vec<String> {
     let entries = pod.json()["spec"]["resourceClaims"].as_array();
     let entries = entries.into_iter().flatten();
     entries
@@ -126,4 +88,34 @@ pub fn claim(pod: ObjectView<'_>, entry: &Value) -> Option<String> {
             Some(format!("{}-{entry}", pod.name()))
         }
     }
+}
+
+/// The PersistentVolumeClaims that a pod mounts, by name.
+pub(crate) fn volume_claims(pod: ObjectView<'_>) -> Vec<String> {
+    let volumes = pod.json()["spec"]["volumes"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    volumes
+        .filter_map(|volume| {
+            let named = volume["persistentVolumeClaim"]["claimName"].as_str();
+            let own = || {
+                volume["ephemeral"]
+                    .is_object()
+                    .then(|| volume["name"].as_str())?
+            };
+            let own = || Some(format!("{}-{}", pod.name(), own()?));
+            named.map(str::to_owned).or_else(own)
+        })
+        .collect()
+}
+
+/// The ConfigMaps without which a pod can't start.
+pub(crate) fn config_maps(pod: ObjectView<'_>) -> Box<[Box<str>]> {
+    let volumes = pod.json()["spec"]["volumes"].as_array();
+    let maps = volumes.into_iter().flatten().map(|one| &one["configMap"]);
+    let needed = maps.filter(|map| map["optional"] != true);
+    needed
+        .filter_map(|map| map["name"].as_str().map(Box::from))
+        .collect()
 }

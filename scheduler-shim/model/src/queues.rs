@@ -12,8 +12,8 @@ use apportion_policy::cluster::{Queue, Quota};
 use serde_json::Value;
 
 use super::clock;
-use super::inventory::{ObjectInventory, called};
-use super::object_warnings::ObjectWarnings;
+use super::inventory::ObjectInventory;
+use super::object_warnings::{ObjectWarnings, called};
 
 /// The priority of a queue that names none.
 const PRIORITY: i32 = 100;

@@ -6,7 +6,7 @@ use apportion_groups::ObjectView;
 use apportion_policy::cluster::LabelRequirement;
 use serde_json::Value;
 
-use super::nodes::texts;
+use super::labels::texts;
 
 /// Whether a selector matches an object. One that is missing or invalid matches nothing.
 pub(crate) fn matches(selector: &Value, object: ObjectView<'_>) -> bool {

@@ -15,15 +15,12 @@ use apportion_policy::{Action, Cluster};
 use serde_json::Value;
 
 use super::inventory::ObjectInventory;
+use super::object_kinds::{KAI_CONFIG, SCHEDULING_SHARD};
 
 pub mod kinds;
 mod levels;
 pub mod programs;
 
-/// API group and kind of a SchedulingShard.
-pub const SHARD: (&str, &str) = ("kai.scheduler", "SchedulingShard");
-/// API group and kind of a Config.
-pub const CONFIG: (&str, &str) = ("kai.scheduler", "Config");
 /// The shard that KAI creates if nobody names one.
 const DEFAULT: &str = "default";
 /// Fields that need nothing here: the memory and the time of KAI's own program.
@@ -76,14 +73,14 @@ pub fn unsupported(
     has_programs: bool,
 ) -> Vec<(ObjectView<'_>, Unsupported)> {
     let counting = counting(inventory).map(ObjectView::name);
-    let shards = inventory.all(SHARD.1).map(|shard| {
+    let shards = inventory.all(SCHEDULING_SHARD.1).map(|shard| {
         if Some(shard.name()) == counting {
             return (shard, read(shard, &mut ShardSettings::default()));
         }
         let why = "one shard counts, for all nodes; this is another";
         (shard, vec![why.to_owned()])
     });
-    let configs = inventory.all(CONFIG.1).map(|config| {
+    let configs = inventory.all(KAI_CONFIG.1).map(|config| {
         let has_programs = has_programs && config.name() == programs::CONFIG;
         (config, programs::unsupported(config, has_programs))
     });
@@ -91,12 +88,16 @@ pub fn unsupported(
 }
 
 fn counting(inventory: &ObjectInventory) -> Option<ObjectView<'_>> {
-    let named = inventory.find(SHARD.1, "", DEFAULT);
+    let named = inventory.find(SCHEDULING_SHARD.1, "", DEFAULT);
     let has_label = |shard: &ObjectView<'_>| {
         let label = shard.json()["spec"]["partitionLabelValue"].as_str();
         label.is_some_and(|label| !label.is_empty())
     };
-    named.or_else(|| inventory.all(SHARD.1).find(|shard| !has_label(shard)))
+    named.or_else(|| {
+        inventory
+            .all(SCHEDULING_SHARD.1)
+            .find(|shard| !has_label(shard))
+    })
 }
 
 /// Applies a shard's settings. Returns those that are not understood.

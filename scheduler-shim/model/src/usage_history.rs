@@ -17,8 +17,7 @@ use apportion_policy::usage::{UsageBucket, UsageWindow, WindowedUsage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::inventory::called;
-use super::object_warnings::ObjectWarnings;
+use super::object_warnings::{ObjectWarnings, called};
 use apportion_groups::ObjectView;
 
 /// The key of the record in the `ConfigMap`.

@@ -12,10 +12,8 @@ use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
 use serde_json::Value;
 
-use super::admission;
-use super::capacity;
 use super::inventory::ObjectInventory;
-use super::selector;
+use super::{capacity, node_requirements, pods, selector};
 
 const CLAIM: &str = "PersistentVolumeClaim";
 const VOLUME: &str = "PersistentVolume";
@@ -50,7 +48,7 @@ pub fn bindings(
 ) -> Result<Vec<VolumeBinding>, String> {
     let mut taken = BTreeSet::new();
     let mut bindings = Vec::new();
-    for name in claims(pod) {
+    for name in pods::volume_claims(pod) {
         let Some(claim) = inventory.find(CLAIM, pod.namespace(), &name) else {
             match inventory.all(CLAIM).next() {
                 Some(_) => {
@@ -89,7 +87,7 @@ fn reach(
 
 fn is_near(volume: ObjectView<'_>, node: ObjectView<'_>) -> bool {
     let terms = &volume.json()["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
-    admission::has_one_of(terms, node)
+    node_requirements::has_one_of(terms, node)
 }
 
 /// The volume that a claim without one would get on a node; `None` if one would be provisioned.
@@ -213,30 +211,6 @@ fn suits(volume: ObjectView<'_>, claim: ObjectView<'_>) -> bool {
 
 fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !text.is_empty())
-}
-
-/// Whether a pod has volumes that tie it to nodes.
-pub fn concerns(pod: ObjectView<'_>) -> bool {
-    !claims(pod).is_empty()
-}
-
-fn claims(pod: ObjectView<'_>) -> Vec<String> {
-    let volumes = pod.json()["spec"]["volumes"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    volumes
-        .filter_map(|volume| {
-            let named = volume["persistentVolumeClaim"]["claimName"].as_str();
-            let own = || {
-                volume["ephemeral"]
-                    .is_object()
-                    .then(|| volume["name"].as_str())?
-            };
-            let own = || Some(format!("{}-{}", pod.name(), own()?));
-            named.map(str::to_owned).or_else(own)
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::agents::AgentStatus;
 use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
 use apportion_model::cards::CardShare;
-use apportion_model::numa::ZonesOfPod;
+use apportion_model::pod_zones::ZonesOfPod;
 use apportion_model::volumes::VolumeBinding;
 
 /// One pod. Its UID distinguishes it from a later pod of the same name.

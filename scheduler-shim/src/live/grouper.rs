@@ -17,9 +17,10 @@ use super::back_off::BackOff;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
 use apportion_explain::waiting::{WaitReason, WaitingPod};
+use apportion_model::cached_group::DerivedGroup;
 use apportion_model::group_objects;
 use apportion_model::groups;
-use apportion_model::parsed_objects::{DerivedGroup, ParsedPod};
+use apportion_model::parsed_objects::ParsedPod;
 
 mod founding;
 

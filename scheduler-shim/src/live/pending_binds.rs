@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::event::{PodEventReason, PodRef, SchedulerEffect};
 use super::grouper::GroupMembership;
 use apportion_model::cards::CardShare;
-use apportion_model::numa::ZonesOfPod;
+use apportion_model::pod_zones::ZonesOfPod;
 use apportion_model::volumes::VolumeBinding;
 
 /// The stage of a bind.

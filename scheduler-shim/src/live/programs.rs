@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use super::agent_workers::chain;
 use super::api::LeadershipGuard;
-use apportion_model::shards::CONFIG as KIND;
+use apportion_model::object_kinds::KAI_CONFIG as KIND;
 use apportion_model::shards::programs::{CONFIG, DEPLOYMENTS, DesiredPrograms};
 
 /// How long until a failed change is tried again.

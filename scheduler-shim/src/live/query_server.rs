@@ -25,7 +25,7 @@ use super::usage_recorder::UsageRecorder;
 use super::view::{gpu_node, now};
 use apportion_exit::CommandFailure;
 use apportion_explain::{decided_cluster, explain, report};
-use apportion_model::gpu_nodes;
+use apportion_model::object_kinds::GPU_NODE;
 use apportion_model::object_warnings::ObjectWarnings;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -68,7 +68,7 @@ pub(crate) fn answer(model: &ClusterModel, metrics: &SchedulerMetrics, question:
 fn snapshot(model: &ClusterModel) -> String {
     // A known agent's status replaces its `GpuNode`.
     let is_said = |object: &ObjectView<'_>| {
-        object.kind() == gpu_nodes::KIND.1 && model.agents.of(object.name()).is_some()
+        object.kind() == GPU_NODE.1 && model.agents.of(object.name()).is_some()
     };
     let known = model.inventory.every().filter(|object| !is_said(object));
     let known = known.map(ObjectView::to_text);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::event::StatusUpdate;
 use super::statuses::{condition, report, shown, written_condition};
 use apportion_model::inventory::ObjectInventory;
+use apportion_model::object_kinds::KAI_CONFIG;
 use apportion_model::shards::{self, programs};
 
 const KIND: &str = "Supported";
@@ -45,7 +46,7 @@ pub(crate) fn due(
     let now = shown(now);
     let all = shards::unsupported(inventory, at.is_some()).into_iter();
     let is_followed = |object: ObjectView<'_>| {
-        let counts = object.kind() == shards::CONFIG.1 && object.name() == programs::CONFIG;
+        let counts = object.kind() == KAI_CONFIG.1 && object.name() == programs::CONFIG;
         at.filter(|_| counts)
             .is_none_or(|at| programs::follow(object, inventory, at))
     };

@@ -20,8 +20,8 @@ use super::event::SchedulerEffect;
 use super::model::ClusterModel;
 use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
 use apportion_model::cards::{self, CardInventory, CardShare, add_strangers};
-use apportion_model::gpu_nodes;
 use apportion_model::numa;
+use apportion_model::object_kinds::GPU_NODE;
 use apportion_model::object_warnings::ObjectWarnings;
 use apportion_model::parsed_objects::ParsedPod;
 use apportion_model::snapshot::{self, ClusterSnapshot};
@@ -277,7 +277,7 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -
         })
     };
     let cards: Vec<Value> = status.cards.iter().map(card).collect();
-    let (group, kind) = gpu_nodes::KIND;
+    let (group, kind) = GPU_NODE;
     json!({"apiVersion": format!("{group}/v1alpha1"), "kind": kind, "metadata": {"name": node},
         "status": {"cards": cards}})
 }

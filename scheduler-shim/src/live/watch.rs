@@ -24,7 +24,8 @@ use tracing::{debug, warn};
 
 use super::event::SchedulerEvent;
 use super::pruned_object::PrunedObject;
-use apportion_model::{config_maps, inventory, numa};
+use apportion_model::numa;
+use apportion_model::object_kinds::{self, CONFIG_MAP, NODE_RESOURCE_TOPOLOGY};
 
 /// How often new kinds are discovered.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ impl WatchedKinds {
             let version = owner["apiVersion"].as_str().unwrap_or_default();
             let group = version.rsplit_once('/').map_or("", |(group, _)| group);
             let kind = owner["kind"].as_str().unwrap_or_default();
-            if !inventory::is_read(group, kind) {
+            if !object_kinds::is_read(group, kind) {
                 continue;
             }
             let key = (group.to_owned(), kind.to_owned());
@@ -210,7 +211,7 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
         .groups()
         .flat_map(discovery::ApiGroup::resources_by_stability);
     let wanted = resources.filter(|(resource, capabilities)| {
-        let is_listed = inventory::is_read(&resource.group, &resource.kind);
+        let is_listed = object_kinds::is_read(&resource.group, &resource.kind);
         is_listed && capabilities.supports_operation(discovery::verbs::WATCH)
     });
     Ok(wanted.map(|(resource, _)| resource).collect())
@@ -238,8 +239,8 @@ impl ChangeFilter {
         let object = ObjectView::new(json);
         let said = match (object.api_group(), object.kind()) {
             // Only its existence matters.
-            config_maps::KIND => Value::Null,
-            numa::KIND => numa::lasting(json),
+            CONFIG_MAP => Value::Null,
+            NODE_RESOURCE_TOPOLOGY => numa::lasting(json),
             _ => return None,
         };
         Some((
@@ -255,7 +256,7 @@ type ObjectEvents = Pin<Box<dyn Stream<Item = watcher::Result<Event<Value>>> + S
 fn object_events(client: Client, resource: &ApiResource) -> ObjectEvents {
     let config = watcher::Config::default();
     let resource = resource.clone();
-    if (resource.group.as_str(), resource.kind.as_str()) != config_maps::KIND {
+    if (resource.group.as_str(), resource.kind.as_str()) != CONFIG_MAP {
         let api: Api<PrunedObject> = Api::all_with(client, &resource);
         let events = watcher(api, config).default_backoff();
         return Box::pin(events.map(move |event| Ok(converted(event?, |it| it.json(&resource)))));

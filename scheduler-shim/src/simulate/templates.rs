@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
-use apportion_model::inventory::{ObjectInventory, called};
-use apportion_model::object_warnings::ObjectWarnings;
+use apportion_model::inventory::ObjectInventory;
+use apportion_model::object_warnings::{ObjectWarnings, called};
 
 mod job_set;
 mod leaders;

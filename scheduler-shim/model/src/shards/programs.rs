@@ -12,6 +12,7 @@ use apportion_groups::ObjectView;
 use serde_json::{Map, Value, json};
 
 use crate::inventory::ObjectInventory;
+use crate::object_kinds::KAI_CONFIG;
 
 /// The Deployment that a Config stops.
 const SCHEDULER: &str = "kai-scheduler-default";
@@ -147,7 +148,7 @@ impl DesiredPrograms {
 
 /// Whether the Config stops all scheduling.
 pub fn are_stopped(inventory: &ObjectInventory) -> bool {
-    let config = inventory.find(super::CONFIG.1, "", CONFIG);
+    let config = inventory.find(KAI_CONFIG.1, "", CONFIG);
     config.is_some_and(|config| DesiredPrograms::by(config.json()).is_stopped)
 }
 

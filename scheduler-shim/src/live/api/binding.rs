@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::live::event::PodRef;
 use crate::live::grouper::{GroupMembership, KAI};
 use apportion_model::cards::{CARDS, CardShare, FRACTION, RECEIVED, annotation};
-use apportion_model::numa;
+use apportion_model::pod_zones;
 
 pub(super) type Texts = BTreeMap<String, String>;
 
@@ -140,7 +140,10 @@ impl BindingMetadata<'_> {
             }
         }
         if !self.zones.is_empty() {
-            annotations.insert(ANNOTATION_NUMA_PREDICTED.to_owned(), numa::text(self.zones));
+            annotations.insert(
+                ANNOTATION_NUMA_PREDICTED.to_owned(),
+                pod_zones::text(self.zones),
+            );
         }
         if let Some(joins) = self.joins {
             annotations.insert(ANNOTATION_GROUP.to_owned(), joins.group.clone());
