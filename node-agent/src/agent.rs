@@ -93,7 +93,7 @@ impl NodeAgent {
         let reserves = instance.path(place::RESERVES);
         let mut state = AgentState {
             ledger: ledger(&options, restored.epoch, restored.serial),
-            costs: ContextCosts::load(&options, &reserves, &driver.version),
+            costs: ContextCosts::load(&options.cards, &reserves, &driver.version),
             accounts: AccountTable::new(accounts.clone()),
             members: AllocationMembers::new(accounts),
             left: LingeringProcesses::default(),

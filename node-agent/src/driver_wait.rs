@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use crate::api::http;
 use crate::driver::{DriverError, NvmlDriver};
 use crate::instance::ServedInstance;
-use crate::options::AgentOptions;
+use crate::options::{AgentOptions, CardOptions};
 use crate::stop;
 use crate::telemetry::publish;
 use crate::telemetry::view::AgentView;
@@ -43,7 +43,7 @@ pub(crate) async fn driver(
     options: &AgentOptions,
     instance: &ServedInstance,
 ) -> Result<Option<NvmlDriver>, CommandFailure> {
-    let absence = match start(options).await {
+    let absence = match start(&options.cards).await {
         Ok(driver) => return Ok(Some(driver)),
         Err(error) if error.is_absence() && options.kubelet.kubelet_dir.is_some() => error,
         Err(error) => return Err(CommandFailure::from_error(&error).hint(HINT)),
@@ -55,7 +55,7 @@ pub(crate) async fn driver(
     );
     let view = AgentView::empty(Some(format!("no NVIDIA driver with GPUs: {reason}")));
     let file = instance.path(place::METRICS_ADDRESS);
-    let (listener, _) = http::open(options.metrics(), &file).await?;
+    let (listener, _) = http::open(options.telemetry.metrics(), &file).await?;
     let (_shows, shown) = watch::channel(Arc::new(view.clone()));
     let served = async {
         match listener {
@@ -70,7 +70,7 @@ pub(crate) async fn driver(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        driver = appears(options) => driver.map(Some),
+        driver = appears(&options.cards) => driver.map(Some),
         () = served => Ok(None),
         () = published => Ok(None),
         () = stop::stopped()? => {
@@ -80,20 +80,16 @@ pub(crate) async fn driver(
     }
 }
 
-async fn start(options: &AgentOptions) -> Result<NvmlDriver, DriverError> {
-    NvmlDriver::start(
-        options.cards.nvml_library.clone().into_os_string(),
-        options.cards.sizes(),
-    )
-    .await
+async fn start(cards: &CardOptions) -> Result<NvmlDriver, DriverError> {
+    NvmlDriver::start(cards.nvml_library.clone().into_os_string(), cards.sizes()).await
 }
 
 /// Looks for the driver until it is there, or until this container cannot get it.
-async fn appears(options: &AgentOptions) -> Result<NvmlDriver, CommandFailure> {
+async fn appears(cards: &CardOptions) -> Result<NvmlDriver, CommandFailure> {
     let mut loaded = None;
     loop {
         sleep(LOOK_EVERY).await;
-        let error = match start(options).await {
+        let error = match start(cards).await {
             Ok(driver) => return Ok(driver),
             Err(error) => error,
         };

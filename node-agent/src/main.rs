@@ -60,8 +60,8 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: AgentOptions) -> Result<(), CommandFailure> {
-    telemetry::log::start(&options);
-    let format = options.log_format;
+    telemetry::log::start(&options.telemetry);
+    let format = options.telemetry.log_format;
     start(options).map_err(|failure| match format {
         LogFormat::Text => failure,
         LogFormat::Json => {
@@ -108,11 +108,11 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         "Driver found"
     );
 
-    if options.users == AllowedUsers::All {
+    if options.api.users == AllowedUsers::All {
         instance.open_to_all();
     }
     let file = instance.path(place::METRICS_ADDRESS);
-    let (metrics, address) = api::http::open(options.metrics(), &file).await?;
+    let (metrics, address) = api::http::open(options.telemetry.metrics(), &file).await?;
     let listener = instance.listen().map_err(|error| {
         CommandFailure::from_error(&error)
             .hint("the path must be shorter than 108 bytes and its folder writable")
@@ -165,7 +165,8 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         );
         agent.deliver(delivery);
     }
-    let remote = api::tcp::TcpServer::open(&options, certificate).await?;
+    let remote =
+        api::tcp::TcpServer::open(&options.api.tcp, options.node.clone(), certificate).await?;
     let users = ConnectionLimiter::new("users", api::service::OF_USERS);
     if let Some(listener) = metrics {
         let seats = remote.iter().map(|remote| remote.seats.clone());
@@ -180,7 +181,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         requests,
         shown,
         contact: contact.clone(),
-        users: options.users,
+        users: options.api.users,
     };
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
     // The channel has room for one listener, and this is the first.

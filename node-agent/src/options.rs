@@ -5,31 +5,31 @@
 //! the options fit together.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apportion_abi::units::parse_memory;
-use apportion_abi::{Bytes, place};
+use apportion_abi::place;
 use apportion_exit::CommandFailure;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::api::tenant::AllowedUsers;
-
+mod api;
 mod cards;
 mod kubelet;
 mod mistakes;
 mod nri;
 mod runtime;
 mod tcp;
+mod telemetry;
 
-use cards::CardOptions;
+use api::ApiOptions;
+pub(crate) use cards::CardOptions;
 use kubelet::KubeletOptions;
 pub(crate) use kubelet::UnplacedPolicy;
 use nri::NriOptions;
 pub(crate) use runtime::RuntimeOptions;
-use tcp::TcpOptions;
+pub(crate) use tcp::TcpOptions;
+pub(crate) use telemetry::{LogFormat, MetricsAddress, TelemetryOptions};
 
 const EXIT_CODES: &str =
     "Exit codes: 0 success; 1 failure while running; 64 bad usage or configuration.";
@@ -63,11 +63,6 @@ pub(crate) struct AgentOptions {
     #[arg(long)]
     pub(crate) sim: bool,
 
-    /// Address of /metrics, /healthz and /readyz, or none
-    /// [default: 127.0.0.1:9408, or another port if that one is taken]
-    #[arg(long, env = "APPORTION_METRICS_ADDRESS", value_name = "IP:PORT", value_parser = metrics_address)]
-    metrics_address: Option<MetricsAddress>,
-
     /// Exit after this time without an allocation and without a request; 0 for never
     #[arg(
         long,
@@ -77,45 +72,20 @@ pub(crate) struct AgentOptions {
     )]
     idle_exit: u32,
 
-    /// Users of this machine that may ask for shares: own (the agent's user and root), or all. With all, which needs
-    /// root, each user changes only its own allocations
-    #[arg(long, env = "APPORTION_USERS", value_name = "WHOSE", default_value = "own", value_parser = users)]
-    pub(crate) users: AllowedUsers,
-
-    /// Most memory of each GPU that one user can be granted with --users all, in MiB; also 8192Mi or 8Gi. Root has no
-    /// quota [default: what is free]
-    #[arg(long, env = "APPORTION_USER_QUOTA", value_name = "MIB", value_parser = memory)]
-    pub(crate) user_quota: Option<Bytes>,
-
     /// Kubernetes node of this agent: publish its GPUs and events, and read its pods (in-cluster configuration or
     /// kubeconfig) [default: none, the API server is not used]
     #[arg(long = "node-name", env = "APPORTION_NODE_NAME", value_name = "NODE",
         value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) node: Option<String>,
 
-    /// Log level on standard error: error, warn, info, debug or trace
-    #[arg(
-        long,
-        env = "APPORTION_LOG",
-        value_name = "LEVEL",
-        default_value = "info"
-    )]
-    pub(crate) log: tracing::Level,
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryOptions,
 
-    /// Format of log lines
-    #[arg(
-        long,
-        env = "APPORTION_LOG_FORMAT",
-        value_name = "FORMAT",
-        default_value = "text"
-    )]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) api: ApiOptions,
 
     #[command(flatten)]
     pub(crate) cards: CardOptions,
-
-    #[command(flatten)]
-    pub(crate) tcp: TcpOptions,
 
     #[command(flatten)]
     pub(crate) kubelet: KubeletOptions,
@@ -135,26 +105,6 @@ enum AgentCommand {
     ProbeContext,
 }
 
-/// Where metrics are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricsAddress {
-    /// The default address, or another port if that is taken.
-    Usual,
-    /// Exactly here.
-    At(SocketAddr),
-    /// Nowhere.
-    Off,
-}
-
-/// The format of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object a line
-    Json,
-}
-
 impl AgentOptions {
     /// Reads the command line and the environment. `None`: the help or the version was printed.
     pub(crate) fn read() -> Result<Option<Self>, CommandFailure> {
@@ -165,7 +115,7 @@ impl AgentOptions {
         let options = Self::from_arg_matches(&matches);
         let mut options = options.map_err(|error| CommandFailure::from_clap(&error))?;
         options.settle_simulation(&matches);
-        match options.tcp.mistake(options.node.as_deref()) {
+        match options.api.tcp.mistake(options.node.as_deref()) {
             Some(mistake) => Err(mistakes::failure(vec![mistake])),
             None => Ok(Some(options)),
         }
@@ -174,10 +124,6 @@ impl AgentOptions {
     /// Whether this process is the child that opens a context on a card.
     pub(crate) fn is_context_probe(&self) -> bool {
         matches!(self.command, Some(AgentCommand::ProbeContext))
-    }
-
-    pub(crate) fn metrics(&self) -> MetricsAddress {
-        self.metrics_address.unwrap_or(MetricsAddress::Usual)
     }
 
     /// How long the agent stays without being needed; `None`: for ever.
@@ -214,27 +160,6 @@ fn simulated_socket() -> Option<OsString> {
     std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty())
 }
 
-fn metrics_address(text: &str) -> Result<MetricsAddress, String> {
-    match text.parse() {
-        _ if text == "none" => Ok(MetricsAddress::Off),
-        Ok(address) => Ok(MetricsAddress::At(address)),
-        Err(_) => Err("expected IP:PORT or none".to_owned()),
-    }
-}
-
-fn users(text: &str) -> Result<AllowedUsers, String> {
-    match text {
-        "own" => Ok(AllowedUsers::Own),
-        "all" if rustix::process::geteuid().is_root() => Ok(AllowedUsers::All),
-        "all" => Err("expected own; all needs root".to_owned()),
-        _ => Err("expected own or all".to_owned()),
-    }
-}
-
-fn memory(text: &str) -> Result<Bytes, String> {
-    parse_memory(text).ok_or_else(|| "expected MiB, or an amount such as 8192Mi or 8Gi".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use apportion_ledger::OffenderPolicy;
@@ -251,7 +176,7 @@ mod tests {
         let options = parsed(&["--tick=50", "--tick=100", "--idle-exit", "30"]).unwrap();
         assert_eq!(options.cards.tick, Duration::from_millis(100));
         assert_eq!(options.idle_exit(), Some(Duration::from_secs(30)));
-        assert_eq!(options.metrics(), MetricsAddress::Usual);
+        assert_eq!(options.telemetry.metrics(), MetricsAddress::Usual);
     }
 
     #[test]

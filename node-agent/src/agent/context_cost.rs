@@ -14,7 +14,7 @@ use crate::api::request::AgentRequest;
 use crate::driver::probe::{self, ContextProbe};
 use crate::driver::reserve::{self, ContextCost, ContextReserves};
 use crate::driver::{CardReading, DriverReadings};
-use crate::options::AgentOptions;
+use crate::options::CardOptions;
 
 /// The range of plausible costs, for a measurement that may include other processes.
 const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);
@@ -60,10 +60,10 @@ pub(super) struct ProbeStep {
 }
 
 impl ContextCosts {
-    pub(super) fn load(options: &AgentOptions, saved: &Path, driver_version: &str) -> Self {
+    pub(super) fn load(cards: &CardOptions, saved: &Path, driver_version: &str) -> Self {
         Self {
-            fixed: options.cards.context_reserve(),
-            nvml: options.cards.nvml_library.clone(),
+            fixed: cards.context_reserve(),
+            nvml: cards.nvml_library.clone(),
             reserves: ContextReserves::load(saved, driver_version),
             running: None,
             ended: Vec::new(),

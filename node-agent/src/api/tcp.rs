@@ -23,7 +23,7 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 use tracing::{debug, warn};
 
 use crate::api::caller::{CallerIdentity, PeerConnection};
-use crate::options::AgentOptions;
+use crate::options::TcpOptions;
 
 mod certificate_request;
 mod credentials;
@@ -51,10 +51,11 @@ pub(crate) struct TcpServer {
 impl TcpServer {
     /// Listens if configured, and from now on keeps a valid certificate in this file.
     pub(crate) async fn open(
-        options: &AgentOptions,
+        options: &TcpOptions,
+        node: Option<String>,
         file: PathBuf,
     ) -> Result<Option<Self>, CommandFailure> {
-        let Some((address, node)) = options.tcp.listen.zip(options.node.clone()) else {
+        let Some((address, node)) = options.listen.zip(node) else {
             return Ok(None);
         };
         let failed = |error: io::Error| {
@@ -67,7 +68,7 @@ impl TcpServer {
         let (show, configs) = watch::channel(None);
         tokio::spawn(renewal::keep(node, file, show));
         Ok(Some(Self {
-            address: options.tcp.advertised(bound),
+            address: options.advertised(bound),
             seats: ConnectionLimiter::new("scheduler", AT_ONCE),
             listener,
             configs,

@@ -1,8 +1,8 @@
 //! Sets up the log: standard error, as lines for people or JSON for machines.
 
-use crate::options::{AgentOptions, LogFormat};
+use crate::options::{LogFormat, TelemetryOptions};
 
-pub(crate) fn start(options: &AgentOptions) {
+pub(crate) fn start(options: &TelemetryOptions) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(options.log)
         .with_writer(std::io::stderr);
