@@ -36,10 +36,7 @@ fn serve(asked: &SchedulerWebhookOptions) -> Result<(), CommandFailure> {
         };
         let ended = apportion_webhook::run(options(asked), started, stop).await;
         ended.map_err(|error| {
-            let causes =
-                std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
-            let said: Vec<String> = causes.map(ToString::to_string).collect();
-            CommandFailure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
+            CommandFailure::from_error(&error).hint("see `apportion-scheduler webhook --help`")
         })
     })
 }

@@ -157,7 +157,7 @@ const MAP: &[CrateRule] = &[
     },
     CrateRule {
         name: "apportion-webhook",
-        knows: &["apportion-admission", "apportion-bounded"],
+        knows: &["apportion-admission", "apportion-bounded", "apportion-exit"],
         room: Safe,
     },
     CrateRule {

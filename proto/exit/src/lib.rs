@@ -201,11 +201,16 @@ pub fn exit_code(program: &str, result: Result<(), CommandFailure>) -> ExitCode 
 /// An error and its causes on one line.
 #[must_use]
 pub fn error_chain(error: &dyn Error) -> String {
-    let mut chain = error.to_string();
+    with_causes(error.to_string(), error)
+}
+
+/// A text about an error, and the causes of the error, on one line.
+#[must_use]
+pub fn with_causes(mut text: String, error: &dyn Error) -> String {
     if let Some(source) = error.source() {
-        append_causes(&mut chain, source);
+        append_causes(&mut text, source);
     }
-    chain.replace('\n', " ")
+    text.replace('\n', " ")
 }
 
 /// Appends an error and its causes. Some libraries repeat the cause in their own text; it is not appended again.

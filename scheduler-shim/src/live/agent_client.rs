@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apportion_exit::{error_chain, with_causes};
 use apportion_proto::identity;
 use apportion_proto::v1::agent_client::AgentClient;
 use tokio::net::{TcpStream, UnixStream};
@@ -22,7 +23,6 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Uri;
 use tonic::{Request, Status};
 
-use super::agent_workers::chain;
 use super::certificate_authority::TlsConfigReceiver;
 
 mod connection;
@@ -146,20 +146,12 @@ async fn connect(
 
 /// The error text of a failed connection.
 fn transport_error(error: &dyn std::error::Error) -> String {
-    with_hint(format!("transport error: {}", chain(error)))
+    with_hint(format!("transport error: {}", error_chain(error)))
 }
 
 /// The error text of a gRPC status, with its causes.
 pub(crate) fn status_text(status: &Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut next = std::error::Error::source(status);
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
+    let text = with_causes(status.message().to_owned(), status);
     with_hint(text)
 }
 

@@ -211,20 +211,6 @@ impl AgentWorker {
     }
 }
 
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
-}
-
 /// Forwards an agent's statuses as events, and reconnects.
 async fn follow_status(
     node: String,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apportion_exit::CommandFailure;
+use apportion_exit::{CommandFailure, error_chain};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -23,7 +23,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::agent_workers::chain;
 use super::event::{
     AgentReadiness, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate,
 };
@@ -61,7 +60,8 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, CommandF
             let read = Kubeconfig::read_from(path);
             let wrong = |error: &dyn std::error::Error| {
                 let path = path.display();
-                CommandFailure::usage(format!("failed to read {path}: {}", chain(error))).hint(hint)
+                CommandFailure::usage(format!("failed to read {path}: {}", error_chain(error)))
+                    .hint(hint)
             };
             let read = read.map_err(|error| wrong(&error))?;
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
@@ -70,7 +70,7 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, CommandF
         None => Config::infer().await.map_err(|error| {
             CommandFailure::usage(format!(
                 "failed to find a cluster configuration: {}",
-                chain(&error)
+                error_chain(&error)
             ))
             .hint(hint)
         })?,
@@ -78,7 +78,7 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, CommandF
     Client::try_from(config).map_err(|error| {
         CommandFailure::new(format!(
             "failed to create a Kubernetes client: {}",
-            chain(&error)
+            error_chain(&error)
         ))
     })
 }
@@ -98,7 +98,7 @@ enum ApiWriteError {
 fn problem(error: kube::Error) -> ApiWriteError {
     match error {
         kube::Error::Api(status) if is_refusal(&status) => ApiWriteError::Refused(status),
-        error => ApiWriteError::Unknown(chain(&error)),
+        error => ApiWriteError::Unknown(error_chain(&error)),
     }
 }
 
@@ -277,7 +277,7 @@ impl ApiWriter {
                 info!(pod = pod.full(), node, "Pod bound");
                 return SchedulerEvent::Bound(pod);
             }
-            Err(ApiWriteError::Refused(status)) => chain(&status),
+            Err(ApiWriteError::Refused(status)) => error_chain(&status),
             Err(ApiWriteError::Unknown(why)) => why,
         };
         if self.is_bound(&pod, node).await {
@@ -324,7 +324,7 @@ impl ApiWriter {
                 Ok(_) => break,
                 // The pod is gone. Another one may have its name.
                 Err(ApiWriteError::Refused(status)) if [404, 409].contains(&status.code) => break,
-                Err(ApiWriteError::Refused(status)) => return refused(pod, &chain(&status)),
+                Err(ApiWriteError::Refused(status)) => return refused(pod, &error_chain(&status)),
                 // To ask again is safe: it changes nothing if the eviction was granted.
                 Err(ApiWriteError::Unknown(why)) if failures < FAILURES => {
                     debug!(pod = pod.full(), why, "Eviction not answered, asking again");

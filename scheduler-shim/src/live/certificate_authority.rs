@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use apportion_exit::error_chain;
 use apportion_proto::identity;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -18,8 +19,6 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::pem;
 use tracing::{info, warn};
-
-use super::agent_workers::chain;
 
 mod rotation;
 mod sign;
@@ -101,7 +100,7 @@ async fn keep(
                 show.send_replace(Some(config));
             }
             Err(problem) => {
-                let problem = chain(&problem);
+                let problem = error_chain(&problem);
                 if problem != told {
                     warn!(problem, "CA for agents on TCP unavailable, retrying");
                     told = problem;

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_exit::CommandFailure;
+use apportion_exit::{CommandFailure, error_chain};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,7 +17,6 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::agent_workers::chain;
 use crate::options::SchedulerRunOptions;
 
 mod record;
@@ -121,7 +120,10 @@ impl LeaderElector {
                     left
                 }
                 Ok(Err(problem)) => {
-                    warn!(problem = chain(&problem), "Failed to acquire the lease");
+                    warn!(
+                        problem = error_chain(&problem),
+                        "Failed to acquire the lease"
+                    );
                     self.duration
                 }
                 Err(_) => {
@@ -200,7 +202,7 @@ impl LeaderElector {
                 Ok(Err(Error::Api(status))) if status.code == 404 => {
                     return CommandFailure::new("the lease was deleted");
                 }
-                Ok(Err(problem)) => Some(chain(&problem)),
+                Ok(Err(problem)) => Some(error_chain(&problem)),
                 Err(_) => {
                     tenure.answered(sent_at.elapsed());
                     Some("the API server did not answer in time".to_owned())

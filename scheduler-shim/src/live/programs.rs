@@ -6,6 +6,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use apportion_exit::error_chain;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -15,7 +16,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::StreamExt;
 use tracing::{info, warn};
 
-use super::agent_workers::chain;
 use super::api::LeadershipGuard;
 use apportion_model::object_kinds::KAI_CONFIG as KIND;
 use apportion_model::shards::programs::{CONFIG, DEPLOYMENTS, DesiredPrograms};
@@ -73,7 +73,7 @@ async fn follow(deployments: &Api<Deployment>, wanted: &DesiredPrograms) -> bool
                 }
                 continue;
             }
-            Ok(Err(problem)) => chain(&problem),
+            Ok(Err(problem)) => error_chain(&problem),
             Err(late) => late.to_string(),
         };
         warn!(

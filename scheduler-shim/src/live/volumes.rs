@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
+use apportion_exit::error_chain;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
-use super::agent_workers::chain;
 use super::event::PodRef;
 use apportion_model::volumes::{SELECTED, VolumeBinding};
 
@@ -38,7 +38,7 @@ pub(crate) async fn bind(
         }
         for VolumeBinding { claim, .. } in volumes {
             let bound = await_condition(claims.clone(), claim, is_bound);
-            bound.await.map_err(|error| chain(&error))?;
+            bound.await.map_err(|error| error_chain(&error))?;
         }
         Ok(())
     });
@@ -58,7 +58,7 @@ async fn write(
     binding: &VolumeBinding,
 ) -> Result<(), String> {
     let name = &binding.claim;
-    let message = |error: kube::Error| format!("volume claim {name}: {}", chain(&error));
+    let message = |error: kube::Error| format!("volume claim {name}: {}", error_chain(&error));
     let mut claim = claims.get(name).await.map_err(message)?;
     if is_named(&claim) {
         return Err(format!("volume claim {name} got a volume in the meantime"));

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_admission::queue::QueueLookup;
+use apportion_exit::error_chain;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -229,14 +230,5 @@ async fn keep_showing(
 /// The last certificate stays in use; the next attempt may succeed.
 fn fail(problem: &dyn std::error::Error, service: &WebhookContext) {
     service.metrics.count_useless();
-    warn!(error = chain(problem), "Failed to get a certificate");
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
+    warn!(error = error_chain(problem), "Failed to get a certificate");
 }

@@ -21,10 +21,10 @@ use tracing::{info, warn};
 use super::PATIENCE;
 use super::binding::{Texts, membership_labels};
 use super::deferred_events::DeferredEventSender;
-use crate::live::agent_workers::chain;
 use crate::live::event::PodRef;
 use crate::live::grouper::{GroupMembership, GroupWrite};
 use apportion_abi::names::ANNOTATION_GROUP;
+use apportion_exit::error_chain;
 use apportion_model::group_objects::{API_VERSION, KIND};
 
 /// How many of these requests may be in flight.
@@ -212,7 +212,7 @@ fn why_not(problem: kube::Error) -> GroupWriteError {
         kube::Error::Api(status) if is_missing_right(status) => {
             GroupWriteError::Forbidden(status.message.clone())
         }
-        _ => GroupWriteError::Failed(chain(&problem)),
+        _ => GroupWriteError::Failed(error_chain(&problem)),
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
+use apportion_exit::error_chain;
 use apportion_proto::identity;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
@@ -25,7 +26,6 @@ use tracing::{info, warn};
 
 use super::CaSettings;
 use super::rotation::{CaRotation, CertificateUsage};
-use crate::live::agent_workers::chain;
 
 /// The extra field of a request's user with the node that the token was issued for.
 const NODE: &str = "authentication.kubernetes.io/node-name";
@@ -54,7 +54,7 @@ pub(super) async fn sign(
             Ok(event) => event,
             Err(problem) => {
                 warn!(
-                    problem = chain(&problem),
+                    problem = error_chain(&problem),
                     "Failed to watch CertificateSigningRequests, retrying"
                 );
                 continue;
@@ -148,7 +148,7 @@ async fn answer(
     if let Err(problem) = &written {
         warn!(
             request = name,
-            problem = chain(problem),
+            problem = error_chain(problem),
             "Failed to answer a CertificateSigningRequest"
         );
     }
@@ -216,7 +216,7 @@ fn signed(
         now + terms.life,
         now,
     );
-    signed.map_err(|error| chain(&error))
+    signed.map_err(|error| error_chain(&error))
 }
 
 #[cfg(test)]

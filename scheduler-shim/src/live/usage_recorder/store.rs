@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apportion_exit::error_chain;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error};
@@ -13,7 +14,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::live::agent_workers::chain;
 use crate::live::event::SchedulerEvent;
 use crate::options::SchedulerRunOptions;
 use apportion_model::usage_history::KEY;
@@ -45,7 +45,7 @@ impl UsageRecordStore {
         let found = loop {
             let why = match timeout(PATIENCE, self.objects.get_opt(&self.name)).await {
                 Ok(Ok(found)) => break found,
-                Ok(Err(problem)) => chain(&problem),
+                Ok(Err(problem)) => error_chain(&problem),
                 Err(late) => late.to_string(),
             };
             if why != last_problem {
@@ -72,7 +72,7 @@ impl UsageRecordStore {
         };
         let why = match timeout(PATIENCE, self.put(&object)).await {
             Ok(Ok(())) => return,
-            Ok(Err(problem)) => chain(&problem),
+            Ok(Err(problem)) => error_chain(&problem),
             Err(late) => late.to_string(),
         };
         warn!(name = self.name, why, "Failed to save the usage history");
