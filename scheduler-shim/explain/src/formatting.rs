@@ -83,21 +83,21 @@ pub fn claim(refusal: &ClaimRefusal) -> String {
 pub fn affinity(refusal: &AffinityRefusal) -> String {
     let outside = |domain: &str, what: &str| format!("has no label {domain}, {what}");
     match refusal {
-        AffinityRefusal::Lonely {
+        AffinityRefusal::AffinityNotSatisfied {
             domain,
             value: Some(value),
         } => format!("has no pod that matches the pod's affinity in {domain}={value}"),
-        AffinityRefusal::Lonely {
+        AffinityRefusal::AffinityNotSatisfied {
             domain,
             value: None,
         } => outside(domain, "the topologyKey of the pod's affinity"),
-        AffinityRefusal::Crowded { domain, value } => {
+        AffinityRefusal::AntiAffinityViolated { domain, value } => {
             format!("has pods that match the pod's anti-affinity in {domain}={value}")
         }
-        AffinityRefusal::Unwelcome { domain, value } => {
+        AffinityRefusal::ExistingAntiAffinity { domain, value } => {
             format!("has a pod whose anti-affinity matches the pod in {domain}={value}")
         }
-        AffinityRefusal::Uneven {
+        AffinityRefusal::TopologySkewExceeded {
             domain,
             value: Some(value),
             here,
@@ -106,7 +106,7 @@ pub fn affinity(refusal: &AffinityRefusal) -> String {
         } => format!(
             "would have {here} matching pods in {domain}={value}, while another domain has {least} and maxSkew is {skew}"
         ),
-        AffinityRefusal::Uneven {
+        AffinityRefusal::TopologySkewExceeded {
             domain,
             value: None,
             ..

@@ -29,9 +29,9 @@ pub(crate) enum UnmetRequirement {
     /// A domain without pods that match the pod's anti-affinity.
     AntiAffinity,
     /// A domain without pods whose anti-affinity matches the pod.
-    Welcome,
+    ExistingAntiAffinity,
     /// A domain that keeps the pod's topology spread.
-    Evenness,
+    TopologySpread,
 }
 
 impl UnmetRequirement {
@@ -49,8 +49,8 @@ impl UnmetRequirement {
             Self::Numa => "couldn't align the pod with NUMA zones",
             Self::Affinity => "didn't match pod affinity rules",
             Self::AntiAffinity => "didn't match pod anti-affinity rules",
-            Self::Welcome => "didn't satisfy existing pods anti-affinity rules",
-            Self::Evenness => "didn't match pod topology spread constraints",
+            Self::ExistingAntiAffinity => "didn't satisfy existing pods anti-affinity rules",
+            Self::TopologySpread => "didn't match pod topology spread constraints",
         }
     }
 }

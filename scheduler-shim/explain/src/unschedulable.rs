@@ -91,10 +91,10 @@ pub(crate) fn affinity(
         ));
     }
     let lack = match refusal {
-        AffinityRefusal::Lonely { .. } => UnmetRequirement::Affinity,
-        AffinityRefusal::Crowded { .. } => UnmetRequirement::AntiAffinity,
-        AffinityRefusal::Unwelcome { .. } => UnmetRequirement::Welcome,
-        AffinityRefusal::Uneven { .. } => UnmetRequirement::Evenness,
+        AffinityRefusal::AffinityNotSatisfied { .. } => UnmetRequirement::Affinity,
+        AffinityRefusal::AntiAffinityViolated { .. } => UnmetRequirement::AntiAffinity,
+        AffinityRefusal::ExistingAntiAffinity { .. } => UnmetRequirement::ExistingAntiAffinity,
+        AffinityRefusal::TopologySkewExceeded { .. } => UnmetRequirement::TopologySpread,
     };
     Some((lack, formatting::affinity(&refusal)))
 }

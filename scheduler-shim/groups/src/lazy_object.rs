@@ -3,7 +3,7 @@
 //! Parsed JSON is expensive: a map of one entry has room for eleven, and a pod is a dozen maps. So an object is
 //! kept as text, with its identity beside it. The text is compressed: most objects of a kind and a namespace differ in
 //! little more than their names, so an earlier one is the dictionary of those after it. The first read parses the
-//! object, and all readers share the result until [`LazyObject::rest`] drops it. This only saves memory: the content
+//! object, and all readers share the result until [`LazyObject::drop_cache`] drops it. This only saves memory: the content
 //! is the same before and after.
 
 use std::sync::{Arc, OnceLock};
@@ -75,7 +75,7 @@ impl LazyObject {
     }
 
     /// Drops the parsed JSON.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn drop_cache(&mut self) {
         self.parsed = OnceLock::new();
     }
 }

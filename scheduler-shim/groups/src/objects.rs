@@ -80,10 +80,10 @@ impl ObjectStore {
     }
 
     /// Drops all parsed JSON; the next read parses it again.
-    pub fn rest(&mut self) {
+    pub fn drop_cache(&mut self) {
         let within = self.kinds.values_mut().flat_map(BTreeMap::values_mut);
         let all = within.flat_map(|all| all.named.values_mut());
-        all.for_each(LazyObject::rest);
+        all.for_each(LazyObject::drop_cache);
     }
 
     /// Finds an object by name.

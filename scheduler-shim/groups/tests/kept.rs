@@ -54,7 +54,7 @@ proptest! {
                 let found = objects.find(key.0, key.1, key.2).unwrap();
                 is_said(found, newest.unwrap_or(was).json());
             }
-            objects.rest();
+            objects.drop_cache();
         }
         all.iter().for_each(|json| objects.remove(ObjectView::new(json)));
         prop_assert_eq!(objects.iter().count(), 0);

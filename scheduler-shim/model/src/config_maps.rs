@@ -40,7 +40,7 @@ pub fn refused(task: &Task) -> Option<String> {
 }
 
 /// Keeps of a ConfigMap volume only the name, and whether it is optional.
-pub fn slim(volume: &mut Value) {
+pub fn prune_fields(volume: &mut Value) {
     let map = volume.get_mut("configMap").and_then(Value::as_object_mut);
     if let Some(map) = map {
         map.retain(|field, _| ["name", "optional"].contains(&field.as_str()));

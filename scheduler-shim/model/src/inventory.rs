@@ -224,8 +224,8 @@ impl ObjectInventory {
     }
 
     /// Drops the JSON of objects that are stored as text. It is parsed again when somebody reads it.
-    pub fn rest(&mut self) {
-        self.objects.rest();
+    pub fn drop_cache(&mut self) {
+        self.objects.drop_cache();
     }
 
     /// Whether a missing owner of a pod is still to come: its kind has a grouping rule, and can be read.

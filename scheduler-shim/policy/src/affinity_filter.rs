@@ -15,28 +15,28 @@ use crate::topology_spread::topology_spread;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffinityRefusal {
     /// Affinity: the domain has no pod that it must be near. Without a value, the node is in no such domain.
-    Lonely {
+    AffinityNotSatisfied {
         /// The node label that defines domains.
         domain: String,
         /// The node's value of that label.
         value: Option<String>,
     },
     /// Anti-affinity: the domain has a pod that it must be apart from.
-    Crowded {
+    AntiAffinityViolated {
         /// The node label that defines domains.
         domain: String,
         /// The node's value of that label.
         value: String,
     },
     /// Anti-affinity of others: the domain has a pod that must be apart from it.
-    Unwelcome {
+    ExistingAntiAffinity {
         /// The node label that defines domains.
         domain: String,
         /// The node's value of that label.
         value: String,
     },
     /// Topology spread: the domain would have too many pods. Without a value, the node is in no such domain.
-    Uneven {
+    TopologySkewExceeded {
         /// The node label that defines domains.
         domain: String,
         /// The node's value of that label.
@@ -53,11 +53,11 @@ pub enum AffinityRefusal {
 /// The violated term, by its index in the pod's list of terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ViolatedTerm {
-    Lonely(usize),
-    Crowded(usize),
+    AffinityNotSatisfied(usize),
+    AntiAffinityViolated(usize),
     /// By the number of the term.
-    Unwelcome(usize),
-    Uneven(usize),
+    ExistingAntiAffinity(usize),
+    TopologySkewExceeded(usize),
 }
 
 /// Why the pods around that node keep the pod off it, if they do.
@@ -70,34 +70,34 @@ pub(crate) fn affinity_refusal(
     let asked = facts.task(task).task;
     let label = |domain: &str| facts.node(node).labels.get(domain).cloned();
     Some(match violated_term(session, task, node)? {
-        ViolatedTerm::Lonely(place) => {
+        ViolatedTerm::AffinityNotSatisfied(place) => {
             let domain = asked.near[place].domain.clone();
-            AffinityRefusal::Lonely {
+            AffinityRefusal::AffinityNotSatisfied {
                 value: label(&domain),
                 domain,
             }
         }
-        ViolatedTerm::Crowded(place) => {
+        ViolatedTerm::AntiAffinityViolated(place) => {
             let domain = asked.apart[place].domain.clone();
-            AffinityRefusal::Crowded {
+            AffinityRefusal::AntiAffinityViolated {
                 value: label(&domain).unwrap_or_default(),
                 domain,
             }
         }
-        ViolatedTerm::Unwelcome(term) => {
+        ViolatedTerm::ExistingAntiAffinity(term) => {
             let domain = facts.affinity_terms().term(term).label.clone();
-            AffinityRefusal::Unwelcome {
+            AffinityRefusal::ExistingAntiAffinity {
                 value: label(&domain).unwrap_or_default(),
                 domain,
             }
         }
-        ViolatedTerm::Uneven(place) => {
+        ViolatedTerm::TopologySkewExceeded(place) => {
             let domain = asked.even[place].like.domain.clone();
             let spread = topology_spread(session, task)?;
             let counts = &spread.required[place];
             let terms = facts.affinity_terms();
             let here = terms.term(terms.part(task)?.even[place]).domain(node);
-            AffinityRefusal::Uneven {
+            AffinityRefusal::TopologySkewExceeded {
                 value: label(&domain),
                 domain,
                 here: here.map_or(0, |domain| counts.with(domain)),
@@ -132,18 +132,20 @@ fn violated_term(session: &Session<'_>, task: usize, node: usize) -> Option<Viol
     let part = terms.part(task)?;
     let mut near = part.near.iter();
     if let Some(place) = near.position(|&term| is_lonely(session, task, term, node)) {
-        return Some(ViolatedTerm::Lonely(place));
+        return Some(ViolatedTerm::AffinityNotSatisfied(place));
     }
     let mut apart = part.apart.iter();
     if let Some(place) = apart.position(|&term| matching_pods(session, task, term, node) > 0) {
-        return Some(ViolatedTerm::Crowded(place));
+        return Some(ViolatedTerm::AntiAffinityViolated(place));
     }
     let mut refusing = terms.refusing(part);
-    if let Some(term) = refusing.find(|&term| is_unwelcome(session, task, term, node)) {
-        return Some(ViolatedTerm::Unwelcome(term));
+    if let Some(term) =
+        refusing.find(|&term| violates_existing_anti_affinity(session, task, term, node))
+    {
+        return Some(ViolatedTerm::ExistingAntiAffinity(term));
     }
     let place = uneven(session, task, part, node)?;
-    Some(ViolatedTerm::Uneven(place))
+    Some(ViolatedTerm::TopologySkewExceeded(place))
 }
 
 /// Whether an affinity term of the task is not met on the node.
@@ -155,7 +157,12 @@ fn is_lonely(session: &Session<'_>, task: usize, term: usize, node: usize) -> bo
 }
 
 /// Whether a pod in the node's domain has anti-affinity to the task, by a term that matches it.
-fn is_unwelcome(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+fn violates_existing_anti_affinity(
+    session: &Session<'_>,
+    task: usize,
+    term: usize,
+    node: usize,
+) -> bool {
     let leaving = if counts_leaving(session) {
         let domain = session.facts().affinity_terms().term(term).domain(node);
         let counts = session.state().affinity_counts().term(term);

@@ -43,7 +43,7 @@ impl ClusterModel {
         };
         let starting = plan.units.iter().flatten().map(|start| &start.pod);
         effects.extend(self.found_groups(now, starting));
-        self.inventory.rest();
+        self.inventory.drop_cache();
         for unit in plan.units {
             effects.extend(self.starts.begin(unit));
         }

@@ -179,7 +179,7 @@ impl ClusterModel {
             grouper.settled.retain(|group, _| seen.contains(group));
         }
         self.grouper = grouper;
-        self.inventory.rest();
+        self.inventory.drop_cache();
         effects.into_iter().map(SchedulerEffect::Group).collect()
     }
 

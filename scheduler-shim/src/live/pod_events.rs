@@ -38,7 +38,7 @@ impl ClusterModel {
             }
             (waiting, due, tallies.0, decided.total())
         };
-        self.inventory.rest();
+        self.inventory.drop_cache();
         let mut effects = self.report(due, now);
         let past = self.past.as_mut();
         effects.extend(past.and_then(|past| past.look(now, &queues, total)));

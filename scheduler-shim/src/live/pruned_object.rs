@@ -112,7 +112,7 @@ fn without_bulk(pod: &mut Value) {
                 .any(|kind| volume[kind].is_object())
         };
         volumes.retain(ties);
-        volumes.iter_mut().for_each(config_maps::slim);
+        volumes.iter_mut().for_each(config_maps::prune_fields);
         volumes.shrink_to_fit();
     }
     for list in ["/spec/containers", "/spec/initContainers"] {
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn slim(kind: &str, object: &Value) -> Value {
+    fn pruned(kind: &str, object: &Value) -> Value {
         let read: PrunedObject = serde_json::from_str(&object.to_string()).unwrap();
         let resource = ApiResource {
             group: String::new(),
@@ -311,17 +311,17 @@ mod tests {
                 "volumes": [{"name": "map", "configMap": {"name": "m"}},
                     {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]},
             "status": {"phase": "Running"}});
-        assert_eq!(slim("Pod", &pod), kept);
+        assert_eq!(pruned("Pod", &pod), kept);
     }
 
     #[test]
     fn the_arguments_of_a_shard_are_read_and_those_of_a_container_are_not() {
         let shard = json!({"metadata": {"name": "default"}, "spec":
             {"args": {"restrict-node-scheduling": "true"}}});
-        assert_eq!(slim("SchedulingShard", &shard)["spec"], shard["spec"]);
+        assert_eq!(pruned("SchedulingShard", &shard)["spec"], shard["spec"]);
         let set = json!({"metadata": {"name": "s"}, "spec": {"template": {"spec":
             {"containers": [{"name": "main", "args": ["sleep", "1"]}]}}}});
-        let container = &slim("ReplicaSet", &set)["spec"]["template"]["spec"]["containers"][0];
+        let container = &pruned("ReplicaSet", &set)["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(*container, json!({"name": "main"}));
     }
 
@@ -331,6 +331,6 @@ mod tests {
             "images": [{"names": ["x"]}], "conditions": [{"type": "Ready", "status": "True"}]}});
         let kept = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status":
             {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}});
-        assert_eq!(slim("Node", &node), kept);
+        assert_eq!(pruned("Node", &node), kept);
     }
 }

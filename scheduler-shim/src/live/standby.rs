@@ -72,7 +72,7 @@ impl StandbyScheduler {
         while let Some(event) = self.events.recv().await {
             self.take(event);
             if rested.elapsed() > REST {
-                self.model.inventory.rest();
+                self.model.inventory.drop_cache();
                 rested = Instant::now();
             }
         }

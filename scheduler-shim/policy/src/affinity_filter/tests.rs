@@ -242,10 +242,10 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
 
 fn rule(refusal: &AffinityRefusal) -> u8 {
     match refusal {
-        AffinityRefusal::Lonely { .. } => 0,
-        AffinityRefusal::Crowded { .. } => 1,
-        AffinityRefusal::Unwelcome { .. } => 2,
-        AffinityRefusal::Uneven { .. } => 3,
+        AffinityRefusal::AffinityNotSatisfied { .. } => 0,
+        AffinityRefusal::AntiAffinityViolated { .. } => 1,
+        AffinityRefusal::ExistingAntiAffinity { .. } => 2,
+        AffinityRefusal::TopologySkewExceeded { .. } => 3,
     }
 }
 
