@@ -32,7 +32,7 @@ impl Case {
 
     /// A claim with these requests and constraints.
     fn claim(mut self, requests: Value, constraints: Value) -> Self {
-        let claims = self.cluster["claims"].as_array_mut().unwrap();
+        let claims = self.cluster["claims"].as_array_mut().expect("it is a list");
         let name = format!("c{}", claims.len());
         claims.push(json!({"metadata": {"name": name},
             "spec": {"devices": {"requests": requests, "constraints": constraints}}}));
@@ -46,9 +46,14 @@ impl Case {
 
     fn has(mut self, result: Value) -> Self {
         let mut device = json!({"driver": DRIVER, "pool": "p", "request": "r"});
-        let fields = result.as_object().unwrap().clone();
-        device.as_object_mut().unwrap().extend(fields);
-        let claims = self.cluster["allocated"].as_array_mut().unwrap();
+        let fields = result.as_object().expect("it is an object").clone();
+        device
+            .as_object_mut()
+            .expect("it is an object")
+            .extend(fields);
+        let claims = self.cluster["allocated"]
+            .as_array_mut()
+            .expect("it is a list");
         claims.push(json!({"status": {"allocation": {"devices": {"results": [device]}}}}));
         self
     }
@@ -74,15 +79,17 @@ impl Case {
 fn slice(name: &str, generation: i64, count: i64, body: &Value) -> Value {
     let mut spec = json!({"driver": DRIVER,
         "pool": {"name": "p", "generation": generation, "resourceSliceCount": count}});
-    let fields = body.as_object().unwrap().clone();
-    spec.as_object_mut().unwrap().extend(fields);
+    let fields = body.as_object().expect("it is an object").clone();
+    spec.as_object_mut()
+        .expect("it is an object")
+        .extend(fields);
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
 fn exactly(name: &str, terms: Value) -> Value {
     let mut all = json!({"deviceClassName": "gpu"});
-    let fields = terms.as_object().unwrap().clone();
-    all.as_object_mut().unwrap().extend(fields);
+    let fields = terms.as_object().expect("it is an object").clone();
+    all.as_object_mut().expect("it is an object").extend(fields);
     json!({"name": name, "exactly": all})
 }
 
