@@ -62,6 +62,11 @@ const MAP: &[CrateRule] = &[
         room: Safe,
     },
     CrateRule {
+        name: "apportion-claims",
+        knows: &["apportion-kubernetes"],
+        room: Safe,
+    },
+    CrateRule {
         name: "apportion-groups",
         knows: &["apportion-abi", "apportion-kubernetes"],
         room: Safe,

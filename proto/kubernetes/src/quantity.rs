@@ -108,6 +108,21 @@ impl Quantity {
         rounded_up(self.billionths, ONE / 1000)
     }
 
+    /// The amount in billionths, exactly.
+    #[must_use]
+    pub fn billionths(self) -> i128 {
+        self.billionths
+    }
+
+    /// Another amount in the same format, in billionths.
+    #[must_use]
+    pub fn with_billionths(self, billionths: i128) -> Self {
+        Self {
+            billionths: billionths.clamp(-MOST, MOST),
+            ..self
+        }
+    }
+
     /// The amount multiplied by `count`.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
