@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_exit::CommandFailure;
 
 /// Variables that describe *our* command's limit. The background program must not inherit them.
@@ -15,7 +15,7 @@ const NOT_INHERITED: &[&str] = &[
     "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
-    place::ENV_ACCOUNT,
+    paths::ENV_ACCOUNT,
 ];
 /// A larger log is started anew with the next program.
 const LOG_BYTES: u64 = 1 << 20;

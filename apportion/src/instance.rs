@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_exit::CommandFailure;
 use nix::unistd::{AccessFlags, Uid, access};
 
@@ -36,27 +36,27 @@ impl TargetInstance {
     ///
     /// A program on simulated cards (`apportion sim -- bash`) continues to use them.
     pub(crate) fn new(address: ConnectionOptions) -> Result<Self, CommandFailure> {
-        let driver_socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
+        let driver_socket = std::env::var_os(paths::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
         let is_simulated = address.sim || driver_socket.is_some();
-        let mut dir = place::instance_dir(Uid::effective().as_raw());
+        let mut dir = paths::instance_dir(Uid::effective().as_raw());
         if is_simulated {
-            dir.push(place::DIR_SIM);
+            dir.push(paths::DIR_SIM);
         }
-        let is_named = std::env::var_os(place::ENV_DIR).is_some_and(|dir| !dir.is_empty());
-        let roots = PathBuf::from(place::DIR_ROOT);
+        let is_named = std::env::var_os(paths::ENV_DIR).is_some_and(|dir| !dir.is_empty());
+        let roots = PathBuf::from(paths::DIR_ROOT);
         if !is_named && !is_simulated && is_shared(&roots) {
             dir = roots;
         }
         let dir = std::path::absolute(&dir).map_err(|e| {
-            CommandFailure::usage(format!("{} is not a folder", place::ENV_DIR)).because(e)
+            CommandFailure::usage(format!("{} is not a folder", paths::ENV_DIR)).because(e)
         })?;
         let is_shared = is_shared(&dir);
-        let lib = place::lib_dir().ok_or_else(|| {
-            let hint = format!("set {} to the folder of its libraries", place::ENV_LIB_DIR);
+        let lib = paths::lib_dir().ok_or_else(|| {
+            let hint = format!("set {} to the folder of its libraries", paths::ENV_LIB_DIR);
             CommandFailure::new("cannot tell where Apportion is installed").hint(hint)
         })?;
         let driver_socket =
-            driver_socket.map_or_else(|| dir.join(place::SIM_SOCKET), PathBuf::from);
+            driver_socket.map_or_else(|| dir.join(paths::SIM_SOCKET), PathBuf::from);
         Ok(Self {
             dir,
             is_simulated,
@@ -96,7 +96,7 @@ impl TargetInstance {
             return Ok(());
         }
         let failed = |what: &str| CommandFailure::new(format!("{what} {}", self.dir.display()));
-        let hint = || format!("set {} to a folder that you own", place::ENV_DIR);
+        let hint = || format!("set {} to a folder that you own", paths::ENV_DIR);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder
@@ -111,12 +111,12 @@ impl TargetInstance {
 
     /// The agent's socket.
     pub(crate) fn agent_socket(&self) -> PathBuf {
-        self.dir.join(place::AGENT_SOCKET)
+        self.dir.join(paths::AGENT_SOCKET)
     }
 
     /// The log of an agent that was started in the background.
     pub(crate) fn agent_log(&self) -> PathBuf {
-        self.dir.join(place::AGENT_LOG)
+        self.dir.join(paths::AGENT_LOG)
     }
 
     /// A file of the library folder, if it is there.
@@ -127,7 +127,7 @@ impl TargetInstance {
         }
         let hint = format!(
             "reinstall Apportion, or set {} to the folder of its libraries",
-            place::ENV_LIB_DIR
+            paths::ENV_LIB_DIR
         );
         Err(CommandFailure::new(format!("{} is missing", file.display())).hint(hint))
     }
@@ -152,8 +152,8 @@ impl TargetInstance {
         if !self.is_simulated {
             return Ok(Vec::new());
         }
-        let libraries = self.library(place::SIM_LIBRARIES)?;
-        let runtimes = place::SIM_RUNTIMES.map(|name| libraries.join(name));
+        let libraries = self.library(paths::SIM_LIBRARIES)?;
+        let runtimes = paths::SIM_RUNTIMES.map(|name| libraries.join(name));
         Ok(vec![
             (
                 "LD_LIBRARY_PATH",
@@ -163,14 +163,14 @@ impl TargetInstance {
                 "LD_PRELOAD",
                 in_front(&runtimes, std::env::var_os("LD_PRELOAD")),
             ),
-            (place::ENV_SIM_SOCKET, self.driver_socket.clone().into()),
+            (paths::ENV_SIM_SOCKET, self.driver_socket.clone().into()),
         ])
     }
 }
 
 /// Whether root's agent listens in the folder for all users, and this user is not root.
 fn is_shared(dir: &Path) -> bool {
-    let socket = dir.join(place::AGENT_SOCKET);
+    let socket = dir.join(paths::AGENT_SOCKET);
     let is_roots = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == 0);
     !Uid::effective().is_root()
         && is_roots(dir)

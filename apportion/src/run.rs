@@ -6,7 +6,7 @@
 
 use std::process;
 
-use apportion_abi::{GpuRequest, place};
+use apportion_abi::{GpuRequest, paths};
 use apportion_exit::CommandFailure;
 use apportion_proto::v1::{self, Allocation, ListReply};
 use apportion_runtime_class::{EditTarget, Grant, GrantedCard, edits};
@@ -28,7 +28,7 @@ pub(crate) fn run(run: RunOptions, address: ConnectionOptions) -> Result<(), Com
     let ask = RunRequest::read(&run)?;
     let program = ResolvedCommand::find(run.command)?;
     let instance = TargetInstance::new(address)?;
-    let library = instance.library(place::PRELOAD_LIBRARY)?;
+    let library = instance.library(paths::PRELOAD_LIBRARY)?;
     let env = instance.driver_env()?;
 
     let unnamed = || format!("{}-{}", program.name(), process::id());

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use apportion_abi::{Bytes, place, units::parse_memory};
+use apportion_abi::{Bytes, paths, units::parse_memory};
 use apportion_exit::CommandFailure;
 
 use crate::background::BackgroundProcess;
@@ -108,7 +108,7 @@ pub(crate) fn ensure(
     args.extend(shape.args());
     let log = instance.dir.join("driver.log");
     let daemon =
-        BackgroundProcess::start(&instance.library(place::SIM_DAEMON)?, args, Vec::new(), log)?;
+        BackgroundProcess::start(&instance.library(paths::SIM_DAEMON)?, args, Vec::new(), log)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         // Checked before connecting: another daemon that serves by then is as good.

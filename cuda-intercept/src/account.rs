@@ -8,7 +8,7 @@ use apportion_abi::account::{
     AccountOpenError, AccountUsage, ApiFamily, ChargeOutcome, LimitsMap, ProcessRegistration,
     SlotOwner, UsageMap,
 };
-use apportion_abi::{Bytes, CardUuid, place};
+use apportion_abi::{Bytes, CardUuid, paths};
 
 use apportion_gate::ContextReserve;
 
@@ -83,9 +83,9 @@ impl LimitState {
     /// library from its account, for example by a system call filter, is refused for good.
     pub(crate) fn find() -> Option<Self> {
         Self::of(
-            place::CONTAINER_ACCOUNT.as_bytes(),
+            paths::CONTAINER_ACCOUNT.as_bytes(),
             is_in_a_container,
-            environment(place::ENV_ACCOUNT),
+            environment(paths::ENV_ACCOUNT),
         )
     }
 
@@ -135,7 +135,7 @@ fn is_in_a_container() -> bool {
     };
     // SAFETY: the linker keeps the path of a loaded object as a string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let rest = path.strip_prefix(place::CONTAINER_ACCOUNT.as_bytes());
+    let rest = path.strip_prefix(paths::CONTAINER_ACCOUNT.as_bytes());
     rest.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
@@ -143,9 +143,9 @@ impl MappedAccount {
     /// Only a missing limits file is reported as absence. So one failed call shows that there is no account.
     fn open(folder: &[u8]) -> Result<Self, AccountOpenError> {
         let mut path = PathBuffer::default();
-        let limits = path.join(folder, place::LIMITS_FILE);
+        let limits = path.join(folder, paths::LIMITS_FILE);
         let limits = LimitsMap::open(limits.ok_or(AccountOpenError::NotAnAccount)?)?;
-        let usage = path.join(folder, place::USAGE_FILE);
+        let usage = path.join(folder, paths::USAGE_FILE);
         let usage = UsageMap::open(usage.ok_or(AccountOpenError::NotAnAccount)?);
         let usage = usage.map_err(|problem| {
             if is_absence(problem) {
@@ -405,8 +405,8 @@ mod tests {
             limit: Bytes(8 << 20),
             context_reserve: Bytes(0),
         };
-        UsageMap::create(&at(place::USAGE_FILE), 1).expect("it is new");
-        LimitsMap::create(&at(place::LIMITS_FILE), &[card]).expect("it is new")
+        UsageMap::create(&at(paths::USAGE_FILE), 1).expect("it is new");
+        LimitsMap::create(&at(paths::LIMITS_FILE), &[card]).expect("it is new")
     }
 
     /// What is found on a machine without containers.
@@ -424,12 +424,12 @@ mod tests {
             found(&nowhere, Some(named.path())),
             Some(LimitState::Limited(_))
         ));
-        fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
+        fs::write(container.path().join(paths::LIMITS_FILE), "garbage").expect("it is writable");
         let closed = found(container.path(), Some(named.path()));
         assert!(closed.is_none(), "a known limit cannot be kept");
-        fs::remove_file(container.path().join(place::LIMITS_FILE)).expect("it is there");
+        fs::remove_file(container.path().join(paths::LIMITS_FILE)).expect("it is there");
         make(container.path());
-        fs::remove_file(container.path().join(place::USAGE_FILE)).expect("it is there");
+        fs::remove_file(container.path().join(paths::USAGE_FILE)).expect("it is there");
         let closed = found(container.path(), Some(named.path()));
         assert!(
             closed.is_none(),

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use apportion_abi::account::{
     AccountOpenError, CardCharges, LAYOUT_VERSION, LimitsMap, NewCard, RegisteredProcess, UsageMap,
 };
-use apportion_abi::{Bytes, CardUuid, place};
+use apportion_abi::{Bytes, CardUuid, paths};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
 use tracing::warn;
 
@@ -95,15 +95,15 @@ impl AccountFiles {
 
     /// The account in a folder, if both of its files are valid.
     pub(crate) fn adopt(folder: PathBuf) -> Option<Self> {
-        let limits = LimitsMap::adopt(&c_path(&folder, place::LIMITS_FILE)?).ok()?;
-        let usage = UsageMap::adopt(&c_path(&folder, place::USAGE_FILE)?).ok()?;
+        let limits = LimitsMap::adopt(&c_path(&folder, paths::LIMITS_FILE)?).ok()?;
+        let usage = UsageMap::adopt(&c_path(&folder, paths::USAGE_FILE)?).ok()?;
         let is_whole = usage.cards() == limits.cards().len();
         is_whole.then(|| Self::from_parts(folder, limits, usage))
     }
 
     /// The version of the account in a folder, if this agent cannot read it.
     pub(crate) fn other_version(folder: &Path) -> Option<u32> {
-        match LimitsMap::adopt(&c_path(folder, place::LIMITS_FILE)?) {
+        match LimitsMap::adopt(&c_path(folder, paths::LIMITS_FILE)?) {
             Err(AccountOpenError::Version(version)) => Some(version),
             Ok(_) | Err(AccountOpenError::NotAnAccount | AccountOpenError::System(..)) => None,
         }
@@ -125,12 +125,12 @@ impl AccountFiles {
             source,
         };
         let name = |name: &str| c_path(&folder, name).ok_or(AccountOpenError::NotAnAccount);
-        let usage = name(place::USAGE_FILE)
+        let usage = name(paths::USAGE_FILE)
             .and_then(|name| UsageMap::create(&name, cards.len()))
-            .map_err(|source| file(place::USAGE_FILE, source))?;
-        let limits = name(place::LIMITS_FILE)
+            .map_err(|source| file(paths::USAGE_FILE, source))?;
+        let limits = name(paths::LIMITS_FILE)
             .and_then(|name| LimitsMap::create(&name, cards))
-            .map_err(|source| file(place::LIMITS_FILE, source))?;
+            .map_err(|source| file(paths::LIMITS_FILE, source))?;
         Ok(Self::from_parts(folder, limits, usage))
     }
 
@@ -138,7 +138,7 @@ impl AccountFiles {
         let cards = limits.cards().iter().map(|card| card.card()).collect();
         let identity = identity(&folder);
         let usage_file = procfs::mapped_at(std::process::id(), usage.address());
-        let access = AccountAccess::of(&folder.join(place::USAGE_FILE));
+        let access = AccountAccess::of(&folder.join(paths::USAGE_FILE));
         let begun = HashMap::new();
         Self {
             folder,
@@ -192,7 +192,7 @@ impl AccountFiles {
 
     fn set_access(&mut self, access: AccountAccess) -> io::Result<()> {
         if self.access != access {
-            access.apply(&self.folder.join(place::USAGE_FILE))?;
+            access.apply(&self.folder.join(paths::USAGE_FILE))?;
             self.access = access;
         }
         Ok(())
@@ -335,7 +335,7 @@ impl AccountFiles {
     /// Truncates a usage file that programs have extended: its pages are host memory. Returns whether it was
     /// extended.
     fn cut_back(&self) -> bool {
-        let path = self.folder.join(place::USAGE_FILE);
+        let path = self.folder.join(paths::USAGE_FILE);
         let (Some([_, (inode, size)]), Ok(found)) = (self.identity, fs::metadata(&path)) else {
             return false;
         };
@@ -362,7 +362,7 @@ pub(crate) fn remove(folder: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
-    let own = [place::LIMITS_FILE, place::USAGE_FILE];
+    let own = [paths::LIMITS_FILE, paths::USAGE_FILE];
     for entry in entries {
         let entry = entry?;
         let is_own = own.iter().any(|own| entry.file_name() == *own);
@@ -386,7 +386,7 @@ fn identity(folder: &Path) -> Option<[(u64, u64); 2]> {
             .ok()
             .map(|found| (found.ino(), found.len()))
     };
-    Some([of(place::LIMITS_FILE)?, of(place::USAGE_FILE)?])
+    Some([of(paths::LIMITS_FILE)?, of(paths::USAGE_FILE)?])
 }
 
 fn c_path(folder: &Path, name: &str) -> Option<CString> {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_ledger::{Ledger, LedgerEvent, OffenderPolicy};
 use apportion_nri::VerdictRules;
 use apportion_proto::v1;
@@ -83,20 +83,20 @@ impl NodeAgent {
         listeners: mpsc::Sender<UnixListener>,
     ) -> Self {
         let boot_id = procfs::boot_id();
-        let restored = restore::load(&instance.path(place::CHECKPOINT), &boot_id);
-        let accounts = instance.path(place::ACCOUNTS);
+        let restored = restore::load(&instance.path(paths::CHECKPOINT), &boot_id);
+        let accounts = instance.path(paths::ACCOUNTS);
         if restored.is_of_another_boot {
             info!("Machine rebooted, accounts removed");
             restore::forget_claims(&accounts);
         }
         let library = options.cards.nvml_library.clone().into_os_string();
-        let reserves = instance.path(place::RESERVES);
+        let reserves = instance.path(paths::RESERVES);
         let mut state = AgentState {
             ledger: ledger(&options, restored.epoch, restored.serial),
             costs: ContextCosts::load(&options.cards, &reserves, &driver.version),
             accounts: AccountTable::new(accounts.clone()),
             members: AllocationMembers::new(accounts),
-            left: LingeringProcesses::default(),
+            lingering: LingeringProcesses::default(),
             cgroups: CgroupLookup::new(),
             grants: ContainerGrants::default(),
             publisher: StatusPublisher::new(node(&options, &instance, &driver)),
@@ -117,7 +117,7 @@ impl NodeAgent {
     }
 
     /// The handle through which other tasks read the agent's state.
-    pub(crate) fn shown(&self) -> AgentHandle {
+    pub(crate) fn handle(&self) -> AgentHandle {
         self.state.publisher.handle()
     }
 
@@ -167,7 +167,7 @@ impl NodeAgent {
         let mut tick = tokio::time::interval(self.options.cards.tick);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.state.members.look_anew();
+            self.state.members.rescan();
             tokio::select! {
                 biased;
                 () = &mut stop => break,
@@ -176,7 +176,7 @@ impl NodeAgent {
                 ready = self.state.costs.next() => self.probe_reported(ready),
                 Some(request) = requests.recv() => self.respond(request),
                 event = self.state.grants.next() => {
-                    self.state.grants.hear(event);
+                    self.state.grants.handle_event(event);
                     self.state.show();
                 }
                 _ = tick.tick() => {
@@ -226,7 +226,7 @@ impl NodeAgent {
                     self.state.sample();
                 }
             }
-            DriverReport::Event(event) => self.state.heard(event),
+            DriverReport::Event(event) => self.state.handle_card_event(event),
         }
     }
 

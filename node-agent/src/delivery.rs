@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::place::{self, PRELOAD_LIBRARY};
+use apportion_abi::paths::{self, PRELOAD_LIBRARY};
 use apportion_exit::error_chain;
 use apportion_ledger::{AllocationId, EpochMillis, SlotId, SlotTable, WholeCardId, WholeCardTable};
 use apportion_runtime_class::cdi::{self, CdiSpecLabel, PassthroughEdits};
@@ -64,7 +64,7 @@ pub(crate) struct GrantDelivery {
     pub(crate) libraries: InstalledLibraries,
     files: ContainerFiles,
     /// The UIDs of the pods that the kubelet has reported.
-    pub(crate) shown: BTreeSet<String>,
+    pub(crate) reported: BTreeSet<String>,
     /// The pods that were being deleted at the last poll of the kubelet. They are released with their last process,
     /// without another poll.
     pub(crate) ending: BTreeSet<String>,
@@ -76,7 +76,7 @@ pub(crate) struct GrantDelivery {
 /// The state of whole-card delivery.
 #[derive(Debug)]
 pub(crate) struct WholeCardDelivery {
-    pub(crate) book: WholeCardTable,
+    pub(crate) table: WholeCardTable,
     /// The allocation of each CDI spec on disk.
     pub(crate) written: BTreeMap<WholeCardId, AllocationId>,
     pub(crate) offers: watch::Sender<Arc<WholeCardOffers>>,
@@ -89,11 +89,11 @@ impl GrantDelivery {
         options: &AgentOptions,
         instance: &Path,
     ) -> Result<Self, DeliveryError> {
-        let source = place::lib_dir().ok_or(DeliveryError::NoLibrary)?;
+        let source = paths::lib_dir().ok_or(DeliveryError::NoLibrary)?;
         let mut sources = vec![source.join(PRELOAD_LIBRARY)];
         if options.sim {
-            let folder = source.join(place::SIM_LIBRARIES);
-            sources.extend([place::SIM_CUDA, place::SIM_NVML].map(|name| folder.join(name)));
+            let folder = source.join(paths::SIM_LIBRARIES);
+            sources.extend([paths::SIM_CUDA, paths::SIM_NVML].map(|name| folder.join(name)));
         }
         let libraries = InstalledLibraries::install(kubelet, &sources)?;
         libraries.remove_others();
@@ -103,8 +103,8 @@ impl GrantDelivery {
         };
         let specs =
             CdiSpecDir::new(&options.kubelet.cdi_dir).map_err(failed(&options.kubelet.cdi_dir))?;
-        let list = instance.join(place::PRELOAD_LIST);
-        let library = format!("{}/{PRELOAD_LIBRARY}\n", place::CONTAINER_ACCOUNT);
+        let list = instance.join(paths::PRELOAD_LIST);
+        let library = format!("{}/{PRELOAD_LIBRARY}\n", paths::CONTAINER_ACCOUNT);
         std::fs::write(&list, library).map_err(failed(&list))?;
         let slots = SlotTable::new(options.kubelet.slots);
         let files = ContainerFiles {
@@ -124,10 +124,10 @@ impl GrantDelivery {
             sources: driver_sources(options),
             libraries,
             files,
-            shown: BTreeSet::new(),
+            reported: BTreeSet::new(),
             ending: BTreeSet::new(),
             whole: options.kubelet.has_whole_cards.then(|| WholeCardDelivery {
-                book: WholeCardTable::default(),
+                table: WholeCardTable::default(),
                 written: BTreeMap::new(),
                 offers: watch::channel(Arc::default()).0,
             }),
@@ -307,8 +307,8 @@ fn driver_files(
     if !options.sim {
         return DriverFiles::Devices;
     }
-    let socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|socket| !socket.is_empty());
-    let socket = socket.map_or_else(|| instance.join(place::SIM_SOCKET), PathBuf::from);
+    let socket = std::env::var_os(paths::ENV_SIM_SOCKET).filter(|socket| !socket.is_empty());
+    let socket = socket.map_or_else(|| instance.join(paths::SIM_SOCKET), PathBuf::from);
     DriverFiles::Simulated {
         libraries: libraries.folder().display().to_string(),
         socket: socket.display().to_string(),
@@ -318,26 +318,26 @@ fn driver_files(
 /// Whether a pod that has an allocation of this age is gone for good, as far as the agent can tell. A pod that the
 /// kubelet no longer reports is not gone while its processes run.
 pub(crate) fn is_gone(
-    seen: &KubeletSnapshot,
+    kubelet: &KubeletSnapshot,
     pod: &str,
-    was_shown: bool,
+    was_reported: bool,
     age: Duration,
     has_processes: impl FnOnce() -> bool,
 ) -> bool {
-    if seen.ended.contains(pod) {
+    if kubelet.ended.contains(pod) {
         return true;
     }
-    if seen.ending.contains(pod) {
-        return was_shown && !has_processes();
+    if kubelet.ending.contains(pod) {
+        return was_reported && !has_processes();
     }
-    let is_there = seen.live.contains(pod)
-        || seen.whole.claimants().any(|claimant| claimant == pod)
-        || seen.others.contains_key(pod)
-        || seen.held.values().any(|holder| holder.pod == pod);
-    if is_there || !seen.is_complete {
+    let is_there = kubelet.live.contains(pod)
+        || kubelet.whole.claimants().any(|claimant| claimant == pod)
+        || kubelet.others.contains_key(pod)
+        || kubelet.held.values().any(|holder| holder.pod == pod);
+    if is_there || !kubelet.is_complete {
         return false;
     }
-    (was_shown || age > APPEARS_IN) && !has_processes()
+    (was_reported || age > APPEARS_IN) && !has_processes()
 }
 
 /// The time from `then` to `now`.
@@ -352,7 +352,7 @@ mod tests {
 
     const YOUNG: Duration = Duration::from_secs(1);
 
-    fn seen() -> KubeletSnapshot {
+    fn kubelet() -> KubeletSnapshot {
         KubeletSnapshot {
             is_complete: true,
             ..KubeletSnapshot::default()
@@ -365,8 +365,8 @@ mod tests {
 
     #[test]
     fn a_pod_is_gone_when_the_kubelet_no_longer_shows_it_and_nothing_of_it_runs() {
-        assert!(is_gone(&seen(), "u", true, YOUNG, || false));
-        assert!(!is_gone(&seen(), "u", true, YOUNG, || true));
+        assert!(is_gone(&kubelet(), "u", true, YOUNG, || false));
+        assert!(!is_gone(&kubelet(), "u", true, YOUNG, || true));
         let holder = Holder {
             pod: "u".into(),
             name: None,
@@ -374,15 +374,15 @@ mod tests {
         };
         let held = KubeletSnapshot {
             held: [(SlotId(1), holder)].into(),
-            ..seen()
+            ..kubelet()
         };
         assert!(!is_gone(&held, "u", true, YOUNG, || false));
     }
 
     #[test]
     fn a_pod_that_has_not_appeared_is_waited_for() {
-        assert!(!is_gone(&seen(), "u", false, YOUNG, || false));
-        assert!(is_gone(&seen(), "u", false, APPEARS_IN * 2, || false));
+        assert!(!is_gone(&kubelet(), "u", false, YOUNG, || false));
+        assert!(is_gone(&kubelet(), "u", false, APPEARS_IN * 2, || false));
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         assert!(is_gone(&ended, "u", true, YOUNG, || true));
         let live = KubeletSnapshot {
             live: set("u"),
-            ..seen()
+            ..kubelet()
         };
         assert!(!is_gone(&live, "u", true, YOUNG, || false));
     }

@@ -231,7 +231,7 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, DriverInventory), Dr
             Err(error) => warn!(index, %error, "Failed to read a GPU, ignored"),
         }
     }
-    locality::look(&nvml, &mut cards);
+    locality::read_links(&nvml, &mut cards);
     ordinals::enter(&nvml, count, &mut cards);
     if cards.is_empty() {
         Err(DriverError::NoCards(version))
@@ -254,11 +254,11 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
     }
     let uuid: CardUuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
     let model = device.name()?;
-    let told = match device.memory_info() {
+    let memory = match device.memory_info() {
         Err(NvmlError::NotSupported) => None,
-        told => Some(told?),
+        memory => Some(memory?),
     };
-    let capacity = match &told {
+    let capacity = match &memory {
         Some(memory) => CardCapacity {
             total: Bytes(memory.total),
             reserved: Bytes(memory.reserved),
@@ -270,7 +270,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
         index,
         model,
         capacity,
-        is_measured: told.is_some(),
+        is_measured: memory.is_some(),
         minor: device.minor_number().ok(),
         near: CardLocality::default(),
         cuda_ordinal: None,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_exit::{CommandFailure, error_chain};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -54,7 +54,7 @@ pub(crate) async fn driver(
         "No NVIDIA driver with GPUs on this node, waiting for one"
     );
     let view = AgentView::empty(Some(format!("no NVIDIA driver with GPUs: {reason}")));
-    let file = instance.path(place::METRICS_ADDRESS);
+    let file = instance.path(paths::METRICS_ADDRESS);
     let (listener, _) = http::open(options.telemetry.metrics(), &file).await?;
     let (_shows, shown) = watch::channel(Arc::new(view.clone()));
     let served = async {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::UnixListener;
 
@@ -65,7 +65,7 @@ impl ServedInstance {
         };
         let dir = std::path::absolute(dir).map_err(failed(dir))?;
         make_folder(&dir, mode).map_err(failed(&dir))?;
-        let path = dir.join(place::AGENT_LOCK);
+        let path = dir.join(paths::AGENT_LOCK);
         let mut options = OpenOptions::new();
         let lock = options
             .write(true)
@@ -76,7 +76,7 @@ impl ServedInstance {
         let lock = lock.map_err(failed(&path))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| InstanceError::Taken(dir.clone()))?;
-        let accounts = dir.join(place::ACCOUNTS);
+        let accounts = dir.join(paths::ACCOUNTS);
         make_folder(&accounts, mode).map_err(failed(&accounts))?;
         Ok(Self {
             dir,
@@ -101,7 +101,7 @@ impl ServedInstance {
     /// unless another agent did that first.
     pub(crate) fn keep_lock(&mut self) -> bool {
         self.machine.iter_mut().for_each(MachineLock::keep);
-        let path = self.path(place::AGENT_LOCK);
+        let path = self.path(paths::AGENT_LOCK);
         if !path.exists() {
             let mut options = OpenOptions::new();
             let made = options.write(true).create_new(true).mode(0o600).open(&path);
@@ -123,7 +123,7 @@ impl ServedInstance {
     pub(crate) fn is_anothers(&self) -> bool {
         let held = self.lock.metadata().ok();
         let held = held.map(|found| (found.dev(), found.ino()));
-        let present = identity(&self.path(place::AGENT_LOCK));
+        let present = identity(&self.path(paths::AGENT_LOCK));
         present.is_some() && present != held
     }
 
@@ -138,7 +138,7 @@ impl ServedInstance {
 
     /// Listens on the agent's socket, for this user and root, or for all users.
     pub(crate) fn listen(&mut self) -> Result<UnixListener, InstanceError> {
-        let path = self.path(place::AGENT_SOCKET);
+        let path = self.path(paths::AGENT_SOCKET);
         let failed = |source| InstanceError::Listen {
             path: path.clone(),
             source,
@@ -153,12 +153,12 @@ impl ServedInstance {
 
     /// Whether a new client finds the socket.
     pub(crate) fn is_listed(&self) -> bool {
-        self.socket.is_some() && identity(&self.path(place::AGENT_SOCKET)) == self.socket
+        self.socket.is_some() && identity(&self.path(paths::AGENT_SOCKET)) == self.socket
     }
 
     /// Removes the socket, so that a new client starts another agent.
     pub(crate) fn unlist(&self) {
-        for name in [place::AGENT_SOCKET, place::METRICS_ADDRESS] {
+        for name in [paths::AGENT_SOCKET, paths::METRICS_ADDRESS] {
             let _ = remove(&self.path(name));
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     fn a_lock_that_was_deleted_is_made_anew_unless_another_agent_was_first() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = ServedInstance::take(folder.path()).unwrap();
-        let lock = first.path(place::AGENT_LOCK);
+        let lock = first.path(paths::AGENT_LOCK);
         fs::remove_file(&lock).unwrap();
         assert!(first.keep_lock() && first.keep_lock());
         let taken = ServedInstance::take(folder.path());
@@ -219,7 +219,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut instance = ServedInstance::take(folder.path()).unwrap();
         let _listener = instance.listen().unwrap();
-        let socket = fs::metadata(instance.path(place::AGENT_SOCKET)).unwrap();
+        let socket = fs::metadata(instance.path(paths::AGENT_SOCKET)).unwrap();
         assert_eq!(socket.permissions().mode() & 0o777, 0o600);
     }
 
@@ -228,11 +228,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut instance = ServedInstance::take(folder.path()).unwrap();
         drop(instance.listen().unwrap());
-        assert!(instance.path(place::AGENT_SOCKET).exists());
+        assert!(instance.path(paths::AGENT_SOCKET).exists());
         assert!(instance.listen().is_ok());
         assert!(instance.is_listed());
         instance.unlist();
-        assert!(!instance.path(place::AGENT_SOCKET).exists());
+        assert!(!instance.path(paths::AGENT_SOCKET).exists());
         assert!(!instance.is_listed());
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn serve(
     dir: PathBuf,
     options: &AgentOptions,
     requests: mpsc::Sender<AgentRequest>,
-    shown: AgentHandle,
+    agent: AgentHandle,
     offers: Offers,
     whole: Option<watch::Receiver<Arc<WholeCardOffers>>>,
     known: Option<RivalOwner>,
@@ -75,7 +75,7 @@ pub(crate) fn serve(
         requests.clone(),
     );
     let kubelet = Arc::new(kubelet);
-    tokio::spawn(poll::keep_looking(kubelet.clone()));
+    tokio::spawn(poll::poll_loop(kubelet.clone()));
     let (there, rival) = watch::channel(RivalPresence {
         is_there: known.is_some(),
         departures: 0,
@@ -84,7 +84,7 @@ pub(crate) fn serve(
     tokio::spawn(others.watch(requests.clone(), there));
     let local_fit = match options.kubelet.unplaced {
         UnplacedPolicy::Deny => None,
-        UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
+        UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(pods, agent, requests.clone())),
     };
     let registration = |resource, prefix, options| PluginRegistration {
         dir: dir.clone(),
@@ -177,14 +177,14 @@ async fn keep_settled(
     (mut known, mut sockets): (cri::RuntimeCapabilities, cri::Sockets),
     answers: watch::Sender<AllocateStrategy>,
 ) {
-    let mut told = None;
+    let mut last_warning = None;
     while !answers.is_closed() {
         tokio::time::sleep(RUNTIME_LOOKED_AT_EVERY).await;
         let now = cri::sockets(&options.runtime);
         if now.is_empty() || now == sockets {
             continue;
         }
-        let problem = match cri::look(&options).await {
+        let problem = match cri::detect(&options).await {
             Ok(facts) if facts == known => None,
             Ok(facts) => match learned(facts.clone(), &requests).await {
                 None => return,
@@ -200,12 +200,12 @@ async fn keep_settled(
         };
         match problem {
             None => sockets = now,
-            problem if problem != told => {
+            problem if problem != last_warning => {
                 warn!(
                     problem,
                     "Container runtime restarted, previous configuration kept"
                 );
-                told = problem;
+                last_warning = problem;
             }
             Some(_) => {}
         }

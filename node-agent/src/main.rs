@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_bounded::ConnectionLimiter;
 use apportion_exit::CommandFailure;
 use tokio::sync::mpsc;
@@ -111,13 +111,13 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     if options.api.users == AllowedUsers::All {
         instance.open_to_all();
     }
-    let file = instance.path(place::METRICS_ADDRESS);
+    let file = instance.path(paths::METRICS_ADDRESS);
     let (metrics, address) = api::http::open(options.telemetry.metrics(), &file).await?;
     let listener = instance.listen().map_err(|error| {
         CommandFailure::from_error(&error)
             .hint("the path must be shorter than 108 bytes and its folder writable")
     })?;
-    let socket = instance.path(place::AGENT_SOCKET);
+    let socket = instance.path(paths::AGENT_SOCKET);
     let delivery = match &options.kubelet.kubelet_dir {
         Some(dir) => Some(
             GrantDelivery::prepare(dir, &options, instance.dir()).map_err(|error| {
@@ -129,7 +129,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     };
     let node = options.node.clone();
     let certificate = instance.path("certificate.json");
-    let terms = FencingTokenStore::load(instance.path("term"));
+    let fencing = FencingTokenStore::load(instance.path("term"));
     let (listeners, listening) = mpsc::channel(1);
     let mut agent = NodeAgent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
@@ -144,7 +144,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
 
     let contact = Arc::new(RequestTracker::new());
     let (requests, requested) = mpsc::channel(QUEUE);
-    let shown = agent.shown();
+    let handle = agent.handle();
     if let Some((delivery, dir)) = delivery.zip(options.kubelet.kubelet_dir.clone()) {
         // Check for rivals before the first request can arrive.
         let rival = kubelet::rival(&dir).await;
@@ -155,7 +155,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
             dir,
             &options,
             requests.clone(),
-            shown.clone(),
+            handle.clone(),
             delivery.offers(),
             delivery
                 .whole
@@ -169,21 +169,21 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         api::tcp::TcpServer::open(&options.api.tcp, options.node.clone(), certificate).await?;
     let users = ConnectionLimiter::new("users", api::service::OF_USERS);
     if let Some(listener) = metrics {
-        let seats = remote.iter().map(|remote| remote.seats.clone());
-        let seats = seats.chain([users.clone()]).collect();
-        tokio::spawn(api::http::serve(listener, shown.views.clone(), seats));
+        let limiter = remote.iter().map(|remote| remote.limiter.clone());
+        let limiter = limiter.chain([users.clone()]).collect();
+        tokio::spawn(api::http::serve(listener, handle.views.clone(), limiter));
     }
     if let Some(node) = node {
         let address = remote.as_ref().map(|remote| remote.address.clone());
-        tokio::spawn(telemetry::publish::publish(node, shown.clone(), address));
+        tokio::spawn(telemetry::publish::publish(node, handle.clone(), address));
     }
     let service = AgentService {
         requests,
-        shown,
+        agent: handle,
         contact: contact.clone(),
         users: options.api.users,
     };
-    let (left_here, left) = tokio::sync::oneshot::channel::<()>();
+    let (running, shutdown) = tokio::sync::oneshot::channel::<()>();
     // The channel has room for one listener, and this is the first.
     let _ = listeners.try_send(listener);
     let served = tokio::spawn(api::service::serve(
@@ -191,13 +191,13 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         listening,
         users,
         remote,
-        terms,
-        async { drop(left.await) },
+        fencing,
+        async { drop(shutdown.await) },
     ));
     info!(socket = %socket.display(), metrics = address, "Agent started");
 
     agent.run(requested, contact, stop::stopped()?).await;
-    drop(left_here);
+    drop(running);
     let _ = tokio::time::timeout(GRACE, served).await;
     info!("Agent stopped, accounts kept");
     Ok(())

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_exit::CommandFailure;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -52,9 +52,9 @@ pub(crate) struct AgentOptions {
     /// [default: /run/apportion for root, else $XDG_RUNTIME_DIR/apportion; with --sim its subfolder sim]
     #[arg(
         long,
-        env = place::ENV_DIR,
+        env = paths::ENV_DIR,
         value_name = "PATH",
-        default_value_os_t = place::instance_dir(rustix::process::geteuid().as_raw()),
+        default_value_os_t = paths::instance_dir(rustix::process::geteuid().as_raw()),
         hide_default_value = true
     )]
     pub(crate) dir: PathBuf,
@@ -137,7 +137,7 @@ impl AgentOptions {
             return None;
         }
         let named = simulated_socket().map(PathBuf::from);
-        Some(named.unwrap_or_else(|| self.dir.join(place::SIM_SOCKET)))
+        Some(named.unwrap_or_else(|| self.dir.join(paths::SIM_SOCKET)))
     }
 
     /// Simulated GPUs have a folder and libraries of their own. The variable names the folder of the machine's own
@@ -148,7 +148,7 @@ impl AgentOptions {
             return;
         }
         if matches.value_source("dir") != Some(ValueSource::CommandLine) {
-            self.dir.push(place::DIR_SIM);
+            self.dir.push(paths::DIR_SIM);
         }
         if matches.value_source("nvml_library") == Some(ValueSource::DefaultValue) {
             self.cards.use_simulated_nvml();
@@ -157,7 +157,7 @@ impl AgentOptions {
 }
 
 fn simulated_socket() -> Option<OsString> {
-    std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty())
+    std::env::var_os(paths::ENV_SIM_SOCKET).filter(|path| !path.is_empty())
 }
 
 #[cfg(test)]

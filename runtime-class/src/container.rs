@@ -11,7 +11,7 @@
 //! card. A card that is not mounted is not visible.
 
 use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
-use apportion_abi::place::{
+use apportion_abi::paths::{
     CONTAINER_ACCOUNT, CONTAINER_SIM_CARDS, LIMITS_FILE, PRELOAD_LIBRARY, SIM_CUDA, SIM_NVML,
     USAGE_FILE,
 };

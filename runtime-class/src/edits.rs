@@ -4,7 +4,7 @@
 //! from them.
 
 use apportion_abi::names::{ENV_MEMORY_LIMIT, ENV_PORTION, ENV_VISIBLE};
-use apportion_abi::place::ENV_ACCOUNT;
+use apportion_abi::paths::ENV_ACCOUNT;
 
 use crate::container::{ContainerFiles, in_container, with_whole_cards};
 use crate::container_edits::ContainerEdits;

@@ -16,7 +16,7 @@
 //! these files. KAI's variables are missing: they depend on the grant, which does not exist yet at `Allocate`.
 
 use apportion_abi::Share;
-use apportion_abi::place::CONTAINER_SIM_CARDS;
+use apportion_abi::paths::CONTAINER_SIM_CARDS;
 
 use crate::container::{ContainerFiles, DriverFiles};
 use crate::container_edits::{ContainerEdits, ContainerMount};

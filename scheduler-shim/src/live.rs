@@ -61,16 +61,16 @@ use view::now;
 
 /// How long events are batched before a round. The events of one burst arrive together.
 const GATHERED: Duration = Duration::from_millis(5);
-/// Pause after a round, as a multiple of the time it took, up to `LONGEST_REST`. Others need the processors too. The
+/// Pause after a round, as a multiple of the time it took, up to `LONGEST_PAUSE`. Others need the processors too. The
 /// pause is never shorter than the round was.
-const REST: u32 = 4;
-const LONGEST_REST: Duration = Duration::from_millis(150);
+const PAUSE_FACTOR: u32 = 4;
+const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 /// The longest time between rounds. Minimum run times and grace periods end by time alone, without an event.
 const ROUND: Duration = Duration::from_secs(5);
 /// How soon after a round the reasons of waiting pods are reported.
-const NEWS: Duration = Duration::from_secs(1);
+const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Pause after that report, as a multiple of the time it took.
-const NEWS_REST: u32 = 20;
+const REPORT_PAUSE_FACTOR: u32 = 20;
 /// How long the first round waits for the lists of the optional kinds.
 const FIRST_KINDS: Duration = Duration::from_secs(10);
 /// How long the first round waits for the agents' first status.
@@ -122,12 +122,12 @@ async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), CommandF
     let term = held.term();
     info!(identity = lease.identity(), term, "Scheduler became leader");
     let leading = api::LeadershipGuard::new(held.until());
-    let reach = AgentConnector::new(
-        certificate_authority::start(client.clone(), terms(&client, asked)),
+    let connector = AgentConnector::new(
+        certificate_authority::start(client.clone(), ca_settings(&client, asked)),
         term,
     );
     let metrics = SchedulerMetrics::new(bounds);
-    let work = standby.lead(asked, asked_of_us, metrics, reach, leading);
+    let work = standby.lead(asked, asked_of_us, metrics, connector, leading);
     let work = tokio::spawn(work.go());
     tokio::select! {
         lost = lease.keep(held) => Err(lost),
@@ -141,7 +141,7 @@ async fn serve_until_stopped(asked: &SchedulerRunOptions) -> Result<(), CommandF
 }
 
 /// The CA settings, with defaults for options that were not given.
-fn terms(client: &Client, asked: &SchedulerRunOptions) -> certificate_authority::CaSettings {
+fn ca_settings(client: &Client, asked: &SchedulerRunOptions) -> certificate_authority::CaSettings {
     let namespace = asked.authority_namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let agents = asked.agent_user.clone();
@@ -173,8 +173,11 @@ fn stopped() -> Result<impl Future<Output = ()>, CommandFailure> {
 }
 
 /// How long to pause after a round that took this long.
-fn rest(took: Duration) -> Duration {
-    (took * REST).min(LONGEST_REST).max(took).max(GATHERED)
+fn pause(took: Duration) -> Duration {
+    (took * PAUSE_FACTOR)
+        .min(LONGEST_PAUSE)
+        .max(took)
+        .max(GATHERED)
 }
 
 /// The scheduling loop and its state.
@@ -193,7 +196,7 @@ struct Work {
     decided: BTreeMap<String, Instant>,
     leading: api::LeadershipGuard,
     /// No evictions before this time while an agent has not reported yet.
-    hears: Instant,
+    eviction_hold_until: Instant,
     /// Whether there were effects since free memory was last given back.
     was_busy: bool,
 }
@@ -235,14 +238,14 @@ impl Work {
                         continue;
                     }
                     let took = self.decide();
-                    earliest_round = Instant::now() + rest(took);
+                    earliest_round = Instant::now() + pause(took);
                     let wait = self.waits().unwrap_or(ROUND).min(ROUND);
                     next_round = (Instant::now() + wait).max(earliest_round);
-                    next_report = next_report.min((Instant::now() + NEWS).max(earliest_report));
+                    next_report = next_report.min((Instant::now() + REPORT_AFTER).max(earliest_report));
                 }
                 () = sleep_until(next_report) => {
                     let took = self.report();
-                    earliest_report = Instant::now() + took * NEWS_REST;
+                    earliest_report = Instant::now() + took * REPORT_PAUSE_FACTOR;
                     next_report = Instant::now() + ROUND * 6;
                 }
             }
@@ -257,8 +260,8 @@ impl Work {
         let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
             return;
         };
-        let is_open = |past: &UsageRecorder| !past.is_read();
-        while !self.listed.is_superset(&others) || self.model.past.as_ref().is_some_and(is_open) {
+        let is_open = |usage: &UsageRecorder| !usage.is_read();
+        while !self.listed.is_superset(&others) || self.model.usage.as_ref().is_some_and(is_open) {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(event)) => self.take(event),
                 Ok(None) | Err(_) => return,
@@ -269,7 +272,7 @@ impl Work {
     /// Gives the agents time for their first status. An agent without one counts as away until it reports.
     async fn wait_for_agents(&mut self) {
         let deadline = Instant::now() + FIRST_WORDS;
-        self.hears = Instant::now() + ALL_WORDS;
+        self.eviction_hold_until = Instant::now() + ALL_WORDS;
         while self.unheard().next().is_some() {
             tokio::select! {
                 event = self.events.recv() => match event {
@@ -333,7 +336,8 @@ impl Work {
 
     fn decide(&mut self) -> Duration {
         let began = Instant::now();
-        self.model.spares_all = began < self.hears && self.model.agents.awaits_first_report();
+        self.model.spares_all =
+            began < self.eviction_hold_until && self.model.agents.awaits_first_report();
         let effects = self.model.decide(now());
         let took = began.elapsed();
         self.metrics.round(took);
@@ -347,7 +351,7 @@ impl Work {
 
     fn report(&mut self) -> Duration {
         let (began, metrics) = (Instant::now(), &self.metrics);
-        let effects = self.model.tell_who_waits(now(), |decided, waiting| {
+        let effects = self.model.report_waiting_pods(now(), |decided, waiting| {
             metrics.cluster(decided, waiting);
         });
         let took = began.elapsed();
@@ -355,7 +359,7 @@ impl Work {
         self.perform(effects);
         // Also while pods start: a long burst would leave more and more free pages between used ones.
         if self.was_busy {
-            self.was_busy = self.model.starts.all().next().is_some();
+            self.was_busy = self.model.pending_binds.all().next().is_some();
             apportion_heap::release_free_pages();
         }
         took
@@ -365,7 +369,7 @@ impl Work {
     fn waits(&self) -> Option<Duration> {
         let now = now();
         let next = self.model.back_off.next(now).into_iter();
-        let next = next.chain(self.model.spared.next(now)).min();
+        let next = next.chain(self.model.eviction_backoff.next(now)).min();
         next.map(|at| at.saturating_sub(now))
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
         objects.extend(read::objects(file)?);
     }
     let mut warnings = ObjectWarnings::default();
-    let past = UsageHistory::take(&mut objects, &mut warnings);
+    let usage = UsageHistory::take(&mut objects, &mut warnings);
     let mut inventory = ObjectInventory::of(objects, &mut warnings);
     templates::expand(&mut inventory, &mut warnings);
     let nobody = BTreeMap::new();
@@ -45,9 +45,9 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     claims::enter(&inventory, &mut snapshot.cluster, &mut warnings);
     asked.choices.enter(&inventory, &mut snapshot.cluster);
     numa::charge(&inventory, &mut snapshot.cluster);
-    if let Some(mut past) = past {
-        past.settle(now);
-        past.enter(&mut snapshot.cluster);
+    if let Some(mut usage) = usage {
+        usage.settle(now);
+        usage.enter(&mut snapshot.cluster);
     }
     let decided = decided_cluster::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &decided, warnings);
@@ -55,7 +55,7 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
         let pod = find(&snapshot, name)?;
         report.explanation = Some(explain::explain(&snapshot, &decided, &report, &pod));
     }
-    tell(&report);
+    print_warnings(&report);
     print(&report, asked.json)
 }
 
@@ -86,9 +86,9 @@ fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, CommandFai
 }
 
 /// Prints the warnings, and what was ignored.
-fn tell(report: &DecisionReport) {
-    for remark in &report.warnings.0 {
-        eprintln!("{remark}");
+fn print_warnings(report: &DecisionReport) {
+    for warning in &report.warnings.0 {
+        eprintln!("{warning}");
     }
     if !report.ignored.is_empty() {
         let kinds: Vec<String> = (report.ignored.iter())

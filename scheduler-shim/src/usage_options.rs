@@ -67,7 +67,7 @@ enum UsageWindowType {
 
 impl UsageOptions {
     /// How past usage counts, if it does.
-    pub(crate) fn terms(&self) -> Option<UsageParams> {
+    pub(crate) fn params(&self) -> Option<UsageParams> {
         let length = self.usage_window_size?;
         let start = self.usage_tumbling_window_start_time;
         Some(UsageParams {
@@ -122,21 +122,21 @@ mod tests {
         over_time: UsageOptions,
     }
 
-    fn terms(line: &str) -> Result<Option<UsageParams>, String> {
+    fn params(line: &str) -> Result<Option<UsageParams>, String> {
         let words = std::iter::once("run").chain(line.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(line.over_time.terms())
+        Ok(line.over_time.params())
     }
 
     #[test]
     fn past_use_does_not_count_unless_somebody_says_for_how_long() {
-        assert_eq!(terms("").unwrap(), None);
+        assert_eq!(params("").unwrap(), None);
         for alone in [
             "--usage-half-life-period 1h",
             "--k-value 2",
             "--usage-window-type sliding",
         ] {
-            let why = terms(alone).unwrap_err();
+            let why = params(alone).unwrap_err();
             assert!(why.contains("--usage-window-size"), "{why}");
         }
     }
@@ -149,15 +149,15 @@ mod tests {
             half_life: Some(Duration::from_secs(5400)),
             k_value: 0.5,
         };
-        assert_eq!(terms(line).unwrap(), Some(week));
+        assert_eq!(params(line).unwrap(), Some(week));
         let line = "--usage-window-size 2d --usage-window-type tumbling";
         let tumbling = UsageWindow::Tumbling {
             start: Duration::from_secs(86_400),
             length: Duration::from_secs(172_800),
         };
-        assert!(terms(line).unwrap_err().contains("start-time"));
+        assert!(params(line).unwrap_err().contains("start-time"));
         let start = "--usage-tumbling-window-start-time 1970-01-02T00:00:00Z";
-        let found = terms(&format!("{line} {start}")).unwrap().unwrap();
+        let found = params(&format!("{line} {start}")).unwrap().unwrap();
         assert_eq!(found.window, tumbling);
     }
 
@@ -173,8 +173,8 @@ mod tests {
                 "at least a second",
             ),
         ] {
-            let said = terms(line).unwrap_err();
-            assert!(said.contains(why), "{line}: {said}");
+            let error = params(line).unwrap_err();
+            assert!(error.contains(why), "{line}: {error}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_tests::{CommandOutput, MIB, PATIENCE, TestHost, eventually};
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
 
 /// Connections to the agent that a user opens and keeps.
 fn connections(host: &TestHost, user: u32, count: usize) -> Vec<UnixStream> {
-    let socket = host.instance().join(place::AGENT_SOCKET);
+    let socket = host.instance().join(paths::AGENT_SOCKET);
     let connect = move || {
         // SAFETY: the call changes numbers of this thread only; libc's function would change all threads.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };

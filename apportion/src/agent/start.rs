@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_exit::CommandFailure;
 use nix::unistd::Uid;
 
@@ -42,7 +42,7 @@ pub(crate) async fn connect_or_start(
     let mut complaints = 0;
     loop {
         // Checked before connecting, so that an agent that takes the lock meanwhile is connected to.
-        let is_free = !is_held(&instance.dir.join(place::AGENT_LOCK));
+        let is_free = !is_held(&instance.dir.join(paths::AGENT_LOCK));
         match try_connect(instance).await {
             Ok(agent) => return Ok(agent),
             Err(AgentUnreachable::Failed(failure)) => return Err(failure),
@@ -84,7 +84,7 @@ fn launch(instance: &TargetInstance) -> Result<BackgroundProcess, CommandFailure
         args.extend(["--users".into(), "all".into()]);
     }
     if instance.is_simulated {
-        let nvml = format!("{}/libnvidia-ml.so.1", place::SIM_LIBRARIES);
+        let nvml = format!("{}/libnvidia-ml.so.1", paths::SIM_LIBRARIES);
         args.extend([
             "--sim".into(),
             "--nvml-library".into(),

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_proto::v1::Node;
 use nix::unistd::Uid;
 
@@ -57,11 +57,11 @@ fn kernel() -> DoctorFinding {
 }
 
 fn installation(instance: &TargetInstance) -> DoctorFinding {
-    let sim = |file: &str| format!("{}/{file}", place::SIM_LIBRARIES);
+    let sim = |file: &str| format!("{}/{file}", paths::SIM_LIBRARIES);
     let files = [
         instance.agent_program(),
-        instance.library(place::PRELOAD_LIBRARY),
-        instance.library(place::SIM_DAEMON),
+        instance.library(paths::PRELOAD_LIBRARY),
+        instance.library(paths::SIM_DAEMON),
         instance.library(&sim("libcuda.so.1")),
         instance.library(&sim("libnvidia-ml.so.1")),
         probe::program(instance),
@@ -79,7 +79,7 @@ fn installation(instance: &TargetInstance) -> DoctorFinding {
 /// If a library can't be preloaded, the linker only prints a warning on standard error and continues without it.
 fn preload(instance: &TargetInstance) -> DoctorFinding {
     let name = "preload";
-    let library = match instance.library(place::PRELOAD_LIBRARY) {
+    let library = match instance.library(paths::PRELOAD_LIBRARY) {
         Ok(library) => library,
         Err(failure) => return DoctorFinding::failed(name, &failure, INSTALL),
     };

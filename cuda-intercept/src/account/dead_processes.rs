@@ -96,7 +96,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use apportion_abi::account::{JoinOutcome, LimitsMap, NewCard, ProcessRegistration, UsageMap};
-    use apportion_abi::{CardUuid, place};
+    use apportion_abi::{CardUuid, paths};
     use proptest::prelude::*;
 
     use super::*;
@@ -150,8 +150,8 @@ mod tests {
             limit: Bytes::from_mib(limit),
             context_reserve: Bytes(0),
         };
-        UsageMap::create(&at(place::USAGE_FILE), CARDS).expect("it is new");
-        let limits = LimitsMap::create(&at(place::LIMITS_FILE), &[card(1), card(2)]);
+        UsageMap::create(&at(paths::USAGE_FILE), CARDS).expect("it is new");
+        let limits = LimitsMap::create(&at(paths::LIMITS_FILE), &[card(1), card(2)]);
         for card in limits.expect("it is new").cards() {
             card.set_overhead(Bytes::from_mib(overhead));
         }

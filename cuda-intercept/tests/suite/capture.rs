@@ -317,7 +317,7 @@ impl CaptureFixture<'_> {
     /// limit gets a fixed size.
     fn spare(&self) -> u64 {
         const LIMIT: u64 = 1500 * MIB;
-        let account = env::var_os(apportion_abi::place::ENV_ACCOUNT).expect("every run has one");
+        let account = env::var_os(apportion_abi::paths::ENV_ACCOUNT).expect("every run has one");
         let claimed = if Path::new(&account).exists() {
             crate::stage::AgentAccount::inherited().claimed(0)
         } else {

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
-use apportion_abi::{Bytes, CardUuid, place};
+use apportion_abi::{Bytes, CardUuid, paths};
 
 use crate::cuda::LoadedCuda;
 
@@ -128,7 +128,7 @@ impl MachineDaemon {
                 libraries.parent().expect("it is in a folder"),
             )
             .env("APPORTION_SIM_SOCKET", self.socket())
-            .env(place::ENV_ACCOUNT, account);
+            .env(paths::ENV_ACCOUNT, account);
         command
     }
 }
@@ -158,8 +158,8 @@ impl AgentAccount {
         };
         let cards: Vec<_> = limits.iter().enumerate().map(card).collect();
         let at = |file| c_path(&folder.join(file));
-        let limits = LimitsMap::create(&at(place::LIMITS_FILE), &cards).expect("it is new");
-        let usage = UsageMap::create(&at(place::USAGE_FILE), cards.len()).expect("it is new");
+        let limits = LimitsMap::create(&at(paths::LIMITS_FILE), &cards).expect("it is new");
+        let usage = UsageMap::create(&at(paths::USAGE_FILE), cards.len()).expect("it is new");
         Self {
             folder: folder.to_owned(),
             limits,
@@ -169,12 +169,12 @@ impl AgentAccount {
 
     /// The account that this program inherited.
     pub(crate) fn inherited() -> Self {
-        let folder = env::var_os(place::ENV_ACCOUNT).expect("the test outside has set it");
+        let folder = env::var_os(paths::ENV_ACCOUNT).expect("the test outside has set it");
         let folder = PathBuf::from(folder);
         let at = |file| c_path(&folder.join(file));
         Self {
-            limits: LimitsMap::adopt(&at(place::LIMITS_FILE)).expect("the test outside made it"),
-            usage: UsageMap::open(&at(place::USAGE_FILE)).expect("the test outside made it"),
+            limits: LimitsMap::adopt(&at(paths::LIMITS_FILE)).expect("the test outside made it"),
+            usage: UsageMap::open(&at(paths::USAGE_FILE)).expect("the test outside made it"),
             folder,
         }
     }

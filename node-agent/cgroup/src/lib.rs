@@ -30,15 +30,15 @@ pub struct CgroupOwner {
 
 /// The pod and container of a process, from the text of its `/proc/PID/cgroup`.
 #[must_use]
-pub fn place(text: &str) -> Option<CgroupOwner> {
+pub fn owner(text: &str) -> Option<CgroupOwner> {
     let mut found: Option<CgroupOwner> = None;
     for line in text.lines() {
-        match place_of_line(line) {
+        match owner_of_line(line) {
             HierarchyMatch::Nothing => {}
             HierarchyMatch::Monitor => return None,
-            HierarchyMatch::Place(place) => match &mut found {
-                None => found = Some(place),
-                Some(known) => agree(known, place)?,
+            HierarchyMatch::Owner(owner) => match &mut found {
+                None => found = Some(owner),
+                Some(known) => agree(known, owner)?,
             },
         }
     }
@@ -50,7 +50,7 @@ enum HierarchyMatch {
     Nothing,
     /// A runtime's monitor of a container, which is not part of it.
     Monitor,
-    Place(CgroupOwner),
+    Owner(CgroupOwner),
 }
 
 /// Merges what two hierarchies say; `None` if they contradict each other.
@@ -62,7 +62,7 @@ fn agree(known: &mut CgroupOwner, other: CgroupOwner) -> Option<()> {
     is_same.then(|| known.container = known.container.take().or(other.container))
 }
 
-fn place_of_line(line: &str) -> HierarchyMatch {
+fn owner_of_line(line: &str) -> HierarchyMatch {
     // The line has the hierarchy's number, its controllers and the path.
     let Some(path) = line.splitn(3, ':').nth(2) else {
         return HierarchyMatch::Nothing;
@@ -80,7 +80,7 @@ fn place_of_line(line: &str) -> HierarchyMatch {
             CgroupComponent::Pod(pod) => return inside(pod, components.next().unwrap_or_default()),
             CgroupComponent::PodAndContainer(pod, container) => {
                 let container = Some(container);
-                return HierarchyMatch::Place(CgroupOwner { pod, container });
+                return HierarchyMatch::Owner(CgroupOwner { pod, container });
             }
         }
     }
@@ -92,7 +92,7 @@ fn inside(pod: PodUid, component: &str) -> HierarchyMatch {
     if component::is_monitor(component) {
         HierarchyMatch::Monitor
     } else {
-        HierarchyMatch::Place(CgroupOwner {
+        HierarchyMatch::Owner(CgroupOwner {
             pod,
             container: component::container(component),
         })

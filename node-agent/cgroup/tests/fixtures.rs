@@ -1,6 +1,6 @@
 //! The cgroup paths that kubelets, runtimes and nested clusters make, and the pods and containers in them.
 
-use apportion_cgroup::place;
+use apportion_cgroup::owner;
 
 const UID: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
 const HASH: &str = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
@@ -141,7 +141,7 @@ fn every_known_path_is_read_as_what_it_is() {
             .replace("{hash}", HASH)
             .replace("{c}", &container)
             .replace("{d}", &other);
-        let found = place(&text);
+        let found = owner(&text);
         let found = found.as_ref().map(|found| {
             (
                 found.pod.as_str(),

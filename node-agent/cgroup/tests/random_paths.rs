@@ -1,6 +1,6 @@
 //! For any text, only names that the kubelet has put there are found.
 
-use apportion_cgroup::place;
+use apportion_cgroup::owner;
 use proptest::prelude::*;
 
 fn hex(digits: usize) -> impl Strategy<Value = String> {
@@ -39,13 +39,13 @@ fn group(uid: &str, is_systemd: bool) -> String {
 proptest! {
     #[test]
     fn no_text_makes_it_panic(text in "\\PC*") {
-        let _ = place(&text);
+        let _ = owner(&text);
     }
 
     #[test]
     fn no_path_makes_it_panic(path in prop::collection::vec(component(), 0..8)) {
         let text = format!("0::/{}", path.join("/"));
-        if let Some(found) = place(&text) {
+        if let Some(found) = owner(&text) {
             // The result occurs in the text.
             let plain = found.pod.as_str();
             prop_assert!(text.contains(plain) || text.contains(&plain.replace('-', "_")));
@@ -61,10 +61,10 @@ proptest! {
         below in prop::collection::vec(component(), 0..6),
     ) {
         let own = format!("0::{}/{id}", group(&uid, is_systemd));
-        let plain = place(&own);
+        let plain = owner(&own);
         prop_assert_eq!(plain.as_ref().map(|found| found.pod.as_str()), Some(uid.as_str()));
         let deeper = format!("{own}/{}", below.join("/"));
-        prop_assert_eq!(place(&deeper), plain);
+        prop_assert_eq!(owner(&deeper), plain);
     }
 
     #[test]
@@ -75,6 +75,6 @@ proptest! {
     ) {
         prop_assume!(one != other);
         let text = format!("2:cpu:{}/{id}\n1:memory:{}/{id}", group(&one, true), group(&other, false));
-        prop_assert_eq!(place(&text), None);
+        prop_assert_eq!(owner(&text), None);
     }
 }

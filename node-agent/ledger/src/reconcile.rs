@@ -56,9 +56,9 @@ const ASK_AGAIN: u32 = 40;
 impl Ledger {
     pub(crate) fn reconcile(&mut self, sample: NodeSample) -> Vec<LedgerEffect> {
         let mut effects = Vec::new();
-        for seen in &sample.cards {
-            let (strangers, untold) = self.strangers(seen);
-            if let Some(card) = self.cards.get_mut(&seen.card) {
+        for sampled in &sample.cards {
+            let (strangers, untold) = self.strangers(sampled);
+            if let Some(card) = self.cards.get_mut(&sampled.card) {
                 card.observe(strangers, untold);
             }
         }
@@ -70,14 +70,17 @@ impl Ledger {
             let is_whole = allocation.is_whole;
             let is_missing = |grant: &CardGrant| grant.enforcement == LimitEnforcement::Missing;
             let was_damaged = allocation.grants.iter().any(is_missing);
-            for seen in &sample.cards {
-                found.extend(ungranted(allocation, seen));
-                let Some(grant) = allocation.grant_mut(seen.card) else {
+            for sampled in &sample.cards {
+                found.extend(ungranted(allocation, sampled));
+                let Some(grant) = allocation.grant_mut(sampled.card) else {
                     continue;
                 };
-                let claimed = account.claimed.iter().find(|(card, _)| *card == seen.card);
+                let claimed = account
+                    .claimed
+                    .iter()
+                    .find(|(card, _)| *card == sampled.card);
                 let view = AccountView {
-                    seen,
+                    sampled,
                     id: &account.id,
                     claimed: claimed.map_or(Bytes::ZERO, |c| c.1),
                 };
@@ -137,24 +140,31 @@ impl Ledger {
     }
 
     /// The memory of processes without a grant on the card, and the memory that no process explains.
-    fn strangers(&self, seen: &CardSample) -> (Bytes, Bytes) {
-        if seen.processes.iter().any(|process| process.nvml.is_none()) {
+    fn strangers(&self, sampled: &CardSample) -> (Bytes, Bytes) {
+        if sampled
+            .processes
+            .iter()
+            .any(|process| process.nvml.is_none())
+        {
             // The card does not report memory per process, so everything beyond the claims counts as unmanaged.
-            let claims = seen.processes.iter().filter_map(|process| process.claimed);
+            let claims = sampled
+                .processes
+                .iter()
+                .filter_map(|process| process.claimed);
             return (
-                seen.used.minus(claims.map(|claim| claim.highest).sum()),
+                sampled.used.minus(claims.map(|claim| claim.highest).sum()),
                 Bytes::ZERO,
             );
         }
         let used = |process: &ProcessSample| process.nvml.unwrap_or_default();
-        let listed = seen.processes.iter().map(used).sum();
-        let strangers = seen
+        let listed = sampled.processes.iter().map(used).sum();
+        let strangers = sampled
             .processes
             .iter()
-            .filter(|process| !self.is_granted(process, seen.card));
+            .filter(|process| !self.is_granted(process, sampled.card));
         (
             strangers.map(used).sum(),
-            seen.used.minus(listed).minus(seen.unlisted),
+            sampled.used.minus(listed).minus(sampled.unlisted),
         )
     }
 
@@ -182,7 +192,7 @@ impl Ledger {
                 .any(|(known, strikes)| known.process == offence.process && *strikes >= STRIKES);
             after.insert(offence, strikes);
             if strikes == 1 {
-                effects.push(self.tell(offence.kind, id, offence));
+                effects.push(self.notice_of(offence.kind, id, offence));
             }
             if strikes < STRIKES {
                 continue;
@@ -191,7 +201,7 @@ impl Ledger {
                 OffenderPolicy::Observe => {}
                 OffenderPolicy::Evict if self.is_pods(id) => {
                     let is_due = (strikes - STRIKES).is_multiple_of(ASK_AGAIN);
-                    let evicted = self.tell(NoticeKind::Evicted, id, offence);
+                    let evicted = self.notice_of(NoticeKind::Evicted, id, offence);
                     // One request for the pod is enough, even with several offences.
                     if is_due && !effects.iter().any(is_eviction) {
                         effects.push(evicted);
@@ -199,7 +209,7 @@ impl Ledger {
                 }
                 OffenderPolicy::Evict | OffenderPolicy::Kill if !is_killed => {
                     effects.push(LedgerEffect::Kill(offence.process));
-                    effects.push(self.tell(NoticeKind::Killed, id, offence));
+                    effects.push(self.notice_of(NoticeKind::Killed, id, offence));
                 }
                 OffenderPolicy::Evict | OffenderPolicy::Kill => {}
             }
@@ -218,7 +228,12 @@ impl Ledger {
         )
     }
 
-    fn tell(&self, kind: NoticeKind, id: &AllocationId, offence: LimitViolation) -> LedgerEffect {
+    fn notice_of(
+        &self,
+        kind: NoticeKind,
+        id: &AllocationId,
+        offence: LimitViolation,
+    ) -> LedgerEffect {
         let name = self
             .allocations
             .get(id)
@@ -234,7 +249,7 @@ impl Ledger {
 
 /// One account on one card in a sample.
 struct AccountView<'a> {
-    seen: &'a CardSample,
+    sampled: &'a CardSample,
     id: &'a AllocationId,
     claimed: Bytes,
 }
@@ -243,7 +258,7 @@ impl AccountView<'_> {
     /// Enters the sample into the grant. Returns whether its overhead changed.
     fn enter(&self, grant: &mut CardGrant, found: &mut Vec<LimitViolation>) -> bool {
         let own = || {
-            self.seen
+            self.sampled
                 .processes
                 .iter()
                 .filter(|p| p.owner.as_ref() == Some(self.id))
@@ -264,7 +279,7 @@ impl AccountView<'_> {
         let changed = grant.add_up();
         grant.nvml = own().filter_map(|process| process.nvml).sum();
 
-        let forgiven: Bytes = own().map(|p| forgiven(p, self.seen.leeway)).sum();
+        let forgiven: Bytes = own().map(|p| forgiven(p, self.sampled.leeway)).sum();
         let exceeds_allowed = grant.nvml.minus(forgiven.min(grant.allowed)) > grant.allowed;
         let bypassing = own()
             .filter(|p| bypasses(p, exceeds_allowed))
@@ -291,7 +306,7 @@ impl AccountView<'_> {
     fn offence(&self, kind: NoticeKind, process: &ProcessSample) -> LimitViolation {
         LimitViolation {
             kind,
-            card: self.seen.card,
+            card: self.sampled.card,
             process: process.process,
         }
     }
@@ -327,17 +342,17 @@ fn bypasses(process: &ProcessSample, exceeds_allowed: bool) -> bool {
 }
 
 /// The processes of an allocation that use a card without a grant on it.
-fn ungranted(allocation: &Allocation, seen: &CardSample) -> Vec<LimitViolation> {
-    if allocation.grant(seen.card).is_some() {
+fn ungranted(allocation: &Allocation, sampled: &CardSample) -> Vec<LimitViolation> {
+    if allocation.grant(sampled.card).is_some() {
         return Vec::new();
     }
-    let own = seen
+    let own = sampled
         .processes
         .iter()
         .filter(|p| p.owner.as_ref() == Some(&allocation.id));
     let offence = |process: &ProcessSample| LimitViolation {
         kind: NoticeKind::Ungranted,
-        card: seen.card,
+        card: sampled.card,
         process: process.process,
     };
     own.map(offence).collect()

@@ -64,21 +64,21 @@ enum NriConnectionError {
 pub async fn run(
     plugin: NriClientConfig,
     grants: watch::Receiver<Arc<Grants>>,
-    news: mpsc::Sender<NriEvent>,
+    reports: mpsc::Sender<NriEvent>,
 ) {
     let mut pause = FIRST_PAUSE;
-    let mut wish = 0;
-    let mut was_told = false;
-    while !news.is_closed() {
+    let mut attempt = 0;
+    let mut is_reported = false;
+    while !reports.is_closed() {
         let mut stage = NriStage::Registering;
-        let events = WISHES[wish];
-        let ended = connect(&plugin, events, &grants, &news, &mut stage).await;
+        let events = WISHES[attempt];
+        let ended = connect(&plugin, events, &grants, &reports, &mut stage).await;
         match stage {
             NriStage::Synchronized => {
                 warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection lost");
-                let _ = news.send(NriEvent::Disconnected).await;
+                let _ = reports.send(NriEvent::Disconnected).await;
                 pause = FIRST_PAUSE;
-                was_told = true;
+                is_reported = true;
             }
             // The runtime closed the connection after it saw the events, so request fewer next time.
             NriStage::Configured
@@ -87,16 +87,16 @@ pub async fn run(
                     NriConnectionError::Closed | NriConnectionError::Socket(_)
                 ) =>
             {
-                wish = (wish + 1) % WISHES.len()
+                attempt = (attempt + 1) % WISHES.len()
             }
             NriStage::Configured | NriStage::Registering => {}
         }
-        if !std::mem::replace(&mut was_told, true) {
+        if !std::mem::replace(&mut is_reported, true) {
             warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection failed");
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = news.closed() => return,
+            () = reports.closed() => return,
         }
         pause = LAST_PAUSE.min(pause * 2);
     }
@@ -107,7 +107,7 @@ async fn connect(
     plugin: &NriClientConfig,
     events: i32,
     grants: &watch::Receiver<Arc<Grants>>,
-    news: &mpsc::Sender<NriEvent>,
+    reports: &mpsc::Sender<NriEvent>,
     stage: &mut NriStage,
 ) -> NriConnectionError {
     let serving = async {
@@ -118,7 +118,7 @@ async fn connect(
         let mut decoder = FrameDecoder::default();
         let mut bytes = vec![0; READ];
         loop {
-            let read = read(&mut socket, &mut bytes, *stage, news).await?;
+            let read = read(&mut socket, &mut bytes, *stage, reports).await?;
             for (lane, message) in decoder.feed(bytes.get(..read).unwrap_or_default())? {
                 let grants = grants.borrow().clone();
                 let step = session.take(lane, &message, &grants, &plugin.rules)?;
@@ -129,9 +129,9 @@ async fn connect(
                     info!(socket = %plugin.socket.display(), events, "NRI plugin connected");
                 }
                 *stage = session.stage();
-                if let Some(told) = step.news {
+                if let Some(report) = step.events {
                     // Events are dropped if the receiver is slow; the runtime must never wait.
-                    let _ = news.try_send(told);
+                    let _ = reports.try_send(report);
                 }
             }
         }
@@ -148,7 +148,7 @@ async fn read(
     socket: &mut UnixStream,
     bytes: &mut [u8],
     stage: NriStage,
-    news: &mpsc::Sender<NriEvent>,
+    reports: &mpsc::Sender<NriEvent>,
 ) -> Result<usize, NriConnectionError> {
     let patience = match stage {
         NriStage::Synchronized => Duration::MAX,
@@ -156,7 +156,7 @@ async fn read(
     };
     let read = tokio::select! {
         read = timeout(patience, socket.read(bytes)) => read,
-        () = news.closed() => return Err(NriConnectionError::Closed),
+        () = reports.closed() => return Err(NriConnectionError::Closed),
     };
     match read.map_err(|_| NriConnectionError::Silent)?? {
         0 => Err(NriConnectionError::Closed),

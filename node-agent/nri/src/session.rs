@@ -81,7 +81,7 @@ pub struct NriStep {
     /// A message to send.
     pub answer: Option<(MuxConnection, TtrpcMessage)>,
     /// An event to report.
-    pub news: Option<NriEvent>,
+    pub events: Option<NriEvent>,
 }
 
 /// One NRI session.
@@ -147,7 +147,7 @@ impl NriSession {
         rules: &VerdictRules,
     ) -> Result<NriStep, NriSessionError> {
         let request = wire::Request::decode(message.payload.as_slice())?;
-        let (response, news) = if request.service == PLUGIN {
+        let (response, events) = if request.service == PLUGIN {
             self.dispatch(&request, grants, rules)?
         } else {
             (
@@ -162,7 +162,7 @@ impl NriSession {
         };
         Ok(NriStep {
             answer: Some((MuxConnection::Plugin, answer)),
-            news,
+            events,
         })
     }
 
@@ -279,10 +279,10 @@ fn validate(
             ContainerVerdict::Admit(_) | ContainerVerdict::Audit(_) => String::new(),
         },
     };
-    let is_news = !matches!(verdict, ContainerVerdict::Admit(_)) && verdict != known;
+    let is_changed = !matches!(verdict, ContainerVerdict::Admit(_)) && verdict != known;
     (
         succeed(&response),
-        is_news.then_some(NriEvent::Judged(after, verdict)),
+        is_changed.then_some(NriEvent::Judged(after, verdict)),
     )
 }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
-use apportion_abi::place;
+use apportion_abi::paths;
 
 use crate::container::NriContainer;
 
@@ -26,7 +26,7 @@ const CDI_ANNOTATION: &str = "nvidia.cdi.k8s.io/";
 /// The part of such an annotation that names one container of the pod.
 const FOR_CONTAINER: &str = "container.";
 /// Where our containers have their account and library, and the file that preloads the library.
-const OUR_PLACES: [&str; 2] = [place::CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
+const OUR_PLACES: [&str; 2] = [paths::CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
 /// NVIDIA's vendor in the name of a CDI device: `nvidia.com/gpu=0`, `management.nvidia.com/gpu=all`.
 const CDI_VENDOR: &str = "nvidia.com/";
 
@@ -166,7 +166,7 @@ fn find(
     let container = || asked.name.clone();
     let grant = asked.env(ENV_GRANT).filter(|grant| !grant.is_empty());
     let granted = grant.and_then(|grant| grants.get(grant));
-    look_at_mounts(asked, granted, rules)?;
+    check_mounts(asked, granted, rules)?;
     let Some(grant) = grant else {
         let is_exempt = rules.exempt.contains(&asked.namespace);
         return match way_to_gpu(asked).filter(|_| !is_exempt) {
@@ -208,7 +208,7 @@ fn amiss(asked: &NriContainer, expected: &[(String, String)]) -> Vec<(String, St
 }
 
 /// Only the container's own account may be mounted from the accounts folder, and only our files at our paths.
-fn look_at_mounts(
+fn check_mounts(
     asked: &NriContainer,
     granted: Option<&GrantHolder>,
     rules: &VerdictRules,

@@ -31,7 +31,7 @@ pub(super) struct AccountTable {
     claims: BTreeMap<AllocationId, Vec<ProcessClaims>>,
     namespaces: PidNamespaces,
     /// Where the next round of checking membership claims continues.
-    turn: usize,
+    next_checked: usize,
 }
 
 impl AccountTable {
@@ -42,7 +42,7 @@ impl AccountTable {
             files: BTreeMap::new(),
             claims: BTreeMap::new(),
             namespaces: PidNamespaces::new(),
-            turn: 0,
+            next_checked: 0,
         }
     }
 
@@ -140,12 +140,12 @@ impl AccountTable {
     ) -> Vec<(AllocationId, ProcessId)> {
         let mut found = Vec::new();
         for (id, claims) in &self.claims {
-            self.turn = self.turn.wrapping_add(STRANGERS);
+            self.next_checked = self.next_checked.wrapping_add(STRANGERS);
             let processes = claims.iter().map(|claims| claims.process);
             let mut strangers: Vec<_> = processes
                 .filter(|process| !members.contains(*process))
                 .collect();
-            let first = self.turn % strangers.len().max(1);
+            let first = self.next_checked % strangers.len().max(1);
             strangers.rotate_left(first);
             strangers.truncate(STRANGERS);
             found.extend(strangers.into_iter().map(|process| (id.clone(), process)));

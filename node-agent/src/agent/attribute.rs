@@ -19,24 +19,24 @@ impl AgentState {
         if self.members.contains(process) {
             return self.members.owner_of(process);
         }
-        let Some(place) = self.cgroups.of(process) else {
+        let Some(owner) = self.cgroups.of(process) else {
             return self.members.owner_of(process);
         };
-        let id = granted_to(&place, &self.ledger, &self.grants)?;
+        let id = granted_to(&owner, &self.ledger, &self.grants)?;
         self.members.join(process, &id);
         Some(id)
     }
 
     /// Whether the process may become a member because it has mapped the account.
     pub(super) fn may_join(&self, process: ProcessId, id: &AllocationId) -> bool {
-        let Some(place) = self.cgroups.of(process) else {
+        let Some(owner) = self.cgroups.of(process) else {
             return true;
         };
         let Some(allocation) = self.ledger.allocation(id) else {
             return false;
         };
         match &allocation.state {
-            AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == place.pod.as_str(),
+            AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == owner.pod.as_str(),
             // The pod is no longer known, so no new members.
             AllocationPhase::Draining => false,
             AllocationPhase::Allocated(AllocationOwner::Process(_))
@@ -48,16 +48,16 @@ impl AgentState {
 /// The container's allocation. If the runtime does not report container names, it is the pod's only allocation.
 /// If the pod has several, the account that the process maps decides.
 fn granted_to(
-    place: &CgroupOwner,
+    owner: &CgroupOwner,
     ledger: &Ledger,
     grants: &ContainerGrants,
 ) -> Option<AllocationId> {
-    let container = grants.container(place);
+    let container = grants.container(owner);
     let is_its = |allocation: &&Allocation| {
         let workload = ContainerRef::of(&allocation.name).map(|of| of.container);
         let named = workload.filter(|name| !name.is_empty());
         allocation.state
-            == AllocationPhase::Allocated(AllocationOwner::Pod(place.pod.as_str().to_owned()))
+            == AllocationPhase::Allocated(AllocationOwner::Pod(owner.pod.as_str().to_owned()))
             && (named.is_none() || container.is_none() || named == container)
     };
     let mut own = ledger.allocations().into_iter().filter(is_its);

@@ -37,7 +37,7 @@ struct RunningProbe {
     model: String,
     started: Instant,
     /// The sequence number of the first sample that shows it, once it holds its context.
-    shown_by: Option<u64>,
+    first_sequence: Option<u64>,
     is_ready: bool,
     /// The card's used memory before the probe.
     used_before: Bytes,
@@ -73,14 +73,14 @@ impl ContextCosts {
 
     /// The charges for contexts on a card of this model.
     pub(super) fn of(&self, model: Option<&str>) -> ContextCost {
-        let alone = |first| ContextCost {
+        let fixed_cost = |first| ContextCost {
             first,
             further: None,
         };
-        let fixed = self.fixed.map(alone);
+        let fixed = self.fixed.map(fixed_cost);
         fixed
             .or_else(|| self.reserves.of(model?))
-            .unwrap_or(alone(reserve::ASSUMED))
+            .unwrap_or(fixed_cost(reserve::ASSUMED))
     }
 
     /// Whether a request for the card must wait for a probe.
@@ -114,7 +114,7 @@ impl ContextCosts {
                     probe,
                     model,
                     started: Instant::now(),
-                    shown_by: None,
+                    first_sequence: None,
                     is_ready: false,
                     used_before: reading.map_or(Bytes::ZERO, |reading| reading.used),
                     first: None,
@@ -168,8 +168,8 @@ impl ContextCosts {
         if !running.is_ready || running.is_over {
             return ProbeStep::default();
         }
-        let shown_by = *running.shown_by.get_or_insert(readings.sequence + 1);
-        if readings.sequence < shown_by {
+        let first_sequence = *running.first_sequence.get_or_insert(readings.sequence + 1);
+        if readings.sequence < first_sequence {
             return ProbeStep {
                 needs_sample: true,
                 ..ProbeStep::default()
@@ -182,7 +182,7 @@ impl ContextCosts {
             // The first context was measured: open a second one.
             (None, Some(first)) => {
                 running.first = Some(first);
-                running.shown_by = None;
+                running.first_sequence = None;
                 running.is_ready = false;
                 if running.probe.go_on().is_err() {
                     return self.stop();

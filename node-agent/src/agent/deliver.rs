@@ -44,7 +44,7 @@ impl NodeAgent {
             return Ok(PrepareOutcome::Unplaced);
         };
         state.grants.check(&id, holder, &state.accounts)?;
-        state.grants.note_pod(&holder.pod);
+        state.grants.record_pod(&holder.pod);
         state.apply_slots(SlotEvent::Prepare {
             slot,
             pod: holder.pod.clone(),
@@ -55,16 +55,16 @@ impl NodeAgent {
     }
 
     /// Processes a snapshot of the kubelet, and releases the allocations of pods that have left.
-    pub(super) fn kubelet_seen(&mut self, seen: KubeletSnapshot) {
-        if !self.state.grants.note_poll(&seen) {
+    pub(super) fn kubelet_polled(&mut self, kubelet: KubeletSnapshot) {
+        if !self.state.grants.record_poll(&kubelet) {
             return;
         }
-        release_gone(&mut self.state, &seen);
-        foreign_cards::record(&mut self.state, &seen);
-        self.wholes_seen(&seen);
+        release_gone(&mut self.state, &kubelet);
+        foreign_cards::record(&mut self.state, &kubelet);
+        self.whole_cards_polled(&kubelet);
         let state = &mut self.state;
-        if seen.is_complete {
-            let held = seen.held.into_iter();
+        if kubelet.is_complete {
+            let held = kubelet.held.into_iter();
             let held = held.map(|(slot, holder)| (slot, holder.pod)).collect();
             if let Err(problem) = state.apply_slots(SlotEvent::Held(held)) {
                 error!(
@@ -110,12 +110,12 @@ fn is_for(allocation: &Allocation, holder: &Holder) -> bool {
 }
 
 /// Releases the allocations of pods that have left the node.
-fn release_gone(state: &mut AgentState, seen: &KubeletSnapshot) {
+fn release_gone(state: &mut AgentState, kubelet: &KubeletSnapshot) {
     for PodAllocation { id, pod, created } in pods(&state.ledger) {
         let age = delivery::age(now(), created);
         let members = &mut state.members;
         let has_processes = || state::has_processes(members, &id);
-        if state.grants.is_gone(seen, &pod, age, has_processes) {
+        if state.grants.is_gone(kubelet, &pod, age, has_processes) {
             state.apply_quietly(LedgerEvent::OwnerGone { id });
             state.grants.forget_pod(&pod);
         }

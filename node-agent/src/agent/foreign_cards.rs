@@ -12,9 +12,9 @@ use super::state::AgentState;
 use crate::kubelet::snapshot::KubeletSnapshot;
 
 /// Records the cards of other plugins' pods in the ledger.
-pub(super) fn record(state: &mut AgentState, seen: &KubeletSnapshot) {
-    for (pod, holder) in &seen.others {
-        if seen.ended.contains(pod) {
+pub(super) fn record(state: &mut AgentState, kubelet: &KubeletSnapshot) {
+    for (pod, holder) in &kubelet.others {
+        if kubelet.ended.contains(pod) {
             continue;
         }
         let cards = state.cards.held_by(holder);

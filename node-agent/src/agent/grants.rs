@@ -74,11 +74,11 @@ impl ContainerGrants {
         for label in delivery.found() {
             match found_slot(&label, ledger) {
                 Some(event) => {
-                    delivery.shown.insert(label.pod);
+                    delivery.reported.insert(label.pod);
                     let _ = delivery.slots.apply(event);
                 }
                 None if whole_cards::finds(&mut delivery, &label, ledger) => {
-                    delivery.shown.insert(label.pod);
+                    delivery.reported.insert(label.pod);
                 }
                 None => {
                     info!(slot = label.slot, pod = label.pod, "Stale grant removed");
@@ -88,7 +88,7 @@ impl ContainerGrants {
         }
         delivery.offer();
         if let Some(whole) = &mut delivery.whole {
-            whole.book = WholeCardTable::resume(ledger);
+            whole.table = WholeCardTable::resume(ledger);
         }
         self.delivery = Some(delivery);
     }
@@ -115,9 +115,9 @@ impl ContainerGrants {
         NriPlugin::next(self.nri.as_mut()).await
     }
 
-    pub(super) fn hear(&mut self, event: NriEvent) {
+    pub(super) fn handle_event(&mut self, event: NriEvent) {
         if let Some(nri) = &mut self.nri {
-            nri.hear(event);
+            nri.handle_event(event);
         }
     }
 
@@ -231,48 +231,48 @@ impl ContainerGrants {
     }
 
     /// Notes that a pod is known to the kubelet.
-    pub(super) fn note_pod(&mut self, pod: &str) {
+    pub(super) fn record_pod(&mut self, pod: &str) {
         if let Some(delivery) = &mut self.delivery {
-            delivery.shown.insert(pod.to_owned());
+            delivery.reported.insert(pod.to_owned());
         }
     }
 
     /// Notes the pods that the kubelet reports. Returns whether there is a kubelet.
-    pub(super) fn note_poll(&mut self, seen: &KubeletSnapshot) -> bool {
+    pub(super) fn record_poll(&mut self, kubelet: &KubeletSnapshot) -> bool {
         let Some(delivery) = &mut self.delivery else {
             return false;
         };
-        let shown = &mut delivery.shown;
-        shown.extend(seen.held.values().map(|holder| holder.pod.clone()));
-        shown.extend(seen.whole.claimants().cloned());
-        shown.extend(seen.others.keys().cloned());
-        delivery.ending.clone_from(&seen.ending);
+        let reported = &mut delivery.reported;
+        reported.extend(kubelet.held.values().map(|holder| holder.pod.clone()));
+        reported.extend(kubelet.whole.claimants().cloned());
+        reported.extend(kubelet.others.keys().cloned());
+        delivery.ending.clone_from(&kubelet.ending);
         true
     }
 
     /// Whether a pod of this age has left the node.
     pub(super) fn is_gone(
         &self,
-        seen: &KubeletSnapshot,
+        kubelet: &KubeletSnapshot,
         pod: &str,
         age: Duration,
         has_processes: impl FnOnce() -> bool,
     ) -> bool {
         let delivery = self.delivery.as_ref();
-        let was_shown = delivery.is_some_and(|delivery| delivery.shown.contains(pod));
-        delivery::is_gone(seen, pod, was_shown, age, has_processes)
+        let was_reported = delivery.is_some_and(|delivery| delivery.reported.contains(pod));
+        delivery::is_gone(kubelet, pod, was_reported, age, has_processes)
     }
 
     pub(super) fn forget_pod(&mut self, pod: &str) {
         if let Some(delivery) = &mut self.delivery {
-            delivery.shown.remove(pod);
+            delivery.reported.remove(pod);
         }
     }
 
     /// Whether the kubelet reported that the pod is being deleted.
     pub(super) fn is_ending(&self, pod: &str) -> bool {
         let delivery = self.delivery.as_ref();
-        delivery.is_some_and(|of| of.ending.contains(pod) && of.shown.contains(pod))
+        delivery.is_some_and(|of| of.ending.contains(pod) && of.reported.contains(pod))
     }
 }
 

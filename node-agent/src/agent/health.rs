@@ -8,8 +8,8 @@ use crate::driver::faults::CardEvent;
 
 impl AgentState {
     /// Processes what the driver reported of a card.
-    pub(super) fn heard(&mut self, heard: CardEvent) {
-        match heard {
+    pub(super) fn handle_card_event(&mut self, event: CardEvent) {
+        match event {
             CardEvent::Fault { card, xid } => {
                 let fault = XidSeverity::of(xid);
                 warn!(%card, xid, meaning = fault.word(), "GPU error reported");

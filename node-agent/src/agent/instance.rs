@@ -1,6 +1,6 @@
 //! What the agent keeps in the folder of its instance: the lock, the socket and the checkpoint.
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use apportion_exit::error_chain;
 use apportion_ledger::Ledger;
 use tokio::net::UnixListener;
@@ -83,7 +83,7 @@ impl InstanceFiles {
         if self.is_restoring {
             return Ok(());
         }
-        let path = self.instance.path(place::CHECKPOINT);
+        let path = self.instance.path(paths::CHECKPOINT);
         if self.instance.is_anothers() {
             return Err(format!("another agent writes {}", path.display()));
         }

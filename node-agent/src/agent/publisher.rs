@@ -61,9 +61,9 @@ impl StatusPublisher {
     }
 
     /// Counts, logs and sends a notice of the ledger. It is no failure if nobody watches.
-    pub(super) fn tell(&mut self, told: &LedgerNotice) {
-        *self.stats.notices.entry(told.kind).or_default() += 1;
-        let _ = self.events.send(notice::tell(told, now().0));
+    pub(super) fn publish_notice(&mut self, notice: &LedgerNotice) {
+        *self.stats.notices.entry(notice.kind).or_default() += 1;
+        let _ = self.events.send(notice::event_of(notice, now().0));
     }
 
     pub(super) fn publish(&self, view: AgentView) {

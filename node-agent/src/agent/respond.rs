@@ -56,7 +56,7 @@ impl NodeAgent {
             AgentRequest::PrepareWhole(starting, answer) => {
                 drop(answer.send(self.prepare_whole(&starting)));
             }
-            AgentRequest::Seen(seen) => self.kubelet_seen(seen),
+            AgentRequest::KubeletPolled(seen) => self.kubelet_polled(seen),
         }
     }
 

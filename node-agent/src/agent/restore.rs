@@ -62,10 +62,10 @@ pub(super) fn resume(state: &mut AgentState, allocations: Vec<Allocation>) {
 }
 
 fn adopt(state: &mut AgentState, allocations: Vec<Allocation>) {
-    let mut taken = Vec::new();
+    let mut adopted = Vec::new();
     for mut allocation in allocations {
         let id = allocation.id.clone();
-        taken.push(id.clone());
+        adopted.push(id.clone());
         // Keep the overhead that is in the account until a sample shows a new one.
         let account = AccountFiles::adopt(state.accounts.folder_of(&id));
         for (card, _, overhead) in account.iter().flat_map(AccountFiles::limits) {
@@ -77,12 +77,12 @@ fn adopt(state: &mut AgentState, allocations: Vec<Allocation>) {
         }
         enter(state, allocation);
     }
-    take_over(state, &taken);
+    take_over(state, &adopted);
 }
 
 /// Adopts accounts that the checkpoint does not name if a process uses them, and removes the others.
 fn adopt_orphans(state: &mut AgentState) {
-    let mut taken = Vec::new();
+    let mut adopted = Vec::new();
     let folders = std::fs::read_dir(state.accounts.folder());
     for folder in folders.into_iter().flatten().flatten() {
         let path = folder.path();
@@ -97,14 +97,14 @@ fn adopt_orphans(state: &mut AgentState) {
         if let Some(allocation) = orphan(state, &id) {
             warn!(%id, "Account without a record adopted, its processes are running");
             enter(state, allocation);
-            taken.push(id);
+            adopted.push(id);
         } else if let Some(version) = AccountFiles::other_version(&path) {
             warn!(%id, version, "Account of another layout version ignored");
         } else if let Err(problem) = account::remove(&path) {
             warn!(folder = %path.display(), %problem, "Unknown folder ignored");
         }
     }
-    take_over(state, &taken);
+    take_over(state, &adopted);
 }
 
 /// What the account alone says about an allocation. The allocation ends with its processes.

@@ -28,7 +28,7 @@ impl AgentState {
             });
         }
         let step = self.costs.measure(&readings);
-        self.left.observe(&readings);
+        self.lingering.observe(&readings);
         for reading in &readings.cards {
             self.apply_quietly(LedgerEvent::CardHealth {
                 card: reading.uuid,
@@ -83,7 +83,7 @@ impl AgentState {
                 used = used.minus(nvml.unwrap_or_default());
             } else if let Some(process) = procfs::live(*pid) {
                 processes.push(self.process_sample(process, reading.uuid, *nvml));
-            } else if let Some(dead) = self.left.sample(*pid, sequence, *nvml) {
+            } else if let Some(dead) = self.lingering.sample(*pid, sequence, *nvml) {
                 processes.push(dead);
             }
             // Any other unknown pid has either just ended, or belongs to a process that the agent cannot see. The

@@ -36,7 +36,7 @@ pub(super) struct AgentState {
     pub(super) costs: ContextCosts,
     pub(super) accounts: AccountTable,
     pub(super) members: AllocationMembers,
-    pub(super) left: LingeringProcesses,
+    pub(super) lingering: LingeringProcesses,
     pub(super) cgroups: CgroupLookup,
     pub(super) grants: ContainerGrants,
     pub(super) publisher: StatusPublisher,
@@ -116,7 +116,7 @@ impl AgentState {
                     );
                 }
             }
-            LedgerEffect::Notice(told) => self.publisher.tell(&told),
+            LedgerEffect::Notice(notice) => self.publisher.publish_notice(&notice),
             LedgerEffect::OpenAccount(_) | LedgerEffect::Save | LedgerEffect::Answer(_) => {}
         }
     }
@@ -224,7 +224,7 @@ impl AgentState {
         let Some(id) = self.members.leave(process) else {
             return;
         };
-        self.left.enter(process, &id);
+        self.lingering.enter(process, &id);
         self.accounts.retire_dead(&id);
         self.apply_quietly(LedgerEvent::ProcessGone {
             id: id.clone(),

@@ -113,18 +113,22 @@ impl NodeAgent {
     }
 
     /// Processes the whole-card part of a kubelet snapshot.
-    pub(super) fn wholes_seen(&mut self, seen: &KubeletSnapshot) {
-        let Some(update) = self.state.grants.whole_seen(seen, &self.state.ledger) else {
+    pub(super) fn whole_cards_polled(&mut self, kubelet: &KubeletSnapshot) {
+        let Some(update) = self
+            .state
+            .grants
+            .whole_cards_polled(kubelet, &self.state.ledger)
+        else {
             return;
         };
         for id in update.release {
             self.state.apply_quietly(LedgerEvent::Release { id });
         }
         for pod in update.give {
-            if seen.ended.contains(&pod) || seen.ending.contains(&pod) {
+            if kubelet.ended.contains(&pod) || kubelet.ending.contains(&pod) {
                 continue;
             }
-            let Some(holder) = seen.whole.pods.get(&pod) else {
+            let Some(holder) = kubelet.whole.pods.get(&pod) else {
                 continue;
             };
             if let Err(problem) = self.give_whole(&pod, holder) {

@@ -79,7 +79,7 @@ pub(crate) struct PeerConnection {
     authority: Option<AuthorityRewriter>,
     caller: CallerIdentity,
     /// Its place among the limited connections. A newer connection may take it.
-    seat: Option<ConnectionPermit>,
+    permit: Option<ConnectionPermit>,
 }
 
 impl PeerConnection {
@@ -95,9 +95,9 @@ impl PeerConnection {
 
     /// Counts the connection against the limit: if there are too many, the oldest are closed. Those of root and of
     /// the agent's own user are not counted.
-    pub(crate) fn seated(mut self, seats: &ConnectionLimiter) -> Self {
+    pub(crate) fn limited_by(mut self, limiter: &ConnectionLimiter) -> Self {
         let user = self.caller.tenant();
-        self.seat = user.map(|TenantUid(user)| seats.take(ConnectionSource::User(user)));
+        self.permit = user.map(|TenantUid(user)| limiter.take(ConnectionSource::User(user)));
         self
     }
 
@@ -112,7 +112,7 @@ impl PeerConnection {
             stream,
             authority,
             caller,
-            seat: None,
+            permit: None,
         }
     }
 }
@@ -131,8 +131,8 @@ impl AsyncRead for PeerConnection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(seat) = &mut self.seat
-            && seat.poll_lost(context).is_ready()
+        if let Some(permit) = &mut self.permit
+            && permit.poll_lost(context).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }

@@ -28,7 +28,7 @@ impl FencingTokenStore {
     }
 
     /// Accepts or refuses a request with this term, and saves a newer one.
-    pub(crate) fn hear(&self, term: u64) -> Result<(), Status> {
+    pub(crate) fn check_term(&self, term: u64) -> Result<(), Status> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if term < *newest {
             let text = format!(
@@ -55,14 +55,14 @@ mod tests {
     fn an_older_term_is_refused_also_by_the_next_agent() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("term");
-        let terms = FencingTokenStore::load(path.clone());
-        assert!(terms.hear(7).is_ok());
-        assert!(terms.hear(7).is_ok());
-        assert!(terms.hear(6).is_err());
+        let fencing = FencingTokenStore::load(path.clone());
+        assert!(fencing.check_term(7).is_ok());
+        assert!(fencing.check_term(7).is_ok());
+        assert!(fencing.check_term(6).is_err());
         let next = FencingTokenStore::load(path);
-        let refused = next.hear(6).unwrap_err();
+        let refused = next.check_term(6).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
         assert!(refused.message().contains("term 7"), "{refused}");
-        assert!(next.hear(8).is_ok());
+        assert!(next.check_term(8).is_ok());
     }
 }

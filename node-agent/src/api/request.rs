@@ -40,7 +40,7 @@ pub(crate) enum AgentRequest {
     /// Another owner allocates GPUs on this node, or has left.
     Rival(Option<RivalOwner>),
     /// The kubelet was polled.
-    Seen(KubeletSnapshot),
+    KubeletPolled(KubeletSnapshot),
 }
 
 /// A container with whole cards that is about to start.

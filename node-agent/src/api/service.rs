@@ -38,39 +38,39 @@ pub(crate) const OF_USERS: ConnectionLimits = ConnectionLimits {
 
 pub(crate) struct AgentService {
     pub(crate) requests: mpsc::Sender<request::AgentRequest>,
-    pub(crate) shown: AgentHandle,
+    pub(crate) agent: AgentHandle,
     pub(crate) contact: Arc<RequestTracker>,
     pub(crate) users: AllowedUsers,
 }
 
-/// Serves on the latest of the Unix sockets, and over TCP if configured, until `left`. Then it waits for open
+/// Serves on the latest of the Unix sockets, and over TCP if configured, until `shutdown`. Then it waits for open
 /// requests.
 pub(crate) async fn serve(
     service: AgentService,
     listeners: mpsc::Receiver<UnixListener>,
-    seats: ConnectionLimiter,
+    limiter: ConnectionLimiter,
     remote: Option<TcpServer>,
-    terms: FencingTokenStore,
-    left: impl Future<Output = ()>,
+    fencing: FencingTokenStore,
+    shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let (terms, users) = (Arc::new(terms), service.users);
-    let authorise = move |request| authorise(request, users, &terms);
+    let (fencing, users) = (Arc::new(fencing), service.users);
+    let authorise = move |request| authorise(request, users, &fencing);
     let service = AgentServer::with_interceptor(service, authorise);
     let (connections, incoming) = mpsc::channel(1);
     if let Some(remote) = remote {
         tokio::spawn(remote.accept(connections.clone()));
     }
-    tokio::spawn(accept(listeners, seats, connections));
+    tokio::spawn(accept(listeners, limiter, connections));
     Server::builder()
         .add_service(service)
-        .serve_with_incoming_shutdown(ReceiverStream::new(incoming), left)
+        .serve_with_incoming_shutdown(ReceiverStream::new(incoming), shutdown)
         .await
 }
 
 /// Accepts connections until nobody serves them.
 async fn accept(
     mut listeners: mpsc::Receiver<UnixListener>,
-    seats: ConnectionLimiter,
+    limiter: ConnectionLimiter,
     connections: mpsc::Sender<io::Result<PeerConnection>>,
 ) {
     let Some(mut current) = listeners.recv().await else {
@@ -85,7 +85,8 @@ async fn accept(
             }
             accepted = current.accept() => accepted,
         };
-        let accepted = accepted.map(|(stream, _)| PeerConnection::local(stream).seated(&seats));
+        let accepted =
+            accepted.map(|(stream, _)| PeerConnection::local(stream).limited_by(&limiter));
         if connections.send(accepted).await.is_err() {
             return;
         }
@@ -96,14 +97,14 @@ async fn accept(
 fn authorise(
     request: Request<()>,
     users: AllowedUsers,
-    terms: &FencingTokenStore,
+    fencing: &FencingTokenStore,
 ) -> Result<Request<()>, Status> {
     let unknown = || Status::permission_denied("the caller is unknown");
     caller(&request).ok_or_else(unknown)?.admit(users)?;
     if let Some(term) = request.metadata().get(identity::TERM) {
         let number = term.to_str().ok().and_then(|text| text.parse().ok());
         let wrong = || Status::invalid_argument(format!("{} is not a number", identity::TERM));
-        terms.hear(number.ok_or_else(wrong)?)?;
+        fencing.check_term(number.ok_or_else(wrong)?)?;
     }
     Ok(request)
 }
@@ -136,7 +137,7 @@ impl AgentService {
         let Some(tenant) = tenant else {
             return Ok(());
         };
-        let view = self.shown.views.borrow().clone();
+        let view = self.agent.views.borrow().clone();
         let mut all = view.list.allocations.iter();
         let found = all.find(|allocation| allocation.id == id.0);
         tenant.may_change(id, found.map(|found| found.idempotency_key.as_str()))
@@ -144,7 +145,7 @@ impl AgentService {
 
     fn list_now(&self) -> v1::ListReply {
         let _open = self.contact.open();
-        self.shown.views.borrow().list.clone()
+        self.agent.views.borrow().list.clone()
     }
 }
 
@@ -223,7 +224,7 @@ impl Agent for AgentService {
         _: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (replies, unread) = mpsc::channel(UNREAD);
-        let (views, events) = (self.shown.views.clone(), self.shown.events.subscribe());
+        let (views, events) = (self.agent.views.clone(), self.agent.events.subscribe());
         let contact = self.contact.clone();
         tokio::spawn(async move {
             let _open = contact.open();

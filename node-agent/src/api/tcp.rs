@@ -43,7 +43,7 @@ type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
 pub(crate) struct TcpServer {
     /// The address to publish.
     pub(crate) address: String,
-    pub(crate) seats: ConnectionLimiter,
+    pub(crate) limiter: ConnectionLimiter,
     listener: TcpListener,
     configs: Configs,
 }
@@ -69,7 +69,7 @@ impl TcpServer {
         tokio::spawn(renewal::keep(node, file, show));
         Ok(Some(Self {
             address: options.advertised(bound),
-            seats: ConnectionLimiter::new("scheduler", AT_ONCE),
+            limiter: ConnectionLimiter::new("scheduler", AT_ONCE),
             listener,
             configs,
         }))
@@ -77,7 +77,7 @@ impl TcpServer {
 
     /// Accepts connections, and passes on those with a valid certificate, until nobody serves them.
     pub(crate) async fn accept(self, connections: mpsc::Sender<io::Result<PeerConnection>>) {
-        let told = Arc::new(Mutex::new(String::new()));
+        let last_warning = Arc::new(Mutex::new(String::new()));
         loop {
             let (stream, from) = tokio::select! {
                 () = connections.closed() => return,
@@ -87,17 +87,17 @@ impl TcpServer {
                 debug!(%from, "No certificate yet, connection dropped");
                 continue;
             };
-            let (told, connections) = (told.clone(), connections.clone());
-            let mut seat = self.seats.take(from.ip());
+            let (last_warning, connections) = (last_warning.clone(), connections.clone());
+            let mut permit = self.limiter.take(from.ip());
             tokio::spawn(async move {
                 let shaken = tokio::select! {
                     shaken = shake(stream, config) => shaken,
-                    () = seat.lost() => return debug!(%from, "Too many TLS handshakes, connection dropped"),
+                    () = permit.lost() => return debug!(%from, "Too many TLS handshakes, connection dropped"),
                 };
-                drop(seat);
+                drop(permit);
                 match shaken {
                     Ok(peer) => drop(connections.send(Ok(peer)).await),
-                    Err(problem) => tell(&told, from, problem),
+                    Err(problem) => warn_once(&last_warning, from, problem),
                 }
             });
         }
@@ -105,12 +105,12 @@ impl TcpServer {
 }
 
 /// Logs a problem unless it is the same as the last one.
-fn tell(told: &Mutex<String>, from: SocketAddr, problem: String) {
-    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    if *told != problem {
+fn warn_once(last_warning: &Mutex<String>, from: SocketAddr, problem: String) {
+    let mut last_warning = last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last_warning != problem {
         let hint = identity::hint(&problem);
         warn!(from = %from.ip(), problem, hint, "TLS connection rejected");
-        *told = problem;
+        *last_warning = problem;
     }
 }
 

@@ -62,32 +62,32 @@ pub(crate) struct FaultMonitor(mpsc::UnboundedReceiver<CardEvent>);
 impl FaultMonitor {
     /// Starts the watching thread.
     pub(crate) fn listen(library: OsString) -> Self {
-        let (told, heard) = mpsc::unbounded_channel();
+        let (events, receiver) = mpsc::unbounded_channel();
         thread::spawn(move || {
-            while !told.is_closed() {
+            while !events.is_closed() {
                 if let Ok(nvml) = Nvml::builder().lib_path(&library).init() {
-                    watch(&nvml, &told);
+                    watch(&nvml, &events);
                 }
                 thread::sleep(RETRY);
             }
         });
-        Self(heard)
+        Self(receiver)
     }
 
     /// The next event. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> CardEvent {
         match self.0.recv().await {
-            Some(heard) => heard,
+            Some(receiver) => receiver,
             None => std::future::pending().await,
         }
     }
 }
 
 /// Watches all cards until none answers, which means that the driver went away.
-fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<CardEvent>) {
+fn watch(nvml: &Nvml, events: &mpsc::UnboundedSender<CardEvent>) {
     let mut cards: Vec<WatchedCard<'_>> = Vec::new();
     let mut checked: Option<Instant> = None;
-    while !told.is_closed() {
+    while !events.is_closed() {
         if checked.is_none_or(|at| at.elapsed() >= CHECK_EVERY) {
             checked = Some(Instant::now());
             let Ok(count) = nvml.device_count() else {
@@ -97,12 +97,12 @@ fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<CardEvent>) {
             for index in 0..count {
                 watch_card(nvml, index, &mut cards);
             }
-            let answered = cards.iter().filter(|card| card.check(told)).count();
+            let answered = cards.iter().filter(|card| card.check(events)).count();
             if answered == 0 && count > 0 {
                 return;
             }
         }
-        cards.iter_mut().for_each(|card| card.listen(told));
+        cards.iter_mut().for_each(|card| card.listen(events));
         thread::sleep(LISTEN_EVERY);
     }
 }
@@ -136,7 +136,7 @@ struct WatchedCard<'nvml> {
 
 impl WatchedCard<'_> {
     /// Sends all pending events of the card.
-    fn listen(&mut self, told: &mpsc::UnboundedSender<CardEvent>) {
+    fn listen(&mut self, events: &mpsc::UnboundedSender<CardEvent>) {
         while let Some(set) = &self.set {
             match set.wait(0) {
                 Ok(event) => {
@@ -145,7 +145,7 @@ impl WatchedCard<'_> {
                         Some(XidError::Unknown) => UNKNOWN_XID,
                         None => continue,
                     };
-                    let _ = told.send(CardEvent::Fault {
+                    let _ = events.send(CardEvent::Fault {
                         card: self.uuid,
                         xid,
                     });
@@ -157,7 +157,7 @@ impl WatchedCard<'_> {
     }
 
     /// Asks for the recovery action. Returns whether the card answered.
-    fn check(&self, told: &mpsc::UnboundedSender<CardEvent>) -> bool {
+    fn check(&self, events: &mpsc::UnboundedSender<CardEvent>) -> bool {
         let asked = [RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED];
         let Ok(values) = self.device.field_values_for(&asked) else {
             return false;
@@ -167,7 +167,7 @@ impl WatchedCard<'_> {
             .map(|sample| number(sample.ok()?.value.ok()?));
         let action = numbers.next().flatten();
         let is_worn = numbers.flatten().any(|number| number != 0);
-        let _ = told.send(CardEvent::Checked {
+        let _ = events.send(CardEvent::Checked {
             card: self.uuid,
             action,
             is_worn,

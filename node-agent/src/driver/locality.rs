@@ -40,7 +40,7 @@ pub(crate) fn topology(cards: &[FoundCard]) -> GpuTopology {
 }
 
 /// Fills in the locality of each card.
-pub(super) fn look(nvml: &Nvml, cards: &mut [FoundCard]) {
+pub(super) fn read_links(nvml: &Nvml, cards: &mut [FoundCard]) {
     let uuids: Vec<CardUuid> = cards.iter().map(|card| card.uuid).collect();
     let device = |uuid: CardUuid| nvml.device_by_uuid(uuid.to_string()).ok();
     let ends: Vec<LinkEndpoint> = uuids

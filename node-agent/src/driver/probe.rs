@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use apportion_abi::{CardUuid, place};
+use apportion_abi::{CardUuid, paths};
 use cudarc::driver::CudaContext;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -39,7 +39,7 @@ impl ContextProbe {
             .env("CUDA_VISIBLE_DEVICES", card.to_string())
             // A limit of the agent's own would distort the measurement.
             .env_remove("LD_PRELOAD")
-            .env_remove(place::ENV_ACCOUNT)
+            .env_remove(paths::ENV_ACCOUNT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -47,10 +47,11 @@ impl ContextProbe {
         // The driver's two libraries belong together, so the folder of the NVML in use comes first.
         if let Some(folder) = nvml.parent().filter(|folder| folder.is_absolute()) {
             let mut path = folder.as_os_str().to_owned();
-            if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty())
+            if let Some(inherited) =
+                std::env::var_os("LD_LIBRARY_PATH").filter(|inherited| !inherited.is_empty())
             {
                 path.push(OsString::from(":"));
-                path.push(rest);
+                path.push(inherited);
             }
             command.env("LD_LIBRARY_PATH", path);
         }

@@ -83,9 +83,9 @@ impl ContextReserves {
             return Ok(());
         };
         self.learned.insert(key, cost);
-        let kept = |(key, cost): (&String, &ContextCost)| (key.clone(), ReserveRecord::of(*cost));
+        let record = |(key, cost): (&String, &ContextCost)| (key.clone(), ReserveRecord::of(*cost));
         let file = ReservesFile {
-            contexts: self.learned.iter().map(kept).collect(),
+            contexts: self.learned.iter().map(record).collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(std::io::Error::other)?;
         atomic_write::replace(&self.path, &text)

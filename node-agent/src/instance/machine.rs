@@ -15,7 +15,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use apportion_abi::place;
+use apportion_abi::paths;
 use tokio::net::UnixStream;
 
 /// The name for the machine's own driver.
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) enum MachineLockError {
     #[error("the agent of user {user} manages these GPUs (process {pid})")]
     Taken { user: u32, pid: i32 },
-    #[error("root's agent manages these GPUs (folder {})", place::DIR_ROOT)]
+    #[error("root's agent manages these GPUs (folder {})", paths::DIR_ROOT)]
     Root,
     #[error("another agent manages these GPUs")]
     Busy,
@@ -91,13 +91,15 @@ impl MachineLock {
         let deadline = Instant::now() + LEAVES_IN;
         while !machine.enter()? {
             let [driver, folder] = &machine.names;
-            let taken = holder(driver).await;
+            let holder_found = holder(driver).await;
             // An agent that is not visible has just exited, and one of this user may be about to.
-            let may_leave = !matches!(taken, Some((user, _)) if user != own);
+            let may_leave = !matches!(holder_found, Some((user, _)) if user != own);
             if !may_leave || Instant::now() > deadline {
-                return match taken {
+                return match holder_found {
                     // The holder is the agent that lost this folder and is about to exit.
-                    Some((user, _)) if user == own && taken == holder(folder).await => Ok(machine),
+                    Some((user, _)) if user == own && holder_found == holder(folder).await => {
+                        Ok(machine)
+                    }
                     Some((user, pid)) => Err(MachineLockError::Taken { user, pid }),
                     None => Err(MachineLockError::Busy),
                 };
@@ -150,7 +152,7 @@ async fn holder(name: &str) -> Option<(u32, i32)> {
 
 /// Whether root's agent is running while this one is not root's. Every user can read the kernel's list of locks.
 fn is_roots() -> bool {
-    let lock = Path::new(place::DIR_ROOT).join(place::AGENT_LOCK);
+    let lock = Path::new(paths::DIR_ROOT).join(paths::AGENT_LOCK);
     let Some(found) = fs::metadata(lock).ok() else {
         return false;
     };

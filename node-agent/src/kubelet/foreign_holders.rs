@@ -53,7 +53,7 @@ pub(super) fn offered(devices: &[ContainerDevices]) -> Option<&str> {
 
 /// The pods that still exist, by UID. The checkpoint keeps a pod for a while after it has left; the pod-resources
 /// API does not list it.
-pub(super) fn seen(
+pub(super) fn holders(
     record: &KubeletCheckpoint,
     listed: Option<&[PodResources]>,
     live: &BTreeSet<String>,
@@ -65,15 +65,15 @@ pub(super) fn seen(
         let foreign = |id: &&str| is_foreign_card(&entry.resource, id);
         for id in entry.devices().filter(foreign) {
             let known = name_of(&entry.pod);
-            let said = listed.as_ref().and_then(|names| names.get(id));
+            let listed_devices = listed.as_ref().and_then(|names| names.get(id));
             let is_its = |name: &&String| known.as_ref().is_none_or(|known| known == *name);
-            let said = said.into_iter().flatten().find(is_its);
-            if listed.is_some() && said.is_none() && !live.contains(&entry.pod) {
+            let listed_devices = listed_devices.into_iter().flatten().find(is_its);
+            if listed.is_some() && listed_devices.is_none() && !live.contains(&entry.pod) {
                 continue;
             }
             let pod = pods.entry(entry.pod.clone()).or_default();
             pod.cards.extend(ForeignCardId::of(id));
-            pod.name = known.or_else(|| said.cloned());
+            pod.name = known.or_else(|| listed_devices.cloned());
         }
     }
     pods.retain(|_, pod| !pod.cards.is_empty());
@@ -180,7 +180,7 @@ mod tests {
             ("left", RESOURCE_WHOLE, "nvidia1"),
         ]);
         let (none, nobody) = (BTreeSet::new(), |_: &str| None);
-        let seen_by = |listed: Option<&[PodResources]>| seen(&record, listed, &none, nobody);
+        let seen_by = |listed: Option<&[PodResources]>| holders(&record, listed, &none, nobody);
         let pods = seen_by(Some(&[listed("a", CARD)]));
         assert_eq!(pods.keys().collect::<Vec<_>>(), ["u1"]);
         assert_eq!(pods["u1"].name.as_deref(), Some("team/a"));
@@ -191,6 +191,6 @@ mod tests {
             "the record alone does not say who has left"
         );
         let live = ["left".to_owned()].into();
-        assert!(seen(&record, Some(&[]), &live, nobody).contains_key("left"));
+        assert!(holders(&record, Some(&[]), &live, nobody).contains_key("left"));
     }
 }

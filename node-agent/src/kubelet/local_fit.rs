@@ -25,32 +25,32 @@ const TTL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct LocalFit {
     pods: watch::Receiver<NodePods>,
-    shown: AgentHandle,
+    agent: AgentHandle,
     requests: mpsc::Sender<AgentRequest>,
     /// One pod at a time, so that each sees what the one before left.
-    turn: tokio::sync::Mutex<()>,
+    placement_lock: tokio::sync::Mutex<()>,
 }
 
 impl LocalFit {
     pub(crate) fn new(
         pods: watch::Receiver<NodePods>,
-        shown: AgentHandle,
+        agent: AgentHandle,
         requests: mpsc::Sender<AgentRequest>,
     ) -> Self {
         Self {
             pods,
-            shown,
+            agent,
             requests,
-            turn: tokio::sync::Mutex::new(()),
+            placement_lock: tokio::sync::Mutex::new(()),
         }
     }
 
     /// Reserves the pod's request and commits it to the pod.
-    pub(crate) async fn place(&self, holder: &Holder) -> Result<(), Status> {
+    pub(crate) async fn allocate(&self, holder: &Holder) -> Result<(), Status> {
         let facts = self.facts(&holder.pod).await?;
         let request = request(&facts)?;
-        let _turn = self.turn.lock().await;
-        let asks = choose(&self.shown.views.borrow().list.cards, request)
+        let _placement_lock = self.placement_lock.lock().await;
+        let asks = choose(&self.agent.views.borrow().list.cards, request)
             .map_err(|why| Status::resource_exhausted(format!("pod {}: {why}", facts.name)))?;
         let proposal = PlacementProposal {
             key: holder.pod.clone(),

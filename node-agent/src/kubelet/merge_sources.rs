@@ -20,14 +20,14 @@ pub(super) fn agreed(
     listed: Option<&[PodResources]>,
     name_of: impl Fn(&str) -> Option<String>,
 ) -> KubeletSnapshot {
-    let mut seen = KubeletSnapshot::default();
+    let mut snapshot = KubeletSnapshot::default();
     let mut on_record = on_record(record);
     let Some(listed) = listed else {
         for (slot, pods) in on_record {
             let held = holder((slot, pods), None);
-            seen.enter(slot, held);
+            snapshot.enter(slot, held);
         }
-        return seen;
+        return snapshot;
     };
     for (slot, named) in in_use(listed) {
         // A slot that is not in the checkpoint yet is still being allocated.
@@ -43,11 +43,11 @@ pub(super) fn agreed(
             }
             None => Err(SlotDispute::TwoPods),
         };
-        seen.enter(slot, held);
+        snapshot.enter(slot, held);
     }
-    seen.is_listed = true;
-    seen.is_complete = seen.disputed.is_empty();
-    seen
+    snapshot.is_listed = true;
+    snapshot.is_complete = snapshot.disputed.is_empty();
+    snapshot
 }
 
 impl KubeletSnapshot {
@@ -170,14 +170,14 @@ mod tests {
             ("u1", "main", "s-0001"),
             ("u2", "main", "s-0002"),
         ]);
-        let seen = agreed(&record, Some(&[listed("a", "main", "s-0001")]));
+        let snapshot = agreed(&record, Some(&[listed("a", "main", "s-0001")]));
         let holder = Holder {
             pod: "u1".into(),
             name: Some("team/a".into()),
             containers: ["main".to_owned()].into(),
         };
-        assert_eq!(seen.held, [(SlotId(1), holder)].into());
-        assert!(seen.is_complete);
+        assert_eq!(snapshot.held, [(SlotId(1), holder)].into());
+        assert!(snapshot.is_complete);
     }
 
     #[test]
@@ -201,26 +201,29 @@ mod tests {
             listed("c", "main", "s-0002"),
         ];
         for listed in [None, Some(&both[..])] {
-            let seen = agreed(&record, listed);
-            assert_eq!(seen.disputed, [(SlotId(1), SlotDispute::TwoPods)].into());
-            assert_eq!(seen.held[&SlotId(2)].pod, "u3");
-            assert!(!seen.is_complete);
+            let snapshot = agreed(&record, listed);
+            assert_eq!(
+                snapshot.disputed,
+                [(SlotId(1), SlotDispute::TwoPods)].into()
+            );
+            assert_eq!(snapshot.held[&SlotId(2)].pod, "u3");
+            assert!(!snapshot.is_complete);
         }
     }
 
     #[test]
     fn of_two_pods_on_record_the_one_that_is_left_holds_the_slot() {
         let record = record(&[("u1", "main", "s-0001"), ("u2", "main", "s-0001")]);
-        let seen = agreed(&record, Some(&[listed("a", "main", "s-0001")]));
-        assert_eq!(seen.held[&SlotId(1)].pod, "u1");
+        let snapshot = agreed(&record, Some(&[listed("a", "main", "s-0001")]));
+        assert_eq!(snapshot.held[&SlotId(1)].pod, "u1");
         let unknown = agreed(&record, Some(&[listed("b", "main", "s-0001")]));
         assert_eq!(unknown.disputed[&SlotId(1)], SlotDispute::TwoPods);
     }
 
     #[test]
     fn the_record_alone_says_who_holds_a_slot_and_not_who_has_left() {
-        let seen = agreed(&record(&[("u1", "main", "s-0001")]), None);
-        assert_eq!(seen.held[&SlotId(1)].pod, "u1");
-        assert!(!seen.is_complete);
+        let snapshot = agreed(&record(&[("u1", "main", "s-0001")]), None);
+        assert_eq!(snapshot.held[&SlotId(1)].pod, "u1");
+        assert!(!snapshot.is_complete);
     }
 }

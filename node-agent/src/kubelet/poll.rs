@@ -38,7 +38,7 @@ pub(crate) struct KubeletPoller {
     published: watch::Receiver<Published>,
     requests: mpsc::Sender<AgentRequest>,
     /// One poll at a time, so that snapshots arrive in order: an older one after a newer one would remove a grant.
-    turn: tokio::sync::Mutex<()>,
+    poll_lock: tokio::sync::Mutex<()>,
 }
 
 impl KubeletPoller {
@@ -53,23 +53,27 @@ impl KubeletPoller {
             pods,
             published,
             requests,
-            turn: tokio::sync::Mutex::new(()),
+            poll_lock: tokio::sync::Mutex::new(()),
         }
     }
 
     /// Polls, and sends the snapshot to the agent's loop.
-    pub(crate) async fn look(&self) -> Result<KubeletSnapshot, KubeletPollError> {
-        let _turn = self.turn.lock().await;
-        let looked = self.look_once().await;
-        let news = AgentRequest::Kubelet(KubeletEvent::of(&looked));
-        let told = self.requests.send(news).await;
-        told.map_err(|_| KubeletPollError::Leaving)?;
-        let seen = looked?;
-        let told = self.requests.send(AgentRequest::Seen(seen.clone())).await;
-        told.map(|()| seen).map_err(|_| KubeletPollError::Leaving)
+    pub(crate) async fn poll(&self) -> Result<KubeletSnapshot, KubeletPollError> {
+        let _poll_lock = self.poll_lock.lock().await;
+        let polled = self.poll_once().await;
+        let event = AgentRequest::Kubelet(KubeletEvent::of(&polled));
+        let sent = self.requests.send(event).await;
+        sent.map_err(|_| KubeletPollError::Leaving)?;
+        let snapshot = polled?;
+        let sent = self
+            .requests
+            .send(AgentRequest::KubeletPolled(snapshot.clone()))
+            .await;
+        sent.map(|()| snapshot)
+            .map_err(|_| KubeletPollError::Leaving)
     }
 
-    async fn look_once(&self) -> Result<KubeletSnapshot, KubeletPollError> {
+    async fn poll_once(&self) -> Result<KubeletSnapshot, KubeletPollError> {
         // In this order: a slot that is allocated in between is then missing in the API's list, and not in the
         // checkpoint that says who its holders are.
         let listed = tokio::time::timeout(PATIENCE, list(&self.dir))
@@ -77,38 +81,40 @@ impl KubeletPoller {
             .ok()
             .flatten();
         let record = checkpoint::read(&self.plugins())?;
-        let mut seen = agreed(&record, listed.as_deref(), |uid| self.name(uid));
-        seen.is_complete &= self.is_settled();
+        let mut snapshot = agreed(&record, listed.as_deref(), |uid| self.name(uid));
+        snapshot.is_complete &= self.is_settled();
         let pods = self.pods.borrow();
         let settled = on_record(&record).into_iter();
-        let settled = settled.filter(|(slot, _)| !seen.disputed.contains_key(slot));
+        let settled = settled.filter(|(slot, _)| !snapshot.disputed.contains_key(slot));
         for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
             // The pod-resources API lists no init containers.
             if pods.are_init(&pod, &containers) {
                 let name = pods.get(&pod).map(|pod| pod.name.clone());
-                seen.held.entry(slot).or_insert(Holder {
+                snapshot.held.entry(slot).or_insert(Holder {
                     pod,
                     name,
                     containers,
                 });
             }
         }
-        seen.ended = pods.ended().cloned().collect();
-        let holds = |uid: &&String| seen.held.values().any(|holder| holder.pod == **uid);
+        snapshot.ended = pods.ended().cloned().collect();
+        let holds = |uid: &&String| snapshot.held.values().any(|holder| holder.pod == **uid);
         let over = pods.started_for_good().filter(holds);
-        seen.ending = pods.ending().chain(over).cloned().collect();
-        seen.live = pods.live().cloned().collect();
+        snapshot.ending = pods.ending().chain(over).cloned().collect();
+        snapshot.live = pods.live().cloned().collect();
         let name_of = |uid: &str| Some(pods.get(uid)?.name.clone());
-        seen.whole = whole_card_holders::seen(&record, listed.as_deref(), &seen.live, name_of);
-        seen.others = foreign_holders::seen(&record, listed.as_deref(), &seen.live, name_of);
+        snapshot.whole =
+            whole_card_holders::holders(&record, listed.as_deref(), &snapshot.live, name_of);
+        snapshot.others =
+            foreign_holders::holders(&record, listed.as_deref(), &snapshot.live, name_of);
         let claimed = listed.as_deref().unwrap_or_default();
         let uid_of = |name: &str| pods.uid_of(name).cloned();
         for (pod, holder) in dra_claims::holders(claimed, &self.published.borrow(), uid_of) {
-            let known = seen.others.entry(pod).or_default();
+            let known = snapshot.others.entry(pod).or_default();
             known.cards.extend(holder.cards);
             known.name = known.name.take().or(holder.name);
         }
-        Ok(seen)
+        Ok(snapshot)
     }
 
     /// The name of the pod whose running container holds a slot that the kubelet allocates again.
@@ -153,25 +159,25 @@ impl KubeletPoller {
 }
 
 /// Polls until the agent stops.
-pub(crate) async fn keep_looking(kubelet: Arc<KubeletPoller>) {
+pub(crate) async fn poll_loop(kubelet: Arc<KubeletPoller>) {
     let mut problem = None;
     let mut disputed = BTreeMap::new();
     let mut contested = BTreeMap::new();
     loop {
-        match kubelet.look().await {
-            Ok(seen) => {
+        match kubelet.poll().await {
+            Ok(snapshot) => {
                 problem = None;
-                if disputed != seen.disputed {
-                    for (slot, dispute) in &seen.disputed {
+                if disputed != snapshot.disputed {
+                    for (slot, dispute) in &snapshot.disputed {
                         warn!(%slot, %dispute, "Slot owner unknown");
                     }
-                    disputed = seen.disputed;
+                    disputed = snapshot.disputed;
                 }
-                if contested != seen.whole.contested {
-                    for (pod, contest) in &seen.whole.contested {
+                if contested != snapshot.whole.contested {
+                    for (pod, contest) in &snapshot.whole.contested {
                         warn!(pod, %contest, "Whole GPU owner unknown");
                     }
-                    contested = seen.whole.contested;
+                    contested = snapshot.whole.contested;
                 }
             }
             Err(KubeletPollError::Leaving) => return,

@@ -53,7 +53,7 @@ enum RegisterError {
         source: std::io::Error,
     },
     #[error("failed to connect to the kubelet")]
-    Reach(#[source] tonic::transport::Error),
+    Connect(#[source] tonic::transport::Error),
     #[error("the kubelet rejected the device plugin: {0}")]
     Refused(String),
     #[error("the kubelet does not answer")]
@@ -87,7 +87,7 @@ impl PluginRegistration {
         requests: mpsc::Sender<AgentRequest>,
     ) {
         self.sweep();
-        let mut told = None;
+        let mut last_warning = None;
         let mut served: Option<ServedPlugin> = None;
         let mut problem = None;
         let mut yielded = false;
@@ -125,9 +125,9 @@ impl PluginRegistration {
                 }
             }
             let is_known = knows(served.as_ref(), kubelet);
-            if told.replace(is_known) != Some(is_known) {
-                let news = KubeletEvent::Registered(self.resource, is_known);
-                let _ = requests.send(AgentRequest::Kubelet(news)).await;
+            if last_warning.replace(is_known) != Some(is_known) {
+                let event = KubeletEvent::Registered(self.resource, is_known);
+                let _ = requests.send(AgentRequest::Kubelet(event)).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -181,7 +181,7 @@ impl PluginRegistration {
 
     async fn announce(&self, endpoint: String) -> Result<(), RegisterError> {
         let channel = apportion_proto::channel(&self.folder().join("kubelet.sock")).await;
-        let mut client = RegistrationClient::new(channel.map_err(RegisterError::Reach)?);
+        let mut client = RegistrationClient::new(channel.map_err(RegisterError::Connect)?);
         let registered = client.register(RegisterRequest {
             version: VERSION.to_owned(),
             endpoint,

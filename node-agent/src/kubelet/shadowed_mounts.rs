@@ -7,7 +7,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use apportion_abi::names::RESOURCE_SLOT;
-use apportion_abi::place::CONTAINER_ACCOUNT;
+use apportion_abi::paths::CONTAINER_ACCOUNT;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 
 /// Our paths in a container. A pod may mount nothing there.
@@ -21,8 +21,8 @@ pub(super) fn covered(pod: &Pod) -> Option<String> {
     containers.find_map(|container| {
         let mut mounts = container.volume_mounts.iter().flatten();
         let mount = mounts.find(|mount| is_over_ours(mount))?;
-        let (name, place) = (&container.name, &mount.mount_path);
-        Some(format!("container {name} mounts a volume at {place}"))
+        let (name, mount_path) = (&container.name, &mount.mount_path);
+        Some(format!("container {name} mounts a volume at {mount_path}"))
     })
 }
 
@@ -35,8 +35,8 @@ fn has_slot(container: &Container) -> bool {
 }
 
 fn is_over_ours(mount: &VolumeMount) -> bool {
-    let place = plain(&mount.mount_path);
-    OURS.iter().any(|ours| place.starts_with(ours))
+    let mount_path = plain(&mount.mount_path);
+    OURS.iter().any(|ours| mount_path.starts_with(ours))
 }
 
 /// The path without `.` and `..`.
@@ -56,13 +56,13 @@ fn plain(path: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn pod(place: &str, limits: serde_json::Value) -> Pod {
+    fn pod(mount_path: &str, limits: serde_json::Value) -> Pod {
         serde_json::from_value(serde_json::json!({
             "metadata": {"name": "a"},
             "spec": {"containers": [{
                 "name": "main",
                 "resources": {"limits": limits},
-                "volumeMounts": [{"name": "own", "mountPath": place}],
+                "volumeMounts": [{"name": "own", "mountPath": mount_path}],
             }]},
         }))
         .unwrap()
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_volume_over_the_account_or_the_library_is_seen_by_whatever_path() {
         let slot = serde_json::json!({RESOURCE_SLOT: "1"});
-        for (place, is_covered) in [
+        for (mount_path, is_covered) in [
             ("/.apportion", true),
             ("/.apportion/limits", true),
             ("/x/..//.apportion/./usage", true),
@@ -79,11 +79,11 @@ mod tests {
             ("/etc", false),
             ("/data/.apportion", false),
         ] {
-            let found = covered(&pod(place, slot.clone()));
-            assert_eq!(found.is_some(), is_covered, "{place}");
+            let found = covered(&pod(mount_path, slot.clone()));
+            assert_eq!(found.is_some(), is_covered, "{mount_path}");
         }
-        let sentence = covered(&pod("/.apportion", slot)).unwrap();
-        assert_eq!(sentence, "container main mounts a volume at /.apportion");
+        let message = covered(&pod("/.apportion", slot)).unwrap();
+        assert_eq!(message, "container main mounts a volume at /.apportion");
         let none = serde_json::json!({});
         assert_eq!(covered(&pod("/.apportion", none)), None);
     }

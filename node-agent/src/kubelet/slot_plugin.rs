@@ -104,13 +104,13 @@ impl DevicePlugin for SlotPlugin {
         let slot = the_slot(&request.into_inner().devices_ids)?;
         let began = Instant::now();
         let started = self.start(slot).await;
-        let news = KubeletEvent::Started {
+        let event = KubeletEvent::Started {
             took: began.elapsed(),
             is_granted: started.is_ok(),
         };
         let _ = self
             .requests
-            .send(request::AgentRequest::Kubelet(news))
+            .send(request::AgentRequest::Kubelet(event))
             .await;
         match started {
             Ok(holder) => {
@@ -127,10 +127,10 @@ impl DevicePlugin for SlotPlugin {
 
 impl SlotPlugin {
     async fn start(&self, slot: SlotId) -> Result<Holder, Status> {
-        let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
-        let holder = seen.held.get(&slot).cloned().ok_or_else(|| {
-            Status::failed_precondition(match seen.disputed.get(&slot) {
+        let polled = self.kubelet.poll().await;
+        let snapshot = polled.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
+        let holder = snapshot.held.get(&slot).cloned().ok_or_else(|| {
+            Status::failed_precondition(match snapshot.disputed.get(&slot) {
                 Some(dispute) => format!("the owner of slot {slot} is unknown: {dispute}"),
                 None => format!("the kubelet does not report which pod holds slot {slot}"),
             })
@@ -143,7 +143,7 @@ impl SlotPlugin {
         }
         if self.prepare(slot, &holder).await? == PrepareOutcome::Unplaced {
             let local_fit = self.local_fit.as_ref().ok_or_else(|| unplaced(&holder))?;
-            local_fit.place(&holder).await?;
+            local_fit.allocate(&holder).await?;
             if self.prepare(slot, &holder).await? == PrepareOutcome::Unplaced {
                 return Err(unplaced(&holder));
             }

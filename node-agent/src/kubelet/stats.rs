@@ -20,7 +20,7 @@ pub(crate) enum KubeletEvent {
     /// Whether the plugin of a resource is registered.
     Registered(&'static str, bool),
     /// A poll of the kubelet: its source and its result.
-    Looked(&'static str, &'static str),
+    Polled(&'static str, &'static str),
     /// A container asked to start, and how long it waited for the answer.
     Started { took: Duration, is_granted: bool },
 }
@@ -31,15 +31,15 @@ pub(crate) struct KubeletStats {
     /// By resource.
     pub(crate) registered: BTreeMap<&'static str, bool>,
     /// Polls by source and result.
-    pub(crate) looks: BTreeMap<(&'static str, &'static str), u64>,
+    pub(crate) polls: BTreeMap<(&'static str, &'static str), u64>,
     /// Seconds by result.
-    pub(crate) starts: BTreeMap<&'static str, Histogram>,
+    pub(crate) container_starts: BTreeMap<&'static str, Histogram>,
 }
 
 impl KubeletEvent {
     /// The result of a poll.
-    pub(super) fn of(looked: &Result<KubeletSnapshot, KubeletPollError>) -> Self {
-        match looked {
+    pub(super) fn of(polled: &Result<KubeletSnapshot, KubeletPollError>) -> Self {
+        match polled {
             Ok(seen) => {
                 let source = if seen.is_listed { "both" } else { "checkpoint" };
                 let result = match seen.disputed.values().next() {
@@ -48,28 +48,28 @@ impl KubeletEvent {
                     None if !seen.whole.contested.is_empty() => "two_pods",
                     None => "ok",
                 };
-                Self::Looked(source, result)
+                Self::Polled(source, result)
             }
-            Err(KubeletPollError::Checkpoint(_)) => Self::Looked("checkpoint", "unreadable"),
-            Err(KubeletPollError::Leaving) => Self::Looked("both", "leaving"),
+            Err(KubeletPollError::Checkpoint(_)) => Self::Polled("checkpoint", "unreadable"),
+            Err(KubeletPollError::Leaving) => Self::Polled("both", "leaving"),
         }
     }
 }
 
 impl KubeletStats {
-    pub(crate) fn enter(&mut self, news: KubeletEvent) {
-        match news {
+    pub(crate) fn enter(&mut self, event: KubeletEvent) {
+        match event {
             KubeletEvent::Registered(resource, is_known) => {
                 self.registered.insert(resource, is_known);
             }
-            KubeletEvent::Looked(source, result) => {
-                *self.looks.entry((source, result)).or_default() += 1;
+            KubeletEvent::Polled(source, result) => {
+                *self.polls.entry((source, result)).or_default() += 1;
             }
             KubeletEvent::Started { took, is_granted } => {
                 let result = if is_granted { "granted" } else { "refused" };
-                let starts = self.starts.entry(result);
-                let starts = starts.or_insert_with(|| Histogram::new(BOUNDS));
-                starts.observe(took.as_secs_f64());
+                let container_starts = self.container_starts.entry(result);
+                let container_starts = container_starts.or_insert_with(|| Histogram::new(BOUNDS));
+                container_starts.observe(took.as_secs_f64());
             }
         }
     }

@@ -79,7 +79,7 @@ impl WholeCardSnapshot {
 }
 
 /// The pods that exist. `live` are those that have not ended, and `name_of` returns their names.
-pub(super) fn seen(
+pub(super) fn holders(
     record: &KubeletCheckpoint,
     listed: Option<&[PodResources]>,
     live: &BTreeSet<String>,
@@ -100,11 +100,13 @@ pub(super) fn seen(
         .collect();
     for (uid, pod) in &mut pods {
         let ids = pod.ids.iter();
-        let mut said = ids.filter_map(|id| listed.as_ref()?.get(id)).flatten();
+        let mut listed_names = ids.filter_map(|id| listed.as_ref()?.get(id)).flatten();
         let its = match known.get(uid) {
-            Some(name) => said.find(|said| *said == name),
+            Some(name) => listed_names.find(|listed_names| *listed_names == name),
             // Ignore names that belong to another pod.
-            None => said.find(|said| !known.values().any(|name| name == *said)),
+            None => {
+                listed_names.find(|listed_names| !known.values().any(|name| name == *listed_names))
+            }
         };
         pod.is_listed = its.is_some();
         pod.name = its.or(known.get(uid)).cloned();
@@ -197,17 +199,17 @@ mod tests {
         }
     }
 
-    fn ids(seen: &WholeCardSnapshot, uid: &str) -> Vec<u16> {
-        seen.pods[uid].ids.iter().map(|id| id.0).collect()
+    fn ids(holders: &WholeCardSnapshot, uid: &str) -> Vec<u16> {
+        holders.pods[uid].ids.iter().map(|id| id.0).collect()
     }
 
-    fn seen(
+    fn holders(
         record: &KubeletCheckpoint,
         listed: Option<&[PodResources]>,
         live: &BTreeSet<String>,
     ) -> WholeCardSnapshot {
         let name_of = |uid: &str| (uid == "known").then(|| "team/b".to_owned());
-        super::seen(record, listed, live, name_of)
+        super::holders(record, listed, live, name_of)
     }
 
     #[test]
@@ -218,27 +220,27 @@ mod tests {
             ("u2", "main", &["GPU-foreign"]),
         ]);
         let list = [listed("a", "w-0003")];
-        let seen = seen(&record, Some(&list), &BTreeSet::new());
-        assert_eq!(ids(&seen, "u1"), [1, 3]);
-        assert_eq!(seen.pods["u1"].name.as_deref(), Some("team/a"));
-        assert_eq!(seen.pods.len(), 1, "devices of others are none of ours");
+        let holders = holders(&record, Some(&list), &BTreeSet::new());
+        assert_eq!(ids(&holders, "u1"), [1, 3]);
+        assert_eq!(holders.pods["u1"].name.as_deref(), Some("team/a"));
+        assert_eq!(holders.pods.len(), 1, "devices of others are none of ours");
         assert_eq!(
-            seen.in_use(&[WholeCardId(3)]),
+            holders.in_use(&[WholeCardId(3)]),
             Some((WholeCardId(3), "team/a"))
         );
-        assert_eq!(seen.in_use(&[WholeCardId(2)]), None);
+        assert_eq!(holders.in_use(&[WholeCardId(2)]), None);
     }
 
     #[test]
     fn a_pod_that_has_left_is_on_record_for_a_while_and_has_nothing() {
         let none = BTreeSet::new();
         let left = record(&[("u1", "main", &["w-0001"])]);
-        assert!(seen(&left, Some(&[]), &none).pods.is_empty());
+        assert!(holders(&left, Some(&[]), &none).pods.is_empty());
         let live = ["u1".to_owned()].into();
-        assert_eq!(ids(&seen(&left, Some(&[]), &live), "u1"), [1]);
-        assert_eq!(ids(&seen(&left, None, &none), "u1"), [1]);
+        assert_eq!(ids(&holders(&left, Some(&[]), &live), "u1"), [1]);
+        assert_eq!(ids(&holders(&left, None, &none), "u1"), [1]);
         let both = record(&[("u1", "main", &["w-0001"]), ("known", "main", &["w-0001"])]);
-        let after = seen(&both, Some(&[listed("b", "w-0001")]), &none);
+        let after = holders(&both, Some(&[listed("b", "w-0001")]), &none);
         assert_eq!(ids(&after, "known"), [1]);
         assert_eq!(after.claimants().count(), 1);
     }
@@ -261,15 +263,15 @@ mod tests {
             (None, "pod team/b and to u1"),
         ];
         for (listed, pods) in cases {
-            let seen = seen(&both, listed, &live);
-            assert_eq!(ids(&seen, "u3"), [2]);
-            assert_eq!(seen.pods.len(), 1);
-            let sentence = seen.contested["u1"].to_string();
-            let said =
+            let holders = holders(&both, listed, &live);
+            assert_eq!(ids(&holders, "u3"), [2]);
+            assert_eq!(holders.pods.len(), 1);
+            let message = holders.contested["u1"].to_string();
+            let listed_names =
                 format!("the kubelet allocated whole GPU w-0001 to {pods}; delete one of them");
-            assert_eq!(sentence, said);
+            assert_eq!(message, listed_names);
             assert_eq!(
-                seen.contested_ids(),
+                holders.contested_ids(),
                 [WholeCardId(1), WholeCardId(3)].into()
             );
         }

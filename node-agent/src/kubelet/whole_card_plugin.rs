@@ -142,9 +142,9 @@ impl WholeCardPlugin {
     /// Holds cards for devices that the kubelet allocates. It polls first: the kubelet frees the devices of ended
     /// pods when it allocates them again, so their cards may be free by now. Refuses devices of a running container.
     async fn hand(&self, ids: Vec<WholeCardId>) -> Result<(), Status> {
-        let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
-        if let Some((id, pod)) = seen.whole.in_use(&ids) {
+        let polled = self.kubelet.poll().await;
+        let snapshot = polled.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
+        if let Some((id, pod)) = snapshot.whole.in_use(&ids) {
             warn!(whole = %id, pod, "Kubelet allocated a whole GPU twice");
             return Err(Status::failed_precondition(format!(
                 "whole GPU {id} is already held by pod {pod}"
@@ -171,13 +171,13 @@ impl WholeCardPlugin {
     }
 
     async fn starting(&self, ids: &BTreeSet<WholeCardId>) -> Result<StartingContainer, Status> {
-        let looked = self.kubelet.look().await;
-        let seen = looked.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
-        let mut contests = seen.whole.contested.values();
+        let polled = self.kubelet.poll().await;
+        let snapshot = polled.map_err(|error| Status::failed_precondition(error_chain(&error)))?;
+        let mut contests = snapshot.whole.contested.values();
         if let Some(contest) = contests.find(|of| !ids.is_disjoint(&of.ids)) {
             return Err(Status::failed_precondition(contest.to_string()));
         }
-        let mut pods = seen.whole.pods.into_iter();
+        let mut pods = snapshot.whole.pods.into_iter();
         let found = pods.find(|(_, holder)| !ids.is_empty() && ids.is_subset(&holder.ids));
         let (pod, holder) = found.ok_or_else(|| {
             Status::failed_precondition(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, place};
+use apportion_abi::{Bytes, paths};
 use apportion_ledger::OffenderPolicy;
 use clap::Args;
 
@@ -86,10 +86,10 @@ impl CardOptions {
 
     /// Uses the simulated NVML beside this program, if it is installed.
     pub(super) fn use_simulated_nvml(&mut self) {
-        let Some(libraries) = place::lib_dir() else {
+        let Some(libraries) = paths::lib_dir() else {
             return;
         };
-        let library = libraries.join(place::SIM_LIBRARIES).join(SYSTEM_NVML);
+        let library = libraries.join(paths::SIM_LIBRARIES).join(SYSTEM_NVML);
         if library.exists() {
             self.nvml_library = library;
         }

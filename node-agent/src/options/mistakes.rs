@@ -88,9 +88,9 @@ fn long(argument: &str) -> Option<&str> {
 }
 
 /// Whether an argument was given as clap shows it, perhaps with a value.
-fn is(shown: &str, given: &OsStr) -> bool {
+fn is(name: &str, given: &OsStr) -> bool {
     let given = given.to_string_lossy();
-    given == shown || (long(shown).is_some() && long(&given) == long(shown))
+    given == name || (long(name).is_some() && long(&given) == long(name))
 }
 
 /// Adds the variable to a mistake if the value is the variable's.

@@ -25,7 +25,7 @@ pub(crate) struct AllocationMembers {
     /// Who may open each account. Only their processes become members by naming it.
     access: HashMap<AllocationId, AccountAccess>,
     /// All processes of the machine, read once during the current event.
-    looked: Option<Vec<MemberCandidate>>,
+    cached: Option<Vec<MemberCandidate>>,
     pub(crate) exits: ExitWatcher,
 }
 
@@ -47,7 +47,7 @@ impl AllocationMembers {
             pods: HashMap::new(),
             accounts,
             access: HashMap::new(),
-            looked: None,
+            cached: None,
             exits: ExitWatcher::new(),
         }
     }
@@ -94,8 +94,8 @@ impl AllocationMembers {
 
     /// Drops the processes that were read for the last event, so that the next search reads them again. One event
     /// may search for many allocations with one read.
-    pub(crate) fn look_anew(&mut self) {
-        self.looked = None;
+    pub(crate) fn rescan(&mut self) {
+        self.cached = None;
     }
 
     /// Removes an allocation with its members.
@@ -139,10 +139,10 @@ impl AllocationMembers {
 
     /// Adds every process of the machine that names the account, for example one that double-forked before the agent
     /// saw it. In the allocation's pod, every process that has the account's files counts; the sandbox has none.
-    /// Returns whether there was one. All searches until [`Self::look_anew`] share one read of the machine's
+    /// Returns whether there was one. All searches until [`Self::rescan`] share one read of the machine's
     /// processes.
     pub(crate) fn search(&mut self, id: &AllocationId) -> bool {
-        let looked = self.looked.take().unwrap_or_else(|| self.look());
+        let cached = self.cached.take().unwrap_or_else(|| self.scan());
         let folder = self.accounts.join(&id.0);
         let pod = self.pods.get(id);
         let is_its = |candidate: &&MemberCandidate| {
@@ -151,9 +151,9 @@ impl AllocationMembers {
                 || (candidate.account.as_ref() == Some(&folder)
                     && self.may_name(candidate.process, id))
         };
-        let found = looked.iter().filter(is_its);
+        let found = cached.iter().filter(is_its);
         let found: Vec<_> = found.map(|candidate| candidate.process).collect();
-        self.looked = Some(looked);
+        self.cached = Some(cached);
         let before = self.of(id).len();
         for process in found {
             if !self.of.contains_key(&process) {
@@ -172,7 +172,7 @@ impl AllocationMembers {
     }
 
     /// Reads every process's pod and account.
-    fn look(&self) -> Vec<MemberCandidate> {
+    fn scan(&self) -> Vec<MemberCandidate> {
         let own = std::process::id();
         let live = procfs::all().into_iter().filter_map(procfs::live);
         let others = live.filter(|process| process.pid != own);
@@ -187,8 +187,8 @@ impl AllocationMembers {
 
     fn pod_of(&self, pid: u32) -> Option<String> {
         let groups = (!self.pods.is_empty()).then(|| procfs::cgroup(pid))??;
-        let place = apportion_cgroup::place(&groups)?;
-        Some(place.pod.as_str().to_owned())
+        let owner = apportion_cgroup::owner(&groups)?;
+        Some(owner.pod.as_str().to_owned())
     }
 
     fn named(&self, process: ProcessId) -> Option<AllocationId> {
@@ -212,7 +212,7 @@ impl AllocationMembers {
 
 /// Whether a child runs in its parent's pod, or in none.
 fn is_with(parent: ProcessId, child: ProcessId) -> bool {
-    let pod = |process: ProcessId| apportion_cgroup::place(&procfs::cgroup(process.pid)?);
+    let pod = |process: ProcessId| apportion_cgroup::owner(&procfs::cgroup(process.pid)?);
     pod(child).is_none_or(|own| pod(parent).is_some_and(|of| of.pod == own.pod))
 }
 
@@ -283,7 +283,7 @@ mod tests {
         }
         let second = AllocationId("7-2".into());
         assert!(!members.search(&second), "one event has one look");
-        members.look_anew();
+        members.rescan();
         assert!(members.search(&second));
     }
 

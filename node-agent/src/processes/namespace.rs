@@ -36,8 +36,8 @@ pub(crate) struct PidNamespaces {
     own: Option<u64>,
     known: HashMap<Key, ProcessId>,
     /// The result of the last scan, and when the next one may run.
-    seen: HashMap<Key, ProcessId>,
-    next_look: Instant,
+    by_key: HashMap<Key, ProcessId>,
+    next_scan: Instant,
     /// The processes that used a card at the last call of `meet`.
     met: BTreeSet<ProcessId>,
 }
@@ -47,8 +47,8 @@ impl PidNamespaces {
         Self {
             own: procfs::pid_namespace(std::process::id()),
             known: HashMap::new(),
-            seen: HashMap::new(),
-            next_look: Instant::now(),
+            by_key: HashMap::new(),
+            next_scan: Instant::now(),
             met: BTreeSet::new(),
         }
     }
@@ -57,7 +57,7 @@ impl PidNamespaces {
     pub(crate) fn meet(&mut self, users: BTreeSet<ProcessId>) {
         for process in users.difference(&self.met) {
             if let Some((space, pid, process)) = procfs::in_another_namespace(self.own, *process) {
-                self.seen.insert((space, pid, process.start), process);
+                self.by_key.insert((space, pid, process.start), process);
             }
         }
         self.met = users;
@@ -76,7 +76,7 @@ impl PidNamespaces {
                 start: who.start_time,
             },
             Some(known) => *known,
-            None => match self.look(key) {
+            None => match self.find(key) {
                 Some(found) => *self.known.entry(key).or_insert(found),
                 None => return ResolvedProcess::Unknown,
             },
@@ -89,16 +89,16 @@ impl PidNamespaces {
     }
 
     /// Looks up a process of another namespace, with a scan if one is allowed now.
-    fn look(&mut self, key: Key) -> Option<ProcessId> {
+    fn find(&mut self, key: Key) -> Option<ProcessId> {
         let begun = Instant::now();
-        if !self.seen.contains_key(&key) && begun >= self.next_look {
+        if !self.by_key.contains_key(&key) && begun >= self.next_scan {
             let all = procfs::in_other_namespaces(self.own).into_iter();
             let keyed = all.map(|(space, pid, process)| ((space, pid, process.start), process));
-            self.seen = keyed.collect();
+            self.by_key = keyed.collect();
             let took = begun.elapsed().max(Duration::from_millis(1));
-            self.next_look = begun + took * SHARE;
+            self.next_scan = begun + took * SHARE;
         }
-        self.seen.get(&key).copied()
+        self.by_key.get(&key).copied()
     }
 
     /// A process that could not read its start time (it has no `/proc`), or is just registering. Only its pid is
@@ -167,7 +167,7 @@ mod tests {
     fn who_uses_a_card_is_found_while_it_is_too_soon_to_look_through_all() {
         let mut namespaces = PidNamespaces {
             own: Some(1),
-            next_look: Instant::now() + Duration::from_secs(3600),
+            next_scan: Instant::now() + Duration::from_secs(3600),
             ..PidNamespaces::new()
         };
         let live = procfs::live(std::process::id()).unwrap();

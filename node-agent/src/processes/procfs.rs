@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use apportion_abi::place::{CONTAINER_ACCOUNT, ENV_ACCOUNT, LIMITS_FILE};
+use apportion_abi::paths::{CONTAINER_ACCOUNT, ENV_ACCOUNT, LIMITS_FILE};
 use apportion_ledger::ProcessId;
 
 /// The fields of `/proc/PID/stat` that matter here.

@@ -3,7 +3,7 @@
 //! The cgroup is read first, and then the process's start time is checked. So a pid that was reused in between is
 //! not mistaken for the old process.
 
-use apportion_cgroup::{CgroupOwner, PodUid, place};
+use apportion_cgroup::{CgroupOwner, PodUid, owner};
 use apportion_ledger::ProcessId;
 
 use crate::processes::procfs;
@@ -18,16 +18,16 @@ pub(crate) struct CgroupLookup {
 
 impl CgroupLookup {
     pub(crate) fn new() -> Self {
-        let own = procfs::cgroup(std::process::id()).and_then(|text| place(&text));
+        let own = procfs::cgroup(std::process::id()).and_then(|text| owner(&text));
         Self {
-            own: own.map(|place| place.pod),
+            own: own.map(|owner| owner.pod),
         }
     }
 
     /// Where the process runs; `None` outside of all pods, or once it has ended.
     pub(crate) fn of(&self, process: ProcessId) -> Option<CgroupOwner> {
         let text = procfs::cgroup(process.pid)?;
-        let place = procfs::is_live(process).then(|| place(&text))??;
-        (self.own.as_ref() != Some(&place.pod)).then_some(place)
+        let owner = procfs::is_live(process).then(|| owner(&text))??;
+        (self.own.as_ref() != Some(&owner.pod)).then_some(owner)
     }
 }

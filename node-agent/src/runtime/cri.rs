@@ -61,20 +61,20 @@ pub(crate) enum CdiSupportError {
     Unknown,
     #[error(
         "the container runtime reads CDI specs from {}, but --cdi-dir is {own}; set it to one of these (chart: cdiDir)",
-        looks_in.join(", ")
+        reads.join(", ")
     )]
-    Elsewhere { own: String, looks_in: Vec<String> },
+    Elsewhere { own: String, reads: Vec<String> },
 }
 
 /// Waits until the capabilities are known.
 pub(crate) async fn settle(options: &AgentOptions) -> RuntimeCapabilities {
-    let mut told = None;
+    let mut last_warning = None;
     loop {
-        match look(options).await {
+        match detect(options).await {
             Ok(facts) => return facts,
-            Err(problem) if told.as_ref() != Some(&problem) => {
+            Err(problem) if last_warning.as_ref() != Some(&problem) => {
                 warn!(%problem, "GPU slots not offered to the kubelet");
-                told = Some(problem);
+                last_warning = Some(problem);
             }
             Err(_) => {}
         }
@@ -82,7 +82,7 @@ pub(crate) async fn settle(options: &AgentOptions) -> RuntimeCapabilities {
     }
 }
 
-pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, CdiSupportError> {
+pub(crate) async fn detect(options: &AgentOptions) -> Result<RuntimeCapabilities, CdiSupportError> {
     let node = match &options.node {
         Some(node) => tokio::time::timeout(PATIENCE, node_info(node))
             .await
@@ -90,21 +90,21 @@ pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, 
             .flatten(),
         None => None,
     };
-    let said = match ask(&options.runtime).await {
+    let reported = match ask(&options.runtime).await {
         None => node.as_ref().and_then(of_node),
-        said => said,
+        reported => reported,
     };
     let configured = options.runtime.has_cdi();
-    let known = said.as_ref().and_then(|said| said.has_cdi);
+    let known = reported.as_ref().and_then(|reported| reported.has_cdi);
     // An old kubelet drops CDI device names, whatever the runtime supports.
     let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
     let known = known.map(|has_cdi| has_cdi && passes_on);
     let has_cdi = configured.or(known).ok_or(CdiSupportError::Unknown)?;
-    let said = said.unwrap_or_default();
-    if has_cdi && !looks_in(&said.spec_dirs, &options.kubelet.cdi_dir) {
+    let reported = reported.unwrap_or_default();
+    if has_cdi && !reads(&reported.spec_dirs, &options.kubelet.cdi_dir) {
         return Err(CdiSupportError::Elsewhere {
             own: options.kubelet.cdi_dir.display().to_string(),
-            looks_in: said.spec_dirs,
+            reads: reported.spec_dirs,
         });
     }
     let RuntimeReport {
@@ -112,7 +112,7 @@ pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, 
         version,
         is_nvidia_default,
         ..
-    } = said;
+    } = reported;
     info!(
         name,
         version, has_cdi, is_nvidia_default, "Container runtime detected"
@@ -124,7 +124,7 @@ pub(crate) async fn look(options: &AgentOptions) -> Result<RuntimeCapabilities, 
 }
 
 /// Whether the runtime reads CDI specs from this folder. True if it does not report its folders.
-fn looks_in(spec_dirs: &[String], own: &Path) -> bool {
+fn reads(spec_dirs: &[String], own: &Path) -> bool {
     let real = |path: &Path| match path.strip_prefix("/var/run") {
         Ok(rest) => Path::new("/run").join(rest),
         Err(_) => path.to_owned(),
@@ -155,7 +155,7 @@ fn paths(options: &RuntimeOptions) -> Vec<PathBuf> {
 async fn ask(options: &RuntimeOptions) -> Option<RuntimeReport> {
     for socket in paths(options) {
         match tokio::time::timeout(PATIENCE, ask_at(&socket)).await {
-            Ok(Some(said)) => return Some(said),
+            Ok(Some(reported)) => return Some(reported),
             Ok(None) | Err(_) => {
                 debug!(socket = %socket.display(), "Container runtime not answering")
             }
@@ -240,9 +240,9 @@ fn is_nvidia_default(config: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn said(name: &str, version: &str, config: &str) -> (Option<bool>, bool) {
-        let said = understand(name.into(), version.into(), config);
-        (said.has_cdi, said.is_nvidia_default)
+    fn reported(name: &str, version: &str, config: &str) -> (Option<bool>, bool) {
+        let reported = understand(name.into(), version.into(), config);
+        (reported.has_cdi, reported.is_nvidia_default)
     }
 
     #[test]
@@ -272,18 +272,22 @@ mod tests {
             ("cri-o", "1.32.8", "", Some(true)),
             ("docker", "27.0.0", "", None),
         ] {
-            assert_eq!(said(name, version, config).0, has_cdi, "{name} {version}");
+            assert_eq!(
+                reported(name, version, config).0,
+                has_cdi,
+                "{name} {version}"
+            );
         }
     }
 
     #[test]
     fn a_folder_in_which_the_runtime_does_not_look_is_known() {
         let config = r#"{"cdiSpecDirs":["/etc/cdi","/var/run/cdi/"]}"#;
-        let said = understand("containerd".into(), "v2.4.2".into(), config);
-        let looks_in = |own: &str| looks_in(&said.spec_dirs, Path::new(own));
-        assert!(looks_in("/run/cdi") && looks_in("/var/run/cdi") && looks_in("/etc/cdi"));
-        assert!(!looks_in("/var/lib/cdi"));
-        assert!(super::looks_in(&[], Path::new("/anywhere")));
+        let reported = understand("containerd".into(), "v2.4.2".into(), config);
+        let reads = |own: &str| reads(&reported.spec_dirs, Path::new(own));
+        assert!(reads("/run/cdi") && reads("/var/run/cdi") && reads("/etc/cdi"));
+        assert!(!reads("/var/lib/cdi"));
+        assert!(super::reads(&[], Path::new("/anywhere")));
     }
 
     #[test]
@@ -301,7 +305,7 @@ mod tests {
             }})
             .to_string()
         };
-        let is_default = |name, program| said("containerd", "1.7.27", &config(name, program)).1;
+        let is_default = |name, program| reported("containerd", "1.7.27", &config(name, program)).1;
         assert!(is_default("nvidia", "/usr/bin/nvidia-container-runtime"));
         assert!(is_default("runc", "/usr/bin/nvidia-container-runtime"));
         assert!(!is_default("runc", ""));

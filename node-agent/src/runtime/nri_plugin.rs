@@ -23,14 +23,14 @@ use tracing::{info, warn};
 const NAME: &str = "apportion";
 const INDEX: &str = "10";
 /// How many events may wait for the loop.
-const NEWS: usize = 1024;
+const QUEUED_EVENTS: usize = 1024;
 
 /// The loop's side of the plugin.
 #[derive(Debug)]
 pub(crate) struct NriPlugin {
     rules: VerdictRules,
     grants: watch::Sender<Arc<Grants>>,
-    news: mpsc::Receiver<NriEvent>,
+    events: mpsc::Receiver<NriEvent>,
     /// By the runtime's container id.
     containers: BTreeMap<String, NriContainer>,
     pub(crate) counts: NriStats,
@@ -47,7 +47,7 @@ pub(crate) struct NriStats {
 impl NriPlugin {
     pub(crate) fn start(socket: PathBuf, rules: VerdictRules) -> io::Result<Self> {
         let (grants, known) = watch::channel(Arc::new(Grants::new()));
-        let (told, news) = mpsc::channel(NEWS);
+        let (sender, events) = mpsc::channel(QUEUED_EVENTS);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -58,11 +58,11 @@ impl NriPlugin {
             rules: rules.clone(),
         };
         let named = thread::Builder::new().name("nri".to_owned());
-        named.spawn(move || runtime.block_on(apportion_nri::run(plugin, known, told)))?;
+        named.spawn(move || runtime.block_on(apportion_nri::run(plugin, known, sender)))?;
         Ok(Self {
             rules,
             grants,
-            news,
+            events,
             containers: BTreeMap::new(),
             counts: NriStats::default(),
         })
@@ -94,21 +94,21 @@ impl NriPlugin {
 
     /// The next event; waits for ever without a plugin. Dropping the future loses nothing.
     pub(crate) async fn next(lock: Option<&mut Self>) -> NriEvent {
-        let news = match lock {
-            Some(lock) => lock.news.recv().await,
+        let events = match lock {
+            Some(lock) => lock.events.recv().await,
             None => None,
         };
-        match news {
-            Some(news) => news,
+        match events {
+            Some(events) => events,
             None => std::future::pending().await,
         }
     }
 
-    pub(crate) fn hear(&mut self, news: NriEvent) {
-        match news {
+    pub(crate) fn handle_event(&mut self, events: NriEvent) {
+        match events {
             NriEvent::Synchronized(running) => self.find(running),
             NriEvent::Judged(asked, verdict) => {
-                tell(&asked, &verdict);
+                log_verdict(&asked, &verdict);
                 self.count(&verdict);
                 if !matches!(verdict, ContainerVerdict::Refuse(_)) {
                     self.containers.insert(asked.id.clone(), asked);
@@ -137,7 +137,7 @@ impl NriPlugin {
         let before: BTreeSet<String> = self.containers.keys().cloned().collect();
         for asked in running.iter().filter(|asked| !before.contains(&asked.id)) {
             let verdict = judge(asked, &grants, &rules);
-            tell(asked, &verdict);
+            log_verdict(asked, &verdict);
             if !matches!(verdict, ContainerVerdict::Admit(_)) {
                 self.count(&verdict);
             }
@@ -151,12 +151,12 @@ impl NriPlugin {
     }
 
     fn count(&mut self, verdict: &ContainerVerdict) {
-        let words = match verdict {
+        let message = match verdict {
             ContainerVerdict::Admit(_) => ("admit", ""),
             ContainerVerdict::Audit(reason) => ("audit", reason.word()),
             ContainerVerdict::Refuse(reason) => ("refuse", reason.word()),
         };
-        *self.counts.verdicts.entry(words).or_default() += 1;
+        *self.counts.verdicts.entry(message).or_default() += 1;
     }
 }
 
@@ -176,7 +176,7 @@ fn granted(allocation: &Allocation) -> Option<(String, GrantHolder)> {
     Some((allocation.id.0.clone(), granted))
 }
 
-fn tell(asked: &NriContainer, verdict: &ContainerVerdict) {
+fn log_verdict(asked: &NriContainer, verdict: &ContainerVerdict) {
     let (namespace, pod, container) = (&asked.namespace, &asked.pod_name, &asked.name);
     match verdict {
         ContainerVerdict::Admit(_) => {}

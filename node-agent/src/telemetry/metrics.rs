@@ -99,7 +99,7 @@ impl ScrapeState {
         let dropped = self.dropped.fetch_add(left_out, Ordering::Relaxed) + left_out;
         let own = self.own.as_ref().map_or(0, HttpLimiter::dropped);
         let others = self.others.iter();
-        let others = others.map(|seats| (seats.name(), seats.dropped()));
+        let others = others.map(|limiter| (limiter.name(), limiter.dropped()));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(ScrapeSnapshot {
             view: view.clone(),

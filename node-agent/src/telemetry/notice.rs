@@ -43,7 +43,7 @@ const fn row(kind: NoticeKind) -> (NoticeLevel, &'static str) {
 }
 
 /// Logs a notice and returns it as an event.
-pub(crate) fn tell(notice: &LedgerNotice, at_ms: u64) -> v1::Event {
+pub(crate) fn event_of(notice: &LedgerNotice, at_ms: u64) -> v1::Event {
     let (loudness, message) = row(notice.kind);
     let (id, name) = notice.allocation.clone().unzip();
     let (id, name) = (id.map(|id| id.0), name);

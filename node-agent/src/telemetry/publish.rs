@@ -30,7 +30,7 @@ use gpu_node::GpuNodePublisher;
 use schedule::PublishSchedule;
 
 /// Publishes as long as the agent runs, if it has access to a cluster. `address` is the agent's TCP address.
-pub(crate) async fn publish(node: String, shown: AgentHandle, address: Option<String>) {
+pub(crate) async fn publish(node: String, agent: AgentHandle, address: Option<String>) {
     let client = match client().await {
         Ok(client) => client,
         Err(problem) => {
@@ -42,14 +42,14 @@ pub(crate) async fn publish(node: String, shown: AgentHandle, address: Option<St
         }
     };
     info!(node, "Publishing GPU state to the cluster");
-    let events = shown.events.subscribe();
+    let events = agent.events.subscribe();
     tokio::join!(
         keep(
             GpuNodePublisher::new(client.clone(), node.clone()),
-            shown.views.clone(),
+            agent.views.clone(),
             address,
         ),
-        tell(client, node, shown.views, events),
+        publish_events(client, node, agent.views, events),
     );
 }
 
@@ -125,7 +125,7 @@ async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, want
 }
 
 /// Publishes events on pods and nodes, and evicts offenders.
-async fn tell(
+async fn publish_events(
     client: Client,
     node: String,
     views: watch::Receiver<Arc<AgentView>>,
@@ -137,7 +137,7 @@ async fn tell(
             Ok(event) => {
                 let view = views.borrow().clone();
                 eviction::evict(&client, &event, &view.list).await;
-                teller.tell(&event, &view.list).await;
+                teller.publish(&event, &view.list).await;
             }
             // Metrics have the missed events.
             Err(broadcast::error::RecvError::Lagged(_)) => {}

@@ -13,7 +13,7 @@ pub mod capacity;
 pub mod escape;
 pub mod exit;
 pub mod names;
-pub mod place;
+pub mod paths;
 pub mod request;
 pub mod units;
 pub mod uuid;

@@ -67,7 +67,7 @@ impl AgentConnector {
             connector: self.clone(),
             node: node.to_owned(),
             address: address.to_owned(),
-            kept: Mutex::new(None),
+            cached: Mutex::new(None),
         }
     }
 }
@@ -79,23 +79,23 @@ pub(crate) struct AgentEndpoint {
     node: String,
     address: String,
     /// One connection for all requests. Each costs tens of kilobytes, and there is one per node.
-    kept: Mutex<Option<FencedAgentClient>>,
+    cached: Mutex<Option<FencedAgentClient>>,
 }
 
 impl AgentEndpoint {
     /// The open connection, or a new one.
     pub(crate) async fn client(&self) -> Result<FencedAgentClient, String> {
-        let mut kept = self.kept.lock().await;
-        match &*kept {
+        let mut cached = self.cached.lock().await;
+        match &*cached {
             Some(client) => Ok(client.clone()),
             // Connecting needs much more memory than an open connection. The box frees it afterwards.
-            None => Ok(kept.insert(Box::pin(self.connect()).await?).clone()),
+            None => Ok(cached.insert(Box::pin(self.connect()).await?).clone()),
         }
     }
 
     /// Drops the connection. The next `client` opens a new one.
     pub(crate) async fn disconnect(&self) {
-        *self.kept.lock().await = None;
+        *self.cached.lock().await = None;
     }
 
     async fn connect(&self) -> Result<FencedAgentClient, String> {

@@ -122,9 +122,9 @@ pub(crate) struct ApiWriter {
     groups: GroupWriter,
     reporter: events::Reporter,
     recorder: Arc<events::Recorder>,
-    turns: Arc<RequestLimiter>,
+    limiter: Arc<RequestLimiter>,
     leading: LeadershipGuard,
-    later: DeferredEventSender,
+    deferred_events: DeferredEventSender,
     store: UsageRecordStore,
     answers: UnboundedSender<SchedulerEvent>,
 }
@@ -141,21 +141,21 @@ impl ApiWriter {
             controller: names.first().cloned().unwrap_or_default(),
             instance: None,
         };
-        let (later, words) = deferred_events::later();
+        let (deferred_events, deferred) = deferred_events::deferred_events();
         let recorder = Arc::new(events::Recorder::new(client.clone(), reporter.clone()));
         let writer = Self {
             binder: PodBinder::new(client.clone(), names),
-            groups: GroupWriter::new(client.clone(), recorder.clone(), later.clone()),
+            groups: GroupWriter::new(client.clone(), recorder.clone(), deferred_events.clone()),
             reporter,
             recorder,
             client,
             store,
-            turns: Arc::new(RequestLimiter::new()),
+            limiter: Arc::new(RequestLimiter::new()),
             leading,
-            later,
+            deferred_events,
             answers,
         };
-        tokio::spawn(writer.clone().say(words));
+        tokio::spawn(writer.clone().publish_deferred(deferred));
         writer
     }
 
@@ -166,7 +166,7 @@ impl ApiWriter {
                 pod,
                 reason: PodEventReason::Scheduled,
                 message,
-            } => return self.later.say(pod, message),
+            } => return self.deferred_events.queue_event(pod, message),
             effect => effect,
         };
         let writer = self.clone();
@@ -190,9 +190,9 @@ impl ApiWriter {
                 SchedulerEffect::Bind { .. } | SchedulerEffect::Evict(_) => {
                     RequestPurpose::Decision
                 }
-                _ => RequestPurpose::Word,
+                _ => RequestPurpose::LowPriority,
             };
-            let _turn = writer.turns.turn(purpose).await;
+            let _permit = writer.limiter.acquire(purpose).await;
             // Thousands may wait for a permit. The request's future is large, so it is allocated only now.
             Box::pin(writer.done(effect)).await;
         });
@@ -216,7 +216,7 @@ impl ApiWriter {
                     joins: joins.as_ref(),
                 };
                 let answer = self.bind(&node, pod, written).await;
-                self.later.bound();
+                self.deferred_events.bound();
                 Some(answer)
             }
             SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
@@ -237,7 +237,7 @@ impl ApiWriter {
                 None
             }
             SchedulerEffect::WriteReadiness { node, version, is } => {
-                self.tell_readiness(&node, &version, is).await;
+                self.report_readiness(&node, &version, is).await;
                 None
             }
             SchedulerEffect::Allocate { .. }
@@ -251,8 +251,8 @@ impl ApiWriter {
     }
 
     /// Publishes the deferred events, one after the other.
-    async fn say(self, mut words: DeferredEvents) {
-        while let Some((pod, message)) = words.next().await {
+    async fn publish_deferred(self, mut deferred: DeferredEvents) {
+        while let Some((pod, message)) = deferred.next().await {
             self.publish_event(&pod, PodEventReason::Scheduled, message)
                 .await;
         }
@@ -352,7 +352,7 @@ impl ApiWriter {
         };
         let problem = match done {
             Ok(Ok(answer)) => {
-                self.turns.note(Some(began.elapsed()));
+                self.limiter.record(Some(began.elapsed()));
                 return Ok(answer);
             }
             Ok(Err(error)) => problem(error),
@@ -361,12 +361,12 @@ impl ApiWriter {
             }
         };
         let is_answer = matches!(problem, ApiWriteError::Refused(_));
-        self.turns.note(is_answer.then(|| began.elapsed()));
+        self.limiter.record(is_answer.then(|| began.elapsed()));
         Err(problem)
     }
 
     /// Writes an agent's readiness on its `GpuNode`. A newer write by the agent itself wins.
-    async fn tell_readiness(&self, node: &str, version: &str, is: AgentReadiness) {
+    async fn report_readiness(&self, node: &str, version: &str, is: AgentReadiness) {
         let (status, reason, message) = match is {
             AgentReadiness::Silent => (
                 "Unknown",

@@ -37,12 +37,12 @@ impl BackOff {
     }
 
     /// Whether a pod has to wait.
-    pub(crate) fn holds(&self, uid: &str, now: Duration) -> bool {
+    pub(crate) fn is_delayed(&self, uid: &str, now: Duration) -> bool {
         self.0.get(uid).is_some_and(|wait| now < wait.until)
     }
 
     /// Whether a pod's delay is so long that others go before it.
-    pub(crate) fn takes_turn(&self, uid: &str, now: Duration) -> bool {
+    pub(crate) fn lets_others_pass(&self, uid: &str, now: Duration) -> bool {
         let wait = self.0.get(uid);
         wait.is_some_and(|wait| now < wait.until && wait.length > SHORT)
     }
@@ -64,15 +64,15 @@ mod tests {
         let mut now = Duration::ZERO;
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             waits.failed("a", now);
-            assert!(waits.holds("a", now + Duration::from_millis(seconds * 1000 - 1)));
+            assert!(waits.is_delayed("a", now + Duration::from_millis(seconds * 1000 - 1)));
             now += Duration::from_secs(seconds);
-            assert!(!waits.holds("a", now));
+            assert!(!waits.is_delayed("a", now));
         }
-        assert!(!waits.holds("b", Duration::ZERO));
+        assert!(!waits.is_delayed("b", Duration::ZERO));
         waits.failed("b", now);
-        assert!(waits.holds("b", now) && !waits.takes_turn("b", now));
+        assert!(waits.is_delayed("b", now) && !waits.lets_others_pass("b", now));
         (0..3).for_each(|_| waits.failed("b", now));
-        assert!(waits.takes_turn("b", now), "it failed four times");
+        assert!(waits.lets_others_pass("b", now), "it failed four times");
         waits.forget("b");
         waits.forget("a");
         waits.failed("a", now);

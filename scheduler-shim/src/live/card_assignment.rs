@@ -36,29 +36,31 @@ pub(crate) struct CardAssigner {
 impl CardAssigner {
     /// Collects the cards in use.
     pub(crate) fn of(model: &ClusterModel, tasks: &[&Task]) -> Self {
-        let mut seats = Self::default();
+        let mut assigner = Self::default();
         for (node, agent) in model.agents.all() {
             let held = agent.status.held.iter().flat_map(|held| &held.shares);
             for share in held {
-                seats.taken.insert((node.clone(), share.card.clone()));
+                assigner.taken.insert((node.clone(), share.card.clone()));
             }
             let used = agent.status.cards.iter();
             for card in used.filter(|card| card.unmanaged > Bytes::ZERO) {
-                seats.taken.insert((node.clone(), card.uuid.clone()));
+                assigner.taken.insert((node.clone(), card.uuid.clone()));
             }
         }
         for task in tasks {
             let node = task.node.iter().filter(|_| task.status.is_active());
             for (node, card) in node.flat_map(|node| task.on.iter().map(move |card| (node, card))) {
-                seats.taken.insert((node.clone(), card.clone()));
+                assigner.taken.insert((node.clone(), card.clone()));
             }
         }
-        for start in model.starts.all() {
+        for start in model.pending_binds.all() {
             for share in &start.cards {
-                seats.taken.insert((start.node.clone(), share.card.clone()));
+                assigner
+                    .taken
+                    .insert((start.node.clone(), share.card.clone()));
             }
         }
-        seats
+        assigner
     }
 
     /// The cards for a pod at its place, with bytes; `None` if there are fewer than the policy assumed.
@@ -66,18 +68,18 @@ impl CardAssigner {
         &mut self,
         status: &AgentStatus,
         task: &Task,
-        place: &TaskPlacement,
+        placement: &TaskPlacement,
     ) -> Option<Vec<CardShare>> {
         match &task.cards {
             TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Some(Vec::new()),
             TaskGpuRequest::Whole(count) => {
-                let mut named = place
+                let mut named = placement
                     .cards
                     .iter()
                     .filter(|name| status.card(name).is_some());
                 let open = |_| match named.next() {
                     Some(name) => Some(name.clone()),
-                    None => self.open(status, &place.node, 0),
+                    None => self.open(status, &placement.node, 0),
                 };
                 let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
                 let share = |card: String| {
@@ -87,9 +89,9 @@ impl CardAssigner {
                 uuids?.into_iter().map(share).collect()
             }
             TaskGpuRequest::Shared { .. } => {
-                let names = place.cards.iter();
+                let names = placement.cards.iter();
                 let share = |name: &String| {
-                    let card = self.named(status, task, &place.node, name)?;
+                    let card = self.named(status, task, &placement.node, name)?;
                     let bytes = bytes(&task.cards, status.card(&card)?);
                     Some(CardShare { card, bytes })
                 };

@@ -68,11 +68,11 @@ fn api(doing: &'static str, object: &'static str) -> impl FnOnce(kube::Error) ->
 }
 
 /// Runs the CA for as long as this scheduler leads.
-pub(crate) fn start(client: Client, terms: CaSettings) -> TlsConfigReceiver {
+pub(crate) fn start(client: Client, settings: CaSettings) -> TlsConfigReceiver {
     let (show, shown) = watch::channel(None);
     let (sign, signs) = watch::channel(CaRotation::default());
-    tokio::spawn(sign::sign(client.clone(), terms.clone(), signs));
-    tokio::spawn(keep(CaStore { client, terms }, show, sign));
+    tokio::spawn(sign::sign(client.clone(), settings.clone(), signs));
+    tokio::spawn(keep(CaStore { client, settings }, show, sign));
     shown
 }
 
@@ -84,42 +84,42 @@ struct SchedulerCertificate {
 }
 
 async fn keep(
-    keeper: CaStore,
+    store: CaStore,
     show: watch::Sender<Option<Arc<ClientConfig>>>,
     sign: watch::Sender<CaRotation>,
 ) {
-    let life = keeper.terms.life;
-    let look = (life / 60).clamp(Duration::from_millis(200), Duration::from_secs(30));
+    let life = store.settings.life;
+    let interval = (life / 60).clamp(Duration::from_millis(200), Duration::from_secs(30));
     let mut own: Option<SchedulerCertificate> = None;
-    let mut told = String::new();
+    let mut last_warning = String::new();
     loop {
-        match keeper.look(&mut own, &sign).await {
-            Ok(None) => told.clear(),
+        match store.interval(&mut own, &sign).await {
+            Ok(None) => last_warning.clear(),
             Ok(Some(config)) => {
-                told.clear();
+                last_warning.clear();
                 show.send_replace(Some(config));
             }
             Err(problem) => {
                 let problem = error_chain(&problem);
-                if problem != told {
+                if problem != last_warning {
                     warn!(problem, "CA for agents on TCP unavailable, retrying");
-                    told = problem;
+                    last_warning = problem;
                 }
             }
         }
-        tokio::time::sleep(look).await;
+        tokio::time::sleep(interval).await;
     }
 }
 
 /// The Secret and the `ConfigMap`.
 struct CaStore {
     client: Client,
-    terms: CaSettings,
+    settings: CaSettings,
 }
 
 impl CaStore {
     /// Renews what is due. Returns the TLS configuration if it changed.
-    async fn look(
+    async fn interval(
         &self,
         own: &mut Option<SchedulerCertificate>,
         sign: &watch::Sender<CaRotation>,
@@ -136,7 +136,7 @@ impl CaStore {
         let is_due = own.as_ref().is_none_or(|own| own.until < now);
         if is_due {
             let key = KeyPair::generate()?;
-            let life = self.terms.life;
+            let life = self.settings.life;
             *own = Some(SchedulerCertificate {
                 certificate: kept.sign(
                     &key,
@@ -163,7 +163,7 @@ impl CaStore {
         let found = secrets.get_opt(identity::AUTHORITY).await;
         let found = found.map_err(api("read", "Secret"))?;
         let kept = found.as_ref().map(unpacked).unwrap_or_default();
-        let next = rotation::renewed(&kept, self.terms.life, SystemTime::now())?;
+        let next = rotation::renewed(&kept, self.settings.life, SystemTime::now())?;
         if next != kept {
             info!("CA renewed");
             let mut secret = found.clone().unwrap_or_default();
@@ -191,7 +191,7 @@ impl CaStore {
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), &self.terms.namespace)
+        Api::namespaced(self.client.clone(), &self.settings.namespace)
     }
 
     /// Replaces the version that was found, or creates the object.

@@ -35,7 +35,7 @@ impl ClusterModel {
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
-        effects.extend(self.beats.readiness_changes(now, &self.agents));
+        effects.extend(self.heartbeats.readiness_changes(now, &self.agents));
         let plan = if self.programs.is_some() && are_stopped(&self.inventory) {
             RoundPlan::default()
         } else {
@@ -45,7 +45,7 @@ impl ClusterModel {
         effects.extend(self.found_groups(now, starting));
         self.inventory.drop_cache();
         for unit in plan.units {
-            effects.extend(self.starts.begin(unit));
+            effects.extend(self.pending_binds.begin(unit));
         }
         for pod in plan.evictions {
             self.ending.insert(pod.uid.clone(), PendingEviction::Asked);
@@ -58,7 +58,7 @@ impl ClusterModel {
         let snapshot = self.cluster(now);
         let tasks = by_name(&snapshot.cluster);
         let all: Vec<&Task> = tasks.values().copied().collect();
-        let mut seats = CardAssigner::of(self, &all);
+        let mut assigner = CardAssigner::of(self, &all);
         let mut occupancy = snapshot.occupancy.clone();
         let mut units: BTreeMap<String, Option<Vec<PendingBind>>> = BTreeMap::new();
         let mut plan = RoundPlan::default();
@@ -75,7 +75,7 @@ impl ClusterModel {
                     let start = tasks
                         .get(task.as_str())
                         .filter(|_| is_admitted)
-                        .and_then(|task| self.start(now, &mut seats, task, &place));
+                        .and_then(|task| self.start(now, &mut assigner, task, &place));
                     let unit = units.entry(job).or_insert_with(|| Some(Vec::new()));
                     match (unit.as_mut(), start) {
                         (Some(unit), Some(start)) => unit.push(start),
@@ -113,20 +113,20 @@ impl ClusterModel {
     fn start(
         &self,
         now: Duration,
-        seats: &mut CardAssigner,
+        assigner: &mut CardAssigner,
         task: &Task,
         place: &TaskPlacement,
     ) -> Option<PendingBind> {
         let pod = self.pod(&task.name)?;
-        if self.back_off.holds(&pod.uid, now) {
+        if self.back_off.is_delayed(&pod.uid, now) {
             return None;
         }
         let nothing = AgentStatus::default();
         let agent = self.agents.of(&place.node);
         let cards = match agent {
-            Some(agent) => seats.take(&agent.status, task, place)?,
+            Some(agent) => assigner.take(&agent.status, task, place)?,
             None if matches!(task.cards, TaskGpuRequest::Shared { .. }) => return None,
-            None => seats.take(&nothing, &Task::default(), place)?,
+            None => assigner.take(&nothing, &Task::default(), place)?,
         };
         let received = match task.cards {
             TaskGpuRequest::None => None,

@@ -111,9 +111,10 @@ impl FakeCluster {
             .values_mut()
             .for_each(|agent| agent.effects.clear());
         let node = |name: &&str| {
-            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "100", RESOURCE_SLOT: "100"});
+            let allocatable =
+                json!({"cpu": "64", "memory": "64Gi", "pods": "100", RESOURCE_SLOT: "100"});
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
-                "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
+                "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}})
         };
         self.deliver(SchedulerEvent::Listed(
             "Node".to_owned(),
@@ -240,7 +241,7 @@ impl FakeCluster {
         }
         let mut gone = self.groups.iter();
         let gone = gone.position(|group| group["metadata"]["name"] == gang);
-        let gone = gone.map(|place| self.groups.remove(place));
+        let gone = gone.map(|position| self.groups.remove(position));
         self.events.extend(gone.map(SchedulerEvent::Gone));
     }
 
@@ -263,16 +264,16 @@ impl FakeCluster {
 
     /// The API server crashes: undelivered changes are lost, and all objects are listed again.
     fn crash_api(&mut self) {
-        let is_said = |event: &SchedulerEvent| {
+        let is_reported = |event: &SchedulerEvent| {
             matches!(event, SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_))
         };
-        self.events.retain(|event| !is_said(event));
-        self.tell_all("PodGroup", self.groups.clone());
+        self.events.retain(|event| !is_reported(event));
+        self.list_all("PodGroup", self.groups.clone());
         let pods = self.pods.values().map(|pod| pod.object.clone());
-        self.tell_all("Pod", pods.collect());
+        self.list_all("Pod", pods.collect());
     }
 
-    fn tell_all(&mut self, kind: &str, all: Vec<Value>) {
+    fn list_all(&mut self, kind: &str, all: Vec<Value>) {
         self.events
             .push_back(SchedulerEvent::Listed(kind.to_owned(), all));
     }
@@ -399,7 +400,7 @@ impl FakeCluster {
         }
         assert_eq!(still, 2, "it does not come to rest");
         assert!(
-            self.model.starts.all().next().is_none(),
+            self.model.pending_binds.all().next().is_none(),
             "somebody is on the way for ever"
         );
     }

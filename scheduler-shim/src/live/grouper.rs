@@ -127,7 +127,7 @@ impl PodGrouper {
 
     fn may_ask(&self, now: Duration, subject: &WriteSubject) -> bool {
         let is_asked = self.asked.get(subject).is_some_and(|until| now < *until);
-        !is_asked && !self.failed.holds(&key(subject), now) && self.asked.len() < AT_ONCE
+        !is_asked && !self.failed.is_delayed(&key(subject), now) && self.asked.len() < AT_ONCE
     }
 
     fn ask(&mut self, now: Duration, subject: WriteSubject) {
@@ -276,7 +276,7 @@ impl ClusterModel {
             grouper.asked.remove(&subject);
             return None;
         }
-        let is_starting = self.starts.get(&pod.uid).is_some();
+        let is_starting = self.pending_binds.get(&pod.uid).is_some();
         if is_starting || member.read.is_ending() || !grouper.may_ask(now, &subject) {
             return None;
         }
@@ -315,7 +315,7 @@ impl ClusterModel {
     }
 
     /// Publishes how many pods a group lacks, when that changes: in KAI's words, as an event of the group.
-    pub(crate) fn tell_not_ready(&mut self, waiting: &[WaitingPod]) -> Vec<SchedulerEffect> {
+    pub(crate) fn report_unready_groups(&mut self, waiting: &[WaitingPod]) -> Vec<SchedulerEffect> {
         let mut lacking = BTreeMap::new();
         for one in waiting {
             if let (WaitReason::NotReady, Some(group)) = (one.reason, &one.job) {

@@ -35,11 +35,11 @@ struct AgentHeartbeat {
     /// The timestamp in the object.
     at: Duration,
     /// When it was first seen.
-    seen: Duration,
+    observed: Duration,
     /// The object's version.
     version: String,
     /// Whether the object says that its agent is silent.
-    is_said: bool,
+    is_reported: bool,
     /// No write before this time.
     quiet: Duration,
 }
@@ -51,25 +51,27 @@ impl AgentHeartbeats {
             return;
         };
         let known = self.0.remove(object.name());
-        let seen = match &known {
-            Some(known) if known.at == at => known.seen,
+        let observed = match &known {
+            Some(known) if known.at == at => known.observed,
             Some(_) => now,
             None => at.min(now),
         };
         let version = object.json()["metadata"]["resourceVersion"].as_str();
-        let beat = AgentHeartbeat {
+        let heartbeat = AgentHeartbeat {
             at,
-            seen,
+            observed,
             version: version.unwrap_or_default().to_owned(),
-            is_said: reason(object) == Some(SILENT),
+            is_reported: reason(object) == Some(SILENT),
             quiet: known.map_or(Duration::ZERO, |known| known.quiet),
         };
-        self.0.insert(object.name().to_owned(), beat);
+        self.0.insert(object.name().to_owned(), heartbeat);
     }
 
     /// Gives every known agent its full time again.
     pub(crate) fn listed(&mut self, now: Duration) {
-        self.0.values_mut().for_each(|beat| beat.seen = now);
+        self.0
+            .values_mut()
+            .for_each(|heartbeat| heartbeat.observed = now);
     }
 
     /// Forgets a node.
@@ -79,8 +81,8 @@ impl AgentHeartbeats {
 
     /// Whether a node's agent was heard once, and is silent now.
     pub(crate) fn is_silent(&self, now: Duration, node: &str) -> bool {
-        let beat = self.0.get(node);
-        beat.is_some_and(|beat| beat.is_over(now))
+        let heartbeat = self.0.get(node);
+        heartbeat.is_some_and(|heartbeat| heartbeat.is_over(now))
     }
 
     /// The conditions to write: of agents that fell silent, and of those that are back.
@@ -90,21 +92,21 @@ impl AgentHeartbeats {
         agents: &TrackedAgents,
     ) -> Vec<SchedulerEffect> {
         let mut effects = Vec::new();
-        for (node, beat) in &mut self.0 {
+        for (node, heartbeat) in &mut self.0 {
             let is = match agents.of(node) {
                 Some(agent) if agent.is_here => readiness(agent),
                 Some(agent) if now <= agent.since + LOST_AFTER => continue,
                 Some(_) => AgentReadiness::Silent,
-                None if beat.is_over(now) => AgentReadiness::Silent,
+                None if heartbeat.is_over(now) => AgentReadiness::Silent,
                 None => continue,
             };
-            if (is == AgentReadiness::Silent) == beat.is_said || now < beat.quiet {
+            if (is == AgentReadiness::Silent) == heartbeat.is_reported || now < heartbeat.quiet {
                 continue;
             }
-            beat.quiet = now + AGAIN;
+            heartbeat.quiet = now + AGAIN;
             effects.push(SchedulerEffect::WriteReadiness {
                 node: node.clone(),
-                version: beat.version.clone(),
+                version: heartbeat.version.clone(),
                 is,
             });
         }
@@ -121,7 +123,7 @@ fn readiness(agent: &TrackedAgent) -> AgentReadiness {
 
 impl AgentHeartbeat {
     fn is_over(&self, now: Duration) -> bool {
-        now > self.seen + SILENT_AFTER
+        now > self.observed + SILENT_AFTER
     }
 }
 
@@ -139,32 +141,35 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1_800_000_000);
 
-    fn object(beat: &str, ready: &str) -> Value {
+    fn object(heartbeat: &str, ready: &str) -> Value {
         json!({"kind": KIND, "metadata": {"name": "a", "resourceVersion": "7"},
-            "status": {"lastHeartbeatTime": beat,
+            "status": {"lastHeartbeatTime": heartbeat,
                 "conditions": [{"type": "Ready", "status": "", "reason": ready}]}})
     }
 
-    fn beats(now: Duration, objects: &[Value]) -> AgentHeartbeats {
-        let mut beats = AgentHeartbeats::default();
+    fn heartbeats(now: Duration, objects: &[Value]) -> AgentHeartbeats {
+        let mut heartbeats = AgentHeartbeats::default();
         let objects = objects.iter().map(ObjectView::new);
-        objects.for_each(|object| beats.applied(now, object));
-        beats
+        objects.for_each(|object| heartbeats.applied(now, object));
+        heartbeats
     }
 
     #[test]
     fn who_is_long_gone_is_known_at_once() {
         let old = object("2026-01-01T00:00:00Z", "Serving");
-        let mut beats = beats(START, &[old]);
-        assert!(beats.is_silent(START, "a"));
-        assert!(!beats.is_silent(START, "somebody else"));
+        let mut heartbeats = heartbeats(START, &[old]);
+        assert!(heartbeats.is_silent(START, "a"));
+        assert!(!heartbeats.is_silent(START, "somebody else"));
         let nobody = TrackedAgents::default();
         assert_eq!(
-            beats.readiness_changes(START, &nobody),
-            [told(AgentReadiness::Silent)]
+            heartbeats.readiness_changes(START, &nobody),
+            [reported(AgentReadiness::Silent)]
         );
-        assert_eq!(beats.readiness_changes(START, &nobody), []);
-        assert_eq!(beats.readiness_changes(START + AGAIN, &nobody).len(), 1);
+        assert_eq!(heartbeats.readiness_changes(START, &nobody), []);
+        assert_eq!(
+            heartbeats.readiness_changes(START + AGAIN, &nobody).len(),
+            1
+        );
     }
 
     #[test]
@@ -172,33 +177,33 @@ mod tests {
         // The node's clock is far behind ours.
         let first = object("2026-01-01T00:00:00Z", "Serving");
         let next = object("2026-01-01T00:00:30Z", "Serving");
-        let beats = beats(START, &[first, next]);
-        assert!(!beats.is_silent(START + SILENT_AFTER, "a"));
+        let heartbeats = heartbeats(START, &[first, next]);
+        assert!(!heartbeats.is_silent(START + SILENT_AFTER, "a"));
         let late = START + SILENT_AFTER + Duration::from_secs(1);
-        assert!(beats.is_silent(late, "a"));
+        assert!(heartbeats.is_silent(late, "a"));
     }
 
     #[test]
     fn after_a_list_everyone_known_has_time_anew() {
         let old = object("2026-01-01T00:00:00Z", "Serving");
-        let mut beats = beats(START, std::slice::from_ref(&old));
-        beats.listed(START);
-        beats.applied(START, ObjectView::new(&old));
-        assert!(!beats.is_silent(START, "a"));
+        let mut heartbeats = heartbeats(START, std::slice::from_ref(&old));
+        heartbeats.listed(START);
+        heartbeats.applied(START, ObjectView::new(&old));
+        assert!(!heartbeats.is_silent(START, "a"));
     }
 
     #[test]
     fn what_the_object_says_already_is_not_said_again() {
-        let told = object("2026-01-01T00:00:00Z", SILENT);
-        let mut beats = beats(START, &[told]);
-        assert!(beats.is_silent(START, "a"));
+        let reported = object("2026-01-01T00:00:00Z", SILENT);
+        let mut heartbeats = heartbeats(START, &[reported]);
+        assert!(heartbeats.is_silent(START, "a"));
         assert_eq!(
-            beats.readiness_changes(START, &TrackedAgents::default()),
+            heartbeats.readiness_changes(START, &TrackedAgents::default()),
             []
         );
     }
 
-    fn told(is: AgentReadiness) -> SchedulerEffect {
+    fn reported(is: AgentReadiness) -> SchedulerEffect {
         SchedulerEffect::WriteReadiness {
             node: "a".to_owned(),
             version: "7".to_owned(),
@@ -209,29 +214,29 @@ mod tests {
     #[test]
     fn an_agent_that_is_asked_is_silent_soon_and_heard_at_once() {
         let old = object("2026-01-01T00:00:00Z", "Serving");
-        let mut beats = beats(START, &[old]);
+        let mut heartbeats = heartbeats(START, &[old]);
         let mut agents = TrackedAgents::default();
         agents.update(START, "a", AgentStatus::default());
         let late = START + SILENT_AFTER * 2;
         assert_eq!(
-            beats.readiness_changes(late, &agents),
+            heartbeats.readiness_changes(late, &agents),
             [],
             "it answers and does not write"
         );
         agents.lost(late, "a");
         agents.lost(late + LOST_AFTER / 2, "a");
-        assert_eq!(beats.readiness_changes(late + LOST_AFTER, &agents), []);
+        assert_eq!(heartbeats.readiness_changes(late + LOST_AFTER, &agents), []);
         let silent = late + LOST_AFTER + Duration::from_secs(1);
         assert_eq!(
-            beats.readiness_changes(silent, &agents),
-            [told(AgentReadiness::Silent)]
+            heartbeats.readiness_changes(silent, &agents),
+            [reported(AgentReadiness::Silent)]
         );
         let shown = object("2026-01-01T00:00:00Z", SILENT);
-        beats.applied(silent, ObjectView::new(&shown));
+        heartbeats.applied(silent, ObjectView::new(&shown));
         agents.update(silent + AGAIN, "a", AgentStatus::default());
         assert_eq!(
-            beats.readiness_changes(silent + AGAIN, &agents),
-            [told(AgentReadiness::NoHealthyCard)]
+            heartbeats.readiness_changes(silent + AGAIN, &agents),
+            [reported(AgentReadiness::NoHealthyCard)]
         );
     }
 }

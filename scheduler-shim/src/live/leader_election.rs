@@ -99,11 +99,11 @@ impl LeaderElector {
             version: None,
             since: now,
         };
-        let mut is_told = false;
+        let mut is_warned = false;
         loop {
             let sent_at = Instant::now();
-            let taken = timeout(PATIENCE, self.try_to_take(&mut watched, &mut tenure)).await;
-            let wait = match taken {
+            let acquired = timeout(PATIENCE, self.try_to_take(&mut watched, &mut tenure)).await;
+            let wait = match acquired {
                 Ok(Ok(AcquireResult::Ours(object))) => {
                     let (until, _) = watch::channel(tenure.until());
                     return HeldLease {
@@ -113,9 +113,9 @@ impl LeaderElector {
                     };
                 }
                 Ok(Ok(AcquireResult::Held(holder, left))) => {
-                    if !is_told {
+                    if !is_warned {
                         info!(holder, "Another scheduler holds the lease");
-                        is_told = true;
+                        is_warned = true;
                     }
                     left
                 }
@@ -173,9 +173,9 @@ impl LeaderElector {
         let sent_at = Instant::now();
         let valid = tenure.asks(sent_at);
         found.spec = Some(record::of(&self.identity, valid, found.spec.as_ref()));
-        let taken = self.api.replace(&self.name, &params, &found).await?;
+        let acquired = self.api.replace(&self.name, &params, &found).await?;
         tenure.granted(sent_at, Instant::now(), valid);
-        Ok(AcquireResult::Ours(Box::new(taken)))
+        Ok(AcquireResult::Ours(Box::new(acquired)))
     }
 
     /// Renews the lease until another scheduler has it; then says so. While it can't be renewed, everything that
@@ -186,7 +186,7 @@ impl LeaderElector {
             mut tenure,
             until,
         } = held;
-        let (mut is_paused, mut is_told) = (false, false);
+        let (mut is_paused, mut is_warned) = (false, false);
         loop {
             sleep(tenure.period()).await;
             let sent_at = Instant::now();
@@ -209,11 +209,13 @@ impl LeaderElector {
                 }
             };
             match &problem {
-                Some(problem) if !is_told => warn!(problem, "Failed to renew the lease, retrying"),
+                Some(problem) if !is_warned => {
+                    warn!(problem, "Failed to renew the lease, retrying")
+                }
                 Some(problem) => debug!(problem, "Failed to renew the lease, retrying"),
                 None => {}
             }
-            is_told = problem.is_some();
+            is_warned = problem.is_some();
             let is_over = Instant::now() >= tenure.until();
             match (is_paused, is_over) {
                 (false, true) => warn!("Scheduling paused until the lease is renewed"),

@@ -53,12 +53,12 @@ pub(crate) struct ClusterModel {
     pub(crate) schedulers: Vec<String>,
     pub(crate) choices: PolicyOptions,
     pub(crate) agents: TrackedAgents,
-    pub(crate) beats: AgentHeartbeats,
-    pub(crate) starts: PendingBinds,
+    pub(crate) heartbeats: AgentHeartbeats,
+    pub(crate) pending_binds: PendingBinds,
     /// Pods that wait before their next bind.
     pub(crate) back_off: BackOff,
     /// Pods whose eviction was refused; they are not tried again for a while.
-    pub(crate) spared: BackOff,
+    pub(crate) eviction_backoff: BackOff,
     /// Whether there are no evictions now, because too little is known.
     pub(crate) spares_all: bool,
     /// Requested evictions, by UID.
@@ -78,7 +78,7 @@ pub(crate) struct ClusterModel {
     /// The writes of pod groups.
     pub(crate) grouper: PodGrouper,
     /// The queues' usage history, if it counts.
-    pub(crate) past: Option<UsageRecorder>,
+    pub(crate) usage: Option<UsageRecorder>,
     /// The namespace of the programs that follow KAI's Config, if any do.
     pub(crate) programs: Option<String>,
     pub(crate) warnings: ObjectWarnings,
@@ -95,10 +95,10 @@ impl ClusterModel {
             schedulers,
             choices: PolicyOptions::default(),
             agents: TrackedAgents::default(),
-            beats: AgentHeartbeats::default(),
-            starts: PendingBinds::default(),
+            heartbeats: AgentHeartbeats::default(),
+            pending_binds: PendingBinds::default(),
             back_off: BackOff::default(),
-            spared: BackOff::default(),
+            eviction_backoff: BackOff::default(),
             spares_all: false,
             ending: BTreeMap::new(),
             adopted: BTreeMap::new(),
@@ -108,7 +108,7 @@ impl ClusterModel {
             pods: BTreeMap::new(),
             placed: BTreeMap::new(),
             grouper: PodGrouper::default(),
-            past: None,
+            usage: None,
             programs: None,
             warnings,
         }
@@ -132,17 +132,17 @@ impl ClusterModel {
             }
             SchedulerEvent::AgentGone(node) => {
                 self.agents.gone(&node);
-                let waiting = self.starts.awaiting_agent(&node);
+                let waiting = self.pending_binds.awaiting_agent(&node);
                 let why = || "the node no longer has an agent".to_owned();
                 let refused = waiting.into_iter().map(|pod| self.refused(now, pod, why()));
                 refused.flatten().collect()
             }
-            SchedulerEvent::Accepted(pod, id) => self.starts.accepted(&pod.uid, id),
+            SchedulerEvent::Accepted(pod, id) => self.pending_binds.accepted(&pod.uid, id),
             SchedulerEvent::Refused(pod, why) => self.refused(now, pod, why),
             SchedulerEvent::Bound(pod) => self.bound(&pod),
             SchedulerEvent::NotBound(pod, why) => self.not_bound(now, pod, why),
             SchedulerEvent::Evicted(pod) => {
-                self.spared.forget(&pod.uid);
+                self.eviction_backoff.forget(&pod.uid);
                 if let Some(end) = self.ending.get_mut(&pod.uid) {
                     *end = PendingEviction::Granted(now + SHOWN_WITHIN);
                 }
@@ -159,7 +159,7 @@ impl ClusterModel {
             }
             SchedulerEvent::NotEvicted(pod, why) => {
                 self.ending.remove(&pod.uid);
-                self.spared.failed(&pod.uid, now);
+                self.eviction_backoff.failed(&pod.uid, now);
                 let reason = PodEventReason::NotEvicted;
                 let message =
                     format!("failed to evict it to make room for another workload: {why}");
@@ -174,8 +174,8 @@ impl ClusterModel {
                 Vec::new()
             }
             SchedulerEvent::UsageHistoryRead(text) => {
-                if let Some(past) = &mut self.past {
-                    past.recall(now, text.as_deref());
+                if let Some(usage) = &mut self.usage {
+                    usage.recall(now, text.as_deref());
                 }
                 Vec::new()
             }
@@ -201,7 +201,7 @@ impl ClusterModel {
             self.pods.insert(pod.uid.clone(), pod);
         }
         if object.kind() == heartbeats::KIND {
-            self.beats.applied(now, object);
+            self.heartbeats.applied(now, object);
         }
         if object.kind() == "Node" {
             self.put_node(json);
@@ -223,7 +223,7 @@ impl ClusterModel {
     fn pod_applied(&mut self, pod: &PodRef, object: ObjectView<'_>) -> Vec<SchedulerEffect> {
         if pods::is_over(object) {
             // A short pod may have ended before it was seen on its node.
-            let bound_event = self.starts.bound_event(&pod.uid, pods::node(object));
+            let bound_event = self.pending_binds.bound_event(&pod.uid, pods::node(object));
             return bound_event
                 .into_iter()
                 .chain(self.pod_gone(&pod.uid))
@@ -233,9 +233,9 @@ impl ClusterModel {
             Some(node) => {
                 self.back_off.forget(&pod.uid);
                 self.last_events.remove(&pod.uid);
-                self.starts.shown_on(&pod.uid, node).effects
+                self.pending_binds.observed_on(&pod.uid, node).effects
             }
-            None if pods::is_deleted(object) => self.starts.gone(&pod.uid).effects,
+            None if pods::is_deleted(object) => self.pending_binds.gone(&pod.uid).effects,
             None => Vec::new(),
         }
     }
@@ -243,7 +243,7 @@ impl ClusterModel {
     fn gone(&mut self, json: &Value) -> Vec<SchedulerEffect> {
         let object = ObjectView::new(json);
         if object.kind() == heartbeats::KIND {
-            self.beats.gone(object.name());
+            self.heartbeats.gone(object.name());
         }
         if object.kind() != "Pod" {
             self.inventory.remove(json);
@@ -267,11 +267,11 @@ impl ClusterModel {
     /// Releases all that an ended pod has.
     fn pod_gone(&mut self, uid: &str) -> Vec<SchedulerEffect> {
         self.back_off.forget(uid);
-        self.spared.forget(uid);
+        self.eviction_backoff.forget(uid);
         self.ending.remove(uid);
         self.adopted.remove(uid);
         self.last_events.remove(uid);
-        let BindOutcome { mut effects, .. } = self.starts.gone(uid);
+        let BindOutcome { mut effects, .. } = self.pending_binds.gone(uid);
         for (node, held) in self.agents.of_pod(uid) {
             let release = SchedulerEffect::Release { node, id: held.id };
             if held.stage != super::agents::AgentAllocationState::Draining
@@ -285,7 +285,7 @@ impl ClusterModel {
 
     fn listed(&mut self, now: Duration, kind: &str, all: Vec<Value>) -> Vec<SchedulerEffect> {
         if kind == heartbeats::KIND {
-            self.beats.listed(now);
+            self.heartbeats.listed(now);
         }
         if let Some(unreadable) = &mut self.inventory.unreadable {
             unreadable.remove(kind);
@@ -332,7 +332,7 @@ impl ClusterModel {
     }
 
     fn refused(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
-        if self.starts.get(&pod.uid).is_none() {
+        if self.pending_binds.get(&pod.uid).is_none() {
             let reason = PodEventReason::NotAdopted;
             let is_there = self.pods.contains_key(&pod.uid);
             let message = format!("the agent of its node refused it: {why}");
@@ -346,7 +346,7 @@ impl ClusterModel {
                 .collect();
         }
         self.back_off.failed(&pod.uid, now);
-        let mut effects = self.starts.refused(&pod.uid).effects;
+        let mut effects = self.pending_binds.refused(&pod.uid).effects;
         let message = format!("the agent of the chosen node refused it: {why}");
         self.last_events
             .insert(pod.uid.clone(), (message.clone(), now));
@@ -361,15 +361,15 @@ impl ClusterModel {
 
     fn bound(&mut self, pod: &PodRef) -> Vec<SchedulerEffect> {
         self.back_off.forget(&pod.uid);
-        self.starts.bound(&pod.uid)
+        self.pending_binds.bound(&pod.uid)
     }
 
     fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
-        if self.starts.get(&pod.uid).is_none() {
+        if self.pending_binds.get(&pod.uid).is_none() {
             return Vec::new();
         }
         self.back_off.failed(&pod.uid, now);
-        let mut effects = self.starts.not_bound(&pod.uid);
+        let mut effects = self.pending_binds.not_bound(&pod.uid);
         effects.push(SchedulerEffect::PublishEvent {
             pod,
             reason: PodEventReason::NotBound,

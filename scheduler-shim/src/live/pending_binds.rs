@@ -231,7 +231,7 @@ impl PendingBinds {
     }
 
     /// The API server shows a pod on a node.
-    pub(crate) fn shown_on(&mut self, uid: &str, node: &str) -> BindOutcome {
+    pub(crate) fn observed_on(&mut self, uid: &str, node: &str) -> BindOutcome {
         let Some(start) = self.by_uid.get(uid) else {
             return BindOutcome::default();
         };
@@ -350,25 +350,25 @@ mod tests {
 
     #[test]
     fn one_refusal_ends_a_unit_and_gives_back_what_was_accepted() {
-        let mut starts = PendingBinds::default();
-        let asked = starts.begin(vec![start("a", "n"), start("b", "n"), start("c", "m")]);
+        let mut pending_binds = PendingBinds::default();
+        let asked = pending_binds.begin(vec![start("a", "n"), start("b", "n"), start("c", "m")]);
         assert_eq!(asked.len(), 3);
         assert!(
-            starts.accepted("a", "1".to_owned()).is_empty(),
+            pending_binds.accepted("a", "1".to_owned()).is_empty(),
             "the others are awaited"
         );
-        let outcome = starts.refused("b");
+        let outcome = pending_binds.refused("b");
         let (node, id) = ("n".to_owned(), "1".to_owned());
         assert_eq!(outcome.effects, [SchedulerEffect::Release { node, id }]);
-        let asked: Vec<String> = starts
+        let asked: Vec<String> = pending_binds
             .awaiting_agent("m")
             .into_iter()
             .map(|pod| pod.uid)
             .collect();
         assert_eq!(asked, ["c"], "it stays until its agent has answered");
-        let released = starts.accepted("c", "2".to_owned());
+        let released = pending_binds.accepted("c", "2".to_owned());
         let (node, id) = ("m".to_owned(), "2".to_owned());
         assert_eq!(released, [SchedulerEffect::Release { node, id }]);
-        assert!(starts.all().next().is_none());
+        assert!(pending_binds.all().next().is_none());
     }
 }

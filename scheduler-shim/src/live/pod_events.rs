@@ -16,17 +16,17 @@ const AT_ONCE: usize = 500;
 const QUIET: Duration = Duration::from_secs(30);
 
 impl ClusterModel {
-    /// Reports why pods wait, as far as that is new. Calls `seen` with the decisions and the waiting pods.
-    pub(crate) fn tell_who_waits(
+    /// Reports why pods wait, as far as that is new. Calls `observe` with the decisions and the waiting pods.
+    pub(crate) fn report_waiting_pods(
         &mut self,
         now: Duration,
-        seen: impl FnOnce(&DecidedCluster<'_>, &[WaitingPod]),
+        observe: impl FnOnce(&DecidedCluster<'_>, &[WaitingPod]),
     ) -> Vec<SchedulerEffect> {
         let (waiting, due, queues, total) = {
             let snapshot = self.cluster(now);
             let decided = decided_cluster::decide(now, &snapshot.cluster);
             let waiting = waiting::all(&snapshot, &decided);
-            seen(&decided, &waiting);
+            observe(&decided, &waiting);
             let tallies = statuses::tallies(&decided);
             let mut due = statuses::due(&snapshot, &tallies, &waiting, now);
             if self.choices.has_shards() {
@@ -40,16 +40,17 @@ impl ClusterModel {
         };
         self.inventory.drop_cache();
         let mut effects = self.report(due, now);
-        let past = self.past.as_mut();
-        effects.extend(past.and_then(|past| past.look(now, &queues, total)));
+        let usage = self.usage.as_mut();
+        effects.extend(usage.and_then(|usage| usage.sample(now, &queues, total)));
         effects.extend(self.write_groups(now));
-        effects.extend(self.tell_not_ready(&waiting));
+        effects.extend(self.report_unready_groups(&waiting));
         for one in waiting {
             let Some(pod) = self.pod(&one.pod) else {
                 continue;
             };
             // Its last failure was already reported, or it is on its way.
-            if self.back_off.holds(&pod.uid, now) || self.starts.get(&pod.uid).is_some() {
+            if self.back_off.is_delayed(&pod.uid, now) || self.pending_binds.get(&pod.uid).is_some()
+            {
                 continue;
             }
             let known = self.last_events.get(&pod.uid);
@@ -78,15 +79,15 @@ impl ClusterModel {
             let object = (&report.kind, &report.namespace, &report.name);
             let (kind, namespace, name) = object;
             let key = (kind.clone(), namespace.clone(), name.clone());
-            let silent = without_sentences(report.status.clone());
+            let stable = without_messages(report.status.clone());
             let is_repeated = self
                 .reported
                 .get(&key)
-                .is_some_and(|(said, _)| *said == silent);
+                .is_some_and(|(status_before, _)| *status_before == stable);
             if is_repeated || effects.len() == AT_ONCE {
                 continue;
             }
-            self.reported.insert(key, (silent, now));
+            self.reported.insert(key, (stable, now));
             effects.push(SchedulerEffect::WriteStatus(report));
         }
         effects
@@ -94,19 +95,19 @@ impl ClusterModel {
 }
 
 /// A status without messages and transition times.
-fn without_sentences(mut status: Value) -> Value {
+fn without_messages(mut status: Value) -> Value {
     match &mut status {
         Value::Object(fields) => {
-            for sentence in ["message", "lastTransitionTime"] {
-                fields.remove(sentence);
+            for field in ["message", "lastTransitionTime"] {
+                fields.remove(field);
             }
             for value in fields.values_mut() {
-                *value = without_sentences(value.take());
+                *value = without_messages(value.take());
             }
         }
         Value::Array(all) => {
             for value in all {
-                *value = without_sentences(value.take());
+                *value = without_messages(value.take());
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

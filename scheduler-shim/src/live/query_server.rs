@@ -67,15 +67,15 @@ pub(crate) fn answer(model: &ClusterModel, metrics: &SchedulerMetrics, question:
 
 fn snapshot(model: &ClusterModel) -> String {
     // A known agent's status replaces its `GpuNode`.
-    let is_said = |object: &ObjectView<'_>| {
+    let is_listed = |object: &ObjectView<'_>| {
         object.kind() == GPU_NODE.1 && model.agents.of(object.name()).is_some()
     };
-    let known = model.inventory.every().filter(|object| !is_said(object));
+    let known = model.inventory.every().filter(|object| !is_listed(object));
     let known = known.map(ObjectView::to_text);
     let agents = model.agents.all();
     let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.status));
-    let past = model.past.iter().map(UsageRecorder::object);
-    let ours = cards.chain(past).map(|object| object.to_string().into());
+    let usage = model.usage.iter().map(UsageRecorder::object);
+    let ours = cards.chain(usage).map(|object| object.to_string().into());
     let objects: Vec<Cow<'_, str>> = known.chain(ours).collect();
     // Most objects are text already, and there may be many. So the list is not built as JSON values.
     let objects = objects.join(",");

@@ -70,7 +70,13 @@ impl ClusterModel {
                 Some(SchedulerEffect::Commit { node, id, pod })
             }
             AgentAllocationState::Allocated if is_here => None,
-            _ if self.starts.get(uid).is_some_and(|start| start.node == node) => None,
+            _ if self
+                .pending_binds
+                .get(uid)
+                .is_some_and(|start| start.node == node) =>
+            {
+                None
+            }
             AgentAllocationState::Reserved | AgentAllocationState::Allocated => {
                 Some(SchedulerEffect::Release { node, id })
             }
@@ -100,7 +106,7 @@ impl ClusterModel {
             let pod = PodRef::of(object);
             let is_recent = (self.adopted.get(&pod.uid)).is_some_and(|at| now < *at + AGAIN);
             let is_known = agent.status.of_pod(&pod.uid).is_some();
-            if is_recent || is_known || self.starts.get(&pod.uid).is_some() {
+            if is_recent || is_known || self.pending_binds.get(&pod.uid).is_some() {
                 continue;
             }
             let Some(shares) = self.shares_of(object, read, &agent.status) else {
@@ -147,8 +153,8 @@ impl ClusterModel {
         }
         self.inventory.pods().find_map(|(pod, read)| {
             let uuid = read.keeps.as_ref()?;
-            let is_keeper = pods::groups(pod).iter().any(|kept| kept == group);
-            is_keeper.then(|| uuid.to_string())
+            let reserves_group = pods::groups(pod).iter().any(|kept| kept == group);
+            reserves_group.then(|| uuid.to_string())
         })
     }
 }

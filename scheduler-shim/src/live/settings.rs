@@ -10,7 +10,7 @@ use apportion_groups::ObjectView;
 use serde_json::{Value, json};
 
 use super::event::StatusUpdate;
-use super::statuses::{condition, report, shown, written_condition};
+use super::statuses::{condition, report, timestamp, written_condition};
 use apportion_model::inventory::ObjectInventory;
 use apportion_model::object_kinds::KAI_CONFIG;
 use apportion_model::shards::{self, programs};
@@ -43,7 +43,7 @@ pub(crate) fn due(
     at: Option<&str>,
     now: Duration,
 ) -> Vec<StatusUpdate> {
-    let now = shown(now);
+    let now = timestamp(now);
     let all = shards::unsupported(inventory, at.is_some()).into_iter();
     let is_followed = |object: ObjectView<'_>| {
         let counts = object.kind() == KAI_CONFIG.1 && object.name() == programs::CONFIG;
@@ -65,8 +65,8 @@ fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<Sta
     };
     let is_written =
         written_condition(object, "conditions", KIND)["message"].as_str() == Some(&message);
-    let read = READ.map(|(kind, reason, message, holds)| {
-        let mut read = condition(object, kind, holds, reason, message, now);
+    let read = READ.map(|(kind, reason, message, is_true)| {
+        let mut read = condition(object, kind, is_true, reason, message, now);
         read["observedGeneration"] = object.json()["metadata"]["generation"].clone();
         read
     });

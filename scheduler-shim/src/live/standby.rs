@@ -54,7 +54,7 @@ impl StandbyScheduler {
             model: ClusterModel {
                 choices: asked.choices.clone(),
                 programs: programs(asked).map(str::to_owned),
-                past: asked.over_time.terms().map(UsageRecorder::new),
+                usage: asked.over_time.params().map(UsageRecorder::new),
                 grouper: PodGrouper::new(asked.pod_groups),
                 ..ClusterModel::new(asked.schedulers.clone())
             },
@@ -97,7 +97,7 @@ impl StandbyScheduler {
         leading: LeadershipGuard,
     ) -> Work {
         let store = UsageRecordStore::new(self.client.clone(), asked);
-        if self.model.past.is_some() {
+        if self.model.usage.is_some() {
             tokio::spawn(store.clone().recall(self.sender.clone()));
         }
         // Room for the connections comes from free memory. They leave much of it untouched, which the lists did not.
@@ -124,7 +124,7 @@ impl StandbyScheduler {
             metrics,
             decided: BTreeMap::new(),
             leading,
-            hears: Instant::now(),
+            eviction_hold_until: Instant::now(),
             was_busy: true,
         }
     }

@@ -60,7 +60,7 @@ pub(crate) fn due(
     waiting: &[WaitingPod],
     now: Duration,
 ) -> Vec<StatusUpdate> {
-    let now = shown(now);
+    let now = timestamp(now);
     let of_queues = snapshot.inventory.all("Queue");
     let of_queues = of_queues.map(|object| queue(snapshot, queues, object, &now));
     let why = whys(snapshot, waiting);
@@ -75,7 +75,7 @@ pub(crate) fn due(
 }
 
 /// A time as Kubernetes writes it.
-pub(super) fn shown(now: Duration) -> String {
+pub(super) fn timestamp(now: Duration) -> String {
     let now = Timestamp::from_second(i64::try_from(now.as_secs()).unwrap_or(0));
     now.unwrap_or_default().to_string()
 }
@@ -175,18 +175,18 @@ fn queue(
         ("OverQuota", &over),
         ("InvalidSpec", &ignored),
     ];
-    let conditions = conditions.map(|(kind, (holds, reason, message))| {
-        condition(object, kind, *holds, reason, message, now)
+    let conditions = conditions.map(|(kind, (is_true, reason, message))| {
+        condition(object, kind, *is_true, reason, message, now)
     });
     status["conditions"] = conditions.to_vec().into();
-    let is_news = |kind: &str, message: &str| {
+    let is_changed = |kind: &str, message: &str| {
         let known = written_condition(object, "conditions", kind)["message"].as_str();
         !message.is_empty() && known != Some(message)
     };
     let warning = [("Usable", usable.2), ("InvalidSpec", ignored.2)];
     let mut warning = warning
         .into_iter()
-        .filter(|(kind, message)| is_news(kind, message));
+        .filter(|(kind, message)| is_changed(kind, message));
     report(object, status, warning.next().map(|(_, message)| message))
 }
 
@@ -214,12 +214,12 @@ fn over_quota(share: &QueueShare) -> Option<String> {
 pub(super) fn condition(
     object: ObjectView<'_>,
     kind: &str,
-    holds: bool,
+    is_true: bool,
     reason: &str,
     message: &str,
     now: &str,
 ) -> Value {
-    let status = if holds { "True" } else { "False" };
+    let status = if is_true { "True" } else { "False" };
     let known = written_condition(object, "conditions", kind);
     let since = if known["status"] == status {
         known["lastTransitionTime"].as_str().unwrap_or(now)

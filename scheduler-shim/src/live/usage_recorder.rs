@@ -37,9 +37,9 @@ const SELDOM: Duration = Duration::from_secs(60);
 /// Records the usage.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageRecorder {
-    past: UsageHistory,
+    usage: UsageHistory,
     /// The last sample.
-    seen: Option<UsageSample>,
+    last_sample: Option<UsageSample>,
     /// Whether the stored history was read.
     is_read: bool,
     written: Duration,
@@ -54,10 +54,10 @@ struct UsageSample {
 
 impl UsageRecorder {
     /// An empty history.
-    pub(crate) const fn new(terms: UsageParams) -> Self {
+    pub(crate) const fn new(params: UsageParams) -> Self {
         Self {
-            past: UsageHistory::new(terms),
-            seen: None,
+            usage: UsageHistory::new(params),
+            last_sample: None,
             is_read: false,
             written: Duration::ZERO,
         }
@@ -68,13 +68,13 @@ impl UsageRecorder {
         self.is_read = true;
         let Some(text) = text else { return };
         let before = match UsageHistory::read(text) {
-            Ok(past) => past.usage.buckets,
+            Ok(usage) => usage.usage.buckets,
             Err(problem) => {
                 warn!(%problem, "Usage history unreadable, ignored");
                 return;
             }
         };
-        let own = std::mem::take(&mut self.past.usage.buckets);
+        let own = std::mem::take(&mut self.usage.usage.buckets);
         let began = own.first().map_or(now, |bucket| bucket.start);
         let known = before.into_iter().filter(|bucket| bucket.start < began);
         // The clock of the scheduler that wrote it may be ahead.
@@ -82,12 +82,12 @@ impl UsageRecorder {
             end: bucket.end.min(began),
             ..bucket
         });
-        self.past.usage.buckets = known.chain(own).collect();
-        self.past.settle(now);
+        self.usage.usage.buckets = known.chain(own).collect();
+        self.usage.settle(now);
     }
 
     /// Adds up what was held since the last sample. Returns the history if it is time to store it.
-    pub(crate) fn look(
+    pub(crate) fn sample(
         &mut self,
         now: Duration,
         queues: &QueueTree,
@@ -97,23 +97,23 @@ impl UsageRecorder {
             let held = queue.allocated();
             (held != ResourceAmounts::default()).then(|| (queue.uid.clone(), held))
         };
-        let seen = UsageSample {
+        let last_sample = UsageSample {
             at: now,
             held: queues.all().iter().filter_map(held).collect(),
             total,
         };
-        if let Some(last) = self.seen.replace(seen)
+        if let Some(last) = self.last_sample.replace(last_sample)
             && now.saturating_sub(last.at) <= LONGEST
         {
-            self.past.usage.note(last.at, now, &last.held, last.total);
+            self.usage.usage.note(last.at, now, &last.held, last.total);
         }
-        self.past.settle(now);
-        let often = self.past.usage.bucket().clamp(OFTEN, SELDOM);
+        self.usage.settle(now);
+        let often = self.usage.usage.bucket().clamp(OFTEN, SELDOM);
         if !self.is_read || now < self.written + often {
             return None;
         }
         self.written = now;
-        Some(SchedulerEffect::StoreUsageHistory(self.past.text()))
+        Some(SchedulerEffect::StoreUsageHistory(self.usage.text()))
     }
 
     /// Whether the stored history was read.
@@ -123,12 +123,12 @@ impl UsageRecorder {
 
     /// Adds the history to the policy's cluster.
     pub(crate) fn enter(&self, cluster: &mut Cluster) {
-        self.past.enter(cluster);
+        self.usage.enter(cluster);
     }
 
     /// The history as an object that `simulate` reads.
     pub(crate) fn object(&self) -> Value {
-        UsageHistory::object("usage", &self.past.text())
+        UsageHistory::object("usage", &self.usage.text())
     }
 }
 
@@ -167,23 +167,28 @@ mod tests {
     }
 
     /// Takes a sample in which one queue holds this many cards.
-    fn look(keeper: &mut UsageRecorder, now: Duration, queue: &str, cards: f64) -> Option<String> {
+    fn sample(
+        recorder: &mut UsageRecorder,
+        now: Duration,
+        queue: &str,
+        cards: f64,
+    ) -> Option<String> {
         let mut tree = QueueTree::of(&queues());
         let place = tree.find(queue).unwrap();
         tree.charge(place, ResourceAmounts::new(0.0, 0.0, cards), true);
-        match keeper.look(now, &tree, TOTAL)? {
+        match recorder.sample(now, &tree, TOTAL)? {
             SchedulerEffect::StoreUsageHistory(text) => Some(text),
             other => panic!("{other:?}"),
         }
     }
 
     /// The queues' usage of cards, as the policy gets it.
-    fn used(keeper: &UsageRecorder) -> BTreeMap<String, f64> {
+    fn used(recorder: &UsageRecorder) -> BTreeMap<String, f64> {
         let mut cluster = Cluster {
             queues: queues(),
             ..Cluster::default()
         };
-        keeper.enter(&mut cluster);
+        recorder.enter(&mut cluster);
         assert_eq!(cluster.settings.division.k_value, TERMS.k_value);
         let queues = cluster.queues.into_iter();
         queues.map(|queue| (queue.name, queue.usage[2])).collect()
@@ -191,72 +196,72 @@ mod tests {
 
     #[test]
     fn what_is_held_between_two_looks_counts_for_a_queue_and_those_above() {
-        let mut keeper = UsageRecorder::new(TERMS);
-        look(&mut keeper, NOW, "a", 4.0);
-        look(&mut keeper, NOW + SECOND * 30, "b", 2.0);
-        look(&mut keeper, NOW + SECOND * 60, "b", 0.0);
-        let used = used(&keeper);
+        let mut recorder = UsageRecorder::new(TERMS);
+        sample(&mut recorder, NOW, "a", 4.0);
+        sample(&mut recorder, NOW + SECOND * 30, "b", 2.0);
+        sample(&mut recorder, NOW + SECOND * 60, "b", 0.0);
+        let used = used(&recorder);
         assert_eq!((used["a"], used["b"], used["top"]), (0.5, 0.25, 0.75));
     }
 
     #[test]
     fn time_that_nobody_watched_counts_for_nobody() {
-        let mut keeper = UsageRecorder::new(TERMS);
-        look(&mut keeper, NOW, "a", 4.0);
-        look(&mut keeper, NOW + LONGEST + SECOND, "b", 4.0);
-        assert!(used(&keeper).values().all(|part| *part == 0.0));
-        look(&mut keeper, NOW + LONGEST + SECOND * 2, "b", 4.0);
-        assert_eq!(used(&keeper)["b"], 1.0);
+        let mut recorder = UsageRecorder::new(TERMS);
+        sample(&mut recorder, NOW, "a", 4.0);
+        sample(&mut recorder, NOW + LONGEST + SECOND, "b", 4.0);
+        assert!(used(&recorder).values().all(|part| *part == 0.0));
+        sample(&mut recorder, NOW + LONGEST + SECOND * 2, "b", 4.0);
+        assert_eq!(used(&recorder)["b"], 1.0);
         // A clock that was set back.
-        look(&mut keeper, NOW, "a", 4.0);
-        look(&mut keeper, NOW + SECOND, "a", 4.0);
-        assert_eq!(used(&keeper)["b"], 0.0);
+        sample(&mut recorder, NOW, "a", 4.0);
+        sample(&mut recorder, NOW + SECOND, "a", 4.0);
+        assert_eq!(used(&recorder)["b"], 0.0);
     }
 
     #[test]
     fn nothing_is_written_before_what_was_written_is_known_and_then_each_minute() {
-        let mut keeper = UsageRecorder::new(TERMS);
-        assert_eq!(look(&mut keeper, NOW, "a", 4.0), None);
-        assert_eq!(look(&mut keeper, NOW + SELDOM * 2, "a", 4.0), None);
-        keeper.recall(NOW + SELDOM * 2, None);
+        let mut recorder = UsageRecorder::new(TERMS);
+        assert_eq!(sample(&mut recorder, NOW, "a", 4.0), None);
+        assert_eq!(sample(&mut recorder, NOW + SELDOM * 2, "a", 4.0), None);
+        recorder.recall(NOW + SELDOM * 2, None);
         let now = NOW + SELDOM * 2 + SECOND;
-        assert!(look(&mut keeper, now, "a", 4.0).is_some());
-        assert_eq!(look(&mut keeper, now + SELDOM - SECOND, "a", 4.0), None);
-        assert!(look(&mut keeper, now + SELDOM, "a", 4.0).is_some());
+        assert!(sample(&mut recorder, now, "a", 4.0).is_some());
+        assert_eq!(sample(&mut recorder, now + SELDOM - SECOND, "a", 4.0), None);
+        assert!(sample(&mut recorder, now + SELDOM, "a", 4.0).is_some());
     }
 
     #[test]
     fn who_leads_next_knows_what_was_used_and_not_what_nobody_saw() {
         let mut first = UsageRecorder::new(TERMS);
         first.recall(NOW, None);
-        look(&mut first, NOW, "a", 4.0);
-        let text = look(&mut first, NOW + SELDOM, "a", 4.0).unwrap();
+        sample(&mut first, NOW, "a", 4.0);
+        let text = sample(&mut first, NOW + SELDOM, "a", 4.0).unwrap();
         let mut second = UsageRecorder::new(TERMS);
         let later = NOW + SELDOM * 10;
-        look(&mut second, later, "b", 4.0);
-        look(&mut second, later + SECOND * 20, "b", 4.0);
+        sample(&mut second, later, "b", 4.0);
+        sample(&mut second, later + SECOND * 20, "b", 4.0);
         second.recall(later + SECOND * 20, Some(&text));
         let parts = used(&second);
         assert_eq!((parts["a"], parts["b"]), (0.75, 0.25));
-        let text = look(&mut second, later + SECOND * 20, "b", 4.0).unwrap();
+        let text = sample(&mut second, later + SECOND * 20, "b", 4.0).unwrap();
         let mut third = UsageRecorder::new(TERMS);
         third.recall(later + SECOND * 20, Some(&text));
         assert_eq!(used(&third), parts);
         // The clock of the scheduler that wrote it was ahead.
         let mut behind = UsageRecorder::new(TERMS);
         behind.recall(NOW + SECOND * 30, Some(&text));
-        look(&mut behind, NOW + SECOND * 30, "b", 4.0);
-        look(&mut behind, NOW + SECOND * 90, "b", 4.0);
+        sample(&mut behind, NOW + SECOND * 30, "b", 4.0);
+        sample(&mut behind, NOW + SECOND * 90, "b", 4.0);
         assert_eq!(used(&behind)["b"], 0.5);
     }
 
     #[test]
     fn a_damaged_note_is_an_empty_history_that_is_written_over() {
-        let mut keeper = UsageRecorder::new(TERMS);
-        keeper.recall(NOW, Some("{\"windowType\":"));
-        assert!(keeper.is_read());
-        assert!(used(&keeper).values().all(|part| *part == 0.0));
-        let text = look(&mut keeper, NOW, "a", 4.0).unwrap();
+        let mut recorder = UsageRecorder::new(TERMS);
+        recorder.recall(NOW, Some("{\"windowType\":"));
+        assert!(recorder.is_read());
+        assert!(used(&recorder).values().all(|part| *part == 0.0));
+        let text = sample(&mut recorder, NOW, "a", 4.0).unwrap();
         assert!(UsageHistory::read(&text).is_ok());
     }
 }

@@ -42,8 +42,8 @@ impl ClusterModel {
             &mut warnings,
         );
         self.choices.enter(&self.inventory, &mut snapshot.cluster);
-        if let Some(past) = &self.past {
-            past.enter(&mut snapshot.cluster);
+        if let Some(usage) = &self.usage {
+            usage.enter(&mut snapshot.cluster);
         }
         // No claim gets its devices written here, so a pod with a claim would wait on its node for ever.
         snapshot.cluster.settings.allows_claims = false;
@@ -57,7 +57,11 @@ impl ClusterModel {
             if job.tasks.iter().any(|task| self.is_modest(task)) {
                 job.preemption_delay = NEVER;
             }
-            if job.tasks.iter().any(|task| self.is_spared(now, task)) {
+            if job
+                .tasks
+                .iter()
+                .any(|task| self.is_eviction_backed_off(now, task))
+            {
                 job.is_preemptible = false;
             }
         }
@@ -74,7 +78,7 @@ impl ClusterModel {
 
     /// The nodes of pending binds, by pod name.
     fn assumed(&self) -> BTreeMap<String, String> {
-        let all = self.starts.all();
+        let all = self.pending_binds.all();
         all.map(|start| (start.pod.full(), start.node.clone()))
             .collect()
     }
@@ -113,7 +117,7 @@ impl ClusterModel {
                 node.set_label(TAKES_CARDS, YES);
             }
             Some(TrackedAgent { is_here: false, .. }) => {}
-            None if self.beats.is_silent(now, &node.name) => {}
+            None if self.heartbeats.is_silent(now, &node.name) => {}
             None => node.set_label(TAKES_CARDS, YES),
         }
         if let Some(agent) = agent {
@@ -128,10 +132,10 @@ impl ClusterModel {
             return;
         };
         if task.status.is_active() {
-            self.seat(task, &uid);
+            self.assign_cards(task, &uid);
         }
         if let Some(start) = self
-            .starts
+            .pending_binds
             .get(&uid)
             .filter(|_| task.status == TaskStatus::Pending)
         {
@@ -139,7 +143,7 @@ impl ClusterModel {
             task.node = Some(start.node.clone());
             task.zones.clone_from(&start.zones);
             self.put(task, &start.cards);
-        } else if task.status == TaskStatus::Pending && self.back_off.takes_turn(&uid, now) {
+        } else if task.status == TaskStatus::Pending && self.back_off.lets_others_pass(&uid, now) {
             task.status = TaskStatus::Gated;
         } else if task.status.is_allocated()
             && self
@@ -152,7 +156,7 @@ impl ClusterModel {
     }
 
     /// The cards of a pod that has a node: as its agent says, else as written on the pod, else by its labels.
-    fn seat(&self, task: &mut Task, uid: &str) {
+    fn assign_cards(&self, task: &mut Task, uid: &str) {
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
         let held = agent.and_then(|agent| agent.status.of_pod(uid));
         let held = held.map(|held| held.shares.clone());
@@ -205,9 +209,10 @@ impl ClusterModel {
         self.read(task).is_some_and(|read| read.is_modest)
     }
 
-    fn is_spared(&self, now: Duration, task: &Task) -> bool {
+    fn is_eviction_backed_off(&self, now: Duration, task: &Task) -> bool {
         let uid = self.uid(task);
-        task.status.is_allocated() && uid.is_some_and(|uid| self.spared.holds(&uid, now))
+        task.status.is_allocated()
+            && uid.is_some_and(|uid| self.eviction_backoff.is_delayed(&uid, now))
     }
 
     /// What is held of a node's cards without a pod.
@@ -219,7 +224,10 @@ impl ClusterModel {
         for one in &status.held {
             let is_known = one.uid.as_ref().is_some_and(|uid| {
                 let is_bound = self.is_on(uid, node);
-                let is_starting = self.starts.get(uid).is_some_and(|start| start.node == node);
+                let is_starting = self
+                    .pending_binds
+                    .get(uid)
+                    .is_some_and(|start| start.node == node);
                 is_bound || is_starting
             });
             if is_known {

@@ -49,7 +49,7 @@ struct WatchedKinds {
 
 impl WatchedKinds {
     /// Notes the owners of an object.
-    fn note_owners(&self, json: &Value) {
+    fn record_owners(&self, json: &Value) {
         let owners = json.pointer("/metadata/ownerReferences");
         for owner in owners.and_then(Value::as_array).into_iter().flatten() {
             let version = owner["apiVersion"].as_str().unwrap_or_default();
@@ -224,8 +224,9 @@ struct ChangeFilter(BTreeMap<(String, String), Value>);
 
 impl ChangeFilter {
     /// Whether an object has a change that matters.
-    fn is_news(&mut self, json: &Value) -> bool {
-        Self::key(json).is_none_or(|(key, said)| self.0.insert(key, said.clone()) != Some(said))
+    fn is_changed(&mut self, json: &Value) -> bool {
+        Self::key(json)
+            .is_none_or(|(key, relevant)| self.0.insert(key, relevant.clone()) != Some(relevant))
     }
 
     fn forget(&mut self, json: &Value) {
@@ -237,7 +238,7 @@ impl ChangeFilter {
     /// The name of an object of such a kind, and what matters of it.
     fn key(json: &Value) -> Option<((String, String), Value)> {
         let object = ObjectView::new(json);
-        let said = match (object.api_group(), object.kind()) {
+        let relevant = match (object.api_group(), object.kind()) {
             // Only its existence matters.
             CONFIG_MAP => Value::Null,
             NODE_RESOURCE_TOPOLOGY => numa::lasting(json),
@@ -245,7 +246,7 @@ impl ChangeFilter {
         };
         Some((
             (object.namespace().to_owned(), object.name().to_owned()),
-            said,
+            relevant,
         ))
     }
 }
@@ -301,8 +302,8 @@ async fn watch(
                 continue;
             }
             Ok(Event::InitApply(json)) => {
-                kinds.note_owners(&json);
-                known.is_news(&json);
+                kinds.record_owners(&json);
+                known.is_changed(&json);
                 listing.push(json);
                 continue;
             }
@@ -311,8 +312,8 @@ async fn watch(
                 SchedulerEvent::Listed(kind.clone(), std::mem::take(&mut listing))
             }
             Ok(Event::Apply(json)) => {
-                kinds.note_owners(&json);
-                if !known.is_news(&json) {
+                kinds.record_owners(&json);
+                if !known.is_changed(&json) {
                     continue;
                 }
                 SchedulerEvent::Applied(json)

@@ -113,7 +113,7 @@ fn pods(inventory: &ObjectInventory, warnings: &mut ObjectWarnings) -> Vec<Value
             .filter(|found| found.api_group() == *group)
         {
             let key = [*kind, workload.namespace(), workload.name()].map(str::to_owned);
-            if !owners.contains(&key.into()) && !is_at_rest(workload) {
+            if !owners.contains(&key.into()) && !is_idle(workload) {
                 pods.extend(shape.pods(workload, warnings));
             }
         }
@@ -137,7 +137,7 @@ fn owners_of(object: ObjectView<'_>) -> Vec<(String, String, String)> {
 }
 
 /// Whether it is suspended or over.
-fn is_at_rest(workload: ObjectView<'_>) -> bool {
+fn is_idle(workload: ObjectView<'_>) -> bool {
     let at = |path: &str| workload.json().pointer(path);
     let is_true = |path: &str| at(path).is_some_and(|value| *value == true);
     is_true("/spec/suspend")

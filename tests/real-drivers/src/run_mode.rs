@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
-use apportion_abi::{Bytes, place};
+use apportion_abi::{Bytes, paths};
 use tempfile::TempDir;
 
 /// How a program is run.
@@ -80,7 +80,7 @@ impl RunSetup {
         seed: u64,
     ) -> Result<Self> {
         let libraries = staged.join("lib/apportion");
-        let preload = libraries.join(place::PRELOAD_LIBRARY);
+        let preload = libraries.join(paths::PRELOAD_LIBRARY);
         let full = |path: &Path| {
             fs::canonicalize(path).with_context(|| format!("failed to find {}", path.display()))
         };
@@ -89,7 +89,7 @@ impl RunSetup {
         Ok(Self {
             conformance: full(conformance)?,
             runtimes: runtimes.map(full).transpose()?,
-            simulated: libraries.join(place::SIM_LIBRARIES),
+            simulated: libraries.join(paths::SIM_LIBRARIES),
             seed,
             preload: full(&preload)?,
             program: std::env::current_exe().context("failed to find this program")?,
@@ -110,7 +110,7 @@ impl RunSetup {
             command.env("LD_PRELOAD", &self.preload);
         }
         if way == RunMode::Limited {
-            command.env(place::ENV_ACCOUNT, self.folder.path().join("account"));
+            command.env(paths::ENV_ACCOUNT, self.folder.path().join("account"));
         }
         command
     }
@@ -148,7 +148,7 @@ fn create_account(folder: &Path) -> Result<()> {
         limit: Bytes(2000 << 20),
         context_reserve: Bytes(384 << 20),
     };
-    LimitsMap::create(&at(place::LIMITS_FILE)?, &[card]).context("failed to write the limit")?;
-    UsageMap::create(&at(place::USAGE_FILE)?, 1).context("failed to make the account's usage")?;
+    LimitsMap::create(&at(paths::LIMITS_FILE)?, &[card]).context("failed to write the limit")?;
+    UsageMap::create(&at(paths::USAGE_FILE)?, 1).context("failed to make the account's usage")?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Reference parts that several programs share or that come from files: names, variables, exit codes, kinds and the
 //! chart's values. The tests of each program check the rest.
 
-use apportion_abi::{exit, place};
+use apportion_abi::{exit, paths};
 use apportion_reference::{cell, code, hold, table};
 
 mod kinds;
@@ -10,7 +10,7 @@ mod values;
 
 #[test]
 fn the_reference_has_every_variable_that_people_set() {
-    let rows = place::VARIABLES
+    let rows = paths::VARIABLES
         .iter()
         .map(|(name, meaning, default)| [code(name), cell(default), cell(meaning)]);
     hold(

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use apportion_abi::place;
+use apportion_abi::paths;
 use serde_json::Value;
 
 use super::cases::ShareSize;
@@ -32,9 +32,9 @@ const FOREIGN: [&str; 9] = [
     "PYTHONHOME",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
-    place::ENV_ACCOUNT,
-    place::ENV_LIB_DIR,
-    place::ENV_SIM_SOCKET,
+    paths::ENV_ACCOUNT,
+    paths::ENV_LIB_DIR,
+    paths::ENV_SIM_SOCKET,
 ];
 
 /// Distinguishes the folders of one run.
@@ -116,7 +116,7 @@ impl FrameworkMachine {
         for name in FOREIGN {
             command.env_remove(name);
         }
-        command.env(place::ENV_DIR, &self.folder);
+        command.env(paths::ENV_DIR, &self.folder);
         match share {
             None => command.arg("sim"),
             Some(ShareSize::Mib(size)) => command
@@ -175,11 +175,11 @@ impl Drop for FrameworkMachine {
 }
 
 fn socket(folder: &Path) -> PathBuf {
-    folder.join(place::DIR_SIM).join(place::SIM_SOCKET)
+    folder.join(paths::DIR_SIM).join(paths::SIM_SOCKET)
 }
 
 fn simd(staged: &Path, folder: &Path) -> Command {
-    let mut simd = Command::new(staged.join("lib/apportion").join(place::SIM_DAEMON));
+    let mut simd = Command::new(staged.join("lib/apportion").join(paths::SIM_DAEMON));
     simd.arg("--socket").arg(socket(folder));
     simd
 }

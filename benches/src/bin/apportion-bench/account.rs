@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, ensure};
 use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
-use apportion_abi::place::{LIMITS_FILE, USAGE_FILE};
+use apportion_abi::paths::{LIMITS_FILE, USAGE_FILE};
 use apportion_abi::{Bytes, CardUuid};
 
 fn at(folder: &Path, name: &str) -> Result<CString> {

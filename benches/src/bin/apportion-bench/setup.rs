@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use apportion_abi::place::{
+use apportion_abi::paths::{
     ENV_ACCOUNT, ENV_SIM_SOCKET, PRELOAD_LIBRARY, SIM_DAEMON, SIM_LIBRARIES, SIM_RUNTIMES,
     SIM_SOCKET,
 };

@@ -40,7 +40,7 @@ enum WholeCardState {
 /// The devices in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WholeCardTable {
-    standing: BTreeMap<WholeCardId, WholeCardState>,
+    states: BTreeMap<WholeCardId, WholeCardState>,
 }
 
 /// What follows from a report of the kubelet.
@@ -58,16 +58,16 @@ impl WholeCardTable {
     pub fn resume(ledger: &Ledger) -> Self {
         let handed = |since| WholeCardState::Handed { since };
         let holds = ledger.holds();
-        let standing = holds.map(|(id, hold)| (id, handed(hold.created)));
+        let states = holds.map(|(id, hold)| (id, handed(hold.created)));
         Self {
-            standing: standing.collect(),
+            states: states.collect(),
         }
     }
 
     /// Records which pod, by UID, holds which devices; of all pods if `is_complete`. Contested devices have no
     /// certain pod and keep their state.
     #[must_use]
-    pub fn seen(
+    pub fn polled(
         &mut self,
         now: EpochMillis,
         ledger: &Ledger,
@@ -76,7 +76,7 @@ impl WholeCardTable {
         is_complete: bool,
     ) -> WholeCardUpdate {
         let before = self.clone();
-        self.standing.retain(|id, standing| match standing {
+        self.states.retain(|id, states| match states {
             WholeCardState::Handed { since } => !is_complete || now < since.after(SETTLES_IN),
             WholeCardState::Held { .. } => {
                 !is_complete || held.contains_key(id) || contested.contains(id)
@@ -84,7 +84,7 @@ impl WholeCardTable {
         });
         for (id, pod) in held {
             let pod = pod.clone();
-            self.standing.insert(*id, WholeCardState::Held { pod });
+            self.states.insert(*id, WholeCardState::Held { pod });
         }
         // The kubelet admits a pod container by container. A pod has all its devices once their number stops
         // growing.
@@ -104,7 +104,7 @@ impl WholeCardTable {
     }
 
     fn needless_holds(&self, ledger: &Ledger) -> Vec<AllocationId> {
-        let is_needless = |id: &WholeCardId| match self.standing.get(id) {
+        let is_needless = |id: &WholeCardId| match self.states.get(id) {
             Some(WholeCardState::Handed { .. }) => false,
             Some(WholeCardState::Held { pod }) => {
                 ledger.cards_of(pod).len() >= self.ids_of(pod).len()
@@ -118,9 +118,9 @@ impl WholeCardTable {
     /// The devices of a pod.
     #[must_use]
     pub fn ids_of(&self, pod: &str) -> BTreeSet<WholeCardId> {
-        let is_its = |standing: &WholeCardState| matches!(standing, WholeCardState::Held { pod: its } if its == pod);
-        let its = self.standing.iter();
-        its.filter(|(_, standing)| is_its(standing))
+        let is_its = |states: &WholeCardState| matches!(states, WholeCardState::Held { pod: its } if its == pod);
+        let its = self.states.iter();
+        its.filter(|(_, states)| is_its(states))
             .map(|(id, _)| *id)
             .collect()
     }
@@ -128,7 +128,7 @@ impl WholeCardTable {
     /// The number of devices that pods hold.
     #[must_use]
     pub fn held(&self) -> usize {
-        let held = self.standing.values();
+        let held = self.states.values();
         held.filter(|of| matches!(of, WholeCardState::Held { .. }))
             .count()
     }
@@ -175,13 +175,13 @@ impl WholeCardTable {
             }
         }
         // Devices without a card need one that is about to become free. If there are too few, nothing is handed out.
-        let before = self.standing.clone();
+        let before = self.states.clone();
         let handed = |id: &WholeCardId| (*id, WholeCardState::Handed { since: now });
-        self.standing.extend(ids.iter().map(handed));
+        self.states.extend(ids.iter().map(handed));
         let on_their_way = self.awaited(ledger, slots).len() + leaving(ledger);
         let promised = self.bare(ledger).filter(|id| !holds.contains_key(id));
         if !bare.is_empty() && promised.count() > on_their_way {
-            self.standing = before;
+            self.states = before;
             return Err(WholeCardRefusal::no_card(ledger, topology, ids.len()));
         }
         Ok(holds.into_iter().collect())
@@ -202,7 +202,7 @@ impl WholeCardTable {
         let offer = |(id, card): (WholeCardId, Option<CardUuid>)| WholeCardOffer {
             id,
             card,
-            is_offered: if self.standing.contains_key(&id) {
+            is_offered: if self.states.contains_key(&id) {
                 !card.as_ref().is_some_and(is_ill)
             } else {
                 card.is_some()
@@ -227,7 +227,7 @@ impl WholeCardTable {
             .map(WholeCardId)
             .zip(topology.cards().iter().copied())
             .collect();
-        let ids = own.keys().chain(self.standing.keys());
+        let ids = own.keys().chain(self.states.keys());
         let mut all: BTreeMap<WholeCardId, Option<CardUuid>> = ids.map(|id| (*id, None)).collect();
         all.extend(self.mapped(ledger).map(|(id, card)| (id, Some(card))));
 
@@ -235,7 +235,7 @@ impl WholeCardTable {
         to_be_had.extend(self.awaited(ledger, slots));
         // Some of these cards are promised to devices that were handed out without one.
         let mut left = to_be_had.len().saturating_sub(self.bare(ledger).count());
-        let is_nobodys = |id: &WholeCardId| !self.standing.contains_key(id);
+        let is_nobodys = |id: &WholeCardId| !self.states.contains_key(id);
         for (id, card) in own.iter().filter(|(id, _)| is_nobodys(id)) {
             if left > 0 && to_be_had.remove(card) {
                 all.insert(*id, Some(*card));
@@ -259,9 +259,9 @@ impl WholeCardTable {
         ledger: &'a Ledger,
     ) -> impl Iterator<Item = (WholeCardId, CardUuid)> + 'a {
         let pods: BTreeSet<&String> = self
-            .standing
+            .states
             .values()
-            .filter_map(|standing| match standing {
+            .filter_map(|states| match states {
                 WholeCardState::Held { pod } => Some(pod),
                 WholeCardState::Handed { .. } => None,
             })
@@ -279,7 +279,7 @@ impl WholeCardTable {
     /// The devices that were handed out without a card.
     fn bare<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = WholeCardId> + 'a {
         let with: BTreeSet<WholeCardId> = self.mapped(ledger).map(|(id, _)| id).collect();
-        let ids = self.standing.keys().copied();
+        let ids = self.states.keys().copied();
         ids.filter(move |id| !with.contains(id))
     }
 

@@ -151,9 +151,9 @@ impl WholeCardNode {
     }
 
     fn look(&mut self) {
-        let outcome = self
-            .wholes
-            .seen(self.now, &self.ledger, &self.held, &BTreeSet::new(), true);
+        let outcome =
+            self.wholes
+                .polled(self.now, &self.ledger, &self.held, &BTreeSet::new(), true);
         for id in outcome.release {
             self.apply(LedgerEvent::Release { id })
                 .expect("a hold can be let go");

@@ -23,12 +23,12 @@ const OLD: i32 = (1 << 13) - 1;
 /// A running plugin, the grants that it sees and the events that it sends.
 struct RunningPlugin {
     grants: watch::Sender<Arc<Grants>>,
-    news: mpsc::Receiver<NriEvent>,
+    events: mpsc::Receiver<NriEvent>,
 }
 
 fn start(socket: &Path) -> RunningPlugin {
     let (grants, known) = watch::channel(Arc::new(Grants::new()));
-    let (told, news) = mpsc::channel(64);
+    let (event, events) = mpsc::channel(64);
     let plugin = NriClientConfig {
         socket: socket.to_owned(),
         name: "apportion".to_owned(),
@@ -38,14 +38,14 @@ fn start(socket: &Path) -> RunningPlugin {
             ..VerdictRules::default()
         },
     };
-    tokio::spawn(run(plugin, known, told));
-    RunningPlugin { grants, news }
+    tokio::spawn(run(plugin, known, event));
+    RunningPlugin { grants, events }
 }
 
 impl RunningPlugin {
-    async fn news(&mut self) -> NriEvent {
-        let news = timeout(PATIENCE, self.news.recv()).await;
-        news.expect("nothing is told").expect("it goes on")
+    async fn events(&mut self) -> NriEvent {
+        let events = timeout(PATIENCE, self.events.recv()).await;
+        events.expect("nothing is told").expect("it goes on")
     }
 
     fn grant(&self, id: &str, pod: &str) {
@@ -72,7 +72,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
     let runtime = FakeNriRuntime::listen(&path, NEW);
     let mut plugin = start(&path);
     let mut asking = runtime.accept(&[]).await;
-    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
+    assert_eq!(plugin.events().await, NriEvent::Synchronized(Vec::new()));
 
     plugin.grant("7-1", "uid-1");
     let granted = container("main", &["APPORTION_GRANT=7-9", "APPORTION_GRANT=7-1"]);
@@ -86,7 +86,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
         ("APPORTION_GRANT", "7-1")
     );
     assert!(matches!(
-        plugin.news().await,
+        plugin.events().await,
         NriEvent::Judged(_, ContainerVerdict::Admit(_))
     ));
 
@@ -94,7 +94,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
     let sentence = "container main names grant 7-1, which belongs to another container";
     assert_eq!(refused.expect_err("it is another's"), sentence);
     assert!(matches!(
-        plugin.news().await,
+        plugin.events().await,
         NriEvent::Judged(_, ContainerVerdict::Refuse(_))
     ));
 
@@ -131,7 +131,7 @@ async fn a_runtime_that_knows_fewer_events_is_asked_for_fewer() {
     let mut plugin = start(&path);
     assert!(runtime.try_accept(&[]).await.is_none());
     let mut asking = runtime.accept(&[]).await;
-    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
+    assert_eq!(plugin.events().await, NriEvent::Synchronized(Vec::new()));
     assert!(
         asking
             .create(
@@ -153,16 +153,17 @@ async fn what_runs_is_told_after_every_connection_however_it_is_split() {
         .collect();
     for _ in 0..2 {
         let asking = runtime.accept(&running).await;
-        let NriEvent::Synchronized(told) = plugin.news().await else {
+        let NriEvent::Synchronized(event) = plugin.events().await else {
             panic!("something else is told");
         };
-        assert_eq!(told.len(), 40);
+        assert_eq!(event.len(), 40);
         assert!(
-            told.iter()
+            event
+                .iter()
                 .all(|asked| asked.pod == "uid-0" && asked.env("APPORTION_GRANT") == Some("7-1"))
         );
         drop(asking);
-        assert_eq!(plugin.news().await, NriEvent::Disconnected);
+        assert_eq!(plugin.events().await, NriEvent::Disconnected);
     }
 }
 
@@ -180,9 +181,9 @@ async fn a_runtime_that_restarts_is_found_again() {
         asking.create(&pod("uid-1"), &container("main", &[])).await,
         Ok(None)
     );
-    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
-    assert_eq!(plugin.news().await, NriEvent::Disconnected);
-    assert_eq!(plugin.news().await, NriEvent::Synchronized(Vec::new()));
+    assert_eq!(plugin.events().await, NriEvent::Synchronized(Vec::new()));
+    assert_eq!(plugin.events().await, NriEvent::Disconnected);
+    assert_eq!(plugin.events().await, NriEvent::Synchronized(Vec::new()));
 }
 
 #[tokio::test]

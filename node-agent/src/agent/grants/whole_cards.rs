@@ -64,7 +64,7 @@ impl ContainerGrants {
         let whole = delivery.whole.as_mut().ok_or_else(unavailable)?;
         let topology = cards.topology();
         Ok(whole
-            .book
+            .table
             .hand(now(), ledger, &delivery.slots, &topology, ids))
     }
 
@@ -98,17 +98,17 @@ impl ContainerGrants {
 
     /// Records the devices of a kubelet snapshot. Returns what the ledger has to do; `None` if no whole cards are
     /// served.
-    pub(in crate::agent) fn whole_seen(
+    pub(in crate::agent) fn whole_cards_polled(
         &mut self,
-        seen: &KubeletSnapshot,
+        kubelet: &KubeletSnapshot,
         ledger: &Ledger,
     ) -> Option<WholeCardUpdate> {
         let whole = self.delivery.as_mut()?.whole.as_mut()?;
-        let pods = seen.whole.pods.iter();
+        let pods = kubelet.whole.pods.iter();
         let held = pods.flat_map(|(pod, holder)| holder.ids.iter().map(|id| (*id, pod.clone())));
-        let (held, contested) = (held.collect(), seen.whole.contested_ids());
-        let is_complete = seen.is_complete;
-        Some((whole.book).seen(now(), ledger, &held, &contested, is_complete))
+        let (held, contested) = (held.collect(), kubelet.whole.contested_ids());
+        let is_complete = kubelet.is_complete;
+        Some((whole.table).polled(now(), ledger, &held, &contested, is_complete))
     }
 
     /// Removes the CDI specs of an allocation that is gone.
@@ -138,7 +138,7 @@ impl ContainerGrants {
         };
         let topology = cards.topology();
         let offers = WholeCardOffers {
-            offers: whole.book.offers(ledger, &delivery.slots, &topology),
+            offers: whole.table.offers(ledger, &delivery.slots, &topology),
             topology,
         };
         whole.offers.send_if_modified(|known| {

@@ -40,15 +40,15 @@ enum CertificateRequestError {
 /// Retries until it has a certificate and its key, as PEM.
 pub(super) async fn ask(client: Client, pause: Duration) -> (String, String) {
     tokio::time::sleep(pause).await;
-    let mut told = String::new();
+    let mut last_warning = String::new();
     loop {
         match once(&client).await {
             Ok(own) => return own,
             Err(problem) => {
                 let problem = error_chain(&problem);
-                if problem != told {
+                if problem != last_warning {
                     warn!(problem, "Failed to get a certificate for TCP, retrying");
-                    told = problem;
+                    last_warning = problem;
                 }
             }
         }
@@ -89,23 +89,23 @@ async fn once(client: &Client) -> Result<(String, String), CertificateRequestErr
 
 /// Waits for the signer's answer.
 async fn answer(requests: Api<Request>, name: &str) -> Result<String, CertificateRequestError> {
-    let mut seen = pin!(watcher::watch_object(requests, name).default_backoff());
-    let mut is_told = false;
+    let mut changes = pin!(watcher::watch_object(requests, name).default_backoff());
+    let mut is_warned = false;
     loop {
-        let next = match timeout(SLOW, seen.next()).await {
+        let next = match timeout(SLOW, changes.next()).await {
             Ok(next) => next,
-            Err(_) if is_told => continue,
+            Err(_) if is_warned => continue,
             Err(_) => {
                 let hint = "the leading scheduler signs it; see its log";
                 warn!(request = name, hint, "Certificate request not answered yet");
-                is_told = true;
+                is_warned = true;
                 continue;
             }
         };
         match next {
             Some(Ok(Some(request))) => {
-                if let Some(said) = said(&request) {
-                    return said
+                if let Some(answer) = answer_of(&request) {
+                    return answer
                         .map_err(|why| CertificateRequestError::Refused(name.to_owned(), why));
                 }
             }
@@ -117,7 +117,7 @@ async fn answer(requests: Api<Request>, name: &str) -> Result<String, Certificat
 }
 
 /// The certificate, or why it was refused; `None` if neither is decided yet.
-fn said(request: &Request) -> Option<Result<String, String>> {
+fn answer_of(request: &Request) -> Option<Result<String, String>> {
     let status = request.status.as_ref()?;
     if let Some(certificate) = &status.certificate {
         return Some(Ok(String::from_utf8_lossy(&certificate.0).into_owned()));

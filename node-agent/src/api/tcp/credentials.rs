@@ -36,7 +36,9 @@ pub(super) struct TlsCredentials {
     pub(super) key: String,
     /// When to renew the certificate, in seconds since the epoch.
     pub(super) renew_at: u64,
-    pub(super) authorities: String,
+    /// The certificates of the trusted CAs, as PEM.
+    #[serde(rename = "authorities")]
+    pub(super) trust_bundle: String,
 }
 
 impl TlsCredentials {
@@ -83,11 +85,11 @@ impl TlsCredentials {
         let Ok(own) = own.parse_x509() else {
             return false;
         };
-        Pem::iter_from_buffer(self.authorities.as_bytes())
+        Pem::iter_from_buffer(self.trust_bundle.as_bytes())
             .flatten()
-            .any(|authority| {
-                let authority = authority.parse_x509().ok();
-                authority.is_some_and(|authority| is_signed(&own, &authority))
+            .any(|ca| {
+                let ca = ca.parse_x509().ok();
+                ca.is_some_and(|ca| is_signed(&own, &ca))
             })
     }
 
@@ -95,8 +97,8 @@ impl TlsCredentials {
     pub(super) fn config(&self) -> Result<Arc<ServerConfig>, CredentialsError> {
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(self.authorities.as_bytes()) {
-            roots.add(authority?)?;
+        for ca in CertificateDer::pem_slice_iter(self.trust_bundle.as_bytes()) {
+            roots.add(ca?)?;
         }
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
@@ -112,9 +114,8 @@ impl TlsCredentials {
     }
 }
 
-fn is_signed(own: &X509Certificate<'_>, authority: &X509Certificate<'_>) -> bool {
-    own.issuer() == authority.subject()
-        && own.verify_signature(Some(authority.public_key())).is_ok()
+fn is_signed(own: &X509Certificate<'_>, ca: &X509Certificate<'_>) -> bool {
+    own.issuer() == ca.subject() && own.verify_signature(Some(ca.public_key())).is_ok()
 }
 
 /// When the first certificate in a PEM text expires.

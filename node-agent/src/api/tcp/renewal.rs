@@ -48,12 +48,12 @@ pub(super) async fn keep(
         }
     };
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
-    let mut authorities = pin!(watcher::watch_object(maps, identity::AUTHORITY).default_backoff());
+    let mut trust_bundle = pin!(watcher::watch_object(maps, identity::AUTHORITY).default_backoff());
     let mut asking: Option<Asking> = None;
     let (mut pause, mut told) = (Duration::ZERO, String::new());
     loop {
         let wait = held.wait(SystemTime::now());
-        if wait.is_zero() && asking.is_none() && !held.authorities.is_empty() {
+        if wait.is_zero() && asking.is_none() && !held.trust_bundle.is_empty() {
             asking = Some(Box::pin(ask(client.clone(), pause)));
             pause = PAUSE;
         }
@@ -69,11 +69,11 @@ pub(super) async fn keep(
                 held.take(certificate, key, SystemTime::now());
                 info!(node, "Certificate renewed");
             }
-            next = authorities.next() => {
+            next = trust_bundle.next() => {
                 match next {
                     Some(Ok(map)) => match trusted(map) {
-                        Some(authorities) if authorities != held.authorities => {
-                            held.authorities = authorities;
+                        Some(trust_bundle) if trust_bundle != held.trust_bundle => {
+                            held.trust_bundle = trust_bundle;
                         }
                         _ => continue,
                     },
@@ -104,7 +104,7 @@ fn trusted(map: Option<ConfigMap>) -> Option<String> {
 
 /// Serves with these credentials from now on.
 fn present(held: &TlsCredentials, show: &watch::Sender<Option<Arc<ServerConfig>>>) {
-    if held.certificate.is_empty() || held.authorities.is_empty() {
+    if held.certificate.is_empty() || held.trust_bundle.is_empty() {
         return;
     }
     match held.config() {

@@ -31,7 +31,7 @@ async fn start() -> (TcpServer, TlsConnector) {
     let issuer = Issuer::new(params, key);
     let (certificate, key) = issue(&issuer, AGENT);
     let held = TlsCredentials {
-        authorities: authority.pem(),
+        trust_bundle: authority.pem(),
         certificate,
         key,
         ..TlsCredentials::default()
@@ -40,7 +40,7 @@ async fn start() -> (TcpServer, TlsConnector) {
     let (_, configs) = watch::channel(Some(held.config().unwrap()));
     let remote = TcpServer {
         address: String::new(),
-        seats: ConnectionLimiter::new("test", AT_ONCE),
+        limiter: ConnectionLimiter::new("test", AT_ONCE),
         listener,
         configs,
     };
@@ -70,7 +70,10 @@ async fn half_open(address: SocketAddr) -> TcpStream {
 #[tokio::test]
 async fn the_scheduler_gets_in_while_others_leave_handshakes_half_open() {
     let (remote, connector) = start().await;
-    let (address, seats) = (remote.listener.local_addr().unwrap(), remote.seats.clone());
+    let (address, limiter) = (
+        remote.listener.local_addr().unwrap(),
+        remote.limiter.clone(),
+    );
     let (connections, mut connected) = mpsc::channel(1);
     tokio::spawn(remote.accept(connections));
     let mut held = Vec::new();
@@ -86,5 +89,5 @@ async fn the_scheduler_gets_in_while_others_leave_handshakes_half_open() {
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         held.push(half_open(address).await);
     }
-    assert!(seats.dropped() >= 64, "{}", seats.dropped());
+    assert!(limiter.dropped() >= 64, "{}", limiter.dropped());
 }

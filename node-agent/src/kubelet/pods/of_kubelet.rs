@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use apportion_abi::names::RESOURCE_SLOT;
 
-    fn said(kind: EventType, phase: &str) -> WatchPodsEvent {
+    fn pod_event(kind: EventType, phase: &str) -> WatchPodsEvent {
         let quantity = wire::Quantity { string: "1".into() };
         let container = |name: &str| wire::Container {
             name: name.into(),
@@ -237,10 +237,10 @@ mod tests {
     fn a_pod_is_known_once_the_list_is_complete_and_ended_when_the_kubelet_says_so() {
         let (pods, seen) = watch::channel(NodePods::default());
         let mut listed = Some(BTreeMap::new());
-        let mut hear = |kind, phase| enter(said(kind, phase), &mut listed, &pods);
-        hear(EventType::Added, "Pending");
+        let mut apply = |kind, phase| enter(pod_event(kind, phase), &mut listed, &pods);
+        apply(EventType::Added, "Pending");
         assert!(seen.borrow().get("u1").is_none());
-        hear(EventType::InitialSyncComplete, "");
+        apply(EventType::InitialSyncComplete, "");
         let facts = seen.borrow().get("u1").cloned().unwrap();
         assert_eq!(
             (facts.name.as_str(), facts.memory.as_deref()),
@@ -254,9 +254,9 @@ mod tests {
             seen.borrow()
                 .are_init("u1", &BTreeSet::from(["first".to_owned()]))
         );
-        hear(EventType::Modified, "Succeeded");
+        apply(EventType::Modified, "Succeeded");
         assert_eq!(seen.borrow().live().count(), 0);
-        hear(EventType::Deleted, "");
+        apply(EventType::Deleted, "");
         assert_eq!(seen.borrow().ended().collect::<Vec<_>>(), ["u1"]);
         assert!(seen.borrow().get("u1").is_none());
     }

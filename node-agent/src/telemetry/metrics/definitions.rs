@@ -159,7 +159,7 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
     Gauge "apportion_kubelet_registered" "Whether the device plugin of the resource is registered with the kubelet"
         SeriesSource::Labels(&["resource"], registered);
     Histogram "apportion_prestart_duration_seconds" "Time that PreStartContainer took, by result"
-        SeriesSource::Spread("result", |f| &f.view.counts.kubelet.starts);
+        SeriesSource::Spread("result", |f| &f.view.counts.kubelet.container_starts);
     Counter "apportion_identity_lookups_total" "Lookups of slot owners at the kubelet, by source and result"
         SeriesSource::Labels(&["source", "result"], lookups);
     Gauge "apportion_nri_connected" "Whether the agent is connected to the container runtime as an NRI plugin"

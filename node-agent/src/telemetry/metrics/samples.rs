@@ -120,7 +120,7 @@ pub(super) fn disagreements(facts: &ScrapeSnapshot) -> Vec<Sample> {
 
 /// One series for each reason of each card that reports its throttle reasons.
 pub(super) fn throttled(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let told = facts.view.counts.throttled.iter();
+    let counts = facts.view.counts.throttled.iter();
     let of = |(card, bits): (&CardUuid, &u64)| {
         THROTTLES.map(|(word, bit)| {
             (
@@ -129,7 +129,7 @@ pub(super) fn throttled(facts: &ScrapeSnapshot) -> Vec<Sample> {
             )
         })
     };
-    told.flat_map(of).collect()
+    counts.flat_map(of).collect()
 }
 
 pub(super) fn denied(share: &ShareMetrics) -> Vec<(&'static str, f64)> {
@@ -162,12 +162,12 @@ pub(super) fn registered(facts: &ScrapeSnapshot) -> Vec<Sample> {
 }
 
 pub(super) fn lookups(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let looks = facts.view.counts.kubelet.looks.iter();
+    let polls = facts.view.counts.kubelet.polls.iter();
     let of = |((source, result), count): (&(&str, &str), &u64)| {
         let labels = vec![(*source).to_owned(), (*result).to_owned()];
         (labels, number(*count))
     };
-    looks.map(of).collect()
+    polls.map(of).collect()
 }
 
 pub(super) fn nri_connected(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -200,17 +200,17 @@ pub(super) fn faults(facts: &ScrapeSnapshot) -> Vec<Sample> {
 
 /// One series of the card is 1 and the others are 0. An action of a newer driver is "other".
 pub(super) fn recoveries(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let told = facts.view.counts.recoveries.iter();
+    let counts = facts.view.counts.recoveries.iter();
     let of = |(card, action): (&CardUuid, &u64)| {
         let is_other = !RECOVERIES.iter().any(|(_, number)| number == action);
         let known = RECOVERIES.map(|(word, number)| (word, number == *action));
-        let words = known.into_iter().chain([("other", is_other)]);
+        let actions = known.into_iter().chain([("other", is_other)]);
         let labels = |word: &str| vec![card.to_string(), word.to_owned()];
-        words
+        actions
             .map(|(word, is)| (labels(word), flag(is)))
             .collect::<Vec<_>>()
     };
-    told.flat_map(of).collect()
+    counts.flat_map(of).collect()
 }
 
 pub(super) fn cdi_enabled(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -261,13 +261,13 @@ pub(super) fn container_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
         vec![name.namespace, name.pod, name.container, uid]
     };
     // Two allocations for pods of the same name are one series.
-    let all: BTreeSet<_> = facts.shown().map(of).collect();
+    let all: BTreeSet<_> = facts.exported().map(of).collect();
     all.into_iter().map(|labels| (labels, 1.0)).collect()
 }
 
 pub(super) fn processes(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
-    for allocation in facts.shown() {
+    for allocation in facts.exported() {
         *counts.entry(snapshot::container(allocation)).or_default() += allocation.processes.len();
     }
     let of = |(name, count): (snapshot::ContainerLabels, usize)| {

@@ -61,7 +61,7 @@ pub(super) struct ShareMetrics {
 
 impl ScrapeSnapshot {
     /// The allocations that are exported.
-    pub(super) fn shown(&self) -> impl Iterator<Item = &v1::Allocation> {
+    pub(super) fn exported(&self) -> impl Iterator<Item = &v1::Allocation> {
         self.view.list.allocations.iter().take(MOST_SHARES)
     }
 }

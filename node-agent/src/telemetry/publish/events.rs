@@ -40,7 +40,7 @@ impl EventPublisher {
     }
 
     /// Publishes the event on its object, if it has one.
-    pub(super) async fn tell(&mut self, event: &v1::Event, list: &v1::ListReply) {
+    pub(super) async fn publish(&mut self, event: &v1::Event, list: &v1::ListReply) {
         let Some((reason, type_)) = row(event.kind()) else {
             return;
         };
@@ -51,14 +51,14 @@ impl EventPublisher {
         if !self.quiet.passes(Instant::now(), key) {
             return;
         }
-        let told = Event {
+        let kubernetes_event = Event {
             type_,
             reason: reason.to_owned(),
             note: Some(note(event, list)),
             action: "Enforce".to_owned(),
             secondary: None,
         };
-        if let Err(problem) = self.recorder.publish(&told, &object).await {
+        if let Err(problem) = self.recorder.publish(&kubernetes_event, &object).await {
             debug!(%problem, reason, "Failed to publish an event");
         }
     }

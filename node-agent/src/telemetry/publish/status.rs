@@ -215,18 +215,21 @@ mod tests {
             (ready.status, ready.reason)
         };
         let healthy = v1::CardHealth::Healthy;
-        let said = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
-        assert_eq!(reason(&view(true, healthy)), said("True", "Serving"));
-        assert_eq!(reason(&view(false, healthy)), said("False", "DriverSilent"));
+        let condition = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+        assert_eq!(reason(&view(true, healthy)), condition("True", "Serving"));
+        assert_eq!(
+            reason(&view(false, healthy)),
+            condition("False", "DriverSilent")
+        );
         let lost = view(true, v1::CardHealth::Lost);
-        assert_eq!(reason(&lost), said("False", "NoHealthyCard"));
+        assert_eq!(reason(&lost), condition("False", "NoHealthyCard"));
         let mut shared = view(true, healthy);
         shared.rival = Some("another".to_owned());
-        assert_eq!(reason(&shared), said("False", "OtherDevicePlugin"));
+        assert_eq!(reason(&shared), condition("False", "OtherDevicePlugin"));
         let idle = AgentView::empty(Some("no driver".to_owned()));
-        assert_eq!(reason(&idle), said("False", "NoDriver"));
+        assert_eq!(reason(&idle), condition("False", "NoDriver"));
         let mut bare = view(true, healthy);
         bare.list.cards.clear();
-        assert_eq!(reason(&bare), said("False", "NoCards"));
+        assert_eq!(reason(&bare), condition("False", "NoCards"));
     }
 }

@@ -210,11 +210,11 @@ async fn a_pod_that_bypasses_its_limit_is_told_once() {
         respond.send_response(Response::new(Body::from(body.to_vec())));
         assert!(server.next_request().await.is_none(), "it was told twice");
     };
-    let tell = async {
+    let publish = async {
         let mut teller = events::EventPublisher::new(client, "n1".to_owned());
         for _ in 0..3 {
-            teller.tell(&event, &list).await;
+            teller.publish(&event, &list).await;
         }
     };
-    tokio::join!(serve, tell);
+    tokio::join!(serve, publish);
 }

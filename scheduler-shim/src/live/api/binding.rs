@@ -91,9 +91,9 @@ impl PodBinder {
         pod: &PodRef,
         labels: &Texts,
     ) -> Result<(), kube::Error> {
-        let shown = pods.get_metadata(&pod.name).await?;
+        let current = pods.get_metadata(&pod.name).await?;
         let are_carried =
-            (labels.iter()).all(|(key, value)| shown.labels().get(key) == Some(value));
+            (labels.iter()).all(|(key, value)| current.labels().get(key) == Some(value));
         let _ = self.carries_labels.set(are_carried);
         if are_carried {
             Ok(())

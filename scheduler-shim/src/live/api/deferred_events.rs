@@ -25,39 +25,39 @@ pub(super) type DeferredEvent = (PodRef, String);
 /// Queues events, and is told about bindings.
 #[derive(Clone)]
 pub(super) struct DeferredEventSender {
-    words: mpsc::Sender<DeferredEvent>,
+    queue: mpsc::Sender<DeferredEvent>,
     bound: watch::Sender<Instant>,
 }
 
 /// The queued events, and when they may be sent.
 pub(super) struct DeferredEvents {
-    words: mpsc::Receiver<DeferredEvent>,
+    queue: mpsc::Receiver<DeferredEvent>,
     bound: watch::Receiver<Instant>,
 }
 
-pub(super) fn later() -> (DeferredEventSender, DeferredEvents) {
-    let (to, words) = mpsc::channel(ROOM);
-    let (seen, bound) = watch::channel(Instant::now());
-    let later = DeferredEventSender {
-        words: to,
-        bound: seen,
+pub(super) fn deferred_events() -> (DeferredEventSender, DeferredEvents) {
+    let (to, queue) = mpsc::channel(ROOM);
+    let (sender, bound) = watch::channel(Instant::now());
+    let deferred_events = DeferredEventSender {
+        queue: to,
+        bound: sender,
     };
-    (later, DeferredEvents { words, bound })
+    (deferred_events, DeferredEvents { queue, bound })
 }
 
 impl DeferredEventSender {
     /// Queues an event.
-    pub(super) fn say(&self, pod: PodRef, message: String) {
-        if let Err(mpsc::error::TrySendError::Full((pod, _))) = self.words.try_send((pod, message))
+    pub(super) fn queue_event(&self, pod: PodRef, message: String) {
+        if let Err(mpsc::error::TrySendError::Full((pod, _))) = self.queue.try_send((pod, message))
         {
             warn!(pod = pod.full(), "Event queue full, event dropped");
         }
     }
 
     /// Waits until a write of low priority may be sent.
-    pub(super) async fn turn(&self) {
+    pub(super) async fn wait(&self) {
         let bound = *self.bound.borrow();
-        sleep_until(turn(Instant::now(), bound)).await;
+        sleep_until(send_time(Instant::now(), bound)).await;
     }
 
     /// Records that a binding ended.
@@ -69,15 +69,15 @@ impl DeferredEventSender {
 impl DeferredEvents {
     /// Waits until the next event may be sent; `None` when there are no senders left.
     pub(super) async fn next(&mut self) -> Option<DeferredEvent> {
-        let word = self.words.recv().await?;
+        let event = self.queue.recv().await?;
         let bound = *self.bound.borrow();
-        sleep_until(turn(Instant::now(), bound)).await;
-        Some(word)
+        sleep_until(send_time(Instant::now(), bound)).await;
+        Some(event)
     }
 }
 
 /// When the next event may be sent, if the last binding ended at `bound`.
-fn turn(now: Instant, bound: Instant) -> Instant {
+fn send_time(now: Instant, bound: Instant) -> Instant {
     (bound + QUIET).min(now + SLOWLY)
 }
 
@@ -94,25 +94,25 @@ mod tests {
     }
 
     #[test]
-    fn words_wait_for_bindings_and_not_for_ever() {
+    fn events_wait_for_bindings_and_not_for_ever() {
         let bound = Instant::now();
-        assert_eq!(turn(bound, bound), bound + SLOWLY);
+        assert_eq!(send_time(bound, bound), bound + SLOWLY);
         let soon_quiet = bound + QUIET - SLOWLY / 2;
-        assert_eq!(turn(soon_quiet, bound), bound + QUIET);
+        assert_eq!(send_time(soon_quiet, bound), bound + QUIET);
         let quiet = bound + QUIET * 2;
-        assert!(turn(quiet, bound) < quiet, "it is said at once");
+        assert!(send_time(quiet, bound) < quiet, "the event is sent at once");
     }
 
     #[test]
     fn what_waits_is_bounded_and_what_came_first_stays() {
-        let (later, mut words) = later();
+        let (deferred_events, mut queue) = deferred_events();
         for number in 0..=ROOM {
-            later.say(pod(&number.to_string()), String::new());
+            deferred_events.queue_event(pod(&number.to_string()), String::new());
         }
-        let mut said = Vec::new();
-        while let Ok((pod, _)) = words.words.try_recv() {
-            said.push(pod.name);
+        let mut queued = Vec::new();
+        while let Ok((pod, _)) = queue.queue.try_recv() {
+            queued.push(pod.name);
         }
-        assert_eq!((said.len(), said[0].as_str()), (ROOM, "0"));
+        assert_eq!((queued.len(), queued[0].as_str()), (ROOM, "0"));
     }
 }

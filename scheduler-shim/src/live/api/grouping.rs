@@ -38,7 +38,7 @@ pub(super) struct GroupWriter {
     client: Client,
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
-    later: DeferredEventSender,
+    deferred_events: DeferredEventSender,
     /// No writes before this time; set while they are forbidden.
     refused: Arc<Mutex<Option<Instant>>>,
 }
@@ -55,24 +55,24 @@ impl GroupWriter {
     pub(super) fn new(
         client: Client,
         recorder: Arc<events::Recorder>,
-        later: DeferredEventSender,
+        deferred_events: DeferredEventSender,
     ) -> Self {
         Self {
             client,
             recorder,
             free: Arc::new(Semaphore::new(AT_ONCE)),
-            later,
+            deferred_events,
             refused: Arc::default(),
         }
     }
 
     /// Performs a write. Returns whether it succeeded.
     pub(super) async fn write(&self, write: GroupWrite) -> bool {
-        let Ok(_turn) = self.free.acquire().await else {
+        let Ok(_permit) = self.free.acquire().await else {
             return false;
         };
         if !matches!(write, GroupWrite::Found(_)) {
-            self.later.turn().await;
+            self.deferred_events.wait().await;
         }
         if self.is_refused() {
             return false;
@@ -107,7 +107,7 @@ impl GroupWriter {
                 groups.patch(&name, &parameters, &patch).await.map(drop)
             }
             GroupWrite::Mark(pod, membership) => self.mark(&pod, &membership).await,
-            GroupWrite::NotReady(group, sentence) => self.publish_event(&group, sentence).await,
+            GroupWrite::NotReady(group, message) => self.publish_event(&group, message).await,
         }
     }
 
@@ -142,12 +142,12 @@ impl GroupWriter {
         }
     }
 
-    async fn publish_event(&self, group: &Value, sentence: String) -> Result<(), kube::Error> {
+    async fn publish_event(&self, group: &Value, message: String) -> Result<(), kube::Error> {
         let text = |field: &str| group[field].as_str().map(str::to_owned);
         let event = events::Event {
             type_: events::EventType::Normal,
             reason: "NotReady".to_owned(),
-            note: Some(sentence.chars().take(1000).collect()),
+            note: Some(message.chars().take(1000).collect()),
             action: "Scheduling".to_owned(),
             secondary: None,
         };

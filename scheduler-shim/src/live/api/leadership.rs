@@ -71,8 +71,8 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_begins_without_the_lease_and_nothing_outlives_it() {
-        let (until, seen) = watch::channel(Instant::now());
-        let leading = LeadershipGuard::new(seen);
+        let (until, receiver) = watch::channel(Instant::now());
+        let leading = LeadershipGuard::new(receiver);
         assert!(!leading.is_so());
         assert!(timeout(SOON, leading.only(async {})).await.is_err());
         until.send_replace(Instant::now() + SOON);
@@ -83,8 +83,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_under_way_goes_on_while_the_lease_is_renewed() {
-        let (until, seen) = watch::channel(Instant::now() + SOON);
-        let leading = LeadershipGuard::new(seen);
+        let (until, receiver) = watch::channel(Instant::now() + SOON);
+        let leading = LeadershipGuard::new(receiver);
         let renewed = async {
             for _ in 0..6 {
                 until.send_replace(Instant::now() + SOON * 20);

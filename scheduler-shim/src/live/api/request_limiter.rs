@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const MOST: usize = 64;
 const LEAST: usize = 8;
 /// How many of them may be events and statuses.
-const WORDS: usize = 6;
+const LOW_PRIORITY: usize = 6;
 /// An answer within this time is never slow.
 const QUICK: Duration = Duration::from_millis(500);
 /// An answer that takes this many times as long as the quickest one is slow.
@@ -30,7 +30,7 @@ pub(super) enum RequestPurpose {
     /// Bindings and evictions.
     Decision,
     /// Events, conditions and statuses.
-    Word,
+    LowPriority,
 }
 
 /// The limit of concurrent requests.
@@ -55,7 +55,7 @@ impl ConcurrencyWindow {
     }
 
     /// Records the latency of an answer; `None` if none came.
-    fn note(&mut self, now: Instant, took: Option<Duration>) {
+    fn record(&mut self, now: Instant, took: Option<Duration>) {
         let floor = took.map(|took| self.floor(now, took));
         let is_quick = took
             .zip(floor)
@@ -99,7 +99,7 @@ impl ConcurrencyWindow {
 #[derive(Debug)]
 pub(super) struct RequestLimiter {
     free: Semaphore,
-    words: Semaphore,
+    low_priority: Semaphore,
     window: Mutex<ConcurrencyWindow>,
     /// Permits that exist. When the limit shrinks, the surplus is retired as requests end.
     out: Mutex<usize>,
@@ -108,38 +108,38 @@ pub(super) struct RequestLimiter {
 /// The permit for one request.
 #[derive(Debug)]
 pub(super) struct RequestPermit<'a> {
-    turns: &'a RequestLimiter,
+    limiter: &'a RequestLimiter,
     permit: Option<SemaphorePermit<'a>>,
-    _word: Option<SemaphorePermit<'a>>,
+    _low_priority: Option<SemaphorePermit<'a>>,
 }
 
 impl RequestLimiter {
     pub(super) fn new() -> Self {
         Self {
             free: Semaphore::new(MOST),
-            words: Semaphore::new(WORDS),
+            low_priority: Semaphore::new(LOW_PRIORITY),
             window: Mutex::new(ConcurrencyWindow::new()),
             out: Mutex::new(MOST),
         }
     }
 
     /// Waits for a permit.
-    pub(super) async fn turn(&self, purpose: RequestPurpose) -> RequestPermit<'_> {
-        let word = match purpose {
+    pub(super) async fn acquire(&self, purpose: RequestPurpose) -> RequestPermit<'_> {
+        let low_priority_permit = match purpose {
             RequestPurpose::Decision => None,
-            RequestPurpose::Word => self.words.acquire().await.ok(),
+            RequestPurpose::LowPriority => self.low_priority.acquire().await.ok(),
         };
         RequestPermit {
-            turns: self,
+            limiter: self,
             permit: self.free.acquire().await.ok(),
-            _word: word,
+            _low_priority: low_priority_permit,
         }
     }
 
     /// Records the latency of an answer; `None` if none came.
-    pub(super) fn note(&self, took: Option<Duration>) {
+    pub(super) fn record(&self, took: Option<Duration>) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        window.note(Instant::now(), took);
+        window.record(Instant::now(), took);
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         if window.size > *out {
             self.free.add_permits(window.size - *out);
@@ -160,7 +160,7 @@ impl RequestLimiter {
 impl Drop for RequestPermit<'_> {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take()
-            && self.turns.is_too_many()
+            && self.limiter.is_too_many()
         {
             permit.forget();
         }
@@ -182,13 +182,13 @@ mod tests {
         for _ in 0..4_000 {
             // Now and then it is idle.
             if now >= rested {
-                window.note(now, Some(least));
+                window.record(now, Some(least));
                 rested += REMEMBERED;
             }
             let under_way = u64::try_from(window.size).expect("it is small");
             took = least.max(ms(under_way * 1000 / rate));
             now += took / u32::try_from(under_way).expect("it is small");
-            window.note(now, Some(took));
+            window.record(now, Some(took));
         }
         (window.size, took)
     }
@@ -215,34 +215,38 @@ mod tests {
     #[test]
     fn silence_halves_it_once_and_never_ends_it() {
         let (mut window, now) = (ConcurrencyWindow::new(), Instant::now());
-        (0..10).for_each(|_| window.note(now, None));
+        (0..10).for_each(|_| window.record(now, None));
         assert_eq!(window.size, MOST / 2);
         for second in 1..20 {
-            window.note(now + Duration::from_secs(second), None);
+            window.record(now + Duration::from_secs(second), None);
         }
         assert_eq!(window.size, LEAST);
         for _ in 0..MOST * MOST {
-            window.note(now, Some(ms(1)));
+            window.record(now, Some(ms(1)));
         }
         assert_eq!(window.size, MOST);
     }
 
     #[tokio::test]
-    async fn turns_follow_the_window_and_words_take_few() {
-        let turns = RequestLimiter::new();
+    async fn permits_follow_the_window_and_low_priority_takes_few() {
+        let limiter = RequestLimiter::new();
         let mut all = Vec::new();
-        for _ in 0..WORDS {
-            all.push(turns.turn(RequestPurpose::Word).await);
+        for _ in 0..LOW_PRIORITY {
+            all.push(limiter.acquire(RequestPurpose::LowPriority).await);
         }
-        let word = tokio::time::timeout(ms(20), turns.turn(RequestPurpose::Word)).await;
-        assert!(word.is_err(), "bindings are to have the rest");
-        for _ in WORDS..MOST {
-            all.push(turns.turn(RequestPurpose::Decision).await);
+        let low_priority_permit =
+            tokio::time::timeout(ms(20), limiter.acquire(RequestPurpose::LowPriority)).await;
+        assert!(
+            low_priority_permit.is_err(),
+            "bindings are to have the rest"
+        );
+        for _ in LOW_PRIORITY..MOST {
+            all.push(limiter.acquire(RequestPurpose::Decision).await);
         }
-        turns.note(None);
+        limiter.record(None);
         all.clear();
-        assert_eq!(turns.free.available_permits(), MOST / 2);
-        (0..MOST / 2).for_each(|_| turns.note(Some(ms(1))));
-        assert_eq!(turns.free.available_permits(), MOST / 2 + 1);
+        assert_eq!(limiter.free.available_permits(), MOST / 2);
+        (0..MOST / 2).for_each(|_| limiter.record(Some(ms(1))));
+        assert_eq!(limiter.free.available_permits(), MOST / 2 + 1);
     }
 }

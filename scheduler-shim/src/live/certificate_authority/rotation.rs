@@ -127,8 +127,8 @@ impl CaRotation {
         until: SystemTime,
         now: SystemTime,
     ) -> Result<String, CertificateSigningError> {
-        let authority = KeyPair::from_pem(&self.current.key)?;
-        let issuer = Issuer::from_ca_cert_pem(&self.current.certificate, authority)?;
+        let ca_key = KeyPair::from_pem(&self.current.key)?;
+        let issuer = Issuer::from_ca_cert_pem(&self.current.certificate, ca_key)?;
         let mut params = CertificateParams::new(vec![name.to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.use_authority_key_identifier_extension = true;
@@ -143,8 +143,8 @@ impl CaRotation {
     }
 }
 
-fn is_usable(authority: &CaKeyPair) -> bool {
-    KeyPair::from_pem(&authority.key).is_ok() && ends(&authority.certificate).is_some()
+fn is_usable(ca_key: &CaKeyPair) -> bool {
+    KeyPair::from_pem(&ca_key.key).is_ok() && ends(&ca_key.certificate).is_some()
 }
 
 /// Whether the first certificate of a PEM text is still valid then.

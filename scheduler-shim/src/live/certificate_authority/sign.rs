@@ -37,7 +37,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Signs for as long as this scheduler leads.
 pub(super) async fn sign(
     client: Client,
-    terms: CaSettings,
+    settings: CaSettings,
     mut signs: watch::Receiver<CaRotation>,
 ) {
     let is_there = |kept: &CaRotation| !kept.current.key.is_empty();
@@ -66,7 +66,7 @@ pub(super) async fn sign(
         let kept = signs.borrow().clone();
         // There may be no further event for an unanswered request.
         for _ in 0..TRIES {
-            if answer(&requests, &request, &terms, &kept).await {
+            if answer(&requests, &request, &settings, &kept).await {
                 open.answered(&request);
                 break;
             }
@@ -125,12 +125,12 @@ fn is_open(request: &Request) -> bool {
 async fn answer(
     requests: &Api<Request>,
     request: &Request,
-    terms: &CaSettings,
+    settings: &CaSettings,
     kept: &CaRotation,
 ) -> bool {
     let name = request.name_any();
-    let signed = asking(request, &terms.agents)
-        .and_then(|node| signed(request, &node, terms, kept).map(|pem| (node, pem)));
+    let signed = asking(request, &settings.agents)
+        .and_then(|node| signed(request, &node, settings, kept).map(|pem| (node, pem)));
     let written = match &signed {
         Ok((node, pem)) => {
             info!(node, request = name, "Agent certificate signed");
@@ -202,7 +202,7 @@ fn asking(request: &Request, agents: &str) -> Result<String, String> {
 fn signed(
     request: &Request,
     node: &str,
-    terms: &CaSettings,
+    settings: &CaSettings,
     kept: &CaRotation,
 ) -> Result<String, String> {
     let pem = String::from_utf8_lossy(&request.spec.request.0);
@@ -213,7 +213,7 @@ fn signed(
         &parsed.public_key,
         &name,
         CertificateUsage::Server,
-        now + terms.life,
+        now + settings.life,
         now,
     );
     signed.map_err(|error| error_chain(&error))

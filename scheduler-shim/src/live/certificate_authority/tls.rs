@@ -13,13 +13,13 @@ use super::CaError;
 pub(super) fn client(
     certificate: &str,
     key: &str,
-    authorities: &str,
+    trust_bundle: &str,
 ) -> Result<Arc<ClientConfig>, CaError> {
     let chain: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
     let mut roots = RootCertStore::empty();
-    for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
-        roots.add(authority?)?;
+    for ca in CertificateDer::pem_slice_iter(trust_bundle.as_bytes()) {
+        roots.add(ca?)?;
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let mut config = builder

@@ -47,8 +47,8 @@ impl FakeCluster {
                     "{uid} is bound and not committed"
                 );
                 for share in &held.shares {
-                    let place = (0..CARDS).find(|place| uuid(node, *place) == share.card);
-                    left[place.expect("a card of the node")] -= share.bytes.0;
+                    let card = (0..CARDS).find(|card| uuid(node, *card) == share.card);
+                    left[card.expect("a card of the node")] -= share.bytes.0;
                 }
             }
             free.extend(left);

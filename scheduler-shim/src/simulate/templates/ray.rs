@@ -34,14 +34,14 @@ pub(super) fn clusters(inventory: &ObjectInventory) -> Vec<Value> {
             .fold(&maker.json()["status"], |at, field| &at[*field]);
         let key = [maker.kind(), maker.namespace(), maker.name()].map(str::to_owned);
         let is_made = made.contains(&key.into()) || written.is_string();
-        !super::is_at_rest(*maker) && !is_made
+        !super::is_idle(*maker) && !is_made
     });
     unmade
         .flat_map(|(maker, spec, status)| {
             let name = format!("{}-raycluster", maker.name());
             let mut named = maker.json().clone();
-            let told = status.iter().rev();
-            named["status"] = told.fold(
+            let conditions = status.iter().rev();
+            named["status"] = conditions.fold(
                 name.as_str().into(),
                 |inner: Value, field| json!({ *field: inner }),
             );
