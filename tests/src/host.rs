@@ -59,7 +59,7 @@ pub fn cards(count: usize) -> MachineConfig {
     MachineConfig {
         driver: DriverGeneration::R580,
         cards: vec![card; count],
-        rules: Vec::new(),
+        ..MachineConfig::default()
     }
 }
 

@@ -12,8 +12,8 @@ use crate::error::{
 };
 use crate::export::{exports, take_call};
 use crate::pointer::Out;
-use crate::tables::ProcessTables;
-use crate::{mapping, visible};
+use crate::tables::{MemoryKind, ProcessTables};
+use crate::{mapping, restore_thread, visible};
 
 /// What `cuInit` found.
 pub(crate) struct InitializedDriver {
@@ -184,8 +184,14 @@ fn init(flags: u32) -> Outcome {
     if DRIVER.set(InitializedDriver { facts, visible }).is_ok() {
         // SAFETY: the handler only stores to an atomic, which is allowed in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        restore_thread::start(ask, has_managed_memory);
     }
     Ok(())
+}
+
+fn has_managed_memory() -> bool {
+    let is_managed = |kind| matches!(kind, MemoryKind::Managed { .. });
+    tables().ranges.values().any(|range| is_managed(range.kind))
 }
 
 unsafe extern "C" fn forked() {

@@ -50,12 +50,15 @@ given:
     301 FILE_NOT_FOUND c"file not found";
     304 OPERATING_SYSTEM c"OS call failed or operation not supported on this OS";
     400 INVALID_HANDLE c"invalid resource handle";
+    401 ILLEGAL_STATE c"the operation cannot be performed in the present state";
     500 NOT_FOUND c"named symbol not found";
+    600 NOT_READY c"device not ready";
     704 PEER_ACCESS_ALREADY_ENABLED c"peer access is already enabled";
     705 PEER_ACCESS_NOT_ENABLED c"peer access has not been enabled";
     709 CONTEXT_IS_DESTROYED c"context is destroyed";
     712 HOST_MEMORY_ALREADY_REGISTERED c"part or all of the requested memory range is already mapped";
     713 HOST_MEMORY_NOT_REGISTERED c"pointer does not correspond to a registered memory region";
+    800 NOT_PERMITTED c"operation not permitted";
     801 NOT_SUPPORTED c"operation not supported";
     914 INVALID_RESOURCE_TYPE c"invalid resource type";
     915 INVALID_RESOURCE_CONFIGURATION c"invalid resource configuration";
@@ -70,14 +73,11 @@ foreign:
     211 NOT_MAPPED c"resource not mapped";
     217 PEER_ACCESS_UNSUPPORTED c"peer access is not supported between these two devices";
     218 INVALID_PTX c"a PTX JIT compilation failed";
-    600 NOT_READY c"device not ready";
     700 ILLEGAL_ADDRESS c"an illegal memory access was encountered";
     701 LAUNCH_OUT_OF_RESOURCES c"too many resources requested for launch";
     708 PRIMARY_CONTEXT_ACTIVE c"cannot set while device is active in this process";
     719 LAUNCH_FAILED c"unspecified launch failure";
-    800 NOT_PERMITTED c"operation not permitted";
     802 SYSTEM_NOT_READY c"system not yet initialized";
-    401 ILLEGAL_STATE c"the operation cannot be performed in the present state";
     402 LOSSY_QUERY c"attempted introspection would be semantically lossy";
     904 STREAM_CAPTURE_UNJOINED c"capturing stream has unjoined work";
     900 STREAM_CAPTURE_UNSUPPORTED c"operation not permitted when stream is capturing";
@@ -98,6 +98,9 @@ impl From<CudaRefusal> for CudaError {
             CudaRefusal::InvalidDevice => INVALID_DEVICE,
             CudaRefusal::InvalidContext => INVALID_CONTEXT,
             CudaRefusal::NotSupported => NOT_SUPPORTED,
+            CudaRefusal::IllegalState => ILLEGAL_STATE,
+            CudaRefusal::NotReady => NOT_READY,
+            CudaRefusal::NotPermitted => NOT_PERMITTED,
             CudaRefusal::Code(code) => Self(code),
         }
     }

@@ -10,8 +10,8 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::capture::rules;
-use crate::driver;
 use crate::error::{CudaError, NOT_INITIALIZED, Outcome, UNKNOWN};
+use crate::{call_gate, driver};
 
 /// An exported entry point.
 #[derive(Debug)]
@@ -53,6 +53,7 @@ pub(crate) fn enter(
         if !anytime && !driver::is_ready() {
             return Err(NOT_INITIALIZED);
         }
+        let _pass = (!anytime && !call_gate::passes_closed_gate(function)).then(call_gate::pass);
         CALL.set(Some(function));
         driver::touch(function)?;
         rules::check(function)?;

@@ -9,8 +9,10 @@
 mod array;
 mod array_descriptor;
 mod batches;
+mod call_gate;
 mod capture;
 mod captured_work;
+mod checkpoint;
 mod conditionals;
 mod context;
 mod context_events;
@@ -63,6 +65,7 @@ mod pools;
 mod primary;
 mod profiler;
 mod resources;
+mod restore_thread;
 mod retained_memory;
 mod sparse;
 mod stream;
@@ -84,6 +87,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::EntryPoint]> {
         batches::ROWS,
         ipc_memory::ROWS,
         capture::ROWS,
+        checkpoint::ROWS,
         conditionals::ROWS,
         context::ROWS,
         context_events::ROWS,

@@ -1,5 +1,5 @@
-//! Driver features that are not simulated: external memory and semaphores, pools of other processes, process
-//! checkpoints, fabrics. Each function is found under its name and version, and returns that it is not supported, or
+//! Driver features that are not simulated: external memory and semaphores, pools of other processes, checkpoints to
+//! storage, fabrics. Each function is found under its name and version, and returns that it is not supported, or
 //! that a handle is invalid if nothing could have created one.
 
 use crate::driver::driver;
@@ -9,12 +9,6 @@ use crate::pointer::{In, Out, Text};
 use crate::stream::stream;
 
 exports! {
-    cuCheckpointProcessGetState() = unsupported => "cuCheckpointProcessGetState" @ 12080;
-    cuCheckpointProcessGetRestoreThreadId() = unsupported => "cuCheckpointProcessGetRestoreThreadId" @ 12080;
-    cuCheckpointProcessLock() = unsupported => "cuCheckpointProcessLock" @ 12080;
-    cuCheckpointProcessCheckpoint() = unsupported => "cuCheckpointProcessCheckpoint" @ 12080;
-    cuCheckpointProcessRestore() = unsupported => "cuCheckpointProcessRestore" @ 12080;
-    cuCheckpointProcessUnlock() = unsupported => "cuCheckpointProcessUnlock" @ 12080;
     cuCheckpointOperationComplete() = unsupported => "cuCheckpointOperationComplete" @ 13040;
 
     cuImportExternalMemory() = unsupported => "cuImportExternalMemory" @ 10000;

@@ -2,9 +2,11 @@
 //! kernel who is asking, and notices the end of a process by itself, as the real driver does.
 
 mod arguments;
+mod checkpoints;
 mod descriptors;
 mod instance;
 mod processes;
+mod restore_threads;
 mod serve;
 
 use std::process::ExitCode;

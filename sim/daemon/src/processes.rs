@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -17,10 +18,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::descriptors::OpenDescriptors;
+use crate::restore_threads::RestoreThreads;
 
 /// The machine and the processes that it serves.
 pub(crate) struct MachineServer {
     state: Mutex<ServerState>,
+    /// A restore thread has reported.
+    reported: Condvar,
 }
 
 struct ServerState {
@@ -32,6 +36,7 @@ struct ServerState {
     idle_since: Instant,
     connections: u64,
     descriptors: OpenDescriptors,
+    threads: RestoreThreads,
 }
 
 /// A client process, and its connections by number.
@@ -72,9 +77,11 @@ impl MachineServer {
             idle_since: Instant::now(),
             connections: 0,
             descriptors: OpenDescriptors::default(),
+            threads: RestoreThreads::default(),
         };
         Self {
             state: Mutex::new(state),
+            reported: Condvar::new(),
         }
     }
 
@@ -93,6 +100,56 @@ impl MachineServer {
         } = &mut *state;
         descriptors.look(|handle| machine.descriptor_closed(handle));
         state.hears(guest).then(|| step(&mut state.machine))
+    }
+
+    /// Runs `step` on the machine after everything that dead clients held has come back.
+    pub(crate) fn apply<T>(&self, step: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut state = self.state();
+        state.bury();
+        step(&mut state.machine)
+    }
+
+    /// Runs `step` on the orders for restore threads. A step that reports wakes who waits for it.
+    pub(crate) fn threads<T>(&self, step: impl FnOnce(&mut RestoreThreads) -> T) -> T {
+        let result = step(&mut self.state().threads);
+        self.reported.notify_all();
+        result
+    }
+
+    /// Waits at most `longest` for a report.
+    pub(crate) fn wait_for_report<T>(
+        &self,
+        longest: Duration,
+        mut take: impl FnMut(&mut RestoreThreads) -> Option<T>,
+    ) -> Option<T> {
+        let mut state = self.state();
+        if let Some(report) = take(&mut state.threads) {
+            return Some(report);
+        }
+        let waited = self.reported.wait_timeout(state, longest);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        take(&mut state.threads)
+    }
+
+    /// A client process.
+    pub(crate) fn process(&self, pid: Pid) -> Option<Arc<OwnedFd>> {
+        let state = self.state();
+        let client = state.processes.get(&pid)?;
+        Some(Arc::clone(&client.process))
+    }
+
+    /// The client that a caller names by a pid of its own PID namespace.
+    pub(crate) fn named(&self, caller: Pid, pid: Pid) -> Option<Pid> {
+        let namespace = pid_namespace(caller)?;
+        if pid_namespace(std::process::id() as Pid).as_ref() == Some(&namespace) {
+            return Some(pid);
+        }
+        let state = self.state();
+        let mut clients = state.processes.keys().copied();
+        clients.find(|client| {
+            pid_namespace(*client).as_ref() == Some(&namespace)
+                && innermost_pid(*client) == Some(pid)
+        })
     }
 
     /// Watches a descriptor that a client made of a handle's memory.
@@ -214,6 +271,7 @@ impl ServerState {
 
     fn end(&mut self, pid: Pid) {
         self.processes.remove(&pid);
+        self.threads.forget(pid);
         self.machine.process_gone(pid);
     }
 
@@ -282,4 +340,18 @@ fn peer(pid: Pid, uid: u32) -> PeerIdentity {
         cgroup: cgroup.to_owned(),
         uid,
     }
+}
+
+/// The PID namespace of a process, as the kernel names it.
+fn pid_namespace(pid: Pid) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// A process's pid in its own PID namespace.
+fn innermost_pid(pid: Pid) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let pids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    pids.split_whitespace().last()?.parse().ok()
 }

@@ -11,11 +11,13 @@ use anyhow::Context;
 use apportion_sim_client::{receive, send};
 use apportion_sim_machine::{
     CallAdmission, CudaRefusal, Machine, MachineAnswer, MachineCall, MachineReply, MachineRequest,
+    Pid,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::checkpoints;
 use crate::instance::SocketLease;
 use crate::processes::{MachineServer, ProcessConnection};
 
@@ -84,7 +86,7 @@ fn converse(
     mut stream: UnixStream,
 ) -> io::Result<()> {
     while let Some(call) = receive(&mut stream)? {
-        let Some(answer) = answer(served, guest, call) else {
+        let Some(answer) = answer(served, guest, &stream, call) else {
             return Ok(());
         };
         send(&mut stream, &answer)?;
@@ -96,7 +98,8 @@ fn converse(
 fn answer(
     served: &MachineServer,
     guest: &ProcessConnection,
-    call: MachineCall,
+    stream: &UnixStream,
+    mut call: MachineCall,
 ) -> Option<MachineAnswer> {
     let admission = match &call.function {
         Some(function) => served.machine(guest, |machine| machine.admit(function))?,
@@ -111,6 +114,18 @@ fn answer(
             gone: Vec::new(),
         }),
         None => {
+            let named = named_process(&mut call.request);
+            if let Some(named) = named {
+                // An unknown pid stays as it is: the machine refuses it.
+                *named = served.named(guest.pid(), *named).unwrap_or(NO_PROCESS);
+            }
+            if takes_time(&call.request) {
+                let reply = checkpoints::answer(served, guest, stream, &call.request)?;
+                return Some(MachineAnswer {
+                    reply,
+                    gone: Vec::new(),
+                });
+            }
             let made = match call.request {
                 MachineRequest::HandleExport { handle, descriptor } => Some((handle, descriptor)),
                 _ => None,
@@ -125,4 +140,34 @@ fn answer(
             Some(answer)
         }
     }
+}
+
+/// No process has this pid.
+const NO_PROCESS: Pid = 0;
+
+/// The process that a request is about, unless it is about the caller.
+fn named_process(request: &mut MachineRequest) -> Option<&mut Pid> {
+    match request {
+        MachineRequest::ProcessState(process)
+        | MachineRequest::RestoreThread(process)
+        | MachineRequest::HostCopies(process)
+        | MachineRequest::ProcessLock { process, .. }
+        | MachineRequest::ProcessCheckpoint(process)
+        | MachineRequest::ProcessRestore(process)
+        | MachineRequest::ProcessUnlock(process) => Some(process),
+        _ => None,
+    }
+}
+
+/// Whether a request must not hold the machine while it is carried out.
+fn takes_time(request: &MachineRequest) -> bool {
+    matches!(
+        request,
+        MachineRequest::AwaitOrder { .. }
+            | MachineRequest::OrderDone(_)
+            | MachineRequest::ProcessLock { .. }
+            | MachineRequest::ProcessCheckpoint(_)
+            | MachineRequest::ProcessRestore(_)
+            | MachineRequest::ProcessUnlock(_)
+    )
 }

@@ -10,6 +10,8 @@ use crate::{CardConfig, CudaRefusal, Pid};
 pub(crate) struct SimulatedCard {
     pub(crate) config: CardConfig,
     held: BTreeMap<Pid, u64>,
+    /// What checkpointed processes held here. It is in the host now.
+    checkpointed: BTreeMap<Pid, u64>,
     high: u64,
 }
 
@@ -18,6 +20,7 @@ impl SimulatedCard {
         Self {
             config,
             held: BTreeMap::new(),
+            checkpointed: BTreeMap::new(),
             high: 0,
         }
     }
@@ -60,6 +63,27 @@ impl SimulatedCard {
     /// Forgets a process that is gone.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.held.remove(&pid);
+        self.checkpointed.remove(&pid);
+    }
+
+    /// Moves all memory of a process to the host.
+    pub(crate) fn checkpoint(&mut self, pid: Pid) {
+        if let Some(bytes) = self.held.remove(&pid) {
+            self.checkpointed.insert(pid, bytes);
+        }
+    }
+
+    /// Moves all memory of a process back from the host. The caller has checked that it fits.
+    pub(crate) fn restore(&mut self, pid: Pid) {
+        if let Some(bytes) = self.checkpointed.remove(&pid) {
+            self.held.insert(pid, bytes);
+            self.high = self.high.max(self.used());
+        }
+    }
+
+    /// The memory of a process that is in the host.
+    pub(crate) fn host_copies(&self, pid: Pid) -> u64 {
+        self.checkpointed.get(&pid).copied().unwrap_or(0)
     }
 
     /// The memory for programs: the card's memory less the driver's reserve.

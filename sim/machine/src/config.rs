@@ -16,6 +16,8 @@ pub struct MachineConfig {
     pub cards: Vec<CardConfig>,
     /// Faults and latencies from the start.
     pub rules: Vec<FaultRule>,
+    /// How fast a checkpoint copies between a card and the host, in MiB per second.
+    pub checkpoint_mib_per_second: u32,
 }
 
 /// A driver generation.
@@ -75,6 +77,9 @@ pub enum ConfigError {
     /// A link that leads nowhere, or to the card itself.
     #[error("GPU {0}: a link leads to GPU {1}, which is itself or does not exist")]
     Link(usize, u32),
+    /// A checkpoint would never end.
+    #[error("checkpoint_mib_per_second must be at least 1")]
+    CheckpointSpeed,
     /// Two cards have the same UUID.
     #[error("GPU {0}: another GPU has the UUID `{1}`")]
     Twice(usize, String),
@@ -86,6 +91,7 @@ impl Default for MachineConfig {
             driver: DriverGeneration::R580,
             cards: vec![CardConfig::default()],
             rules: Vec::new(),
+            checkpoint_mib_per_second: 16384,
         }
     }
 }
@@ -121,6 +127,7 @@ impl MachineConfig {
             driver,
             cards: vec![card; cards],
             rules: Vec::new(),
+            checkpoint_mib_per_second: 16384,
         }
     }
 
@@ -131,6 +138,9 @@ impl MachineConfig {
     pub fn validate(mut self) -> Result<Self, ConfigError> {
         if self.cards.is_empty() || self.cards.len() > 64 {
             return Err(ConfigError::Cards(self.cards.len()));
+        }
+        if self.checkpoint_mib_per_second == 0 {
+            return Err(ConfigError::CheckpointSpeed);
         }
         let count = self.cards.len();
         for (position, card) in self.cards.iter_mut().enumerate() {

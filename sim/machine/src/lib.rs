@@ -9,6 +9,7 @@
 
 mod arena;
 mod card;
+mod checkpoint;
 mod config;
 mod contexts;
 mod machine;
@@ -24,6 +25,7 @@ mod virtual_memory;
 mod wire;
 
 pub use arena::BlockPlacement;
+pub use checkpoint::{CheckpointState, GateOrder, GateReport};
 pub use config::{CardConfig, ConfigError, DriverGeneration, MachineConfig};
 pub use machine::Machine;
 pub use pool::{PoolAttribute, PoolLocation};

@@ -26,6 +26,7 @@ pub struct Machine {
     pub(crate) shared_blocks: BTreeMap<u64, u64>,
     pub(crate) nvml: NvmlState,
     pub(crate) group_limits: GroupLimits,
+    pub(crate) checkpoint_mib_per_second: u32,
     rules: FaultRules,
     names: u64,
     lost_blocks: Vec<u64>,
@@ -48,6 +49,7 @@ impl Machine {
             physical: BTreeMap::new(),
             shared_blocks: BTreeMap::new(),
             group_limits: GroupLimits::default(),
+            checkpoint_mib_per_second: config.checkpoint_mib_per_second,
             rules,
             names: 0,
             lost_blocks: Vec::new(),
@@ -144,6 +146,16 @@ impl Machine {
                 let card = self.cards.get_mut(card).ok_or(CudaRefusal::InvalidDevice)?;
                 Ok(MachineReply::Value(card.take_high()))
             }
+            // The server carries these out step by step, because they take time.
+            MachineRequest::AwaitOrder { .. }
+            | MachineRequest::OrderDone(_)
+            | MachineRequest::ProcessLock { .. }
+            | MachineRequest::ProcessCheckpoint(_)
+            | MachineRequest::ProcessRestore(_)
+            | MachineRequest::ProcessUnlock(_) => Err(CudaRefusal::NotSupported),
+            MachineRequest::ProcessState(of) => self.process_state(pid, of),
+            MachineRequest::RestoreThread(of) => self.restore_thread(pid, of),
+            MachineRequest::HostCopies(of) => self.host_copies(pid, of),
             MachineRequest::AddRule(rule) => {
                 self.rules.add(rule);
                 Ok(MachineReply::Done)

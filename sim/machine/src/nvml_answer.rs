@@ -3,8 +3,8 @@
 use crate::card::SimulatedCard;
 use crate::machine::Machine;
 use crate::{
-    CardSnapshot, DriverGeneration, DriverVersions, MachineSnapshot, NvmlControl, NvmlRefusal,
-    NvmlReply, NvmlRequest, PciAddress, Pid, ProcessSnapshot,
+    CardSnapshot, CheckpointState, DriverGeneration, DriverVersions, MachineSnapshot, NvmlControl,
+    NvmlRefusal, NvmlReply, NvmlRequest, PciAddress, Pid, ProcessSnapshot,
 };
 
 impl Machine {
@@ -87,6 +87,7 @@ impl Machine {
         let on = self
             .processes
             .iter()
+            .filter(|(_, process)| process.checkpoint.state != CheckpointState::Checkpointed)
             .filter(|(pid, process)| process.is_on(position) || card.held_by(**pid) > 0);
         on.filter_map(|(pid, _)| {
             let used = known.then(|| card.held_by(*pid));

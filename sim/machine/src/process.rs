@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::arena::Arena;
+use crate::checkpoint::ProcessCheckpoint;
 use crate::pool::ProcessPool;
 use crate::{BlockPlacement, ContextLimit};
 
@@ -28,6 +29,7 @@ pub(crate) struct MachineProcess {
     pub(crate) default_pools: BTreeMap<usize, u64>,
     pub(crate) graph_pools: BTreeMap<usize, u64>,
     pub(crate) allocations: HashMap<u64, MachineAllocation>,
+    pub(crate) checkpoint: ProcessCheckpoint,
 }
 
 /// The primary context of a card. Its name stays the same when the context ends and is created again.
@@ -72,6 +74,7 @@ impl MachineProcess {
             default_pools: BTreeMap::new(),
             graph_pools: BTreeMap::new(),
             allocations: HashMap::new(),
+            checkpoint: ProcessCheckpoint::default(),
         }
     }
 

@@ -20,6 +20,15 @@ pub enum CudaRefusal {
     /// The machine does not support this.
     #[error("not supported")]
     NotSupported,
+    /// The state of the process does not allow it.
+    #[error("illegal state")]
+    IllegalState,
+    /// It did not happen within the time that the caller gave.
+    #[error("not ready")]
+    NotReady,
+    /// The caller may not do this to that process.
+    #[error("not permitted")]
+    NotPermitted,
     /// A rule asked for this `CUresult`.
     #[error("rule: error {0}")]
     Code(i32),

@@ -2,7 +2,7 @@
 //! counted for the process that created it. When that one is gone, it is counted for another one that still refers to
 //! it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::Machine;
 use crate::process::{AllocationOrigin, MachineAllocation};
@@ -216,6 +216,16 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// Whether a process holds memory that others hold too, or could open.
+    pub(crate) fn shares_memory(&self, pid: Pid) -> bool {
+        let blocks: BTreeSet<u64> = self.shared_blocks.values().copied().collect();
+        self.physical.iter().any(|(id, physical)| {
+            let is_held = physical.holder == pid || physical.references.contains_key(&pid);
+            let has_others = physical.references.keys().any(|other| *other != pid);
+            is_held && (has_others || physical.descriptors > 0 || blocks.contains(id))
+        })
     }
 
     /// The bytes of handles that are counted for a process on a card, to check that no memory is lost.

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BlockPlacement, CudaRefusal, FaultRule, NvmlReply, NvmlRequest, PoolAttribute, PoolLocation,
+    BlockPlacement, CudaRefusal, FaultRule, GateOrder, GateReport, NvmlReply, NvmlRequest, Pid,
+    PoolAttribute, PoolLocation,
 };
 
 /// A request and the driver function that makes it.
@@ -144,6 +145,32 @@ pub enum MachineRequest {
     MemoryInfo(usize),
     /// The most that all processes together have held on a card since the last such request: [`MachineReply::Value`].
     HighWater(usize),
+    /// The restore thread of the asking process waits for its next order: [`MachineReply::Order`].
+    AwaitOrder {
+        /// The thread's id.
+        thread: i32,
+    },
+    /// The restore thread has carried out its last order.
+    OrderDone(GateReport),
+    /// `cuCheckpointProcessGetState`: [`MachineReply::Value`], a `CUprocessState`.
+    ProcessState(Pid),
+    /// `cuCheckpointProcessGetRestoreThreadId`: [`MachineReply::Value`].
+    RestoreThread(Pid),
+    /// `cuCheckpointProcessLock`.
+    ProcessLock {
+        /// The process to lock.
+        process: Pid,
+        /// How long its calls in flight may take, in milliseconds. Zero for as long as they need.
+        timeout_ms: u32,
+    },
+    /// `cuCheckpointProcessCheckpoint`.
+    ProcessCheckpoint(Pid),
+    /// `cuCheckpointProcessRestore`.
+    ProcessRestore(Pid),
+    /// `cuCheckpointProcessUnlock`.
+    ProcessUnlock(Pid),
+    /// The bytes of a process that a checkpoint has copied to the host: [`MachineReply::Value`].
+    HostCopies(Pid),
     /// Puts a rule in force.
     AddRule(FaultRule),
     /// Removes all rules.
@@ -186,6 +213,8 @@ pub enum MachineReply {
         /// The memory for programs, in bytes.
         total: u64,
     },
+    /// To [`MachineRequest::AwaitOrder`].
+    Order(GateOrder),
     /// To [`MachineRequest::Nvml`].
     Nvml(NvmlReply),
 }

@@ -4,6 +4,7 @@ use crate::record::{CaseError, CaseReport};
 
 mod arrays;
 mod batches;
+mod checkpoint;
 mod contexts;
 mod deadly_nulls;
 mod dependencies;
@@ -26,6 +27,7 @@ mod starting;
 mod textures;
 mod virtual_memory;
 
+pub(crate) use checkpoint::sleep;
 pub(crate) use deadly_nulls::perform as perform_deadly;
 pub(crate) use processes::hold;
 
@@ -94,6 +96,11 @@ pub(crate) const CASES: &[ConformanceCase] = &[
         name: "virtual_memory",
         about: "handles, reservations, mappings and who keeps memory alive",
         run: virtual_memory::run,
+    },
+    ConformanceCase {
+        name: "checkpoint",
+        about: "two processes of 60 % of the card each that take turns by checkpoints",
+        run: checkpoint::run,
     },
     ConformanceCase {
         name: "sharing_handles",

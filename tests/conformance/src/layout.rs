@@ -334,6 +334,23 @@ pub(crate) const BYTES: i32 = 1;
 /// `CU_AD_FORMAT_FLOAT`.
 pub(crate) const FLOATS: i32 = 0x20;
 
+/// `CUcheckpointLockArgs`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct LockArguments {
+    timeout_ms: u32,
+    reserved: [u32; 15],
+}
+
+impl LockArguments {
+    pub(crate) fn within(timeout_ms: u32) -> Self {
+        Self {
+            timeout_ms,
+            reserved: [0; 15],
+        }
+    }
+}
+
 /// `nvmlMemory_t`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]

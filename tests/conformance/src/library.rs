@@ -12,8 +12,8 @@ use libloading::Library;
 use crate::code::ResultCode;
 use crate::layout::{
     AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, CopyAttributes, CopyOfRows,
-    FillNode, HandleProperties, HostNode, KernelNode, Location, PoolProperties, ReadWriteAccess,
-    RunningProcess, SmGroupParams, SmResource, TextureResource, TextureSampling,
+    FillNode, HandleProperties, HostNode, KernelNode, Location, LockArguments, PoolProperties,
+    ReadWriteAccess, RunningProcess, SmGroupParams, SmResource, TextureResource, TextureSampling,
 };
 
 /// A nullable output.
@@ -83,6 +83,11 @@ library! {
     alloc_managed = "cuMemAllocManaged" (address: Out<u64>, bytes: usize, flags: u32);
     free = "cuMemFree_v2" (address: u64);
     address_range = "cuMemGetAddressRange_v2" (base: Out<u64>, bytes: Out<usize>, address: u64);
+    process_state = "cuCheckpointProcessGetState" (process: i32, state: Out<u32>);
+    process_lock = "cuCheckpointProcessLock" (process: i32, arguments: In<LockArguments>);
+    process_checkpoint = "cuCheckpointProcessCheckpoint" (process: i32, arguments: In<[u64; 8]>);
+    process_restore = "cuCheckpointProcessRestore" (process: i32, arguments: In<[u64; 8]>);
+    process_unlock = "cuCheckpointProcessUnlock" (process: i32, arguments: In<[u64; 8]>);
     copy_in = "cuMemcpyHtoD_v2" (to: u64, from: *const c_void, bytes: usize);
     copy_out = "cuMemcpyDtoH_v2" (to: *mut c_void, from: u64, bytes: usize);
     copy_peer = "cuMemcpy3DPeer" (copy: *const c_void);

@@ -49,6 +49,9 @@ struct ConformanceArguments {
     /// Hold memory until the standard input ends
     #[arg(long, hide = true)]
     hold: bool,
+    /// Fill memory and compare it as the standard input says
+    #[arg(long, hide = true)]
+    sleep: bool,
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,9 @@ fn perform(arguments: &ConformanceArguments) -> Result<bool, String> {
     }
     if arguments.hold {
         return Ok(cases::hold().is_ok());
+    }
+    if arguments.sleep {
+        return Ok(cases::sleep().is_ok());
     }
     if let Some(name) = &arguments.deadly {
         return cases::perform_deadly(name);
