@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -74,6 +75,8 @@ impl VictimProcess {
 
     /// Sends one line of steps to a program that may end because of it. Returns the answers so far.
     ///
+    /// A program whose main thread is killed alone has ended too: its other threads belong to the driver.
+    ///
     /// # Panics
     /// If the program neither answers nor ends.
     #[track_caller]
@@ -83,14 +86,20 @@ impl VictimProcess {
         if !matches!(sent, Some(Ok(()))) {
             return answers;
         }
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(Duration::from_millis(50)) {
                 Ok(dot) if dot == "." => return answers,
                 Ok(answer) => answers.extend(answer.parse()),
                 Err(RecvTimeoutError::Disconnected) => return answers,
-                Err(RecvTimeoutError::Timeout) => {
-                    panic!("{line}: no answer and no end: {}", self.errors())
+                Err(RecvTimeoutError::Timeout) if self.has_lost_its_main_thread() => {
+                    let _ = self.child.kill();
                 }
+                Err(RecvTimeoutError::Timeout) => assert!(
+                    Instant::now() < deadline,
+                    "{line}: no answer and no end: {}",
+                    self.errors()
+                ),
             }
         }
     }
@@ -187,6 +196,17 @@ impl VictimProcess {
     pub fn end(&mut self) -> ExitStatus {
         self.input = None;
         self.wait()
+    }
+
+    fn has_lost_its_main_thread(&self) -> bool {
+        let pid = self.child.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        let state = stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next());
+        state == Some('Z')
     }
 
     fn os_pid(&self) -> Pid {
