@@ -1,6 +1,8 @@
 //! The driver's own memory limits by control group (R615 and later). As in the driver's `misc` backend, the limits are
 //! a flat map: the nearest group with a limit decides for a process, and a parent's limit does not bound children that
-//! have their own. Soft limits are stored and reported, but evict nothing.
+//! have their own. A limit below what the group holds under its present one is refused, and so is one of the root
+//! group (`memacctSetLimits` in `src/nvidia/src/kernel/mem_mgr/memacct.c` of the open kernel modules 615.71.09). Soft
+//! limits are stored and reported, but evict nothing.
 
 use std::collections::BTreeMap;
 
@@ -59,10 +61,17 @@ impl Machine {
         if soft > hard || soft > total || (hard != NO_LIMIT && hard > total) {
             return Err(NvmlRefusal::InvalidArgument);
         }
+        if group == "/" {
+            return Err(NvmlRefusal::NotSupported);
+        }
+        let key = (card, group);
+        if self.group_limits.limits.contains_key(&key) && self.used_by_group(card, &key.1) > hard {
+            return Err(NvmlRefusal::InvalidArgument);
+        }
         if (soft, hard) == (0, NO_LIMIT) {
-            self.group_limits.limits.remove(&(card, group));
+            self.group_limits.limits.remove(&key);
         } else {
-            self.group_limits.limits.insert((card, group), (soft, hard));
+            self.group_limits.limits.insert(key, (soft, hard));
         }
         Ok(())
     }
@@ -188,6 +197,25 @@ mod tests {
         set(&mut machine, "/pod", NO_LIMIT).expect("the limit is in order");
         let read = machine.get_memory_limits(0, "/pod".to_owned());
         assert_eq!(read, Err(NvmlRefusal::NotFound));
+    }
+
+    #[test]
+    fn refuses_a_limit_below_what_the_group_holds() {
+        let mut machine = machine(DriverGeneration::R615);
+        set(&mut machine, "/pod", 800 * MIB).expect("the limit is in order");
+        machine.process_came(10, peer("/pod"));
+        assert!(take_context(&mut machine, 10));
+        let below = set(&mut machine, "/pod", MIB);
+        assert_eq!(below, Err(NvmlRefusal::InvalidArgument));
+        assert_eq!(machine.driver_limit(10, 0), Some(800 * MIB));
+        assert_eq!(set(&mut machine, "/pod", NO_LIMIT), Ok(()));
+    }
+
+    #[test]
+    fn the_root_group_has_no_limit() {
+        let mut machine = machine(DriverGeneration::R615);
+        let of_root = set(&mut machine, "/", 800 * MIB);
+        assert_eq!(of_root, Err(NvmlRefusal::NotSupported));
     }
 
     #[test]
