@@ -96,6 +96,7 @@ fn grant(
         library,
         share: request.share,
         cards: allocation.grants.iter().map(card).collect(),
+        driver_limit: None,
     }
 }
 

@@ -27,7 +27,7 @@ use crate::options::AgentOptions;
 use crate::processes::members::AllocationMembers;
 use crate::processes::procfs;
 use crate::runtime::cgroups::CgroupLookup;
-use crate::runtime::nri_plugin::NriPlugin;
+use crate::runtime::nri_plugin::{NriPlugin, NriReport};
 use crate::telemetry::view::AgentHandle;
 
 mod accounts;
@@ -37,6 +37,7 @@ mod checkpoint;
 mod clock;
 mod context_cost;
 mod deliver;
+mod driver_limits;
 mod foreign_cards;
 mod grants;
 mod health;
@@ -55,6 +56,7 @@ pub(crate) use restore::ORPHAN;
 use accounts::AccountTable;
 use cards::{CardInventory, DriverReport, SILENCE};
 use context_cost::{ContextCosts, ProbeStep};
+use driver_limits::DriverLimits;
 use grants::ContainerGrants;
 use instance::InstanceFiles;
 use lingering::LingeringProcesses;
@@ -64,6 +66,10 @@ use state::AgentState;
 /// How often the agent looks for child processes. A process that uses a card is found at once through its parents;
 /// this finds those that do not use one yet.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How long the driver may take to show whether it keeps limits, before the agent goes on without.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The file that says which containers have a limit of the driver, in the folder of the instance.
+const DRIVER_LIMITS: &str = "driver-limits.json";
 
 /// The agent: its loop, and the requests that it answers.
 pub(crate) struct NodeAgent {
@@ -99,6 +105,10 @@ impl NodeAgent {
             lingering: LingeringProcesses::default(),
             cgroups: CgroupLookup::new(),
             grants: ContainerGrants::default(),
+            limits: DriverLimits::new(
+                options.cards.has_driver_limits(),
+                instance.path(DRIVER_LIMITS),
+            ),
             publisher: StatusPublisher::new(node(&options, &instance, &driver)),
             cards: CardInventory::new(driver, FaultMonitor::listen(library)),
             instance: InstanceFiles::new(instance, listeners, boot_id),
@@ -131,11 +141,28 @@ impl NodeAgent {
         }
     }
 
+    /// Finds out whether the driver keeps memory limits of containers. Grants say what the driver is to keep, so this
+    /// must be known before the first one. A driver that does not answer now may answer later.
+    pub(crate) async fn try_driver_limits(&mut self) {
+        let cards = &self.options.cards;
+        let library = cards.nvml_library.clone().into_os_string();
+        let limits = &mut self.state.limits;
+        limits.start(library, &cards.cgroup_root);
+        if limits.is_started() {
+            limits.try_out(self.state.cards.limitable());
+            if let Ok(report) = tokio::time::timeout(TRIAL_TIMEOUT, limits.next()).await {
+                limits.handle_report(report);
+            }
+        }
+        self.state.keep_driver_limits();
+        self.state.show();
+    }
+
     /// Takes over the grants of the previous agent and delivers to containers from here on.
     pub(crate) fn deliver(&mut self, delivery: GrantDelivery) {
         let state = &mut self.state;
         state.grants.deliver(delivery, &state.ledger);
-        state.grants.show(&state.ledger, &state.cards);
+        state.grants.show(state.grant_source());
     }
 
     /// Starts the NRI plugin if the options name the runtime's socket. The runtime then asks it before each
@@ -174,11 +201,15 @@ impl NodeAgent {
                 ended = self.state.members.exits.next() => self.state.ended(ended),
                 report = self.state.cards.next() => self.report(report),
                 ready = self.state.costs.next() => self.probe_reported(ready),
+                report = self.state.limits.next() => self.state.limits.handle_report(report),
                 Some(request) = requests.recv() => self.respond(request),
-                event = self.state.grants.next() => {
-                    self.state.grants.handle_event(event);
-                    self.state.show();
-                }
+                report = self.state.grants.next() => match report {
+                    NriReport::Event(event) => {
+                        self.state.grants.handle_event(event);
+                        self.state.show();
+                    }
+                    NriReport::Starting(starting) => self.state.limit_at_start(starting),
+                },
                 _ = tick.tick() => {
                     if !self.state.instance.keep_lock() {
                         error!("Another agent has the folder, this one leaves it");
@@ -208,6 +239,7 @@ impl NodeAgent {
             self.state.accounts.let_users_in(&mut self.state.members);
             self.followed = Instant::now();
         }
+        self.state.keep_driver_limits();
         let step = self.state.costs.give_up();
         self.follow(step);
         self.state.instance.keep_socket();
@@ -287,5 +319,7 @@ fn node(options: &AgentOptions, instance: &ServedInstance, driver: &NvmlDriver) 
         metrics_address: String::new(),
         policy: wire::policy(options.cards.policy).into(),
         pid: std::process::id(),
+        driver_limits: String::new(),
+        driver_limits_absence: String::new(),
     }
 }

@@ -219,7 +219,11 @@ impl GrantDelivery {
             written.map_err(|error| error_chain(&error))?;
         }
         if self.has_cdi {
-            let (files, described) = self.described(grant).map_err(|error| error_chain(&error))?;
+            let (files, mut described) =
+                self.described(grant).map_err(|error| error_chain(&error))?;
+            if grant.driver_limit.is_none() {
+                described.without_limit_hook();
+            }
             let edits = edits(grant, EditTarget::Container(&files));
             let file = cdi::render(label, &edits, described);
             let written = self.specs.write(&label.slot, &file);
@@ -241,7 +245,8 @@ impl GrantDelivery {
         if !self.has_cdi {
             return Ok(());
         }
-        let (files, described) = self.described(grant).map_err(|error| error_chain(&error))?;
+        let (files, mut described) = self.described(grant).map_err(|error| error_chain(&error))?;
+        described.without_limit_hook();
         let mut edits = edits(grant, EditTarget::Whole(&files));
         let mut described = Some(described);
         for label in labels {

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc as channel, oneshot};
 use tracing::warn;
 
 pub(crate) mod faults;
+pub(crate) mod group_limits;
 mod locality;
 mod ordinals;
 pub(crate) mod probe;

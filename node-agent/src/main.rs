@@ -134,6 +134,7 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
     let mut agent = NodeAgent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
     agent.take_first_sample().await;
+    agent.try_driver_limits().await;
     let own = delivery
         .as_ref()
         .map(GrantDelivery::places)

@@ -13,6 +13,8 @@ use apportion_abi::names::{CDI_ALLOCATION, CDI_KIND, CDI_POD};
 use crate::container_edits::{ContainerEdits, ContainerMount, DeviceNode};
 
 const VERSION: &str = "0.6.0";
+/// NVIDIA's hook that sets the driver's limits, since toolkit 1.20.1.
+const LIMIT_HOOK: &str = "apply-cuda-memory-limits";
 /// The version that added `additionalGids`.
 const VERSION_WITH_GROUPS: &str = "0.7.0";
 
@@ -57,6 +59,18 @@ impl PassthroughEdits {
         add(&mut self.hooks, &other.hooks);
         add(&mut self.additional_gids, &other.additional_gids);
     }
+
+    /// Leaves out NVIDIA's hook that sets the driver's limits. It would read the pod's own variables where the grant
+    /// has none.
+    pub fn without_limit_hook(&mut self) {
+        self.hooks.retain(|hook| !sets_limits(hook));
+    }
+}
+
+/// Whether a hook runs `nvidia-cdi-hook apply-cuda-memory-limits`, or `nvidia-ctk hook apply-cuda-memory-limits`.
+fn sets_limits(hook: &Value) -> bool {
+    let words = hook["args"].as_array();
+    words.is_some_and(|words| words.iter().any(|word| word == LIMIT_HOOK))
 }
 
 fn add<T: Clone + PartialEq>(list: &mut Vec<T>, other: &[T]) {

@@ -218,6 +218,7 @@ mod tests {
             library: "/usr/lib/apportion/libapportion_cuda.so".into(),
             share: Share::Whole,
             cards: vec![card(0), card(1)],
+            driver_limit: None,
         }
     }
 

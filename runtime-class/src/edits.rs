@@ -3,7 +3,9 @@
 //! The terms are those of a CDI spec (variables, mounts, device nodes). The answer of a device plugin is derived
 //! from them.
 
-use apportion_abi::names::{ENV_MEMORY_LIMIT, ENV_PORTION, ENV_VISIBLE};
+use apportion_abi::names::{
+    ENV_DRIVER_LIMIT, ENV_DRIVER_REQUEST, ENV_MEMORY_LIMIT, ENV_PORTION, ENV_VISIBLE,
+};
 use apportion_abi::paths::ENV_ACCOUNT;
 
 use crate::container::{ContainerFiles, in_container, with_whole_cards};
@@ -38,7 +40,19 @@ pub fn edits(grant: &Grant, target: EditTarget<'_>) -> ContainerEdits {
     edits
         .env
         .extend(grant.memory_limit().map(|value| (ENV_MEMORY_LIMIT, value)));
+    edits.env.extend(driver_limit(grant));
     edits
+}
+
+/// What NVIDIA's hook reads. Without a request it would make the whole limit a soft limit, too.
+fn driver_limit(grant: &Grant) -> Vec<(&'static str, String)> {
+    match grant.driver_limit {
+        Some(mib) => vec![
+            (ENV_DRIVER_REQUEST, "0".to_owned()),
+            (ENV_DRIVER_LIMIT, mib.to_string()),
+        ],
+        None => Vec::new(),
+    }
 }
 
 fn on_host(grant: &Grant, preload: Option<&str>) -> ContainerEdits {
@@ -86,6 +100,7 @@ mod tests {
             library: "/usr/lib/apportion/libapportion_cuda.so".into(),
             share,
             cards: (0..).zip(limits).map(card).collect(),
+            driver_limit: None,
         }
     }
 
@@ -134,6 +149,23 @@ mod tests {
         let files = ContainerFiles::default();
         let inside = edits(&grant, EditTarget::Container(&files));
         assert_eq!(value(&inside, "CUDA_DEVICE_ORDER"), None);
+    }
+
+    #[test]
+    fn nvidias_hook_gets_a_hard_limit_and_no_soft_one() {
+        let files = ContainerFiles::default();
+        let mut grant = grant(Share::Memory(Bytes::from_mib(250)), &[250]);
+        let set = |grant: &Grant| {
+            let edits = edits(grant, EditTarget::Container(&files));
+            let of = |name| value(&edits, name);
+            (
+                of("NVIDIA_GPU_MEMORY_REQUEST"),
+                of("NVIDIA_GPU_MEMORY_LIMIT"),
+            )
+        };
+        assert_eq!(set(&grant), (None, None));
+        grant.driver_limit = Some(550);
+        assert_eq!(set(&grant), (Some("0".to_owned()), Some("550".to_owned())));
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> S
         library: String::new(),
         share: Share::Whole,
         cards: Vec::new(),
+        driver_limit: None,
     };
     let ContainerEdits { env, mounts, .. } = edits(&nobody, kind.target(files));
     let here = |mount: ContainerMount| ContainerMount {
@@ -183,6 +184,7 @@ mod tests {
             library: "/lib/libapportion_cuda.so".into(),
             share: Share::Memory(Bytes::from_mib(1000)),
             cards: minors.iter().map(card).collect(),
+            driver_limit: None,
         }
     }
 

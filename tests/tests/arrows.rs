@@ -124,6 +124,11 @@ const MAP: &[CrateRule] = &[
         knows: &["apportion-abi"],
         room: Safe,
     },
+    CrateRule {
+        name: "apportion-memory-limits",
+        knows: &[],
+        room: Unsafe,
+    },
     // Programs.
     CrateRule {
         name: "apportion-agent",
@@ -134,6 +139,7 @@ const MAP: &[CrateRule] = &[
             "apportion-crds",
             "apportion-exit",
             "apportion-ledger",
+            "apportion-memory-limits",
             "apportion-nri",
             "apportion-proto",
             "apportion-runtime-class",

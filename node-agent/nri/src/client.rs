@@ -1,7 +1,8 @@
 //! Keeps the plugin connected to a runtime.
 //!
 //! After a runtime restarts or drops the plugin, the plugin reconnects with growing pauses, and synchronization
-//! tells it what it missed. It never delays a runtime: an answer needs no lock, no disk and no other task.
+//! tells it what it missed. A verdict never delays a runtime: it needs no lock, no disk and no other task. Only the start
+//! of a container whose grant is limited by the driver waits, for a second at most.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::container::NriContainer;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::session::{NriEvent, NriSession, NriSessionError, NriStage, WISHES};
 use crate::verdict::{Grants, VerdictRules};
@@ -23,6 +25,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// The most time from registration to synchronization. Runtimes allow a plugin 5 s.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a container may wait for its limit before it starts. Runtimes drop a plugin that takes two seconds.
+const START_PATIENCE: Duration = Duration::from_secs(1);
 /// How long writing an answer may block.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The size of the read buffer.
@@ -39,6 +43,24 @@ pub struct NriClientConfig {
     pub index: String,
     /// The rules for verdicts.
     pub rules: VerdictRules,
+}
+
+/// A container that starts when this is done with it, or a second later.
+#[derive(Debug)]
+pub struct StartingContainer {
+    /// The container.
+    pub container: NriContainer,
+    /// To be answered or dropped once its limit is set.
+    pub done: oneshot::Sender<()>,
+}
+
+/// Where a plugin reports.
+#[derive(Clone, Debug)]
+pub struct NriReceivers {
+    /// All events.
+    pub events: mpsc::Sender<NriEvent>,
+    /// Containers with a limited grant that start.
+    pub starting: mpsc::Sender<StartingContainer>,
 }
 
 /// Why a connection ended.
@@ -64,15 +86,16 @@ enum NriConnectionError {
 pub async fn run(
     plugin: NriClientConfig,
     grants: watch::Receiver<Arc<Grants>>,
-    reports: mpsc::Sender<NriEvent>,
+    receivers: NriReceivers,
 ) {
+    let reports = &receivers.events;
     let mut pause = FIRST_PAUSE;
     let mut attempt = 0;
     let mut is_reported = false;
     while !reports.is_closed() {
         let mut stage = NriStage::Registering;
         let events = WISHES[attempt];
-        let ended = connect(&plugin, events, &grants, &reports, &mut stage).await;
+        let ended = connect(&plugin, events, &grants, &receivers, &mut stage).await;
         match stage {
             NriStage::Synchronized => {
                 warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection lost");
@@ -107,9 +130,10 @@ async fn connect(
     plugin: &NriClientConfig,
     events: i32,
     grants: &watch::Receiver<Arc<Grants>>,
-    reports: &mpsc::Sender<NriEvent>,
+    receivers: &NriReceivers,
     stage: &mut NriStage,
 ) -> NriConnectionError {
+    let reports = &receivers.events;
     let serving = async {
         let socket = UnixStream::connect(&plugin.socket);
         let mut socket = socket.await.map_err(NriConnectionError::Connect)?;
@@ -122,6 +146,9 @@ async fn connect(
             for (lane, message) in decoder.feed(bytes.get(..read).unwrap_or_default())? {
                 let grants = grants.borrow().clone();
                 let step = session.take(lane, &message, &grants, &plugin.rules)?;
+                if let Some(container) = step.starting {
+                    await_limit(container, &receivers.starting).await;
+                }
                 if let Some((lane, answer)) = step.answer {
                     write(&mut socket, &encode(lane, &answer)).await?;
                 }
@@ -140,6 +167,17 @@ async fn connect(
     match served {
         Err(ended) => ended,
         Ok(never) => match never {},
+    }
+}
+
+/// Lets the receiver limit a container before it starts.
+async fn await_limit(container: NriContainer, starting: &mpsc::Sender<StartingContainer>) {
+    let (done, limited) = oneshot::channel();
+    if starting
+        .try_send(StartingContainer { container, done })
+        .is_ok()
+    {
+        let _ = timeout(START_PATIENCE, limited).await;
     }
 }
 

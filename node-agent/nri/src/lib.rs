@@ -14,7 +14,7 @@ mod session;
 mod verdict;
 pub mod wire;
 
-pub use client::{NriClientConfig, run};
+pub use client::{NriClientConfig, NriReceivers, StartingContainer, run};
 pub use container::NriContainer;
 pub use session::{NriEvent, NriSession, NriSessionError, NriStage, NriStep, WISHES};
 pub use verdict::{

@@ -19,11 +19,13 @@ use crate::wire;
 
 /// NRI's event numbers.
 const CREATE_CONTAINER: i32 = 4;
+const START_CONTAINER: i32 = 6;
 const STOP_CONTAINER: i32 = 10;
 const REMOVE_CONTAINER: i32 = 11;
 const VALIDATE_CONTAINER_ADJUSTMENT: i32 = 14;
 
-const BASE: i32 = bit(CREATE_CONTAINER) | bit(STOP_CONTAINER) | bit(REMOVE_CONTAINER);
+const BASE: i32 =
+    bit(CREATE_CONTAINER) | bit(START_CONTAINER) | bit(STOP_CONTAINER) | bit(REMOVE_CONTAINER);
 /// Sets of events, best first. Validation is a newer event; it shows what other plugins add.
 pub const WISHES: [i32; 2] = [BASE | bit(VALIDATE_CONTAINER_ADJUSTMENT), BASE];
 
@@ -82,6 +84,8 @@ pub struct NriStep {
     pub answer: Option<(MuxConnection, TtrpcMessage)>,
     /// An event to report.
     pub events: Option<NriEvent>,
+    /// A container with a limited grant that starts once it is answered.
+    pub starting: Option<NriContainer>,
 }
 
 /// One NRI session.
@@ -147,6 +151,7 @@ impl NriSession {
         rules: &VerdictRules,
     ) -> Result<NriStep, NriSessionError> {
         let request = wire::Request::decode(message.payload.as_slice())?;
+        let starting = starting(&request, grants)?;
         let (response, events) = if request.service == PLUGIN {
             self.dispatch(&request, grants, rules)?
         } else {
@@ -163,6 +168,7 @@ impl NriSession {
         Ok(NriStep {
             answer: Some((MuxConnection::Plugin, answer)),
             events,
+            starting,
         })
     }
 
@@ -228,6 +234,34 @@ impl NriSession {
     }
 }
 
+/// The container that the call announces, if its grant is limited before it starts. Between these two moments it has
+/// its control group, and no program of it runs.
+fn starting(
+    request: &wire::Request,
+    grants: &Grants,
+) -> Result<Option<NriContainer>, NriSessionError> {
+    let payload = request.payload.as_slice();
+    let (pod, container) = match request.method.as_str() {
+        "StartContainer" => {
+            let started = wire::ContainerRequest::decode(payload)?;
+            (started.pod, started.container)
+        }
+        "StateChange" => {
+            let changed = wire::StateChangeEvent::decode(payload)?;
+            if changed.event != START_CONTAINER {
+                return Ok(None);
+            }
+            (changed.pod, changed.container)
+        }
+        _ => return Ok(None),
+    };
+    let starting = container.map(|container| NriContainer::new(pod.as_ref(), &container));
+    Ok(starting.filter(|container| {
+        let mut holders = grants.values();
+        holders.any(|holder| holder.is_limited && holder.is_for(container))
+    }))
+}
+
 fn registered(message: &TtrpcMessage) -> Result<NriStep, NriSessionError> {
     let response = wire::Response::decode(message.payload.as_slice())?;
     match response.status.filter(|status| status.code != 0) {
@@ -286,6 +320,7 @@ fn validate(
     )
 }
 
+/// A name with a leading dash removes the variable.
 fn set(env: &[(String, String)]) -> Option<wire::ContainerAdjustment> {
     let env = env.iter().map(|(key, value)| wire::KeyValue {
         key: key.clone(),

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
+use apportion_abi::names::{ENV_DRIVER_LIMIT, ENV_DRIVER_REQUEST, ENV_GRANT, ENV_VISIBLE};
 use apportion_abi::paths;
 
 use crate::container::NriContainer;
@@ -27,6 +27,8 @@ const CDI_ANNOTATION: &str = "nvidia.cdi.k8s.io/";
 const FOR_CONTAINER: &str = "container.";
 /// Where our containers have their account and library, and the file that preloads the library.
 const OUR_PLACES: [&str; 2] = [paths::CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
+/// The variables of NVIDIA's hook that sets the driver's limits. A pod's own would set them for its share.
+const OF_GRANTS: [&str; 2] = [ENV_DRIVER_REQUEST, ENV_DRIVER_LIMIT];
 /// NVIDIA's vendor in the name of a CDI device: `nvidia.com/gpu=0`, `management.nvidia.com/gpu=all`.
 const CDI_VENDOR: &str = "nvidia.com/";
 
@@ -64,6 +66,16 @@ pub struct GrantHolder {
     pub account: String,
     /// Variables that the container must have with these values.
     pub env: Vec<(String, String)>,
+    /// Whether it must be limited before it starts.
+    pub is_limited: bool,
+}
+
+impl GrantHolder {
+    /// Whether the grant is for this container.
+    pub(crate) fn is_for(&self, container: &NriContainer) -> bool {
+        let name = self.container.as_ref();
+        self.pod == container.pod && name.is_none_or(|name| *name == container.name)
+    }
 }
 
 /// All grants of the node, by id.
@@ -183,18 +195,31 @@ fn find(
             grant: grant.to_owned(),
         });
     };
-    let is_its = granted.pod == asked.pod
-        && granted
-            .container
-            .as_ref()
-            .is_none_or(|name| *name == asked.name);
-    if !is_its {
+    if !granted.is_for(asked) {
         return Err(VerdictReason::OtherGrant {
             container: container(),
             grant: grant.to_owned(),
         });
     }
-    Ok(amiss(asked, &granted.env))
+    let mut env = amiss(asked, &granted.env);
+    env.extend(unwanted(asked, &granted.env));
+    Ok(env)
+}
+
+/// The variables that only a grant may set, and this one did not. A leading dash removes them.
+fn unwanted(
+    asked: &NriContainer,
+    expected: &[(String, String)],
+) -> impl Iterator<Item = (String, String)> {
+    let is_unwanted = |name: &&str| {
+        let is_expected = expected.iter().any(|(known, _)| known == *name);
+        !is_expected && asked.env(name).is_some()
+    };
+    let names = OF_GRANTS.iter().copied().filter(is_unwanted);
+    let names: Vec<_> = names
+        .map(|name| (format!("-{name}"), String::new()))
+        .collect();
+    names.into_iter()
 }
 
 /// The variables that do not occur exactly once with the expected value. Of two values a program may read the first,

@@ -89,6 +89,7 @@ fn grants() -> Grants {
         container: container.map(str::to_owned),
         account: String::new(),
         env: vec![("APPORTION_GRANT".to_owned(), String::new())],
+        is_limited: false,
     };
     let mut grants = Grants::from([
         ("7-1".to_owned(), granted(POD, Some("main"))),
@@ -164,6 +165,34 @@ fn a_variable_that_stands_there_twice_is_set_once() {
     assert_eq!(verdict, ContainerVerdict::Admit(set));
     let once = |asked: &mut NriContainer| env(asked, "APPORTION_GRANT", "7-1");
     let verdict = judge(&asked(once), &grants(), &rules(VerdictMode::Enforce));
+    assert_eq!(verdict, ContainerVerdict::Admit(Vec::new()));
+}
+
+#[test]
+fn a_pods_own_limit_never_reaches_the_hook_of_the_drivers_limits() {
+    let names = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"];
+    let own = |asked: &mut NriContainer| {
+        env(asked, "APPORTION_GRANT", "7-1");
+        env(asked, "NVIDIA_GPU_MEMORY_REQUEST", "100000");
+        env(asked, "NVIDIA_GPU_MEMORY_LIMIT", "100000");
+    };
+    let verdict = |grants: &Grants| judge(&asked(own), grants, &rules(VerdictMode::Audit));
+    // Without a limit of the driver the variables are removed.
+    let removed = names.map(|name| (format!("-{name}"), String::new()));
+    assert_eq!(
+        verdict(&grants()),
+        ContainerVerdict::Admit(removed.to_vec())
+    );
+    // With one they get its value.
+    let mut limited = grants();
+    let set = [(names[0], "0"), (names[1], "2300")];
+    let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let holder = limited.get_mut("7-1").expect("it is granted");
+    holder.env.extend(set.clone());
+    assert_eq!(verdict(&limited), ContainerVerdict::Admit(set.to_vec()));
+    // A container without a share is none of ours.
+    let without = |asked: &mut NriContainer| env(asked, "NVIDIA_GPU_MEMORY_LIMIT", "1");
+    let verdict = judge(&asked(without), &grants(), &rules(VerdictMode::Enforce));
     assert_eq!(verdict, ContainerVerdict::Admit(Vec::new()));
 }
 

@@ -59,6 +59,12 @@ impl CardInventory {
         self.driver.cards.iter().find(|found| found.uuid == card)
     }
 
+    /// The cards on which the driver may keep limits: those with memory of their own.
+    pub(super) fn limitable(&self) -> Vec<CardUuid> {
+        let measured = self.all().iter().filter(|found| found.is_measured);
+        measured.map(|found| found.uuid).collect()
+    }
+
     pub(super) fn model(&self, card: CardUuid) -> Option<&str> {
         self.find(card).map(|found| found.model.as_str())
     }

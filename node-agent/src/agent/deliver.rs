@@ -50,7 +50,7 @@ impl NodeAgent {
             pod: holder.pod.clone(),
             allocation: id,
         })?;
-        state.grants.show_nri(&state.ledger);
+        state.grants.show_nri(state.grant_source());
         Ok(PrepareOutcome::Granted)
     }
 

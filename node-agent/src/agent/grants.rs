@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use apportion_abi::Share;
+use apportion_abi::names::ENV_GRANT;
 use apportion_cgroup::CgroupOwner;
 use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger, SlotEffect, SlotEvent,
     SlotId, SlotState, WholeCardTable,
 };
-use apportion_nri::NriEvent;
+use apportion_nri::{NriContainer, NriEvent};
 use apportion_runtime_class::Grant;
 use apportion_runtime_class::cdi::CdiSpecLabel;
 use tonic::Status;
@@ -18,13 +19,15 @@ use tracing::{debug, info};
 
 use super::accounts::AccountTable;
 use super::cards::CardInventory;
+use super::context_cost::ContextCosts;
+use super::driver_limits::DriverLimits;
 use crate::account::AccountFiles;
 use crate::delivery::library::LibraryFault;
 use crate::delivery::{self, GrantDelivery};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::snapshot::{Holder, KubeletSnapshot};
 use crate::runtime::cri::RuntimeCapabilities;
-use crate::runtime::nri_plugin::{NriPlugin, NriStats};
+use crate::runtime::nri_plugin::{ContainerLimit, NriPlugin, NriReport, NriStats};
 use crate::telemetry::view::AgentStats;
 
 mod whole_cards;
@@ -48,6 +51,8 @@ pub(super) struct GrantSource<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) accounts: &'a AccountTable,
     pub(super) cards: &'a CardInventory,
+    pub(super) costs: &'a ContextCosts,
+    pub(super) limits: &'a DriverLimits,
 }
 
 impl GrantSource<'_> {
@@ -64,7 +69,18 @@ impl GrantSource<'_> {
                 .iter()
                 .map(|grant| self.cards.granted(grant.card, grant.limit))
                 .collect(),
+            driver_limit: self.driver_limit(allocation),
         }
+    }
+
+    /// The driver's limit for containers with this allocation, in MiB, if it is the same on all of its cards. NVIDIA's
+    /// hook knows one number for all of a container's cards.
+    pub(super) fn driver_limit(&self, allocation: &Allocation) -> Option<u64> {
+        let limits = self.limits.of(allocation, self.costs, self.cards);
+        let (_, first) = limits.first()?;
+        let is_same = limits.len() == allocation.grants.len()
+            && limits.iter().all(|(_, limit)| limit == first);
+        is_same.then(|| first.as_mib())
     }
 }
 
@@ -110,8 +126,8 @@ impl ContainerGrants {
         self.nri = Some(plugin);
     }
 
-    /// The next event of the NRI plugin. Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> NriEvent {
+    /// The next report of the NRI plugin. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> NriReport {
         NriPlugin::next(self.nri.as_mut()).await
     }
 
@@ -129,17 +145,49 @@ impl ContainerGrants {
     }
 
     /// Updates what the NRI plugin knows of grants.
-    pub(super) fn show_nri(&self, ledger: &Ledger) {
+    pub(super) fn show_nri(&self, source: GrantSource<'_>) {
         if let Some(nri) = &self.nri {
             let delivery = self.delivery.iter();
-            nri.show(ledger, delivery.flat_map(GrantDelivery::named));
+            let named = delivery.flat_map(GrantDelivery::named);
+            nri.show(source.ledger, named, |allocation| ContainerLimit {
+                is_limited: !source
+                    .limits
+                    .of(allocation, source.costs, source.cards)
+                    .is_empty(),
+                mib: source.driver_limit(allocation),
+            });
         }
     }
 
     /// Updates what the NRI plugin knows of grants, and the whole cards that the kubelet is offered.
-    pub(super) fn show(&self, ledger: &Ledger, cards: &CardInventory) {
-        self.show_nri(ledger);
-        self.offer_wholes(ledger, cards);
+    pub(super) fn show(&self, source: GrantSource<'_>) {
+        self.show_nri(source);
+        self.offer_wholes(source.ledger, source.cards);
+    }
+
+    /// The allocation of a container that the runtime starts: the one that it names, or the only one of its pod.
+    pub(super) fn granted_to(
+        &self,
+        container: &NriContainer,
+        ledger: &Ledger,
+    ) -> Option<AllocationId> {
+        let known = self.nri.as_ref()?.known(&container.id).unwrap_or(container);
+        let is_its = |allocation: &Allocation| {
+            allocation.state
+                == AllocationPhase::Allocated(AllocationOwner::Pod(container.pod.clone()))
+        };
+        let named = known.env(ENV_GRANT).and_then(|grant| {
+            let id = AllocationId(grant.to_owned());
+            let mut slots = self.delivery.iter().flat_map(GrantDelivery::named);
+            let slot = slots.find(|(name, _)| name == grant).map(|(_, id)| id);
+            ledger.allocation(slot.unwrap_or(&id))
+        });
+        if let Some(named) = named.filter(|named| is_its(named)) {
+            return Some(named.id.clone());
+        }
+        let mut all = ledger.allocations().into_iter().filter(|of| is_its(of));
+        let first = all.next()?;
+        all.next().is_none().then(|| first.id.clone())
     }
 
     /// The counts with those of slots and of the plugin.

@@ -7,6 +7,7 @@ use apportion_proto::v1;
 use tokio::sync::{broadcast, watch};
 
 use super::clock::now;
+use crate::driver::group_limits::DriverLimitSupport;
 use crate::telemetry::notice;
 use crate::telemetry::view::{AgentHandle, AgentStats, AgentView};
 
@@ -53,9 +54,15 @@ impl StatusPublisher {
         self.stats.clone()
     }
 
-    pub(super) fn node(&self, generation: u64) -> v1::Node {
+    pub(super) fn node(&self, generation: u64, limits: &DriverLimitSupport) -> v1::Node {
+        let (driver_limits, driver_limits_absence) = match limits {
+            DriverLimitSupport::Active { backend, .. } => (backend.word(), ""),
+            DriverLimitSupport::Unavailable(reason) => ("", reason.as_str()),
+        };
         v1::Node {
             generation,
+            driver_limits: driver_limits.to_owned(),
+            driver_limits_absence: driver_limits_absence.to_owned(),
             ..self.node.clone()
         }
     }

@@ -11,7 +11,7 @@ use crate::processes::procfs;
 
 /// The least leeway of a process, for cards whose contexts cost little or are not charged. It covers some dozens of
 /// modules that the driver loads lazily.
-const LEEWAY: Bytes = Bytes::from_mib(64);
+pub(super) const LEEWAY: Bytes = Bytes::from_mib(64);
 
 impl AgentState {
     /// Processes the driver's readings. Returns what the probe of contexts learned from them.
@@ -27,6 +27,9 @@ impl AgentState {
                 capacity: card.capacity,
             });
         }
+        if !readings.found.is_empty() {
+            self.limits.try_out(self.cards.limitable());
+        }
         let step = self.costs.measure(&readings);
         self.lingering.observe(&readings);
         for reading in &readings.cards {
@@ -41,6 +44,7 @@ impl AgentState {
         let sample = self.sample_of(&readings);
         self.cards.keep(readings.cards, now());
         self.apply_quietly(LedgerEvent::Sampled(sample));
+        self.keep_driver_limits();
         self.show();
         step
     }

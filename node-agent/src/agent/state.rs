@@ -18,6 +18,7 @@ use super::accounts::AccountTable;
 use super::cards::CardInventory;
 use super::clock::now;
 use super::context_cost::ContextCosts;
+use super::driver_limits::DriverLimits;
 use super::grants::{ContainerGrants, GrantSource};
 use super::instance::InstanceFiles;
 use super::lingering::LingeringProcesses;
@@ -26,7 +27,7 @@ use super::publisher::StatusPublisher;
 use crate::driver::reserve::ContextCost;
 use crate::processes::members::AllocationMembers;
 use crate::runtime::cgroups::CgroupLookup;
-use crate::telemetry::view::AgentView;
+use crate::telemetry::view::{AgentStats, AgentView};
 
 /// The state of the agent.
 pub(super) struct AgentState {
@@ -39,6 +40,7 @@ pub(super) struct AgentState {
     pub(super) lingering: LingeringProcesses,
     pub(super) cgroups: CgroupLookup,
     pub(super) grants: ContainerGrants,
+    pub(super) limits: DriverLimits,
     pub(super) publisher: StatusPublisher,
 }
 
@@ -175,8 +177,21 @@ impl AgentState {
             ledger: &self.ledger,
             accounts: &self.accounts,
             cards: &self.cards,
+            costs: &self.costs,
+            limits: &self.limits,
         };
         self.grants.apply(event, source)
+    }
+
+    /// What grants are made of.
+    pub(super) fn grant_source(&self) -> GrantSource<'_> {
+        GrantSource {
+            ledger: &self.ledger,
+            accounts: &self.accounts,
+            cards: &self.cards,
+            costs: &self.costs,
+            limits: &self.limits,
+        }
     }
 
     /// Asks the driver for a sample. If it still owes an answer, it is asked again right after that.
@@ -189,13 +204,17 @@ impl AgentState {
 
     /// Publishes a new view of the state.
     pub(super) fn show(&self) {
-        self.grants.show(&self.ledger, &self.cards);
-        let node = self.publisher.node(self.ledger.generation());
+        self.grants.show(self.grant_source());
+        let support = self.limits.support();
+        let node = self.publisher.node(self.ledger.generation(), support);
         self.publisher.publish(AgentView {
             list: self.picture().list(node),
             sampled: self.cards.sampled().map(|sampled| sampled.at),
             is_ready: self.cards.is_ready(),
-            counts: self.grants.stats(self.publisher.stats_now()),
+            counts: AgentStats {
+                driver_limits: self.limits.counts(),
+                ..self.grants.stats(self.publisher.stats_now())
+            },
             rival: self.grants.rival().map(str::to_owned),
             idle: None,
         });
@@ -235,6 +254,7 @@ impl AgentState {
         if allocation.is_some_and(|allocation| allocation.state == owned) {
             self.apply_quietly(LedgerEvent::OwnerGone { id: id.clone() });
         }
+        self.keep_driver_limits();
         self.end_with_pod(&id);
         self.end_if_empty(&id);
         self.sample();

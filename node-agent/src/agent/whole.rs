@@ -66,9 +66,11 @@ impl NodeAgent {
             ledger: &state.ledger,
             accounts: &state.accounts,
             cards: &state.cards,
+            costs: &state.costs,
+            limits: &state.limits,
         };
         state.grants.describe(devices, source)?;
-        state.grants.show_nri(&state.ledger);
+        state.grants.show_nri(state.grant_source());
         Ok(())
     }
 

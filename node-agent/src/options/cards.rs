@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, paths};
 use apportion_ledger::OffenderPolicy;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::driver::Sizes;
 
@@ -41,9 +41,37 @@ pub(crate) struct CardOptions {
         value_parser = card_memory)]
     card_memory: Vec<CardMemory>,
 
+    /// Whether the driver keeps a memory limit of its own for each container with a share, behind the library: auto
+    /// (where driver 615 or newer and the control groups allow it) or off
+    #[arg(
+        long,
+        env = "APPORTION_DRIVER_MEMORY_LIMITS",
+        value_name = "SWITCH",
+        default_value = "auto"
+    )]
+    driver_memory_limits: DriverMemoryLimitsMode,
+
+    /// Folder where the control groups of this machine, version 2, are mounted
+    #[arg(
+        long,
+        env = "APPORTION_CGROUP_ROOT",
+        value_name = "PATH",
+        default_value = "/sys/fs/cgroup"
+    )]
+    pub(crate) cgroup_root: PathBuf,
+
     /// How often accounts are compared with NVML, 10 to 60000
     #[arg(long, env = "APPORTION_TICK", value_name = "MILLISECONDS", default_value = "250", value_parser = tick)]
     pub(crate) tick: Duration,
+}
+
+/// Whether the driver's own limits are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DriverMemoryLimitsMode {
+    /// Where they can be
+    Auto,
+    /// Never
+    Off,
 }
 
 /// The policy of one namespace.
@@ -76,6 +104,11 @@ impl CardOptions {
             ContextReserve::Probe => None,
             ContextReserve::Fixed(bytes) => Some(bytes),
         }
+    }
+
+    /// Whether the driver's own limits are used where they can be.
+    pub(crate) fn has_driver_limits(&self) -> bool {
+        self.driver_memory_limits == DriverMemoryLimitsMode::Auto
     }
 
     /// The memory of cards that do not report it.

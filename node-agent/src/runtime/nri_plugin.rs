@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{io, thread};
 
-use apportion_abi::names::ENV_GRANT;
+use apportion_abi::names::{ENV_DRIVER_LIMIT, ENV_DRIVER_REQUEST, ENV_GRANT};
 use apportion_abi::workload::ContainerRef;
 use apportion_ledger::{Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger};
 use apportion_nri::{
-    ContainerVerdict, GrantHolder, Grants, NriClientConfig, NriContainer, NriEvent, VerdictMode,
-    VerdictRules, judge,
+    ContainerVerdict, GrantHolder, Grants, NriClientConfig, NriContainer, NriEvent, NriReceivers,
+    StartingContainer, VerdictMode, VerdictRules, judge,
 };
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -31,9 +31,27 @@ pub(crate) struct NriPlugin {
     rules: VerdictRules,
     grants: watch::Sender<Arc<Grants>>,
     events: mpsc::Receiver<NriEvent>,
+    starting: mpsc::Receiver<StartingContainer>,
     /// By the runtime's container id.
     containers: BTreeMap<String, NriContainer>,
     pub(crate) counts: NriStats,
+}
+
+/// What the runtime says.
+#[derive(Debug)]
+pub(crate) enum NriReport {
+    Event(NriEvent),
+    /// A container that waits for its limit.
+    Starting(StartingContainer),
+}
+
+/// What the driver is to keep of an allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContainerLimit {
+    /// Whether its containers are limited by the driver.
+    pub(crate) is_limited: bool,
+    /// The limit, if it is one number for all cards.
+    pub(crate) mib: Option<u64>,
 }
 
 /// The plugin's counters.
@@ -48,6 +66,11 @@ impl NriPlugin {
     pub(crate) fn start(socket: PathBuf, rules: VerdictRules) -> io::Result<Self> {
         let (grants, known) = watch::channel(Arc::new(Grants::new()));
         let (sender, events) = mpsc::channel(QUEUED_EVENTS);
+        let (start, starting) = mpsc::channel(QUEUED_EVENTS);
+        let receivers = NriReceivers {
+            events: sender,
+            starting: start,
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -58,11 +81,12 @@ impl NriPlugin {
             rules: rules.clone(),
         };
         let named = thread::Builder::new().name("nri".to_owned());
-        named.spawn(move || runtime.block_on(apportion_nri::run(plugin, known, sender)))?;
+        named.spawn(move || runtime.block_on(apportion_nri::run(plugin, known, receivers)))?;
         Ok(Self {
             rules,
             grants,
             events,
+            starting,
             containers: BTreeMap::new(),
             counts: NriStats::default(),
         })
@@ -73,12 +97,14 @@ impl NriPlugin {
         &self,
         ledger: &Ledger,
         named: impl Iterator<Item = (String, &'a AllocationId)>,
+        limit: impl Fn(&Allocation) -> ContainerLimit,
     ) {
-        let grants = ledger.allocations().into_iter().filter_map(granted);
+        let all = ledger.allocations().into_iter();
+        let grants = all.filter_map(|allocation| granted(allocation, &limit(allocation)));
         let mut grants: Grants = grants.collect();
         for (device, id) in named {
             let granted = grants.get(&id.0).map(|granted| GrantHolder {
-                env: vec![(ENV_GRANT.to_owned(), device.clone())],
+                env: named_by(granted, &device),
                 ..granted.clone()
             });
             grants.extend(granted.map(|granted| (device, granted)));
@@ -92,20 +118,29 @@ impl NriPlugin {
         });
     }
 
-    /// The next event; waits for ever without a plugin. Dropping the future loses nothing.
-    pub(crate) async fn next(lock: Option<&mut Self>) -> NriEvent {
-        let events = match lock {
-            Some(lock) => lock.events.recv().await,
+    /// What the runtime says next; waits for ever without a plugin. Dropping the future loses nothing.
+    pub(crate) async fn next(lock: Option<&mut Self>) -> NriReport {
+        let report = match lock {
+            Some(lock) => tokio::select! {
+                biased;
+                event = lock.events.recv() => event.map(NriReport::Event),
+                starting = lock.starting.recv() => starting.map(NriReport::Starting),
+            },
             None => None,
         };
-        match events {
-            Some(events) => events,
+        match report {
+            Some(report) => report,
             None => std::future::pending().await,
         }
     }
 
-    pub(crate) fn handle_event(&mut self, events: NriEvent) {
-        match events {
+    /// The container with this id, as it was created.
+    pub(crate) fn known(&self, id: &str) -> Option<&NriContainer> {
+        self.containers.get(id)
+    }
+
+    pub(crate) fn handle_event(&mut self, event: NriEvent) {
+        match event {
             NriEvent::Synchronized(running) => self.find(running),
             NriEvent::Judged(asked, verdict) => {
                 log_verdict(&asked, &verdict);
@@ -161,19 +196,36 @@ impl NriPlugin {
 }
 
 /// A pod's allocation, as the plugin needs it.
-fn granted(allocation: &Allocation) -> Option<(String, GrantHolder)> {
+fn granted(allocation: &Allocation, limit: &ContainerLimit) -> Option<(String, GrantHolder)> {
     let AllocationPhase::Allocated(AllocationOwner::Pod(pod)) = &allocation.state else {
         return None;
     };
     let container = ContainerRef::of(&allocation.name).map(|workload| workload.container);
     let container = container.filter(|name| !name.is_empty());
+    let mut env = vec![(ENV_GRANT.to_owned(), allocation.id.0.clone())];
+    if let Some(mib) = limit.mib {
+        env.push((ENV_DRIVER_REQUEST.to_owned(), "0".to_owned()));
+        env.push((ENV_DRIVER_LIMIT.to_owned(), mib.to_string()));
+    }
     let granted = GrantHolder {
         pod: pod.clone(),
         container: container.map(str::to_owned),
         account: allocation.id.0.clone(),
-        env: vec![(ENV_GRANT.to_owned(), allocation.id.0.clone())],
+        env,
+        is_limited: limit.is_limited,
     };
     Some((allocation.id.0.clone(), granted))
+}
+
+/// The variables of a grant that the container names by one of its devices.
+fn named_by(granted: &GrantHolder, device: &str) -> Vec<(String, String)> {
+    let mut env = granted.env.clone();
+    for (name, value) in &mut env {
+        if name == ENV_GRANT {
+            device.clone_into(value);
+        }
+    }
+    env
 }
 
 fn log_verdict(asked: &NriContainer, verdict: &ContainerVerdict) {

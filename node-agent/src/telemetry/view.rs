@@ -76,8 +76,18 @@ pub(crate) struct AgentStats {
     pub(crate) kubelet: KubeletStats,
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
+    pub(crate) driver_limits: DriverLimitCounts,
     /// The NRI plugin's counts; `None` without the plugin.
     pub(crate) nri: Option<nri_plugin::NriStats>,
+}
+
+/// The counts of the driver's own limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DriverLimitCounts {
+    /// Containers that have one now.
+    pub(crate) containers: usize,
+    /// Limits that the driver refused.
+    pub(crate) failures: u64,
 }
 
 /// A card at the latest sample.

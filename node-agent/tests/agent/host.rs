@@ -69,14 +69,21 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(gpus: u32) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the test");
-        let driver = start_driver(&dir.path().join("driver.sock"), gpus);
+        let driver = start_driver(&dir.path().join("driver.sock"), gpus, "580");
+        Self { dir, driver }
+    }
+
+    /// A machine with a driver of this release.
+    pub(crate) fn with_release(release: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let driver = start_driver(&dir.path().join("driver.sock"), 1, release);
         Self { dir, driver }
     }
 
     /// Replaces the simulated driver by one with other cards.
     pub(crate) fn replace_driver(&mut self, gpus: u32) {
         self.driver.kill();
-        self.driver = start_driver(&self.dir.path().join("driver.sock"), gpus);
+        self.driver = start_driver(&self.dir.path().join("driver.sock"), gpus, "580");
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -173,6 +180,11 @@ impl Host {
 
     /// Controls the simulated hardware: sends one JSON request to the simulated driver.
     pub(crate) fn play(&self, request: &str) {
+        self.ask(request);
+    }
+
+    /// The simulated driver's answer to one JSON request.
+    pub(crate) fn ask(&self, request: &str) -> String {
         let mut command = Command::new(libraries().join("apportion-simd"));
         command
             .arg("--socket")
@@ -184,6 +196,7 @@ impl Host {
             "{}",
             String::from_utf8_lossy(&said.stderr)
         );
+        String::from_utf8_lossy(&said.stdout).into_owned()
     }
 
     pub(crate) fn freeze_driver(&self, frozen: bool) {
@@ -246,12 +259,12 @@ fn libraries() -> PathBuf {
     libraries
 }
 
-fn start_driver(socket: &Path, gpus: u32) -> KillOnDrop {
+fn start_driver(socket: &Path, gpus: u32, release: &str) -> KillOnDrop {
     let mut daemon = Command::new(libraries().join("apportion-simd"));
     daemon
         .arg("--socket")
         .arg(socket)
-        .args(["--gpus", &gpus.to_string()]);
+        .args(["--gpus", &gpus.to_string(), "--driver", release]);
     let driver = daemon.stdin(Stdio::null()).spawn();
     let driver = KillOnDrop(driver.expect("the simulated driver is staged"));
     let deadline = Instant::now() + PATIENCE;

@@ -18,7 +18,7 @@ const OTHER_UID: &str = "11111111-2222-4333-8444-555555555555";
 const DETECTION: Duration = Duration::from_secs(2);
 
 /// A container's cgroup, removed when dropped. Drop it after its processes.
-struct ContainerCgroup(Vec<PathBuf>);
+pub(crate) struct ContainerCgroup(pub(crate) Vec<PathBuf>);
 
 impl ContainerCgroup {
     /// `None` if no hierarchy is writable, as for an ordinary user.
@@ -28,8 +28,21 @@ impl ContainerCgroup {
             "/sys/fs/cgroup/unified",
             "/sys/fs/cgroup/memory",
         ];
+        Self::below(&roots, test, uid)
+    }
+
+    /// The same, in a hierarchy of version 2.
+    pub(crate) fn unified(test: &str, uid: &str) -> Option<Self> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let is_unified =
+            |root: &&str| fs::exists(format!("{root}/cgroup.controllers")).unwrap_or_default();
+        let roots: Vec<_> = roots.into_iter().filter(is_unified).collect();
+        Self::below(&roots, test, uid)
+    }
+
+    fn below(roots: &[&str], test: &str, uid: &str) -> Option<Self> {
         let mut roots = roots
-            .into_iter()
+            .iter()
             .filter(|root| fs::exists(format!("{root}/cgroup.procs")).unwrap_or_default());
         let name = format!("apportion-{test}-{}", std::process::id());
         let id = "c0ffee00".repeat(8);
@@ -43,7 +56,7 @@ impl ContainerCgroup {
         })
     }
 
-    fn put(&self, program: &KillOnDrop) {
+    pub(crate) fn put(&self, program: &KillOnDrop) {
         let procs = self.0.last().expect("it has folders").join("cgroup.procs");
         fs::write(procs, program.pid().to_string()).expect("root may move a process");
     }

@@ -7,6 +7,7 @@ use apportion_nri::wire::{CdiDevice, ContainerAdjustment, PodSandbox};
 use apportion_proto::v1::{CommitRequest, Holder, holder};
 
 use crate::host::*;
+use crate::pods::ContainerCgroup;
 use fake::{FakeNriRuntime, container};
 
 /// All events that a current runtime knows.
@@ -85,6 +86,62 @@ async fn an_enforcing_agent_lets_the_runtime_create_the_granted_container_and_no
     })
     .await;
     drop(agent);
+}
+
+#[tokio::test]
+async fn the_driver_limits_a_container_between_its_creation_and_its_start() {
+    let Some(group) = ContainerCgroup::unified("start", UID) else {
+        eprintln!("skipped: no control group of version 2 can be made here");
+        return;
+    };
+    let (root, folder) = (group.0[0].parent().unwrap(), group.0.last().unwrap());
+    let name = folder.strip_prefix(root).unwrap().display().to_string();
+    let host = Host::with_release("615");
+    let socket = host.instance().with_extension("nri");
+    let runtime = FakeNriRuntime::listen(&socket, EVENTS);
+    let (path, root) = (socket.display().to_string(), root.display().to_string());
+    let options = ["--nri-socket", &path, "--cgroup-root", &root];
+    let (_agent, mut client) = host
+        .agent(&[&options[..], &["--context-reserve", "300"]].concat())
+        .await;
+    let mut asking = runtime.accept(&[]).await;
+    let id = grant(&mut client, "team/train-0/main", UID).await;
+
+    let own = [
+        &format!("APPORTION_GRANT={id}"),
+        "NVIDIA_GPU_MEMORY_LIMIT=9999",
+    ];
+    let mut main = container("main", &own);
+    main.id = "c0ffee00".repeat(8);
+    let adjust = asking.create(&pod("team", UID), &main).await;
+    let adjust = adjust.unwrap().expect("it has a limit of its own");
+    let env = adjust.env.iter();
+    let env: Vec<_> = env.map(|set| (&*set.key, &*set.value)).collect();
+    let ours = [
+        ("NVIDIA_GPU_MEMORY_REQUEST", "0"),
+        ("NVIDIA_GPU_MEMORY_LIMIT", "1300"),
+    ];
+    assert_eq!(env, ours);
+
+    let limit = || {
+        let group = format!("/{name}");
+        let request = serde_json::json!({"Nvml": {"GetMemoryLimits": {"card": 0, "group": group}}});
+        host.ask(&request.to_string())
+    };
+    assert!(limit().contains("NotFound"), "{}", limit());
+    // The runtime's own process waits in the group for the start.
+    let sleep = std::process::Command::new("sleep").arg("60").spawn();
+    let waiting = KillOnDrop(sleep.expect("sleep is everywhere"));
+    group.put(&waiting);
+    asking.start(&pod("team", UID), &main, false).await;
+    let set = limit();
+    let hard = format!("\"hard\":{}", 1300 * MIB);
+    assert!(set.contains("\"soft\":0") && set.contains(&hard), "{set}");
+    drop(waiting);
+    eventually("it is lifted with the last process", async || {
+        limit().contains("NotFound").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -268,6 +268,12 @@ names! {
         ENV_VISIBLE "NVIDIA_VISIBLE_DEVICES" "variable", value: "UUIDs, `none` or `void`",
             written_by: "agent, webhook, `apportion run`", read_by: "NVIDIA's container runtime",
             "GPUs of the container; `void` where a CDI file or device files bring them";
+        ENV_DRIVER_REQUEST "NVIDIA_GPU_MEMORY_REQUEST" "variable", value: "`0`",
+            written_by: "agent", read_by: "NVIDIA's container toolkit 1.20",
+            "Soft limit that the toolkit's hook sets in the driver, in MiB. A pod's own value is replaced or removed";
+        ENV_DRIVER_LIMIT "NVIDIA_GPU_MEMORY_LIMIT" "variable", value: "MiB, such as `2300`",
+            written_by: "agent", read_by: "NVIDIA's container toolkit 1.20",
+            "Hard limit that the toolkit's hook sets in the driver: the share and a context. Only where the driver keeps limits. A pod's own value is replaced or removed";
         ENV_PORTION "GPU_PORTION" "variable", value: "two decimals, such as `0.50`",
             written_by: "agent, `apportion run`", read_by: "programs written for KAI",
             "Part of a GPU that the program has, as in KAI";

@@ -35,6 +35,13 @@ pub struct Node {
     /// The agent's own pid.
     #[prost(uint32, tag = "8")]
     pub pid: u32,
+    /// Who keeps the driver's own memory limits of containers: "dmem" (the kernel) or "misc" (the driver); empty if the
+    /// driver keeps none.
+    #[prost(string, tag = "9")]
+    pub driver_limits: ::prost::alloc::string::String,
+    /// Why it keeps none; empty if it does.
+    #[prost(string, tag = "10")]
+    pub driver_limits_absence: ::prost::alloc::string::String,
 }
 /// One card at the latest sample.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -86,12 +86,22 @@ pub struct CreateContainerResponse {
     #[prost(message, optional, tag = "1")]
     pub adjust: ::core::option::Option<ContainerAdjustment>,
 }
-/// Of a container that stopped or was removed.
+/// Of a container that starts, stopped or was removed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ContainerRequest {
     #[prost(message, optional, tag = "1")]
     pub pod: ::core::option::Option<PodSandbox>,
     #[prost(message, optional, tag = "2")]
+    pub container: ::core::option::Option<Container>,
+}
+/// What older runtimes send instead, for all of these.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StateChangeEvent {
+    #[prost(int32, tag = "1")]
+    pub event: i32,
+    #[prost(message, optional, tag = "2")]
+    pub pod: ::core::option::Option<PodSandbox>,
+    #[prost(message, optional, tag = "3")]
     pub container: ::core::option::Option<Container>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -13,6 +13,8 @@ use tokio::time::timeout;
 /// How long a plugin may take to answer; a real runtime then drops it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
+/// NRI's number of the event.
+const START_CONTAINER: i32 = 6;
 /// How many containers are in one part of the synchronization.
 const PART: usize = 16;
 
@@ -132,6 +134,28 @@ impl ConnectedPlugin {
         let answer = self.call("CreateContainer", &request).await?;
         let answer = wire::CreateContainerResponse::decode(answer.as_slice());
         Ok(answer.expect("it is an answer").adjust)
+    }
+
+    /// Announces that the container starts, as runtimes do today or, with `is_old`, did at first.
+    pub(crate) async fn start(
+        &mut self,
+        pod: &wire::PodSandbox,
+        container: &wire::Container,
+        is_old: bool,
+    ) {
+        let (pod, container) = (Some(pod.clone()), Some(container.clone()));
+        let answer = if is_old {
+            let event = wire::StateChangeEvent {
+                event: START_CONTAINER,
+                pod,
+                container,
+            };
+            self.call("StateChange", &event).await
+        } else {
+            let event = wire::ContainerRequest { pod, container };
+            self.call("StartContainer", &event).await
+        };
+        answer.expect("a start is never refused");
     }
 
     pub(crate) async fn validate(

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_nri::{
-    ContainerVerdict, GrantHolder, Grants, NriClientConfig, NriEvent, VerdictMode, VerdictRules,
-    run,
+    ContainerVerdict, GrantHolder, Grants, NriClientConfig, NriEvent, NriReceivers,
+    StartingContainer, VerdictMode, VerdictRules, run,
 };
 use fake::{FakeNriRuntime, container, pod};
 use tokio::sync::{mpsc, watch};
@@ -24,11 +24,13 @@ const OLD: i32 = (1 << 13) - 1;
 struct RunningPlugin {
     grants: watch::Sender<Arc<Grants>>,
     events: mpsc::Receiver<NriEvent>,
+    starting: mpsc::Receiver<StartingContainer>,
 }
 
 fn start(socket: &Path) -> RunningPlugin {
     let (grants, known) = watch::channel(Arc::new(Grants::new()));
     let (event, events) = mpsc::channel(64);
+    let (start, starting) = mpsc::channel(64);
     let plugin = NriClientConfig {
         socket: socket.to_owned(),
         name: "apportion".to_owned(),
@@ -38,8 +40,16 @@ fn start(socket: &Path) -> RunningPlugin {
             ..VerdictRules::default()
         },
     };
-    tokio::spawn(run(plugin, known, event));
-    RunningPlugin { grants, events }
+    let receivers = NriReceivers {
+        events: event,
+        starting: start,
+    };
+    tokio::spawn(run(plugin, known, receivers));
+    RunningPlugin {
+        grants,
+        events,
+        starting,
+    }
 }
 
 impl RunningPlugin {
@@ -54,6 +64,7 @@ impl RunningPlugin {
             container: Some("main".to_owned()),
             account: id.to_owned(),
             env: vec![("APPORTION_GRANT".to_owned(), id.to_owned())],
+            is_limited: true,
         };
         self.grants
             .send_replace(Arc::new(Grants::from([(id.to_owned(), granted)])));
@@ -100,6 +111,50 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
 
     let plain = asking.create(&pod("uid-3"), &container("main", &[])).await;
     assert_eq!(plain, Ok(None));
+}
+
+#[tokio::test]
+async fn a_limited_container_starts_once_its_limit_is_set() {
+    let (_folder, path) = socket();
+    let runtime = FakeNriRuntime::listen(&path, NEW);
+    let mut plugin = start(&path);
+    let mut asking = runtime.accept(&[]).await;
+    plugin.grant("7-1", "uid-1");
+    let main = container("main", &["APPORTION_GRANT=7-1"]);
+    for is_old in [false, true] {
+        let of = pod("uid-1");
+        let answer = asking.start(&of, &main, is_old);
+        tokio::pin!(answer);
+        let starting = tokio::select! {
+            () = &mut answer => panic!("it started without its limit"),
+            starting = plugin.starting.recv() => starting.expect("it goes on"),
+        };
+        assert_eq!(starting.container.id, "id-of-main");
+        tokio::select! {
+            biased;
+            () = &mut answer => panic!("it started without its limit"),
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+        starting.done.send(()).expect("the runtime waits");
+        answer.await;
+    }
+}
+
+#[tokio::test]
+async fn a_container_starts_without_its_limit_if_that_takes_too_long() {
+    let (_folder, path) = socket();
+    let runtime = FakeNriRuntime::listen(&path, NEW);
+    let mut plugin = start(&path);
+    let mut asking = runtime.accept(&[]).await;
+    plugin.grant("7-1", "uid-1");
+    let main = container("main", &["APPORTION_GRANT=7-1"]);
+    // The runtime waits for two seconds, and then drops the plugin.
+    asking.start(&pod("uid-1"), &main, false).await;
+    let starting = plugin.starting.recv().await.expect("it was told");
+    assert!(starting.done.send(()).is_err(), "nobody waits any more");
+    // Others are none of its business.
+    asking.start(&pod("uid-2"), &main, false).await;
+    assert!(plugin.starting.try_recv().is_err());
 }
 
 #[tokio::test]

@@ -166,6 +166,12 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Labels(&[], nri_connected);
     Counter "apportion_nri_verdicts_total" "Containers checked through NRI, by verdict and reason"
         SeriesSource::Labels(&["verdict", "reason"], nri_verdicts);
+    Gauge "apportion_driver_limits_active" "Whether the driver keeps memory limits of containers, and who does it: dmem (the kernel) or misc (the driver)"
+        SeriesSource::Labels(&["backend"], driver_limits_active);
+    Gauge "apportion_driver_limited_containers" "Containers that have a memory limit of the driver"
+        SeriesSource::Node(|f| number(f.view.counts.driver_limits.containers as u64));
+    Counter "apportion_driver_limit_failures_total" "Memory limits of containers that the driver refused"
+        SeriesSource::Node(|f| number(f.view.counts.driver_limits.failures));
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         SeriesSource::Node(|f| number(f.dropped));
     Counter "apportion_connections_dropped_total" "Connections dropped because the listener had too many"

@@ -176,6 +176,11 @@ pub(super) fn nri_connected(facts: &ScrapeSnapshot) -> Vec<Sample> {
         .collect()
 }
 
+pub(super) fn driver_limits_active(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    let backend = node(facts).driver_limits;
+    vec![(vec![backend.clone()], flag(!backend.is_empty()))]
+}
+
 pub(super) fn nri_verdicts(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let lock = facts.view.counts.nri.iter();
     let of = |((verdict, reason), count): (&(&str, &str), &u64)| {

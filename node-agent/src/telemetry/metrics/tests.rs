@@ -159,6 +159,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "resource",
         "api",
         "listener",
+        "backend",
     ];
     for row in ROWS {
         for label in row.labels() {
