@@ -74,7 +74,9 @@ fn serve(options: AgentOptions) -> Result<(), CommandFailure> {
 fn start(options: AgentOptions) -> Result<(), CommandFailure> {
     // Must come before other threads start: capabilities belong to a thread.
     if rustix::process::geteuid().is_root() {
-        privilege::drop_most()
+        let limits_groups =
+            options.kubelet.kubelet_dir.is_some() && options.cards.has_driver_limits();
+        privilege::drop_most(limits_groups)
             .map_err(|error| CommandFailure::from_error(&error).hint("see capabilities(7)"))?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -6,6 +6,7 @@
 //! | `CAP_SYS_PTRACE` | read the environment and the namespaces of other users' processes, to find their allocation |
 //! | `CAP_CHOWN` | give the account of an allocation to the user of its programs |
 //! | `CAP_DAC_OVERRIDE` | the accounts of other users, and the NVIDIA device files of a locked-down node |
+//! | `CAP_SYS_ADMIN` | limits of control groups that the driver keeps itself; only on a Kubernetes node, and unless they are off |
 //! | `CAP_MKNOD` | the folder with the device files of a container's cards, for a container runtime without CDI |
 //!
 //! The bounding set stays as it is: the driver runs `nvidia-modprobe`, which is set-user-id root, to create its
@@ -34,8 +35,9 @@ pub(crate) enum PrivilegeError {
 }
 
 /// Drops all other capabilities and verifies it. Must be called before other threads start: each has its own set.
-pub(crate) fn drop_most() -> Result<(), PrivilegeError> {
-    let kept: CapsHashSet = KEPT.into_iter().collect();
+pub(crate) fn drop_most(limits_groups: bool) -> Result<(), PrivilegeError> {
+    let admin = limits_groups.then_some(Capability::CAP_SYS_ADMIN);
+    let kept: CapsHashSet = KEPT.into_iter().chain(admin).collect();
     let present = caps::read(None, CapSet::Permitted).map_err(PrivilegeError::Drop)?;
     let wanted: CapsHashSet = present.intersection(&kept).copied().collect();
     for (set, wanted) in [
@@ -61,7 +63,7 @@ mod tests {
     fn nothing_but_what_is_justified_is_left() {
         // In a new thread, because capabilities belong to a thread and other tests need theirs.
         let left = std::thread::spawn(|| {
-            drop_most().unwrap();
+            drop_most(false).unwrap();
             caps::read(None, CapSet::Effective).unwrap()
         });
         let left = left.join().unwrap();

@@ -151,7 +151,7 @@ fn driver(instance: &TargetInstance) -> Vec<DoctorFinding> {
     let mut findings = vec![library("nvml", &report.nvml), library("cuda", &report.cuda)];
     findings.extend(card_memory(&report));
     if let ProbeAnswer::Found(nvml) = &report.nvml {
-        findings.push(own_limits(
+        findings.push(driver_limits(
             &nvml.version,
             Path::new("/sys/fs/cgroup/cgroup.controllers"),
         ));
@@ -202,21 +202,20 @@ fn card_memory(report: &ProbeReport) -> Option<DoctorFinding> {
     Some(DoctorFinding::note("card memory", found, &todo))
 }
 
-/// Whether the driver itself could enforce a limit. Apportion's library does so with every driver.
-fn own_limits(version: &str, controllers: &Path) -> DoctorFinding {
+/// Whether the driver itself keeps limits. It limits control groups, and programs of `apportion run` have none of their
+/// own. Apportion's library limits with every driver.
+fn driver_limits(version: &str, controllers: &Path) -> DoctorFinding {
     let major = version
         .split('.')
         .next()
         .and_then(|part| part.parse::<u32>().ok());
     let is_new = major.is_some_and(|major| major >= LIMITING_DRIVER);
     let found = match (is_new, controllers.exists()) {
-        (true, true) => "this driver can limit cgroups; Apportion's library limits on every driver",
-        (true, false) => {
-            "this driver can limit cgroups v2, which are not mounted; Apportion's library limits"
-        }
-        (false, _) => "none in this driver; Apportion's library limits",
+        (true, true) => "of containers only; here the library limits",
+        (true, false) => "none without control groups of version 2; the library limits",
+        (false, _) => "none in this driver; the library limits",
     };
-    DoctorFinding::good("own limits", found)
+    DoctorFinding::good("driver limits", found)
 }
 
 fn agent(instance: &TargetInstance) -> Vec<DoctorFinding> {
@@ -234,7 +233,7 @@ fn agent(instance: &TargetInstance) -> Vec<DoctorFinding> {
             "agent",
             "not running; `apportion run` starts it",
         )],
-        Ok(Some(node)) => vec![running(&node), metrics(&node)],
+        Ok(Some(node)) => vec![running(&node), watch(&node), metrics(&node)],
         Err(failure) => vec![DoctorFinding::failed("agent", &failure, AGENT)],
     }
 }
@@ -249,6 +248,17 @@ fn running(node: &Node) -> DoctorFinding {
         found,
         "its version is not the version of this command; stop the agent when it is idle",
     )
+}
+
+/// What the agent itself adds to the library.
+fn watch(node: &Node) -> DoctorFinding {
+    let found = match node.driver_limits.as_str() {
+        "" => "compares programs with NVML".to_owned(),
+        backend => {
+            format!("compares programs with NVML; limits containers in the driver ({backend})")
+        }
+    };
+    DoctorFinding::good("nvml watch", found)
 }
 
 fn metrics(node: &Node) -> DoctorFinding {

@@ -21,7 +21,7 @@ mod facts;
 mod host;
 
 use choice::DeliveryChoice;
-use facts::{CdiSpecState, FeatureSupport, NodeEnvironment, SelinuxMode};
+use facts::{CdiSpecState, DriverLimitsFact, FeatureSupport, NodeEnvironment, SelinuxMode};
 use host::NodeFilesystem;
 
 /// The finding about files that could not be read.
@@ -149,6 +149,7 @@ fn findings(facts: &NodeEnvironment) -> Vec<DoctorFinding> {
         "cgroup",
         format!("version {}", facts.cgroup),
     ));
+    findings.extend(enforcement(&facts.driver_limits));
     if let Some(found) = &facts.nvidia_plugin {
         findings.push(DoctorFinding::note(
             "device plugin",
@@ -159,6 +160,22 @@ fn findings(facts: &NodeEnvironment) -> Vec<DoctorFinding> {
         ));
     }
     findings
+}
+
+/// What keeps limits on the node.
+fn enforcement(driver: &DriverLimitsFact) -> [DoctorFinding; 3] {
+    let driver = match driver {
+        DriverLimitsFact::Kept(backend) => format!("kept ({backend})"),
+        DriverLimitsFact::Possible(backend) => {
+            format!("possible ({backend}); the agent tries it when it starts")
+        }
+        DriverLimitsFact::None(reason) => format!("none: {reason}"),
+    };
+    [
+        DoctorFinding::good("library", "limits every program that loads it"),
+        DoctorFinding::good("nvml watch", "the agent compares each share with NVML"),
+        DoctorFinding::good("driver limits", driver),
+    ]
 }
 
 /// A note that a part of the node could not be read, so that the results about it are guesses.

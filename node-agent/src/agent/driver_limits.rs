@@ -83,6 +83,10 @@ struct LimitedGroup {
 #[serde(deny_unknown_fields)]
 struct RecordFile {
     version: u32,
+    /// Who keeps limits on this node, for `apportion doctor --node`; empty if nobody does.
+    backend: String,
+    /// Why nobody does.
+    absence: String,
     groups: Vec<GroupRecord>,
 }
 
@@ -117,6 +121,7 @@ impl DriverLimits {
     pub(super) fn start(&mut self, library: std::ffi::OsString, root: &Path) {
         if self.mode == LimitMode::Off && self.groups.is_empty() {
             self.support = off();
+            self.save();
             return;
         }
         let Some(tree) = CgroupTree::at(root) else {
@@ -124,6 +129,7 @@ impl DriverLimits {
                 "{} has no control groups of version 2",
                 root.display()
             ));
+            self.save();
             return;
         };
         let thread = GroupLimitThread::start(library, tree.clone());
@@ -205,6 +211,7 @@ impl DriverLimits {
                     }
                 }
                 self.support = support;
+                self.save();
             }
             LimitReport::Limited(folder, outcomes) => self.limited_as(&folder, outcomes),
         }
@@ -301,8 +308,11 @@ impl DriverLimits {
     fn save(&mut self) -> bool {
         let groups = self.groups.iter();
         let groups = groups.filter(|(_, group)| !group.cards.is_empty());
+        let (backend, absence) = self.support.words();
         let record = RecordFile {
             version: VERSION,
+            backend: backend.to_owned(),
+            absence: absence.to_owned(),
             groups: groups
                 .map(|(folder, group)| GroupRecord {
                     folder: folder.clone(),

@@ -55,10 +55,7 @@ impl StatusPublisher {
     }
 
     pub(super) fn node(&self, generation: u64, limits: &DriverLimitSupport) -> v1::Node {
-        let (driver_limits, driver_limits_absence) = match limits {
-            DriverLimitSupport::Active { backend, .. } => (backend.word(), ""),
-            DriverLimitSupport::Unavailable(reason) => ("", reason.as_str()),
-        };
+        let (driver_limits, driver_limits_absence) = limits.words();
         v1::Node {
             generation,
             driver_limits: driver_limits.to_owned(),

@@ -45,6 +45,16 @@ pub(crate) enum DriverLimitSupport {
     Unavailable(String),
 }
 
+impl DriverLimitSupport {
+    /// Who keeps the limits, or an empty word and why nobody does.
+    pub(crate) fn words(&self) -> (&str, &str) {
+        match self {
+            Self::Active { backend, .. } => (backend.word(), ""),
+            Self::Unavailable(reason) => ("", reason),
+        }
+    }
+}
+
 /// Who keeps the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitBackend {

@@ -77,6 +77,24 @@ pub struct GpuNodeStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// What keeps limits on this node.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub enforcement: Vec<LimitEnforcement>,
+}
+
+/// One way in which limits are kept on a node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitEnforcement {
+    /// `Library`: the library that programs load. `NvmlWatch`: the agent compares shares with NVML. `DriverLimits`: the
+    /// driver's own limit of each container, for programs that go round the library.
+    pub name: String,
+    /// Whether it is in use.
+    pub active: bool,
+    /// How, or why not.
+    #[serde(default)]
+    pub message: String,
 }
 
 /// One GPU.

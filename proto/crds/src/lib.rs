@@ -12,6 +12,7 @@ mod topology;
 
 pub use gpu_node::{
     CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuTotals,
+    LimitEnforcement,
 };
 pub use kai::{Amounts, ConditionStatus};
 pub use pod_group::{

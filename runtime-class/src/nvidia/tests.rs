@@ -154,3 +154,31 @@ fn each_file_is_what_it_is() {
         );
     }
 }
+
+#[test]
+fn nvidias_hook_for_the_drivers_limits_is_left_out_where_the_grant_has_none() {
+    let hook =
+        |args: &[&str]| json!({"hookName": "createRuntime", "path": "/usr/bin/x", "args": args});
+    let mut edits = PassthroughEdits {
+        hooks: vec![
+            hook(&["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib"]),
+            hook(&[
+                "nvidia-cdi-hook",
+                "apply-cuda-memory-limits",
+                "--gpu-id",
+                "GPU-0",
+            ]),
+            hook(&[
+                "nvidia-ctk",
+                "hook",
+                "apply-cuda-memory-limits",
+                "--gpu-id",
+                "GPU-0",
+            ]),
+        ],
+        ..PassthroughEdits::default()
+    };
+    edits.without_limit_hook();
+    assert_eq!(edits.hooks.len(), 1);
+    assert_eq!(edits.hooks[0]["args"][1], "update-ldcache");
+}

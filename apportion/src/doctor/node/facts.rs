@@ -2,6 +2,7 @@
 
 use apportion_abi::names::is_foreign_card;
 use apportion_runtime_class::nvidia::NvidiaCdiSpec;
+use serde::Deserialize;
 
 use super::containerd::{self, ContainerdConfig};
 use super::host::NodeFilesystem;
@@ -23,6 +24,7 @@ pub(super) struct NodeEnvironment {
     pub(super) description: CdiSpecState,
     pub(super) selinux: SelinuxMode,
     pub(super) cgroup: u8,
+    pub(super) driver_limits: DriverLimitsFact,
     /// The sign that NVIDIA's device plugin serves the node.
     pub(super) nvidia_plugin: Option<String>,
 }
@@ -92,6 +94,24 @@ pub(super) enum CdiSpecState {
     No,
 }
 
+/// Whether the driver keeps limits of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DriverLimitsFact {
+    /// The agent has tried: who keeps them, `dmem` or `misc`.
+    Kept(String),
+    /// The agent has tried, or does not need to: why not.
+    None(String),
+    /// It may; the agent tries it.
+    Possible(&'static str),
+}
+
+/// What the agent writes about the driver's limits in its folder.
+#[derive(Deserialize)]
+struct DriverLimitsRecord {
+    backend: String,
+    absence: String,
+}
+
 /// Where the driver's libraries are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DriverPaths {
@@ -141,6 +161,12 @@ const DRIVERS: [(&str, &str); 7] = [
     ("/", "usr/lib/aarch64-linux-gnu"),
     ("/", "usr/lib/wsl/lib"),
 ];
+/// There only where control groups of version 2 are mounted.
+const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
+/// The first driver with limits of control groups.
+const LIMITING_DRIVER: u32 = 615;
+/// Where the chart's agent writes whether the driver keeps limits.
+const DRIVER_LIMITS_RECORD: &str = "/run/apportion/driver-limits.json";
 /// The folders where runtimes look for CDI specs. The last one takes precedence.
 const CDI: [&str; 2] = [FIXED_CDI, "/var/run/cdi"];
 pub(super) const FIXED_CDI: &str = "/etc/cdi";
@@ -170,11 +196,8 @@ pub(super) fn look(host: &NodeFilesystem) -> NodeEnvironment {
         driver: driver(host),
         description: description(host),
         selinux: selinux(host),
-        cgroup: if host.has("/sys/fs/cgroup/cgroup.controllers") {
-            2
-        } else {
-            1
-        },
+        cgroup: if host.has(CONTROLLERS) { 2 } else { 1 },
+        driver_limits: driver_limits(host),
         nvidia_plugin,
     }
 }
@@ -332,6 +355,35 @@ fn driver(host: &NodeFilesystem) -> Option<DriverPaths> {
     found
         .next()
         .map(|(root, libraries)| DriverPaths { root, libraries })
+}
+
+fn driver_limits(host: &NodeFilesystem) -> DriverLimitsFact {
+    let record = host.text(DRIVER_LIMITS_RECORD);
+    let record = record.and_then(|text| serde_json::from_str::<DriverLimitsRecord>(&text).ok());
+    match record {
+        Some(record) if record.backend.is_empty() => {
+            return DriverLimitsFact::None(record.absence);
+        }
+        Some(record) => return DriverLimitsFact::Kept(record.backend),
+        None => {}
+    }
+    if !host.has(CONTROLLERS) {
+        return DriverLimitsFact::None("control groups of version 1".to_owned());
+    }
+    let version = host.text("/proc/driver/nvidia/version").unwrap_or_default();
+    let mut words = version.split_whitespace();
+    let major = words.find_map(|word| word.split_once('.')?.0.parse::<u32>().ok());
+    match major {
+        Some(major) if major < LIMITING_DRIVER => DriverLimitsFact::None(format!(
+            "driver {major}, {LIMITING_DRIVER} or newer is needed"
+        )),
+        Some(_) => {
+            let controllers = host.text(CONTROLLERS).unwrap_or_default();
+            let has_dmem = controllers.split_whitespace().any(|name| name == "dmem");
+            DriverLimitsFact::Possible(if has_dmem { "dmem" } else { "misc" })
+        }
+        None => DriverLimitsFact::None("no NVIDIA driver is loaded".to_owned()),
+    }
 }
 
 fn selinux(host: &NodeFilesystem) -> SelinuxMode {

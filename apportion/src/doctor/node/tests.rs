@@ -327,3 +327,48 @@ fn the_presets_are_those_of_the_chart() {
         assert_eq!(label, preset.se_linux_type, "{}", preset.name);
     }
 }
+
+#[test]
+fn a_node_says_whether_its_driver_keeps_limits() {
+    let v2 = "== /sys/fs/cgroup/cgroup.controllers\ncpu memory\n";
+    let dmem = "== /sys/fs/cgroup/cgroup.controllers\ncpu dmem memory\n";
+    let driver = |version: &str| {
+        format!(
+            "== /proc/driver/nvidia/version\nNVRM version: NVIDIA UNIX Open Kernel Module  {version}  Release\n"
+        )
+    };
+    let record = |backend: &str, absence: &str| {
+        format!(
+            "== /run/apportion/driver-limits.json\n{{\"version\": 1, \"backend\": \"{backend}\", \
+             \"absence\": \"{absence}\", \"groups\": []}}\n"
+        )
+    };
+    for (tree, expected) in [
+        (driver("615.71.09"), "none: control groups of version 1"),
+        (v2.to_owned(), "none: no NVIDIA driver is loaded"),
+        (
+            format!("{v2}{}", driver("570.86.10")),
+            "none: driver 570, 615 or newer is needed",
+        ),
+        (
+            format!("{v2}{}", driver("615.71.09")),
+            "possible (misc); the agent tries it when it starts",
+        ),
+        (
+            format!("{dmem}{}", driver("620.10")),
+            "possible (dmem); the agent tries it when it starts",
+        ),
+        // The agent's word counts more than what is possible.
+        (format!("{dmem}{}", record("misc", "")), "kept (misc)"),
+        (
+            format!("{dmem}{}{}", driver("620.10"), record("", "turned off")),
+            "none: turned off",
+        ),
+    ] {
+        let root = host(&tree);
+        let report = report(&NodeFilesystem::at(root.path()));
+        let mut findings = report.findings.iter();
+        let found = findings.find(|finding| finding.check == "driver limits");
+        assert_eq!(found.map(|of| of.found.as_str()), Some(expected), "{tree}");
+    }
+}

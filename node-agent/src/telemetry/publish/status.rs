@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use apportion_abi::ContainerRef;
-use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNodeStatus, GpuTotals};
+use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNodeStatus, GpuTotals, LimitEnforcement};
 use apportion_proto::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -33,8 +33,34 @@ pub(super) fn of(view: &AgentView) -> GpuNodeStatus {
         agent_address: None,
         totals: totals(list, &cards),
         conditions: vec![ready(view, &cards)],
+        enforcement: enforcement(view),
         cards,
     }
+}
+
+/// What keeps limits on the node.
+fn enforcement(view: &AgentView) -> Vec<LimitEnforcement> {
+    let node = view.list.node.clone().unwrap_or_default();
+    let idle = view.idle.as_deref();
+    let library = "programs with a share load it; it refuses at the share";
+    let watch = match view.is_ready {
+        true => "each share is compared with the driver's count",
+        false => "the NVIDIA driver does not answer",
+    };
+    let driver = match node.driver_limits.as_str() {
+        "" => node.driver_limits_absence,
+        backend => format!("{backend}; a container is refused a context above its share"),
+    };
+    let row = |name: &str, active: bool, message: &str| LimitEnforcement {
+        name: name.to_owned(),
+        active: active && idle.is_none(),
+        message: idle.unwrap_or(message).to_owned(),
+    };
+    vec![
+        row("Library", true, library),
+        row("NvmlWatch", view.is_ready, watch),
+        row("DriverLimits", !node.driver_limits.is_empty(), &driver),
+    ]
 }
 
 fn card(card: &v1::Card, allocations: &[v1::Allocation]) -> GpuCard {
@@ -206,6 +232,40 @@ mod tests {
         assert_eq!(status.totals.holders, 2);
         assert_eq!(status.totals.allocatable, "1Gi");
         assert_eq!(status.totals.allocated, "4Mi");
+    }
+
+    #[test]
+    fn it_says_what_keeps_limits_and_why_something_does_not() {
+        let shown = |view: &AgentView| {
+            let rows = of(view).enforcement.into_iter();
+            let rows = rows.map(|row| (row.name, row.active, row.message));
+            rows.collect::<Vec<_>>()
+        };
+        let mut view = view(true, v1::CardHealth::Healthy);
+        view.list.node = Some(v1::Node {
+            driver_limits_absence: "615 or newer is needed".to_owned(),
+            ..v1::Node::default()
+        });
+        let rows = shown(&view);
+        let active: Vec<_> = rows.iter().map(|row| (&*row.0, row.1)).collect();
+        let expected = [
+            ("Library", true),
+            ("NvmlWatch", true),
+            ("DriverLimits", false),
+        ];
+        assert_eq!(active, expected);
+        assert_eq!(rows[2].2, "615 or newer is needed");
+        view.list.node = Some(v1::Node {
+            driver_limits: "misc".to_owned(),
+            ..v1::Node::default()
+        });
+        let rows = shown(&view);
+        assert!(rows[2].1 && rows[2].2.starts_with("misc; "), "{rows:?}");
+        view.is_ready = false;
+        assert!(!shown(&view)[1].1);
+        let idle = shown(&AgentView::empty(Some("no driver".to_owned())));
+        let is_idle = |row: &(String, bool, String)| !row.1 && row.2 == "no driver";
+        assert!(idle.iter().all(is_idle), "{idle:?}");
     }
 
     #[test]

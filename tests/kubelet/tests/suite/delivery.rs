@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use apportion_tests::{CONTEXT, MIB, VictimProcess, built};
+use apportion_tests::{CONTEXT, MIB, VictimProcess, built, cards};
 use serde_json::Value;
 
 use crate::node::{Node, mounted, pod_of};
@@ -65,6 +65,48 @@ async fn a_container_finds_the_grant_of_its_pod_and_is_held_to_it_until_its_end(
     })
     .await;
     assert_eq!(node.grants(), 0);
+}
+
+/// NVIDIA's hook sets the driver's limit from two variables before the container starts, and fails it where the driver
+/// is too old.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_has_the_drivers_limit_where_the_driver_keeps_one() {
+    let mut roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
+    let is_unified =
+        |root: &&str| fs::exists(format!("{root}/cgroup.controllers")).is_ok_and(|is| is);
+    let Some(root) = roots.find(is_unified).filter(|root| is_writable(root)) else {
+        eprintln!("skipped: no control group of version 2 can be made here");
+        return;
+    };
+    let limits = [
+        "NVIDIA_GPU_MEMORY_LIMIT=2300",
+        "NVIDIA_GPU_MEMORY_REQUEST=0",
+    ];
+    for (release, expected) in [("615", &limits[..]), ("580", &[])] {
+        let mut machine = cards(1);
+        machine.driver = serde_json::from_value(release.into()).expect("a release");
+        let node = Node::of(&machine, 4, &["--cgroup-root", root]).await;
+        node.place("u1", 0, 2000).await.expect("the card is empty");
+        let admitted = node.kubelet.admit("u1", "train", &["main"]).await;
+        let slot = admitted.expect("a slot is free");
+        let placed = node.kubelet.before_start("u1").await;
+        placed.expect("the pod was placed");
+        let grant = node.grant(&slot).expect("the container may start");
+        let env = grant["containerEdits"]["env"]
+            .as_array()
+            .expect("it has variables");
+        let env = env.iter().filter_map(Value::as_str);
+        let mut found: Vec<_> = env
+            .filter(|entry| entry.starts_with("NVIDIA_GPU_MEMORY_"))
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "release {release}");
+    }
+}
+
+fn is_writable(root: &str) -> bool {
+    let folder = format!("{root}/apportion-delivery-{}", std::process::id());
+    fs::create_dir(&folder).is_ok() && fs::remove_dir(&folder).is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
